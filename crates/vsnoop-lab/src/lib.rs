@@ -1,0 +1,3 @@
+//! Parts of vsnoop-lab that experiments and tests share.
+
+pub mod testbed;

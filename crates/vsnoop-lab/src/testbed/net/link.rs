@@ -1,0 +1,83 @@
+//! Devices inside a namespace: taps, veth pairs, bridges, and their addresses.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+
+use super::{Netns, Tap, TapOptions};
+
+impl Netns {
+    /// Makes (or, when it is persistent, joins) a tap here. It is down at first.
+    ///
+    /// With `TapOptions::persistent` the returned descriptor may be dropped and QEMU given the name.
+    pub fn tap(&self, name: &str, options: &TapOptions) -> Result<Tap> {
+        self.run(|| Tap::open(name, options))
+            .with_context(|| format!("in network namespace {}", self.name()))
+    }
+
+    /// Makes a bridge that forwards at once (no spanning tree, no multicast snooping) and is up.
+    pub fn bridge(&self, name: &str) -> Result<()> {
+        self.ip(&format!(
+            "link add {name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"
+        ))?;
+        self.up(name)
+    }
+
+    /// Joins the two namespaces by a veth pair; both ends are down at first.
+    pub fn veth(&self, name: &str, peer: &Netns, peer_name: &str) -> Result<()> {
+        self.ip(&format!("link add {name} type veth peer name {peer_name} netns {}", peer.name()))?;
+        Ok(())
+    }
+
+    /// Makes `port` a port of `bridge`, and sets it up.
+    pub fn add_port(&self, bridge: &str, port: &str) -> Result<()> {
+        self.ip(&format!("link set {port} master {bridge} up"))?;
+        Ok(())
+    }
+
+    pub fn up(&self, device: &str) -> Result<()> {
+        self.ip(&format!("link set {device} up"))?;
+        Ok(())
+    }
+
+    pub fn delete(&self, device: &str) -> Result<()> {
+        self.ip(&format!("link del {device}"))?;
+        Ok(())
+    }
+
+    pub fn set_mtu(&self, device: &str, mtu_bytes: usize) -> Result<()> {
+        self.ip(&format!("link set {device} mtu {mtu_bytes}"))?;
+        Ok(())
+    }
+
+    /// The length of a tap's ring, in frames.
+    pub fn set_txqueuelen(&self, device: &str, frames: usize) -> Result<()> {
+        self.ip(&format!("link set {device} txqueuelen {frames}"))?;
+        Ok(())
+    }
+
+    /// Adds an address that works at once (IPv6: without duplicate address detection).
+    pub fn add_address(&self, device: &str, address: IpAddr, prefix_length: u8) -> Result<()> {
+        let nodad = if address.is_ipv6() { "nodad" } else { "" };
+        self.ip(&format!("addr add {address}/{prefix_length} dev {device} {nodad}"))?;
+        Ok(())
+    }
+
+    /// A neighbour that is known for good, so that no fault of the network hits ARP or NDP.
+    pub fn add_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        self.ip(&format!(
+            "neigh replace {address} lladdr {} dev {device} nud permanent",
+            mac_text(mac)
+        ))?;
+        Ok(())
+    }
+
+    pub fn set_mac(&self, device: &str, mac: [u8; 6]) -> Result<()> {
+        self.ip(&format!("link set {device} address {}", mac_text(mac)))?;
+        Ok(())
+    }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
