@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Decisions about a segment that the VM sends (the report's vSnoop_egress).
+ *
+ * The VM's ACKs move VM_SEQ and the right edge.  Those below NEXT_SEQ tell the
+ * sender nothing new and are dropped, unless they open the window or answer a
+ * probe; they then leave as ACKs of NEXT_SEQ.  The ACK of exactly NEXT_SEQ
+ * passes (the report's exception, section III-C).  Data of the VM always
+ * passes, its ACK field raised to NEXT_SEQ.  (The report raises it to
+ * NEXT_SEQ - 1; senders ignore the window of such an old ACK.)
+ *
+ * Loss inside the guest: everything below NEXT_SEQ was handed over in order,
+ * so a VM that repeats an ACK below NEXT_SEQ while it reports later bytes has
+ * lost one that nobody will send again.  The connection is reset at both ends.
+ */
+#ifndef VSNOOP_FLOW_FROM_VM_H
+#define VSNOOP_FLOW_FROM_VM_H
+
+#include "state.h"
+
+/* The VM's ACK moved VM_SEQ forward. */
+static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u64 now,
+					     struct outcome *out)
+{
+	out->events |= flow_is_late(f, now)		       ? EVENT_LATE
+		       : now - f->progress_ns <= FLOW_PROMPT_NS ? EVENT_PROMPT
+								: 0;
+	f->vm_seq = ack;
+	f->progress_ns = now;
+	f->dup_acks = 0;
+	f->next_seq = seq_max(f->next_seq, ack);
+	f->high_seq = seq_max(f->high_seq, ack);
+	if (f->flags & FLOW_F_SAMPLE && seq_ge(ack, f->sample_seq)) {
+		out->sample_ns = now - f->sample_ns;
+		out->events |= EVENT_SAMPLE;
+		if (f->flags & FLOW_F_SAMPLE_EARLY)
+			out->events |= EVENT_SAMPLE_EARLY;
+		f->flags &= ~(FLOW_F_SAMPLE | FLOW_F_SAMPLE_EARLY);
+	}
+}
+
+/* Is a window update worth an ACK of its own?  When it at least doubles what
+ * the sender still has: less can wait for the next early ACK or the ACK of
+ * NEXT_SEQ (silly window syndrome, RFC 9293, section 3.8.6.2). */
+static __always_inline bool flow_window_opens(const struct flow *f, const struct policy *p)
+{
+	struct seq edge = flow_shown_edge(f, p);
+	__s32 growth = seq_diff(edge, f->adv_edge);
+
+	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
+}
+
+/* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
+ * does it prove that the guest lost one of them?  With SACK, a duplicate
+ * reports bytes above the hole; without, it changes nothing and answers
+ * nothing. */
+static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const struct segment *s,
+						    struct seq edge)
+{
+	if (f->flags & FLOW_F_SACK)
+		return s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack);
+	return seq_eq(edge, f->right_edge) && !(f->flags & (FLOW_F_REPLY_DUE | FLOW_F_CHALLENGE_DUE));
+}
+
+static __always_inline enum from_vm_verdict
+flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __u64 now,
+	     struct outcome *out)
+{
+	__u8 flags = s->tcp_flags;
+	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
+	bool pure = seq_eq(s->seq, end);
+	bool advanced;
+	struct seq edge;
+
+	out->events = 0;
+	if (flags & TCP_RST) {
+		flow_bypass(f, FLOW_F_CLOSED, out);
+		out->events |= EVENT_CLOSED;
+		return FROM_VM_PASS;
+	}
+	if (f->mode == FLOW_RESET) {
+		out->ack.seq = s->ack;
+		out->ack.ack = end;
+		return FROM_VM_RESET;
+	}
+	if (!(flags & TCP_ACK))
+		return FROM_VM_PASS;
+	f->last_ns = now;
+	if (s->bits & SEG_FOREIGN)
+		flow_bypass(f, FLOW_F_FOREIGN, out);
+	f->snd_nxt = seq_max(f->snd_nxt, end);
+	if (s->bits & SEG_TIMESTAMPS) {
+		if ((__s32)(s->tsval - f->vm_tsval) > 0)
+			f->vm_tsval = s->tsval;
+		if (f->flags & FLOW_F_MID_FLOW && !(f->flags & FLOW_F_TIMESTAMPS))
+			f->flags |= FLOW_F_TIMESTAMPS;
+	}
+	if (flags & TCP_FIN)
+		f->flags |= FLOW_F_FIN_VM;
+	if (seq_lt(s->ack, f->vm_seq) || seq_diff(s->ack, f->high_seq) > (__s32)FLOW_MAX_WINDOW)
+		/* Old, or beyond belief: nothing to learn, nothing to hide. */
+		return FROM_VM_PASS;
+
+	edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
+	advanced = seq_gt(s->ack, f->vm_seq);
+	if (advanced) {
+		flow_vm_advanced(f, s->ack, now, out);
+	} else if (pure && flow_outstanding(f)) {
+		if (f->flags & FLOW_F_CHALLENGE_DUE) {
+			/* Never touched (RFC 5961): its ACK is what the
+			 * sender's answer will be built on. */
+			f->flags &= ~FLOW_F_CHALLENGE_DUE;
+			return FROM_VM_PASS;
+		}
+		if (flow_repeats_for_a_hole(f, s, edge) && ++f->dup_acks >= FLOW_DUP_ACKS) {
+			f->retired = flow_outstanding(f);
+			f->mode = FLOW_RESET;
+			out->events |= EVENT_LOSS;
+			out->ack.seq = s->ack;
+			out->ack.ack = end;
+			return FROM_VM_LOSS;
+		}
+	}
+	f->right_edge = edge;
+	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f))
+		f->ts_recent = s->tsecr; /* what the VM itself compares with */
+
+	if (!(flags & TCP_ECE))
+		f->flags &= ~FLOW_F_ECE;
+	else if (!flow_is_bypassed(f)) {
+		f->flags |= FLOW_F_ECE;
+		flow_offline(f, FLOW_UNEXPECTED_SEQ, EVENT_OFFLINE_CE, out);
+	}
+	if (f->mode != FLOW_ACTIVE && !flow_is_bypassed(f) && flow_caught_up(f) &&
+	    !(f->flags & FLOW_F_ECE))
+		f->mode = FLOW_ACTIVE;
+	if (pure && f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
+	    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
+		out->events |= EVENT_CLOSED;
+
+	if (p->run == PORT_OBSERVE)
+		return FROM_VM_PASS;
+	out->ack.ack = seq_max(s->ack, f->next_seq);
+	if (!flow_outstanding(f)) {
+		f->flags &= ~(FLOW_F_REPLY_DUE | FLOW_F_CHALLENGE_DUE);
+		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, p), edge)) {
+			f->adv_edge = seq_max(f->adv_edge, edge);
+			return FROM_VM_PASS;
+		}
+		out->ack.window = flow_advertise(f, s->ack, p);
+		out->events |= EVENT_WINDOW_CAPPED;
+		return FROM_VM_REWRITE;
+	}
+	if (pure && !flow_window_opens(f, p) && !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE)) {
+		f->suppressed++;
+		return FROM_VM_DROP;
+	}
+	f->flags &= ~FLOW_F_REPLY_DUE;
+	out->ack.window = flow_advertise(f, out->ack.ack, p);
+	f->rewritten++;
+	return FROM_VM_REWRITE;
+}
+
+#endif

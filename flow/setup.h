@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How a flow comes to be: from the VM's own SYN or SYN-ACK, or in mid-stream
+ * from the VM's ACK.  Never from what only an outsider has sent.
+ *
+ *   VM accepts:  SYN-ACK of the VM -> embryo;  the sender's ACK of it -> flow
+ *   VM opens:    SYN of the VM -> embryo;  SYN-ACK -> answered;
+ *                the VM's ACK -> flow
+ *   mid-flow:    ACK of the VM -> flow with an unknown window scale
+ *
+ * Embryos live in a table of their own: whoever floods the VM with SYNs fills
+ * that table only, and an evicted embryo costs no more than the window scale.
+ */
+#ifndef VSNOOP_FLOW_SETUP_H
+#define VSNOOP_FLOW_SETUP_H
+
+#include "state.h"
+
+/* Before anything larger was seen (RFC 9293, section 3.7.1). */
+#define FLOW_DEFAULT_MSS 536
+
+static __always_inline __u16 flow_option_flags(const struct segment *s)
+{
+	__u16 flags = 0;
+
+	if (s->bits & SEG_TIMESTAMPS)
+		flags |= FLOW_F_TIMESTAMPS;
+	if (s->bits & SEG_SACK_PERMITTED)
+		flags |= FLOW_F_SACK;
+	/* SYN payload (fast open) is the VM's own business. */
+	if (s->bits & SEG_FOREIGN || s->len)
+		flags |= FLOW_F_FOREIGN;
+	return flags;
+}
+
+/* Is this SYN of the VM a repetition of one that was answered already? */
+static __always_inline bool embryo_is_repeated(const struct embryo *e, const struct segment *s)
+{
+	return e->stage == EMBRYO_VM_SYN_ANSWERED && !(s->tcp_flags & TCP_ACK) &&
+	       seq_eq(e->vm_iss, s->seq);
+}
+
+/* The VM sent a SYN or a SYN-ACK. */
+static __always_inline void embryo_from_vm(struct embryo *e, const struct segment *s)
+{
+	e->vm_iss = s->seq;
+	e->rcv_nxt = s->ack;
+	e->vm_tsval = s->tsval;
+	e->window = s->window;
+	e->flags = flow_option_flags(s) | FLOW_F_SCALE_KNOWN;
+	e->scale = s->bits & SEG_SCALE ? s->scale : 0;
+	if (s->tcp_flags & TCP_ACK) {
+		e->stage = EMBRYO_VM_SYN_ACK;
+		/* AccECN is accepted with CWR or AE (RFC 9768, table 2). */
+		if (s->tcp_flags & TCP_CWR)
+			e->flags |= FLOW_F_FOREIGN;
+	} else {
+		e->stage = EMBRYO_VM_SYN;
+		e->flags |= FLOW_F_VM_OPENED;
+	}
+}
+
+/* A SYN-ACK came for the VM's SYN.  False: it does not belong to it. */
+static __always_inline bool embryo_answered(struct embryo *e, const struct segment *s)
+{
+	__u16 both;
+
+	if (e->stage == EMBRYO_VM_SYN_ACK || !seq_eq(s->ack, seq_add(e->vm_iss, 1)))
+		return false;
+	e->stage = EMBRYO_VM_SYN_ANSWERED;
+	e->rcv_nxt = seq_add(s->seq, 1);
+	/* An option is in use only when both ends offered it. */
+	both = flow_option_flags(s);
+	e->flags &= both | ~(FLOW_F_TIMESTAMPS | FLOW_F_SACK);
+	e->flags |= both & FLOW_F_FOREIGN;
+	if (s->tcp_flags & TCP_CWR)
+		e->flags |= FLOW_F_FOREIGN;
+	if (!(s->bits & SEG_SCALE))
+		e->scale = 0;
+	return true;
+}
+
+static __always_inline void flow_start(struct flow *f, struct seq vm_seq, struct seq right_edge,
+				       struct seq snd_nxt, __u64 now)
+{
+	f->next_seq = vm_seq;
+	f->vm_seq = vm_seq;
+	f->high_seq = vm_seq;
+	f->right_edge = right_edge;
+	f->adv_edge = right_edge;
+	f->snd_nxt = snd_nxt;
+	f->snd_una = snd_nxt;
+	f->mode = FLOW_ACTIVE;
+	f->mss = FLOW_DEFAULT_MSS;
+	f->last_ns = now;
+	f->progress_ns = now;
+}
+
+static __always_inline void flow_from_embryo(struct flow *f, const struct embryo *e, __u64 now)
+{
+	flow_start(f, e->rcv_nxt, seq_add(e->rcv_nxt, e->window), seq_add(e->vm_iss, 1), now);
+	f->flags = e->flags;
+	f->scale = e->scale;
+	f->vm_tsval = e->vm_tsval;
+	if (f->flags & FLOW_F_FOREIGN)
+		f->mode = FLOW_BYPASS;
+}
+
+/* A segment of the sender, and an embryo for its addresses: does it complete
+ * the handshake that the VM accepted?  It has acknowledged the VM's ISS, so it
+ * is no blind flood. */
+static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e,
+					  const struct segment *s, __u64 now)
+{
+	if (e->stage != EMBRYO_VM_SYN_ACK || !(s->tcp_flags & TCP_ACK) ||
+	    s->tcp_flags & (TCP_SYN | TCP_RST) || !seq_eq(s->ack, seq_add(e->vm_iss, 1)) ||
+	    !seq_eq(s->seq, e->rcv_nxt))
+		return false;
+	flow_from_embryo(f, e, now);
+	if (s->bits & SEG_FOREIGN)
+		f->mode = FLOW_BYPASS;
+	return true;
+}
+
+/* An ACK of the VM, and an embryo: the VM considers the connection open.
+ * (Of one that it accepted, when the sender's ACK went another way.) */
+static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
+					const struct segment *s, __u64 now)
+{
+	struct seq first = seq_add(e->vm_iss, 1);
+
+	if (e->stage == EMBRYO_VM_SYN || seq_lt(s->seq, first) ||
+	    seq_diff(s->seq, first) > (__s32)FLOW_MAX_WINDOW || seq_lt(s->ack, e->rcv_nxt) ||
+	    seq_diff(s->ack, e->rcv_nxt) > (__s32)FLOW_MAX_WINDOW)
+		return false;
+	flow_from_embryo(f, e, now);
+	f->next_seq = f->vm_seq = f->high_seq = s->ack;
+	return true;
+}
+
+/* An ACK of the VM on a flow that nobody has seen begin.  SACK is taken to be
+ * in use: a VM without it repeats plain ACKs, and those prove nothing here. */
+static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *s, __u64 now)
+{
+	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & (TCP_SYN | TCP_RST | TCP_FIN))
+		return false;
+	flow_start(f, s->ack, seq_add(s->ack, s->window), seq_add(s->seq, s->len), now);
+	f->snd_una = s->seq;
+	f->flags = FLOW_F_MID_FLOW | FLOW_F_SACK;
+	f->vm_tsval = s->tsval;
+	if (s->bits & SEG_TIMESTAMPS)
+		f->flags |= FLOW_F_TIMESTAMPS;
+	if (s->bits & SEG_FOREIGN) {
+		f->flags |= FLOW_F_FOREIGN;
+		f->mode = FLOW_BYPASS;
+	}
+	return true;
+}
+
+/* A SYN or SYN-ACK of the VM on the addresses of a known flow: a repetition of
+ * the flow's own (then the record stays, it may be ahead of the VM), or a new
+ * connection. */
+static __always_inline bool flow_is_own_syn(const struct flow *f, const struct segment *s)
+{
+	struct seq first = seq_add(s->seq, 1);
+
+	if (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)
+		return false;
+	if (!(s->tcp_flags & TCP_ACK))
+		return false;
+	return seq_eq(first, f->snd_una) && seq_le(s->ack, f->next_seq) &&
+	       seq_ge(s->ack, f->vm_seq);
+}
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The pieces of a flow's state that both directions use: going offline and
+ * online, the highest byte handed to the VM, the timed byte, and what is known
+ * of the VM's promptness.
+ *
+ * A flow is "caught up" when nothing lies between NEXT_SEQ and the highest byte
+ * handed over.  Only then may an in-order segment be acknowledged early; every
+ * offline mode ends the same way, when the VM's own ACK has caught up.
+ */
+#ifndef VSNOOP_FLOW_STATE_H
+#define VSNOOP_FLOW_STATE_H
+
+#include "types.h"
+#include "window.h"
+
+#define NSEC_PER_MSEC 1000000ull
+#define NSEC_PER_SEC 1000000000ull
+
+/* A VM that leaves two segments unanswered for longer than this is late. */
+#define FLOW_PROMPT_NS NSEC_PER_MSEC
+/* A VM counts as prompt after this long without being late: longer than a
+ * turn of the usual schedulers (3 VMs x 30 ms; a quota's 100 ms period). */
+#define FLOW_PROMPT_RUN_NS (250 * NSEC_PER_MSEC)
+/* Segments that are acknowledged one by one from the start of a flow, and
+ * again after a loss, before the host may stand aside. */
+#define FLOW_RAMP 16
+/* A flow that was silent for this long has no hole left: a sender with a hole
+ * would have sent again. */
+#define FLOW_SILENCE_NS NSEC_PER_SEC
+/* Bytes beyond VM_SEQ that are believable while the scale is unknown:
+ * the largest window there is (RFC 7323, section 2.3). */
+#define FLOW_MAX_WINDOW (1u << 30)
+/* Repeated ACKs below NEXT_SEQ that prove a loss in the guest (RFC 5681). */
+#define FLOW_DUP_ACKS 3
+
+static __always_inline bool flow_is_bypassed(const struct flow *f)
+{
+	return f->mode == FLOW_BYPASS;
+}
+
+/* Bytes that were acknowledged early and not yet by the VM. */
+static __always_inline __u32 flow_outstanding(const struct flow *f)
+{
+	__s32 bytes = seq_diff(f->next_seq, f->vm_seq);
+
+	return bytes > 0 ? bytes : 0;
+}
+
+static __always_inline bool flow_caught_up(const struct flow *f)
+{
+	return seq_eq(f->next_seq, f->high_seq);
+}
+
+static __always_inline void flow_offline(struct flow *f, __u8 mode, __u32 event,
+					 struct outcome *out)
+{
+	if (f->mode == FLOW_BYPASS || f->mode == FLOW_RESET)
+		return;
+	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_ASIDE) {
+		if (event) {
+			f->offline++;
+			out->events |= event;
+		}
+		f->mode = mode;
+	}
+	f->ramp = 0;
+}
+
+static __always_inline void flow_bypass(struct flow *f, __u16 why, struct outcome *out)
+{
+	f->flags |= why;
+	if (f->mode == FLOW_BYPASS || f->mode == FLOW_RESET)
+		return;
+	f->mode = FLOW_BYPASS;
+	out->events |= EVENT_BYPASS;
+}
+
+/* Bytes up to `end` are on their way to the VM. */
+static __always_inline void flow_handed_over(struct flow *f, struct seq end, bool early, __u64 now)
+{
+	if (f->flags & FLOW_F_SCALE_KNOWN)
+		end = seq_min(end, seq_max(f->right_edge, f->high_seq));
+	else if (seq_diff(end, f->vm_seq) > (__s32)FLOW_MAX_WINDOW)
+		return;
+	if (seq_le(end, f->high_seq))
+		return;
+	if (seq_le(f->high_seq, f->vm_seq))
+		f->progress_ns = now;
+	f->high_seq = end;
+	if (!(f->flags & FLOW_F_SAMPLE)) {
+		f->flags |= FLOW_F_SAMPLE;
+		f->flags = early ? f->flags | FLOW_F_SAMPLE_EARLY
+				 : f->flags & ~FLOW_F_SAMPLE_EARLY;
+		f->sample_seq = end;
+		f->sample_ns = now;
+	}
+}
+
+/* The VM is late when a backlog of two full segments (which no receiver may
+ * leave unanswered, RFC 9293, section 3.8.6.3) has stood still for 1 ms. */
+static __always_inline bool flow_is_late(const struct flow *f, __u64 now)
+{
+	return seq_diff(f->high_seq, f->vm_seq) >= 2 * (__s32)f->mss &&
+	       now - f->progress_ns > FLOW_PROMPT_NS;
+}
+
+/* Remember what a decision learnt of the VM behind the port. */
+static __always_inline void port_learn(struct port_state *port, __u32 events, __u64 now)
+{
+	if (events & EVENT_LATE) {
+		port->late_ns = now;
+		port->prompt_since_ns = 0;
+	} else if (events & EVENT_PROMPT) {
+		if (now - port->prompt_ns > FLOW_PROMPT_RUN_NS || !port->prompt_since_ns)
+			port->prompt_since_ns = now;
+		/* Written once per 1 ms at most: the line is shared by all CPUs. */
+		if (now - port->prompt_ns > FLOW_PROMPT_NS)
+			port->prompt_ns = now;
+	}
+}
+
+static __always_inline bool port_is_prompt(const struct port_state *port, __u64 now)
+{
+	return port->prompt_since_ns && now - port->prompt_since_ns > FLOW_PROMPT_RUN_NS &&
+	       now - port->prompt_ns < FLOW_PROMPT_RUN_NS;
+}
+
+#endif

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Decisions about a segment on its way to the VM (the report's vSnoop_ingress).
+ *
+ * flow_to_vm() looks at a segment of a known flow.  When it answers
+ * TO_VM_DELIVER, the caller hands a copy to the VM's device, learns whether
+ * the device took it, and asks flow_delivered(), which moves NEXT_SEQ and
+ * fills in the early ACK.  A byte is thus never acknowledged before the
+ * hand-over has succeeded.
+ *
+ * What the VM would not accept is not acknowledged for it: the segment must
+ * lie at NEXT_SEQ, end within the VM's right edge, carry an acceptable ACK
+ * (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323, PAWS).
+ */
+#ifndef VSNOOP_FLOW_TO_VM_H
+#define VSNOOP_FLOW_TO_VM_H
+
+#include "state.h"
+
+/* Would the VM take this in-order segment? */
+static __always_inline bool flow_acceptable(const struct flow *f, const struct segment *s,
+					    struct seq end)
+{
+	if (seq_gt(end, f->right_edge))
+		return false;
+	if (seq_gt(s->ack, f->snd_nxt) || seq_lt(s->ack, f->snd_una))
+		return false;
+	if (f->flags & FLOW_F_TIMESTAMPS) {
+		if (!(s->bits & SEG_TIMESTAMPS))
+			return false;
+		if ((__s32)(s->tsval - f->ts_recent) < 0)
+			return false;
+	}
+	return true;
+}
+
+/* May the host leave this segment to a VM that answers by itself?  Never where
+ * a sender could be waiting: on PSH, on a segment below MSS, near the edge of
+ * the window, and during the ramp. */
+static __always_inline bool flow_may_stand_aside(const struct flow *f, const struct segment *s,
+						 struct seq end, const struct port_state *port,
+						 const struct policy *p, __u64 now)
+{
+	if (!p->thin || f->ramp < FLOW_RAMP || s->tcp_flags & TCP_PSH || s->unit_len < f->mss)
+		return false;
+	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
+		return false;
+	return port_is_prompt(port, now);
+}
+
+/* A segment that the sender has no business with in a reset flow. */
+static __always_inline void flow_answer_reset(const struct segment *s, struct outcome *out)
+{
+	out->ack.seq = s->ack;
+	out->ack.ack = seq_add(s->seq, s->len);
+}
+
+static __always_inline void flow_fill_ack(struct flow *f, const struct segment *s,
+					  const struct policy *p, struct outcome *out)
+{
+	out->ack.seq = f->snd_nxt;
+	out->ack.ack = f->next_seq;
+	out->ack.window = flow_advertise(f, f->next_seq, p);
+	out->ack.timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	/* The VM's last TSval: a later one would let PAWS drop what the VM
+	 * sends next. */
+	out->ack.tsval = f->vm_tsval;
+	out->ack.tsecr = s->tsval;
+}
+
+/*
+ * `port` and `p` describe the port; `now` is CLOCK_MONOTONIC, ns.
+ * Fills out->ack for TO_VM_REACK and TO_VM_RESET.
+ */
+static __always_inline enum to_vm_verdict
+flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *port,
+	   const struct policy *p, __u64 now, struct outcome *out)
+{
+	__u8 flags = s->tcp_flags;
+	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
+	bool silent = now - f->last_ns > FLOW_SILENCE_NS;
+	bool clean;
+
+	out->events = 0;
+	if (f->mode == FLOW_RESET) {
+		/* A SYN begins something new; the VM answers it. */
+		if (flags & (TCP_RST | TCP_SYN) || !(flags & TCP_ACK))
+			return TO_VM_PASS;
+		flow_answer_reset(s, out);
+		return TO_VM_RESET;
+	}
+	f->last_ns = now;
+	if (flags & TCP_RST) {
+		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
+		 * is NEXT_SEQ by then (RFC 5961, section 3.2). */
+		if (seq_eq(s->seq, f->next_seq) || seq_eq(s->seq, f->vm_seq))
+			flow_bypass(f, FLOW_F_CLOSED, out);
+		else
+			f->flags |= FLOW_F_CHALLENGE_DUE;
+		return TO_VM_PASS;
+	}
+	if (flags & TCP_SYN) {
+		f->flags |= FLOW_F_CHALLENGE_DUE;
+		return TO_VM_PASS;
+	}
+	if (s->bits & SEG_FOREIGN)
+		flow_bypass(f, FLOW_F_FOREIGN, out);
+	if (!(flags & TCP_ACK))
+		return TO_VM_PASS;
+	if (seq_gt(s->ack, f->snd_una) && seq_le(s->ack, f->snd_nxt))
+		f->snd_una = s->ack;
+	else if (seq_gt(s->ack, f->snd_nxt))
+		f->flags |= FLOW_F_CHALLENGE_DUE;
+	if (flags & TCP_FIN)
+		f->flags |= FLOW_F_FIN_SENDER;
+	if (seq_eq(s->seq, end)) {
+		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,
+		 * which the VM must answer. */
+		if (seq_lt(s->seq, f->next_seq))
+			f->flags |= FLOW_F_REPLY_DUE;
+		if (f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
+		    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
+			out->events |= EVENT_CLOSED;
+		return TO_VM_PASS;
+	}
+
+	clean = !(flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
+	if (seq_le(end, f->next_seq)) {
+		f->ramp = 0;
+		if (seq_gt(end, f->vm_seq) && clean) {
+			/* On its way to the VM already: a second copy would
+			 * make the VM repeat an ACK below NEXT_SEQ. */
+			flow_fill_ack(f, s, p, out);
+			f->reacked++;
+			return TO_VM_REACK;
+		}
+		f->flags |= FLOW_F_REPLY_DUE;
+		return TO_VM_PASS;
+	}
+
+	if (s->unit_len > f->mss)
+		f->mss = s->unit_len;
+	if (flags & TCP_CWR)
+		f->ramp = 0;
+	if (flow_is_late(f, now))
+		out->events |= EVENT_LATE;
+	if (silent && !(f->flags & FLOW_F_ECE) && seq_eq(f->vm_seq, f->next_seq) &&
+	    seq_eq(s->seq, f->next_seq) && !flow_is_bypassed(f)) {
+		f->high_seq = f->next_seq;
+		f->mode = FLOW_ACTIVE;
+	}
+	if (flow_is_bypassed(f)) {
+		flow_handed_over(f, end, false, now);
+		return TO_VM_PASS;
+	}
+	if (!clean || !seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
+		flow_offline(f, FLOW_UNEXPECTED_SEQ,
+			     s->bits & SEG_CE		       ? EVENT_OFFLINE_CE
+			     : !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ
+							       : 0,
+			     out);
+		flow_handed_over(f, end, false, now);
+		return TO_VM_PASS;
+	}
+	if (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now)) {
+		if (f->mode == FLOW_ACTIVE)
+			f->mode = FLOW_ASIDE;
+		out->events |= EVENT_ASIDE;
+		flow_handed_over(f, end, false, now);
+		return TO_VM_PASS;
+	}
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f)) {
+		flow_handed_over(f, end, false, now);
+		return TO_VM_PASS;
+	}
+	return TO_VM_DELIVER;
+}
+
+/*
+ * The device took the segment (`taken`) or refused it.  True: send out->ack.
+ * The flow may have changed since flow_to_vm(): then the VM answers.
+ */
+static __always_inline bool flow_delivered(struct flow *f, const struct segment *s, bool taken,
+					   const struct policy *p, __u64 now, struct outcome *out)
+{
+	struct seq end = seq_add(s->seq, s->len);
+
+	out->events = 0;
+	if (!taken) {
+		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
+		flow_handed_over(f, end, false, now);
+		return false;
+	}
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !seq_eq(s->seq, f->next_seq) ||
+	    p->run != PORT_ACTIVE) {
+		flow_handed_over(f, end, false, now);
+		return false;
+	}
+	flow_handed_over(f, end, true, now);
+	f->next_seq = end;
+	f->ts_recent = s->tsval;
+	if (f->ramp < FLOW_RAMP)
+		f->ramp++;
+	f->early_acks++;
+	f->early_bytes += s->len;
+	flow_fill_ack(f, s, p, out);
+	return true;
+}
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Everything that the BPF programs, the Rust userland and the tests share.
+ * Rust's view of these types is generated from this file (crates/vsnoop-flow).
+ *
+ * Names follow the vSnoop report, section III: NEXT_SEQ is the next in-order
+ * byte expected from the sender, VM_SEQ is what the VM itself has acknowledged,
+ * FL_MODE is the mode of a flow.  "The sender" is the remote end whose data
+ * goes to the VM.  Times are CLOCK_MONOTONIC in nanoseconds.
+ */
+#ifndef VSNOOP_FLOW_TYPES_H
+#define VSNOOP_FLOW_TYPES_H
+
+#include "seq.h"
+
+/* Changes whenever a pinned map's layout or meaning changes. */
+#define VSNOOP_ABI 1
+
+/* Which flow: always seen from the sender towards the VM. */
+struct flow_key {
+	__u8 sender_addr[16]; /* IPv4 as ::ffff:a.b.c.d; network byte order */
+	__u8 vm_addr[16];
+	__u16 sender_port; /* network byte order */
+	__u16 vm_port;
+	__u16 vlan_outer; /* TCI & 0x0fff, plus VLAN_PRESENT; 0: untagged */
+	__u16 vlan_inner;
+};
+
+#define VLAN_PRESENT 0x1000
+
+/* FL_MODE. Only ACTIVE flows are acknowledged early. */
+enum flow_mode {
+	FLOW_ACTIVE = 0,
+	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
+	 * FIN, URG, a CE mark, anything that the VM itself must answer. */
+	FLOW_UNEXPECTED_SEQ = 1,
+	/* Offline: the tap's ring refused a segment. */
+	FLOW_NO_BUF = 2,
+	/* Offline: the VM answers by itself within 1 ms; nothing to gain. */
+	FLOW_ASIDE = 3,
+	/* Never acknowledged early: options not understood, or denied. */
+	FLOW_BYPASS = 4,
+	/* The VM lost acknowledged data: both ends are answered with RST. */
+	FLOW_RESET = 5,
+	FLOW_MODES = 6,
+};
+
+/* Why a flow is in BYPASS, or what is known about it. */
+#define FLOW_F_TIMESTAMPS 0x0001 /* RFC 7323 timestamps are in use */
+#define FLOW_F_SACK 0x0002 /* SACK is permitted */
+#define FLOW_F_SCALE_KNOWN 0x0004 /* the VM's window scale is known */
+#define FLOW_F_MID_FLOW 0x0008 /* set up without a handshake */
+#define FLOW_F_VM_OPENED 0x0010 /* the VM sent the SYN */
+#define FLOW_F_FIN_SENDER 0x0020
+#define FLOW_F_FIN_VM 0x0040
+#define FLOW_F_CLOSED 0x0080 /* torn down; only waits to expire */
+#define FLOW_F_REPLY_DUE 0x0100 /* the VM owes the sender an answer: pass it */
+#define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
+#define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
+#define FLOW_F_SAMPLE 0x0800 /* sample_seq is being timed */
+#define FLOW_F_SAMPLE_EARLY 0x1000 /* ... and was acknowledged early */
+#define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
+#define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
+
+/* One flow. 128 bytes: two cache lines. */
+struct flow {
+	VSNOOP_LOCK;
+	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
+	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
+	struct seq high_seq; /* highest byte handed to the VM, plus one */
+	struct seq right_edge; /* of the receive window that the VM advertised */
+	struct seq adv_edge; /* highest right edge that the sender was shown */
+	struct seq snd_nxt; /* the VM's SND.NXT */
+	struct seq snd_una; /* highest ACK of the sender */
+	__u32 ts_recent; /* TSval of the last in-order segment */
+	__u32 vm_tsval; /* the VM's last TSval */
+	struct seq sample_seq; /* byte whose acknowledgement is being timed */
+	__u8 mode; /* enum flow_mode */
+	__u8 scale; /* the VM's window scale; 0 while unknown */
+	__u16 flags; /* FLOW_F_* */
+	__u64 last_ns; /* last packet of the flow, either way */
+	__u64 progress_ns; /* the VM last advanced, or its backlog began */
+	__u64 sample_ns; /* when sample_seq was handed to the VM */
+	__u16 mss; /* largest segment payload seen, bytes */
+	__u8 ramp; /* segments since the start or the last hole, up to THIN_AFTER */
+	__u8 dup_acks; /* repeated ACKs of the VM below NEXT_SEQ */
+	__u32 early_acks;
+	__u64 early_bytes;
+	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
+	__u32 rewritten; /* packets of the VM whose ACK field was raised */
+	__u32 reacked; /* retransmissions answered by the host */
+	__u32 offline; /* how often the flow left ACTIVE */
+	__u8 vm_mac[6];
+	__u8 sender_mac[6];
+	__u32 retired; /* bytes outstanding when the flow was reset */
+	__u64 reserved;
+};
+
+/* A handshake under way, in a table of its own so that a SYN flood cannot
+ * push out a working flow. Made by the VM's own SYN or SYN-ACK only. */
+enum embryo_stage {
+	EMBRYO_VM_SYN = 1, /* the VM opened; the SYN-ACK is awaited */
+	EMBRYO_VM_SYN_ANSWERED = 2, /* ... and came; the VM's ACK is awaited */
+	EMBRYO_VM_SYN_ACK = 3, /* the VM accepted; the sender's ACK is awaited */
+};
+
+struct embryo {
+	struct seq vm_iss;
+	struct seq rcv_nxt; /* the sender's ISS + 1 (stages 2 and 3) */
+	__u32 vm_tsval;
+	__u32 window; /* bytes; never scaled in a SYN */
+	__u16 flags; /* FLOW_F_* that the record will start with */
+	__u8 scale; /* the VM's own shift count */
+	__u8 stage;
+};
+
+/* TCP header flags (RFC 9293, section 3.1; RFC 9768 for AE). */
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_PSH 0x08
+#define TCP_ACK 0x10
+#define TCP_URG 0x20
+#define TCP_ECE 0x40
+#define TCP_CWR 0x80
+
+/* What a packet is beyond its header fields. */
+#define SEG_TIMESTAMPS 0x01 /* tsval and tsecr are valid */
+#define SEG_SACK 0x02 /* carries SACK blocks; sack_end is the highest right edge */
+#define SEG_SACK_PERMITTED 0x04
+#define SEG_SCALE 0x08 /* carries a window scale option */
+#define SEG_FOREIGN 0x10 /* carries an option, or AE, that is not understood */
+#define SEG_CE 0x20 /* the IP header says congestion experienced */
+#define SEG_BAD_CHECKSUM 0x40 /* verified and found wrong */
+
+/* A parsed TCP segment. All fields in host byte order. */
+struct segment {
+	struct seq seq;
+	struct seq ack;
+	__u32 len; /* payload bytes, of a super-packet all of them */
+	__u32 tsval;
+	__u32 tsecr;
+	struct seq sack_end;
+	__u16 window; /* raw */
+	__u16 unit_len; /* payload bytes of one segment of a super-packet, else len */
+	__u8 tcp_flags;
+	__u8 scale;
+	__u16 bits; /* SEG_* */
+};
+
+/* Fields of an ACK that the host sends, or of a rewritten packet of the VM. */
+struct ack_fields {
+	struct seq seq;
+	struct seq ack;
+	__u32 tsval;
+	__u32 tsecr;
+	__u16 window; /* raw, already scaled down */
+	__u16 timestamps; /* 1: the ACK carries the timestamps option */
+};
+
+enum to_vm_verdict {
+	TO_VM_PASS = 0, /* hand on untouched */
+	TO_VM_DELIVER = 1, /* hand over, then ask flow_delivered() */
+	TO_VM_REACK = 2, /* the VM has it: answer with an ACK, hand nothing on */
+	TO_VM_RESET = 3, /* answer with RST, hand nothing on */
+};
+
+enum from_vm_verdict {
+	FROM_VM_PASS = 0,
+	FROM_VM_DROP = 1, /* superfluous: the sender has a better ACK already */
+	FROM_VM_REWRITE = 2, /* replace ack and window, drop stale SACK blocks */
+	FROM_VM_RESET = 3, /* answer the VM with RST, hand nothing on */
+	FROM_VM_LOSS = 4, /* loss in the guest: RST to both ends */
+};
+
+/* What happened, for the counters: a bit mask out of a decision. */
+#define EVENT_OFFLINE_SEQ 0x0001
+#define EVENT_OFFLINE_NO_BUF 0x0002
+#define EVENT_OFFLINE_CE 0x0004
+#define EVENT_BYPASS 0x0008
+#define EVENT_LOSS 0x0010
+#define EVENT_SAMPLE 0x0020 /* sample_ns of struct outcome is valid */
+#define EVENT_SAMPLE_EARLY 0x0040
+#define EVENT_LATE 0x0080 /* the VM was seen not to answer for 1 ms */
+#define EVENT_PROMPT 0x0100 /* the VM was seen to answer within 1 ms */
+#define EVENT_CLOSED 0x0200 /* the record can be removed now */
+#define EVENT_ASIDE 0x0400
+#define EVENT_WINDOW_CAPPED 0x0800
+
+/* Side results of a decision. */
+struct outcome {
+	struct ack_fields ack;
+	__u64 sample_ns; /* how long the VM took to acknowledge the timed byte */
+	__u32 events; /* EVENT_* */
+};
+
+/* Per port settings; the operator's choices, constant while packets flow
+ * except for `run`. */
+enum port_run {
+	PORT_OBSERVE = 0, /* measure only; no packet is changed */
+	PORT_ACTIVE = 1,
+	PORT_PAUSED = 2, /* no new early ACKs; those given out are honoured */
+};
+
+struct policy {
+	__u32 run; /* enum port_run */
+	__u32 buf_size; /* the VM's window is capped to this, bytes; 0: no cap */
+	__u32 thin; /* 1: stand aside for a VM that answers by itself */
+	__u32 lists; /* LIST_* */
+};
+
+#define LIST_PORTS 0x01 /* the port list is not empty */
+#define LIST_PREFIXES 0x02
+#define LIST_PORTS_ALLOW 0x04 /* only listed ports are accelerated */
+#define LIST_PREFIXES_ALLOW 0x08
+
+/* What is known about the VM behind a port: how promptly it answers. */
+struct port_state {
+	__u64 late_ns; /* when it was last seen late */
+	__u64 prompt_since_ns; /* start of the present run of prompt answers */
+	__u64 prompt_ns; /* last prompt answer */
+	__u64 ring_full; /* segments that the ring refused */
+};
+
+/* Counters of one port, one set per CPU. Documented in docs/statistics.md. */
+#define HISTOGRAM_BUCKETS 40
+struct port_stats {
+	__u64 to_vm_packets;
+	__u64 to_vm_bytes;
+	__u64 from_vm_packets;
+	__u64 from_vm_bytes;
+	__u64 early_acks;
+	__u64 early_bytes;
+	__u64 reacked;
+	__u64 suppressed;
+	__u64 rewritten;
+	__u64 window_capped;
+	__u64 flows_created;
+	__u64 flows_mid_flow;
+	__u64 flows_closed;
+	__u64 flows_refused; /* the table was full */
+	__u64 offline_unexpected_seq;
+	__u64 offline_no_buf;
+	__u64 offline_ce;
+	__u64 aside; /* segments left to a prompt VM */
+	__u64 bypassed; /* flows that went to BYPASS */
+	__u64 bad_checksum;
+	__u64 not_exact; /* hand-over not exact: qdisc, segmentation */
+	__u64 guest_loss; /* flows reset because the guest lost data */
+	__u64 resets_sent;
+	__u64 malformed; /* packets that could not be parsed; passed untouched */
+	__u64 masked_ns[HISTOGRAM_BUCKETS]; /* early ACK to the VM's own; bucket b: [2^b, 2^(b+1)) ns */
+	__u64 ack_delay_ns[HISTOGRAM_BUCKETS]; /* hand-over to the VM's own ACK */
+};
+
+#endif
