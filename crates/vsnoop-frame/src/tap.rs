@@ -7,10 +7,15 @@
 //! super-packets and fills in checksums before it hands frames over. Writing is free of that: a
 //! super-packet may be written to any tap that has a `virtio_net_hdr`.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::uio::{readv, writev};
+use zerocopy::IntoBytes;
+
+use crate::packet::Packet;
+use crate::vnet::VirtioNetHdr;
 
 nix::ioctl_write_ptr_bad!(tunsetiff, libc::TUNSETIFF, libc::ifreq);
 nix::ioctl_write_int_bad!(tunsetpersist, libc::TUNSETPERSIST);
@@ -90,6 +95,14 @@ impl Tap {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             bail!("tap name '{name}' must have 1 to {} characters", libc::IFNAMSIZ - 1);
         }
+        let bare = VirtioNetHdr::BYTES - size_of::<u16>();
+        if options.vnet_hdr && ![bare, VirtioNetHdr::BYTES].contains(&options.vnet_hdr_bytes) {
+            bail!(
+                "a virtio_net_hdr has {bare} or {} bytes, not {}",
+                VirtioNetHdr::BYTES,
+                options.vnet_hdr_bytes
+            );
+        }
         let mut oflag = OFlag::O_RDWR | OFlag::O_CLOEXEC;
         if options.nonblocking {
             oflag |= OFlag::O_NONBLOCK;
@@ -157,18 +170,25 @@ impl Tap {
         Ok(())
     }
 
-    /// Reads one `virtio_net_hdr` and frame; `None` when nothing is waiting.
-    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match nix::unistd::read(&self.fd, buffer) {
-            Ok(length) => Ok(Some(length)),
-            Err(nix::Error::EAGAIN) => Ok(None),
+    /// Reads one frame with its `virtio_net_hdr`; `false` when nothing is waiting.
+    pub fn read(&self, packet: &mut Packet) -> io::Result<bool> {
+        let (header, frame) = packet.parts_mut();
+        let (header, _) = header.as_mut_bytes().split_at_mut(self.vnet_hdr_bytes);
+        let mut parts = [IoSliceMut::new(header), IoSliceMut::new(frame)];
+        match readv(&self.fd, &mut parts) {
+            Ok(length) => {
+                packet.set_length(length.saturating_sub(self.vnet_hdr_bytes));
+                Ok(true)
+            }
+            Err(nix::Error::EAGAIN) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes one `virtio_net_hdr` and frame; `false` when the kernel has no room for it now.
-    pub fn write(&self, buffer: &[u8]) -> io::Result<bool> {
-        match nix::unistd::write(&self.fd, buffer) {
+    /// Writes one frame with its `virtio_net_hdr`; `false` when the kernel has no room for it now.
+    pub fn write(&self, packet: &Packet) -> io::Result<bool> {
+        let header = &packet.header.as_bytes()[..self.vnet_hdr_bytes];
+        match writev(&self.fd, &[IoSlice::new(header), IoSlice::new(packet.frame())]) {
             Ok(_) => Ok(true),
             Err(nix::Error::EAGAIN | nix::Error::ENOBUFS) => Ok(false),
             Err(error) => Err(error.into()),
