@@ -1,1 +1,38 @@
-//! vsnoop-flow
+//! The decision core of vsnoop (flow/), for Rust.
+//!
+//! [`types`] is generated from the C headers and shared with the BPF programs.
+//! The functions here call the very same C code that the kernel runs, natively;
+//! they take the flow's record by exclusive reference, so that no lock is
+//! needed. See flow/flow.h for how the parts fit together.
+
+/// Generated from flow/*.h; documented there.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
+pub mod types {
+    include!(concat!(env!("OUT_DIR"), "/flow.rs"));
+}
+
+mod decide;
+mod sequence;
+
+pub use decide::{
+    FromVm, Verdict, answer_embryo, delivered, embryo_of_vm, flow_accepted, flow_mid_flow,
+    flow_opened, from_vm, is_own_syn, learn, to_vm,
+};
+pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_record_fits_in_two_cache_lines() {
+        assert_eq!(size_of::<flow>(), 128);
+    }
+
+    #[test]
+    fn sequence_numbers_compare_across_the_wrap() {
+        assert_eq!(seq::new(5).diff(seq::new(u32::MAX - 4)), 10);
+        assert_eq!(seq::new(u32::MAX).add(2), seq::new(1));
+    }
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * When is "the device took it" exact?
+ *
+ * bpf_clone_redirect() to a tap returns 0 only when the tap's ring has taken
+ * the packet, provided that nothing stands between: the queue discipline must
+ * be noqueue (any other may drop later what it accepted now), and the stack
+ * must not split the packet (it would return the fate of the last piece alone).
+ * Both are looked at for every segment, because nobody else watches them.
+ */
+#ifndef VSNOOP_BPF_HANDOVER_H
+#define VSNOOP_BPF_HANDOVER_H
+
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline bool handover_is_exact(struct __sk_buff *skb)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	struct net_device *dev = k->dev;
+	struct Qdisc *qdisc = dev->qdisc;
+	struct skb_shared_info *shared;
+	__u64 needed;
+
+	if (qdisc->enqueue || qdisc->flags & TCQ_F_MQROOT)
+		return false;
+	if (!skb->gso_size)
+		return true;
+	shared = bpf_rdonly_cast(k->head + k->end,
+				 bpf_core_type_id_kernel(struct skb_shared_info));
+	needed = (__u64)shared->gso_type << NETIF_F_GSO_SHIFT;
+	return (dev->features & needed) == needed && skb->len < dev->gso_max_size &&
+	       shared->gso_segs <= dev->gso_max_segs;
+}
+
+struct checksum_walk {
+	struct __sk_buff *skb;
+	struct scratch *scratch;
+	__u32 at;
+	__u32 left;
+	__u32 sum;
+};
+
+static long checksum_chunk(__u32 i, struct checksum_walk *w)
+{
+	__u32 n = w->left < CHECKSUM_CHUNK ? w->left : CHECKSUM_CHUNK;
+	__u32 padded;
+
+	if (n == 0 || n > CHECKSUM_CHUNK)
+		return 1;
+	padded = (n + 3) & ~3u;
+	if (padded > CHECKSUM_CHUNK)
+		return 1;
+	if (n < CHECKSUM_CHUNK && padded >= 4)
+		*(__u32 *)(w->scratch->bytes + ((padded - 4) & (CHECKSUM_CHUNK - 4))) = 0;
+	if (bpf_skb_load_bytes(w->skb, w->at, w->scratch->bytes, n))
+		return 1;
+	w->sum = bpf_csum_diff(0, 0, (__be32 *)w->scratch->bytes, padded, w->sum);
+	w->at += n;
+	w->left -= n;
+	return w->left == 0;
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* Sum of the pseudo-header, RFC 9293 section 3.1 and RFC 8200 section 8.1. */
+static __always_inline __u64 pseudo_sum(const struct flow_key *key, bool ipv6, __u32 l4_len)
+{
+	const __u32 *a = (const void *)key->sender_addr, *b = (const void *)key->vm_addr;
+	__u64 sum = (__u64)a[3] + b[3] + bpf_htonl(l4_len) + bpf_htonl(6);
+
+	if (ipv6)
+		sum += (__u64)a[0] + a[1] + a[2] + b[0] + b[1] + b[2];
+	return sum;
+}
+
+/* Is the TCP checksum known to be good?  Verified here where nobody has. */
+static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct packet *p,
+					     const struct flow_key *key, const struct segment *s)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	__u32 zero = 0, l4_len = p->tcp_len + s->len;
+	struct checksum_walk w = { .skb = skb };
+	__u8 ip_summed = BPF_CORE_READ_BITFIELD(k, ip_summed);
+
+	if (ip_summed == CHECKSUM_PARTIAL || ip_summed == CHECKSUM_UNNECESSARY)
+		return true;
+	/* COMPLETE is a sum by the device over everything; it is as cheap to
+	 * add it up here as to trust our reading of it, and it is rare: bridge
+	 * and router turn it into NONE. */
+	w.scratch = bpf_map_lookup_elem(&scratch, &zero);
+	if (!w.scratch)
+		return false;
+	w.at = p->l4;
+	w.left = l4_len;
+	w.sum = 0;
+	bpf_loop(65536 / CHECKSUM_CHUNK, checksum_chunk, &w, 0);
+	if (w.left)
+		return false;
+	return fold(w.sum + pseudo_sum(key, p->ipv6, l4_len)) == 0xffff;
+}
+
+#endif

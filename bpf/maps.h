@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * State of one port.  The programs are loaded once per port, each time with
+ * maps of their own, so that no VM can fill another one's tables and a record
+ * needs no port in its key.  Sizes are set by the loader before loading.
+ */
+#ifndef VSNOOP_BPF_MAPS_H
+#define VSNOOP_BPF_MAPS_H
+
+#include "kernel.h"
+#include "flow.h"
+
+/* Working flows. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Handshakes under way: the oldest gives way, so that a SYN flood ends here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow_key);
+	__type(value, struct embryo);
+} embryos SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct port_stats);
+} stats SEC(".maps");
+
+/* The operator's lists: 1 allows, 0 denies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32); /* port number, host byte order */
+	__type(value, __u32);
+} port_list SEC(".maps");
+
+struct prefix {
+	__u32 bits; /* of 128; IPv4 prefixes are those of ::ffff:0:0/96 */
+	__u8 addr[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} prefix_list SEC(".maps");
+
+/* Room for verifying a checksum that nobody has verified. */
+#define CHECKSUM_CHUNK 512
+struct scratch {
+	__u8 bytes[CHECKSUM_CHUNK];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+/* Written by the command, read by the hooks. */
+struct policy policy = {
+	.run = PORT_OBSERVE,
+	.buf_size = 4 << 20,
+	.thin = 1,
+};
+
+/* Written by the hooks. */
+struct port_state port;
+
+#endif

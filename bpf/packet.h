@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * From an skb to a flow key and a segment.
+ *
+ * Understood: Ethernet with up to two VLAN tags (in the skb or in the frame),
+ * IPv4 without options and unfragmented, IPv6 without extension headers, TCP
+ * with the options of RFC 9293, 7323 and 2018.  Everything else is no business
+ * of ours and passes.  Nothing is trusted: all lengths are checked against the
+ * packet, and the packet against its lengths.
+ */
+#ifndef VSNOOP_BPF_PACKET_H
+#define VSNOOP_BPF_PACKET_H
+
+#include "kernel.h"
+#include "flow.h"
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+
+#define VLAN_VID 0x0fff
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 proto;
+};
+
+/* Where things are in the packet, from its first byte. */
+struct packet {
+	__u32 l3;
+	__u32 l4;
+	__u32 tcp_len; /* TCP header with options, bytes */
+	__u32 sack; /* offset of the SACK option within the TCP header; 0: none */
+	__u32 sack_len; /* its length byte */
+	bool ipv6;
+};
+
+enum parsed {
+	PARSED_TCP = 0,
+	PARSED_OTHER = 1, /* nothing for us */
+	PARSED_MALFORMED = 2,
+};
+
+/* The TCP options, copied out of the packet. */
+struct options {
+	struct segment *s;
+	struct packet *p;
+	__u32 len;
+	__u32 at;
+	__u8 bytes[64];
+};
+
+static __always_inline __u32 option_u32(const struct options *o, __u32 at)
+{
+	return (__u32)o->bytes[at & 63] << 24 | (__u32)o->bytes[(at + 1) & 63] << 16 |
+	       (__u32)o->bytes[(at + 2) & 63] << 8 | o->bytes[(at + 3) & 63];
+}
+
+static __always_inline void option_sack(struct options *o, __u32 at, __u32 len)
+{
+	struct segment *s = o->s;
+	__u32 i;
+
+	if (len < 10 || (len - 2) % 8) {
+		s->bits |= SEG_FOREIGN;
+		return;
+	}
+	o->p->sack = sizeof(struct tcphdr) + at;
+	o->p->sack_len = len;
+	s->bits |= SEG_SACK;
+	s->sack_end = seq_of(option_u32(o, at + 6));
+	for (i = 1; i < 4; i++)
+		if (2 + 8 * i < len)
+			s->sack_end = seq_max(s->sack_end, seq_of(option_u32(o, at + 6 + 8 * i)));
+}
+
+/* One option; 1 ends the walk. */
+static long parse_option(__u32 i, struct options *o)
+{
+	__u32 at = o->at, kind, len;
+	struct segment *s = o->s;
+
+	if (at >= o->len || at >= 40)
+		return 1;
+	kind = o->bytes[at & 63];
+	if (kind == 0)
+		return 1;
+	if (kind == 1) {
+		o->at = at + 1;
+		return 0;
+	}
+	len = o->bytes[(at + 1) & 63];
+	if (at + 1 >= o->len || len < 2 || at + len > o->len) {
+		s->bits |= SEG_FOREIGN;
+		return 1;
+	}
+	if (kind == 8 && len == 10) {
+		s->bits |= SEG_TIMESTAMPS;
+		s->tsval = option_u32(o, at + 2);
+		s->tsecr = option_u32(o, at + 6);
+	} else if (kind == 5) {
+		option_sack(o, at, len);
+	} else if (kind == 4 && len == 2) {
+		s->bits |= SEG_SACK_PERMITTED;
+	} else if (kind == 3 && len == 3) {
+		__u8 scale = o->bytes[(at + 2) & 63];
+
+		s->bits |= SEG_SCALE;
+		s->scale = scale > 14 ? 14 : scale; /* RFC 7323, section 2.3 */
+	} else if (kind != 2 && kind != 34) {
+		/* 2: MSS; 34: fast open, whose data is on the SYN. */
+		s->bits |= SEG_FOREIGN;
+	}
+	o->at = at + len;
+	return 0;
+}
+
+static __always_inline bool parse_options(struct __sk_buff *skb, struct packet *p,
+					  struct segment *s)
+{
+	struct options o = { .s = s, .p = p };
+	__u32 len = p->tcp_len - sizeof(struct tcphdr);
+
+	if (len == 0 || len > 40)
+		return len == 0;
+	if (bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), o.bytes, len))
+		return false;
+	o.len = len;
+	bpf_loop(40, parse_option, &o, 0);
+	return true;
+}
+
+static __always_inline void copy_address(__u8 to[16], const void *from)
+{
+	const __u32 *w = from;
+
+	((__u32 *)to)[0] = w[0];
+	((__u32 *)to)[1] = w[1];
+	((__u32 *)to)[2] = w[2];
+	((__u32 *)to)[3] = w[3];
+}
+
+static __always_inline void map_address(__u8 to[16], __be32 from)
+{
+	((__u32 *)to)[0] = 0;
+	((__u32 *)to)[1] = 0;
+	((__u32 *)to)[2] = bpf_htonl(0xffff);
+	((__u32 *)to)[3] = from;
+}
+
+/* Fills `key` as seen from the sender (`to_vm`) or turned round.  Returns the
+ * payload's upper bound: bytes from the TCP header to the end of the IP packet. */
+static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, struct packet *p,
+					 struct flow_key *key, struct segment *s)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u16 *vlan = &key->vlan_outer;
+	struct ethhdr *eth = data;
+	struct vlan_tag *tag;
+	__u32 ip_len, l4_len;
+	struct tcphdr *tcp;
+	__be16 proto;
+	__u8 ce;
+	int i;
+
+	key->vlan_outer = key->vlan_inner = 0;
+	if (skb->vlan_present) {
+		*vlan = (skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
+		vlan = &key->vlan_inner;
+	}
+	if ((void *)(eth + 1) > end)
+		return PARSED_OTHER;
+	proto = eth->h_proto;
+	p->l3 = sizeof(*eth);
+	for (i = 0; i < 2; i++) {
+		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
+			break;
+		if (i && vlan != &key->vlan_inner)
+			return PARSED_OTHER; /* three tags */
+		tag = data + p->l3;
+		if ((void *)(tag + 1) > end)
+			return PARSED_OTHER;
+		*vlan = (bpf_ntohs(tag->tci) & VLAN_VID) | VLAN_PRESENT;
+		if (vlan == &key->vlan_inner && key->vlan_outer == 0)
+			return PARSED_OTHER;
+		proto = tag->proto;
+		p->l3 += sizeof(*tag);
+		vlan = vlan == &key->vlan_outer ? &key->vlan_inner : (void *)0;
+		if (!vlan)
+			break;
+	}
+	if (proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + p->l3;
+
+		if ((void *)(ip + 1) > end)
+			return PARSED_OTHER;
+		if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
+			return PARSED_OTHER;
+		ip_len = bpf_ntohs(ip->tot_len);
+		ce = ip->tos & 3;
+		p->ipv6 = false;
+		p->l4 = p->l3 + sizeof(*ip);
+		map_address(to_vm ? key->sender_addr : key->vm_addr, ip->saddr);
+		map_address(to_vm ? key->vm_addr : key->sender_addr, ip->daddr);
+	} else if (proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + p->l3;
+
+		if ((void *)(ip + 1) > end)
+			return PARSED_OTHER;
+		if (ip->nexthdr != 6 || *(__u8 *)ip >> 4 != 6)
+			return PARSED_OTHER;
+		ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+		ce = ip->flow_lbl[0] >> 4 & 3;
+		p->ipv6 = true;
+		p->l4 = p->l3 + sizeof(*ip);
+		copy_address(to_vm ? key->sender_addr : key->vm_addr, &ip->saddr);
+		copy_address(to_vm ? key->vm_addr : key->sender_addr, &ip->daddr);
+	} else {
+		return PARSED_OTHER;
+	}
+	tcp = data + p->l4;
+	if ((void *)(tcp + 1) > end || p->l3 + ip_len > skb->len)
+		return PARSED_MALFORMED;
+	l4_len = p->l3 + ip_len - p->l4;
+	p->tcp_len = tcp->doff * 4;
+	if (l4_len > 0xffff || p->tcp_len < sizeof(*tcp) || p->tcp_len > l4_len)
+		return PARSED_MALFORMED;
+	key->sender_port = to_vm ? tcp->source : tcp->dest;
+	key->vm_port = to_vm ? tcp->dest : tcp->source;
+
+	s->seq = seq_of(bpf_ntohl(tcp->seq));
+	s->ack = seq_of(bpf_ntohl(tcp->ack_seq));
+	s->len = l4_len - p->tcp_len;
+	s->unit_len = skb->gso_size && skb->gso_size < s->len ? skb->gso_size : s->len;
+	s->window = bpf_ntohs(tcp->window);
+	s->tcp_flags = ((__u8 *)tcp)[13];
+	s->scale = 0;
+	s->tsval = s->tsecr = 0;
+	s->sack_end = seq_of(0);
+	s->bits = ce == 3 ? SEG_CE : 0;
+	if (((__u8 *)tcp)[12] & 0x0f) /* AE (RFC 9768) and reserved bits */
+		s->bits |= SEG_FOREIGN;
+	p->sack = p->sack_len = 0;
+	if (p->tcp_len == sizeof(*tcp))
+		return PARSED_TCP;
+	if (p->tcp_len == sizeof(*tcp) + 12) {
+		__be32 *opt = (void *)(tcp + 1);
+
+		/* NOP, NOP, timestamps: nearly all segments. */
+		if ((void *)(opt + 3) <= end && opt[0] == bpf_htonl(0x0101080a)) {
+			s->bits |= SEG_TIMESTAMPS;
+			s->tsval = bpf_ntohl(opt[1]);
+			s->tsecr = bpf_ntohl(opt[2]);
+			return PARSED_TCP;
+		}
+	}
+	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
+}
+
+/* Makes sure that the headers can be read directly. */
+static __always_inline void pull_headers(struct __sk_buff *skb)
+{
+	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) + 40 + 60;
+
+	if (want > skb->len)
+		want = skb->len;
+	if ((void *)(long)skb->data + want > (void *)(long)skb->data_end)
+		bpf_skb_pull_data(skb, want);
+}
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Turns a packet into an ACK or RST, in place, and sends it back where it came
+ * from or onward.  The headers are built on the stack, summed there, and
+ * written in one go, which also keeps skb->csum right for CHECKSUM_COMPLETE.
+ */
+#ifndef VSNOOP_BPF_REPLY_H
+#define VSNOOP_BPF_REPLY_H
+
+#include "handover.h"
+
+/* skb->mark of packets that are ours, under a mask: others use marks too.
+ * HANDED: on its way to the VM, already decided. REPLY: made by the host, as
+ * if the VM had sent it. */
+#define MARK_MASK 0xfff00000
+#define MARK_HANDED 0x5e100000
+#define MARK_REPLY 0x5e200000
+
+struct tcp_options {
+	__be32 head; /* NOP, NOP, kind 8, length 10 */
+	__be32 tsval;
+	__be32 tsecr;
+};
+
+struct reply4 {
+	struct iphdr ip;
+	struct tcphdr tcp;
+	struct tcp_options opt;
+};
+
+struct reply6 {
+	struct ipv6hdr ip;
+	struct tcphdr tcp;
+	struct tcp_options opt;
+};
+
+static __always_inline __u64 sum_words(const void *from, int words)
+{
+	const __u32 *w = from;
+	__u64 sum = 0;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < words; i++)
+		sum += w[i];
+	return sum;
+}
+
+static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt,
+				     const struct flow_key *key, bool to_sender,
+				     const struct ack_fields *a, __u8 flags)
+{
+	tcp->source = to_sender ? key->vm_port : key->sender_port;
+	tcp->dest = to_sender ? key->sender_port : key->vm_port;
+	tcp->seq = bpf_htonl(a->seq.v);
+	tcp->ack_seq = bpf_htonl(a->ack.v);
+	((__u8 *)tcp)[12] = (a->timestamps ? 8 : 5) << 4;
+	((__u8 *)tcp)[13] = flags;
+	tcp->window = bpf_htons(a->window);
+	tcp->check = 0;
+	tcp->urg_ptr = 0;
+	opt->head = bpf_htonl(0x0101080a);
+	opt->tsval = bpf_htonl(a->tsval);
+	opt->tsecr = bpf_htonl(a->tsecr);
+}
+
+/* With CHECKSUM_PARTIAL the field holds the pseudo-header's sum. */
+static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_options *opt,
+					  const struct flow_key *key, bool ipv6, bool timestamps,
+					  bool partial)
+{
+	__u64 sum = pseudo_sum(key, ipv6, timestamps ? 32 : 20);
+
+	if (partial) {
+		tcp->check = fold(sum);
+		return;
+	}
+	sum += sum_words(tcp, 5);
+	if (timestamps)
+		sum += sum_words(opt, 3);
+	tcp->check = ~fold(sum);
+}
+
+/* Rewrites the packet's addresses, headers and length.  `turn`: source and
+ * destination MAC change places.  0 on success. */
+static __always_inline int make_reply(struct __sk_buff *skb, const struct packet *p,
+				      const struct flow_key *key, bool to_sender, bool turn,
+				      const struct ack_fields *a, __u8 flags)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	bool partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
+	__u32 tcp_len = a->timestamps ? 32 : 20;
+	void *data, *end;
+	__u32 mac[3];
+
+	if (skb->len != p->l4 + tcp_len && bpf_skb_change_tail(skb, p->l4 + tcp_len, 0))
+		return -1;
+	if (p->ipv6) {
+		struct reply6 r = {};
+
+		*(__u8 *)&r.ip = 0x60;
+		r.ip.payload_len = bpf_htons(tcp_len);
+		r.ip.nexthdr = 6;
+		r.ip.hop_limit = 64;
+		copy_address((void *)&r.ip.saddr, to_sender ? key->vm_addr : key->sender_addr);
+		copy_address((void *)&r.ip.daddr, to_sender ? key->sender_addr : key->vm_addr);
+		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, flags);
+		fill_checksum(&r.tcp, &r.opt, key, true, a->timestamps, partial);
+		if (bpf_skb_store_bytes(skb, p->l3, &r,
+					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
+					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
+			return -1;
+	} else {
+		struct reply4 r = {};
+
+		*(__u8 *)&r.ip = 0x45;
+		r.ip.tot_len = bpf_htons(sizeof(r.ip) + tcp_len);
+		r.ip.frag_off = bpf_htons(0x4000);
+		r.ip.ttl = 64;
+		r.ip.protocol = 6;
+		r.ip.saddr = ((__be32 *)(to_sender ? key->vm_addr : key->sender_addr))[3];
+		r.ip.daddr = ((__be32 *)(to_sender ? key->sender_addr : key->vm_addr))[3];
+		r.ip.check = ~fold(sum_words(&r.ip, 5));
+		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, flags);
+		fill_checksum(&r.tcp, &r.opt, key, false, a->timestamps, partial);
+		if (bpf_skb_store_bytes(skb, p->l3, &r,
+					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
+					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
+			return -1;
+	}
+	if (!turn)
+		return 0;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (data + 12 > end)
+		return -1;
+	/* Twelve bytes of addresses as three words: a b c -> half b and c first. */
+	__builtin_memcpy(mac, data, 12);
+	((__u16 *)data)[0] = ((__u16 *)mac)[3];
+	((__u16 *)data)[1] = ((__u16 *)mac)[4];
+	((__u16 *)data)[2] = ((__u16 *)mac)[5];
+	((__u16 *)data)[3] = ((__u16 *)mac)[0];
+	((__u16 *)data)[4] = ((__u16 *)mac)[1];
+	((__u16 *)data)[5] = ((__u16 *)mac)[2];
+	return 0;
+}
+
+static __always_inline void set_mark(struct __sk_buff *skb, __u32 mark)
+{
+	skb->mark = mark;
+	/* Keeps clang from merging this with other stores to the context. */
+	barrier_var(mark);
+}
+
+/* The packet becomes a segment that the VM might have sent to the sender. */
+static __always_inline int reply_to_sender(struct __sk_buff *skb, const struct packet *p,
+					   const struct flow_key *key, const struct ack_fields *a,
+					   __u8 flags)
+{
+	if (make_reply(skb, p, key, true, true, a, flags))
+		return HOOK_DROP;
+	set_mark(skb, MARK_REPLY);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* The packet of the VM becomes a segment that the sender might have sent. */
+static __always_inline int reply_to_vm(struct __sk_buff *skb, const struct packet *p,
+				       const struct flow_key *key, const struct ack_fields *a,
+				       __u8 flags)
+{
+	if (make_reply(skb, p, key, false, true, a, flags))
+		return HOOK_DROP;
+	set_mark(skb, MARK_HANDED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Rewrites the ACK and window of a packet of the VM in place, with an
+ * incremental checksum (RFC 1624), and takes out SACK blocks that the new ACK
+ * has overtaken: the sender would read them as D-SACK (RFC 2883).
+ */
+#ifndef VSNOOP_BPF_REWRITE_H
+#define VSNOOP_BPF_REWRITE_H
+
+#include "reply.h"
+
+#define TCP_OFFSET_ACK 8
+#define TCP_OFFSET_CHECK 16
+
+/* Replaces `len` bytes (a multiple of 4) at `at` and mends the checksum. */
+static __always_inline int replace_in_tcp(struct __sk_buff *skb, const struct packet *p, __u32 at,
+					  void *from, void *to, __u32 len)
+{
+	__s64 diff = bpf_csum_diff(from, len, to, len, 0);
+
+	if (diff < 0 || bpf_skb_store_bytes(skb, p->l4 + at, to, len, 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
+}
+
+/* SACK blocks whose left edge is not above `ack` become NOPs. */
+static __always_inline int drop_stale_sack(struct __sk_buff *skb, const struct packet *p,
+					   struct seq ack)
+{
+	/* Two bytes before the option too, so that words stay aligned: senders
+	 * put the blocks on a word boundary after two NOPs. */
+	__u32 at = p->sack + 2, len = p->sack_len - 2, kept = 0, i;
+	__u8 old[36], new[36];
+
+	if (!p->sack || p->sack < sizeof(struct tcphdr) + 2 || at % 4 || len > 32 || len < 8)
+		return 0;
+	if (bpf_skb_load_bytes(skb, p->l4 + at - 4, old, 4))
+		return -1;
+	__builtin_memset(new, 1, sizeof(new));
+	__builtin_memcpy(new, old, 4);
+	for (i = 0; i < 4; i++) {
+		__u32 left, *from = (void *)(old + 4 + 8 * i);
+
+		if (8 * i >= len) {
+			from[0] = from[1] = bpf_htonl(0x01010101);
+			continue;
+		}
+		if (bpf_skb_load_bytes(skb, p->l4 + at + 8 * i, from, 8))
+			return -1;
+		left = bpf_ntohl(from[0]);
+		if (seq_gt(seq_of(left), ack)) {
+			__u32 *to = (void *)(new + 4 + 8 * (kept & 3));
+
+			to[0] = from[0];
+			to[1] = from[1];
+			kept++;
+		}
+	}
+	if (8 * kept == len)
+		return 0;
+	if (kept) {
+		new[3] = 2 + 8 * kept;
+	} else {
+		new[2] = 1;
+		new[3] = 1;
+	}
+	for (i = 0; i < 9; i++)
+		if (4 * i < len + 4 &&
+		    replace_in_tcp(skb, p, at - 4 + 4 * i, old + 4 * i, new + 4 * i, 4))
+			return -1;
+	return 0;
+}
+
+static __always_inline int rewrite_ack(struct __sk_buff *skb, const struct packet *p,
+				       const struct segment *s, const struct ack_fields *a)
+{
+	/* ack, data offset and flags, window: two words. */
+	__be32 old[2], new[2];
+
+	if (bpf_skb_load_bytes(skb, p->l4 + TCP_OFFSET_ACK, old, sizeof(old)))
+		return -1;
+	new[0] = bpf_htonl(a->ack.v);
+	new[1] = (old[1] & bpf_htonl(0xffff0000)) | bpf_htonl(a->window);
+	if (replace_in_tcp(skb, p, TCP_OFFSET_ACK, old, new, sizeof(new)))
+		return -1;
+	return s->bits & SEG_SACK && !seq_eq(a->ack, s->ack) ? drop_stale_sack(skb, p, a->ack) : 0;
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flow records come and go: the tables' side of flow/setup.h.
+ */
+#ifndef VSNOOP_BPF_SETUP_H
+#define VSNOOP_BPF_SETUP_H
+
+#include "maps.h"
+#include "packet.h"
+
+/* Do the operator's lists let this flow be accelerated?  A port rule applies
+ * to either end's port, a prefix rule to the sender's address. */
+static __always_inline bool is_listed_out(const struct flow_key *key)
+{
+	__u32 *rule, port_number;
+
+	if (policy.lists & LIST_PORTS) {
+		port_number = bpf_ntohs(key->vm_port);
+		rule = bpf_map_lookup_elem(&port_list, &port_number);
+		if (!rule) {
+			port_number = bpf_ntohs(key->sender_port);
+			rule = bpf_map_lookup_elem(&port_list, &port_number);
+		}
+		if (rule ? !*rule : !!(policy.lists & LIST_PORTS_ALLOW))
+			return true;
+	}
+	if (policy.lists & LIST_PREFIXES) {
+		struct prefix prefix = { .bits = 128 };
+
+		copy_address(prefix.addr, key->sender_addr);
+		rule = bpf_map_lookup_elem(&prefix_list, &prefix);
+		if (rule ? !*rule : !!(policy.lists & LIST_PREFIXES_ALLOW))
+			return true;
+	}
+	return false;
+}
+
+static __always_inline struct flow *insert_flow(const struct flow_key *key, struct flow *f,
+						struct port_stats *st)
+{
+	if (f->mode != FLOW_BYPASS && is_listed_out(key)) {
+		f->mode = FLOW_BYPASS;
+		f->flags |= FLOW_F_DENIED;
+	}
+	if (bpf_map_update_elem(&flows, key, f, BPF_NOEXIST)) {
+		st->flows_refused++;
+		return (void *)0;
+	}
+	st->flows_created++;
+	if (f->mode == FLOW_BYPASS)
+		st->bypassed++;
+	return bpf_map_lookup_elem(&flows, key);
+}
+
+/* The MAC addresses, for resets that no packet triggers. */
+static __always_inline void remember_macs(struct __sk_buff *skb, struct flow *f, bool to_vm)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (data + 12 > end)
+		return;
+	__builtin_memcpy(to_vm ? f->vm_mac : f->sender_mac, data, 6);
+	__builtin_memcpy(to_vm ? f->sender_mac : f->vm_mac, data + 6, 6);
+}
+
+/* A segment of the sender without a flow: it may complete a handshake. */
+static __always_inline struct flow *flow_for_sender(struct __sk_buff *skb,
+						    const struct flow_key *key,
+						    const struct segment *s, __u64 now,
+						    struct port_stats *st)
+{
+	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow f = {};
+
+	if (!e)
+		return (void *)0;
+	if ((s->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
+		embryo_answered(e, s);
+		return (void *)0;
+	}
+	if (!flow_accepted(&f, e, s, now))
+		return (void *)0;
+	remember_macs(skb, &f, true);
+	bpf_map_delete_elem(&embryos, key);
+	return insert_flow(key, &f, st);
+}
+
+/* A segment of the VM without a flow. */
+static __always_inline struct flow *flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
+						const struct segment *s, __u64 now,
+						struct port_stats *st)
+{
+	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow f = {};
+
+	if (e && flow_opened(&f, e, s, now))
+		bpf_map_delete_elem(&embryos, key);
+	else if (flow_mid_flow(&f, s, now))
+		st->flows_mid_flow++;
+	else
+		return (void *)0;
+	remember_macs(skb, &f, false);
+	return insert_flow(key, &f, st);
+}
+
+/* SYN or SYN-ACK of the VM. */
+static __always_inline void syn_of_vm(const struct flow_key *key, const struct segment *s)
+{
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
+	struct embryo fresh = {}, *e;
+	bool own = false;
+
+	if (f) {
+		bpf_spin_lock(&f->lock);
+		own = flow_is_own_syn(f, s);
+		bpf_spin_unlock(&f->lock);
+		if (own)
+			return;
+		bpf_map_delete_elem(&flows, key);
+	}
+	e = bpf_map_lookup_elem(&embryos, key);
+	if (e && embryo_is_repeated(e, s))
+		return;
+	embryo_from_vm(&fresh, s);
+	bpf_map_update_elem(&embryos, key, &fresh, BPF_ANY);
+}
+
+#endif

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The two hooks on a VM's tap.
+ *
+ * to_vm (tcx egress) sees what the host sends to the VM, from_vm (tcx ingress)
+ * what the VM sends.  Each reads: parse, decide (flow/), act.
+ *
+ * An early ACK: a clone of the segment is handed to the tap with
+ * bpf_clone_redirect(), whose result tells whether the ring took it; then the
+ * original is cut down to an ACK and sent in through the tap's ingress, as if
+ * the VM had sent it.  Clone and ACK meet these hooks again; skb->mark, under a
+ * mask, tells them apart.
+ */
+#define VSNOOP_BPF
+#include "reply.h"
+#include "rewrite.h"
+#include "setup.h"
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
+{
+	__u32 events = out->events;
+
+	if (!events)
+		return;
+	if (events & EVENT_OFFLINE_SEQ)
+		st->offline_unexpected_seq++;
+	if (events & EVENT_OFFLINE_NO_BUF)
+		st->offline_no_buf++;
+	if (events & EVENT_OFFLINE_CE)
+		st->offline_ce++;
+	if (events & EVENT_BYPASS)
+		st->bypassed++;
+	if (events & EVENT_LOSS)
+		st->guest_loss++;
+	if (events & EVENT_ASIDE)
+		st->aside++;
+	if (events & EVENT_WINDOW_CAPPED)
+		st->window_capped++;
+	if (events & EVENT_SAMPLE) {
+		__u32 high = out->sample_ns >> 32, bucket;
+
+		/* floor(log2()) without a loop */
+		__u32 v = high ? high : (__u32)out->sample_ns;
+
+		bucket = high ? 32 : 0;
+		if (v >> 16) { v >>= 16; bucket += 16; }
+		if (v >> 8) { v >>= 8; bucket += 8; }
+		if (v >> 4) { v >>= 4; bucket += 4; }
+		if (v >> 2) { v >>= 2; bucket += 2; }
+		bucket += v >> 1;
+		if (bucket >= HISTOGRAM_BUCKETS)
+			bucket = HISTOGRAM_BUCKETS - 1;
+		st->ack_delay_ns[bucket]++;
+		if (events & EVENT_SAMPLE_EARLY)
+			st->masked_ns[bucket]++;
+	}
+}
+
+SEC("tcx/egress")
+int to_vm(struct __sk_buff *skb)
+{
+	struct outcome out = {};
+	enum to_vm_verdict verdict;
+	struct port_stats *st;
+	struct flow_key key;
+	struct segment s;
+	struct packet p;
+	struct flow *f;
+	__u32 zero = 0;
+	bool taken;
+	__u64 now;
+
+	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
+		set_mark(skb, skb->mark & ~MARK_MASK);
+		return HOOK_NEXT;
+	}
+	st = bpf_map_lookup_elem(&stats, &zero);
+	if (!st)
+		return HOOK_NEXT;
+	st->to_vm_packets++;
+	st->to_vm_bytes += skb->len;
+	pull_headers(skb);
+	switch (parse(skb, true, &p, &key, &s)) {
+	case PARSED_OTHER:
+		return HOOK_NEXT;
+	case PARSED_MALFORMED:
+		st->malformed++;
+		return HOOK_NEXT;
+	case PARSED_TCP:
+		break;
+	}
+	now = bpf_ktime_get_ns();
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f) {
+		f = flow_for_sender(skb, &key, &s, now, st);
+		if (!f)
+			return HOOK_NEXT;
+	}
+
+	bpf_spin_lock(&f->lock);
+	verdict = flow_to_vm(f, &s, &port, &policy, now, &out);
+	bpf_spin_unlock(&f->lock);
+
+	port_learn(&port, out.events, now);
+	count_events(st, &out);
+	if (out.events & EVENT_CLOSED)
+		bpf_map_delete_elem(&flows, &key);
+	if (verdict == TO_VM_PASS)
+		return HOOK_NEXT;
+	if (verdict == TO_VM_RESET) {
+		st->resets_sent++;
+		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
+	}
+	if (!checksum_is_good(skb, &p, &key, &s)) {
+		/* The VM will drop it; for us it was never here. */
+		st->bad_checksum++;
+		return HOOK_NEXT;
+	}
+	if (verdict == TO_VM_REACK) {
+		st->reacked++;
+		return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
+	}
+
+	taken = handover_is_exact(skb);
+	if (!taken) {
+		st->not_exact++;
+	} else {
+		__u32 mark = skb->mark;
+
+		set_mark(skb, MARK_HANDED | (mark & ~MARK_MASK));
+		taken = bpf_clone_redirect(skb, skb->ifindex, 0) == 0;
+		set_mark(skb, mark);
+		if (!taken)
+			__sync_fetch_and_add(&port.ring_full, 1);
+	}
+	/* The record may have gone meanwhile: a stale pointer still points at
+	 * a record, perhaps of another flow, so it is looked up again. */
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f)
+		return taken ? HOOK_DROP : HOOK_NEXT;
+	bpf_spin_lock(&f->lock);
+	verdict = flow_delivered(f, &s, taken, &policy, now, &out);
+	bpf_spin_unlock(&f->lock);
+
+	count_events(st, &out);
+	if (!taken)
+		return HOOK_NEXT;
+	if (!verdict)
+		return HOOK_DROP; /* the VM has the clone */
+	st->early_acks++;
+	st->early_bytes += s.len;
+	return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
+}
+
+SEC("tcx/ingress")
+int from_vm(struct __sk_buff *skb)
+{
+	enum from_vm_verdict verdict;
+	struct outcome out = {};
+	struct port_stats *st;
+	struct flow_key key;
+	struct segment s;
+	struct packet p;
+	struct flow *f;
+	__u32 zero = 0;
+	__u64 now;
+
+	if ((skb->mark & MARK_MASK) == MARK_REPLY) {
+		set_mark(skb, 0);
+		return HOOK_NEXT;
+	}
+	st = bpf_map_lookup_elem(&stats, &zero);
+	if (!st)
+		return HOOK_NEXT;
+	st->from_vm_packets++;
+	st->from_vm_bytes += skb->len;
+	pull_headers(skb);
+	switch (parse(skb, false, &p, &key, &s)) {
+	case PARSED_OTHER:
+		return HOOK_NEXT;
+	case PARSED_MALFORMED:
+		st->malformed++;
+		return HOOK_NEXT;
+	case PARSED_TCP:
+		break;
+	}
+	if (s.tcp_flags & TCP_SYN) {
+		syn_of_vm(&key, &s);
+		return HOOK_NEXT;
+	}
+	now = bpf_ktime_get_ns();
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f) {
+		f = flow_for_vm(skb, &key, &s, now, st);
+		if (!f)
+			return HOOK_NEXT;
+	}
+
+	bpf_spin_lock(&f->lock);
+	verdict = flow_from_vm(f, &s, &policy, now, &out);
+	bpf_spin_unlock(&f->lock);
+
+	port_learn(&port, out.events, now);
+	count_events(st, &out);
+	if (out.events & EVENT_CLOSED) {
+		st->flows_closed++;
+		bpf_map_delete_elem(&flows, &key);
+	}
+	switch (verdict) {
+	case FROM_VM_PASS:
+		return HOOK_NEXT;
+	case FROM_VM_DROP:
+		st->suppressed++;
+		return HOOK_DROP;
+	case FROM_VM_REWRITE:
+		st->rewritten++;
+		return rewrite_ack(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
+	case FROM_VM_RESET:
+		st->resets_sent++;
+		return reply_to_vm(skb, &p, &key, &out.ack, TCP_RST);
+	case FROM_VM_LOSS: {
+		struct ack_fields to_sender = {
+			.seq = out.ack.ack, .ack = out.ack.ack,
+		};
+
+		st->resets_sent += 2;
+		if (make_reply(skb, &p, &key, false, true, &out.ack, TCP_RST))
+			return HOOK_DROP;
+		set_mark(skb, MARK_HANDED);
+		bpf_clone_redirect(skb, skb->ifindex, 0);
+		set_mark(skb, 0);
+		/* MAC addresses back again: turned twice. */
+		return make_reply(skb, &p, &key, true, true, &to_sender, TCP_RST) ? HOOK_DROP
+										   : HOOK_NEXT;
+	}
+	}
+	return HOOK_NEXT;
+}
+
+/* Sends a packet that the userland made: run by BPF_PROG_TEST_RUN with the
+ * tap's index in skb->ifindex.  cb[0]: 0 to the VM, 1 to the sender. */
+SEC("tcx/egress")
+int inject(struct __sk_buff *skb)
+{
+	bool to_sender = skb->cb[0];
+
+	skb->cb[0] = 0;
+	set_mark(skb, to_sender ? MARK_REPLY : MARK_HANDED);
+	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
+}

@@ -1,0 +1,129 @@
+//! One safe function for each decision of flow/.
+
+use crate::types::{self, *};
+
+/// What is to be done with a segment for the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Hand on untouched.
+    Pass,
+    /// Hand over, then ask [`delivered`].
+    Deliver,
+    /// Answer with `outcome.ack`, hand nothing on.
+    Reack,
+    /// Answer with RST, hand nothing on.
+    Reset,
+}
+
+/// What is to be done with a segment of the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromVm {
+    /// Hand on untouched.
+    Pass,
+    /// The sender has a better ACK already.
+    Drop,
+    /// Replace ACK and window by `outcome.ack`.
+    Rewrite,
+    /// Answer the VM with RST.
+    Reset,
+    /// The guest lost data: RST to both ends.
+    Loss,
+}
+
+/// Decides about a segment on its way to the VM. `now` in ns.
+pub fn to_vm(
+    f: &mut flow,
+    s: &segment,
+    port: &port_state,
+    p: &policy,
+    now: u64,
+) -> (Verdict, outcome) {
+    let mut out = outcome::default();
+    // SAFETY: all pointers come from live references; the C code keeps none.
+    let verdict = unsafe { types::flow_to_vm(f, s, port, p, now, &mut out) };
+    let verdict = match verdict {
+        to_vm_verdict::TO_VM_PASS => Verdict::Pass,
+        to_vm_verdict::TO_VM_DELIVER => Verdict::Deliver,
+        to_vm_verdict::TO_VM_REACK => Verdict::Reack,
+        to_vm_verdict::TO_VM_RESET => Verdict::Reset,
+        other => unreachable!("flow_to_vm() answered {other}"),
+    };
+    (verdict, out)
+}
+
+/// The device took the segment or refused it; `true`: send `outcome.ack`.
+pub fn delivered(
+    f: &mut flow,
+    s: &segment,
+    taken: bool,
+    p: &policy,
+    now: u64,
+) -> (bool, outcome) {
+    let mut out = outcome::default();
+    // SAFETY: as in to_vm().
+    let ack = unsafe { types::flow_delivered(f, s, taken, p, now, &mut out) };
+    (ack, out)
+}
+
+/// Decides about a segment that the VM sends.
+pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
+    let mut out = outcome::default();
+    // SAFETY: as in to_vm().
+    let verdict = unsafe { types::flow_from_vm(f, s, p, now, &mut out) };
+    let verdict = match verdict {
+        from_vm_verdict::FROM_VM_PASS => FromVm::Pass,
+        from_vm_verdict::FROM_VM_DROP => FromVm::Drop,
+        from_vm_verdict::FROM_VM_REWRITE => FromVm::Rewrite,
+        from_vm_verdict::FROM_VM_RESET => FromVm::Reset,
+        from_vm_verdict::FROM_VM_LOSS => FromVm::Loss,
+        other => unreachable!("flow_from_vm() answered {other}"),
+    };
+    (verdict, out)
+}
+
+/// Remembers what a decision's events tell of the VM behind the port.
+pub fn learn(port: &mut port_state, events: u32, now: u64) {
+    // SAFETY: as in to_vm().
+    unsafe { types::port_learn(port, events, now) }
+}
+
+/// The embryo of the VM's SYN or SYN-ACK.
+pub fn embryo_of_vm(s: &segment) -> embryo {
+    let mut e = embryo::default();
+    // SAFETY: as in to_vm().
+    unsafe { types::embryo_from_vm(&mut e, s) };
+    e
+}
+
+/// A SYN-ACK came for the VM's SYN. `false`: not for this one.
+pub fn answer_embryo(e: &mut embryo, s: &segment) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::embryo_answered(e, s) }
+}
+
+/// The flow whose handshake the sender's segment completes.
+pub fn flow_accepted(e: &embryo, s: &segment, now: u64) -> Option<flow> {
+    let mut f = flow::default();
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_accepted(&mut f, e, s, now) }.then_some(f)
+}
+
+/// The flow whose handshake the VM's ACK completes.
+pub fn flow_opened(e: &embryo, s: &segment, now: u64) -> Option<flow> {
+    let mut f = flow::default();
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_opened(&mut f, e, s, now) }.then_some(f)
+}
+
+/// The flow that the VM's ACK reveals in mid-stream.
+pub fn flow_mid_flow(s: &segment, now: u64) -> Option<flow> {
+    let mut f = flow::default();
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_mid_flow(&mut f, s, now) }.then_some(f)
+}
+
+/// Is this SYN or SYN-ACK of the VM a repetition of the flow's own?
+pub fn is_own_syn(f: &flow, s: &segment) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_is_own_syn(f, s) }
+}
