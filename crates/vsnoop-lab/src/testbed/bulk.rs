@@ -1,0 +1,60 @@
+//! How much one TCP flow carries from the client to the VM in a given time.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use super::socket::{SocketOptions, connect, info, listen};
+use super::topology::{Family, Side, Topology};
+
+/// As much as iperf3 writes at a time.
+const CHUNK_BYTES: usize = 128 * 1024;
+
+/// What one bulk flow came to, as its receiver saw it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    pub bytes: u64,
+    /// From the first byte to the end of file.
+    pub seconds: f64,
+    pub retransmissions: u32,
+}
+
+impl Bulk {
+    pub fn gigabits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.seconds / 1e9
+    }
+}
+
+/// Sends from the client to the VM for `duration`, by cubic, over a connection of its own.
+pub fn bulk(topology: &Topology, family: Family, duration: Duration) -> Result<Bulk> {
+    let options = SocketOptions::default();
+    let (listener, at) = listen(topology, Side::Vm, family, options)?;
+    let sender = connect(topology, Side::Client, at, options)?;
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || -> Result<(u64, f64)> {
+            let (receiver, _) = listener.accept().context("accepting the bulk connection")?;
+            let mut buffer = vec![0; CHUNK_BYTES];
+            let mut bytes = (&receiver).read(&mut buffer).context("receiving bulk data")? as u64;
+            let started = Instant::now();
+            loop {
+                match (&receiver).read(&mut buffer).context("receiving bulk data")? {
+                    0 => break,
+                    received => bytes += received as u64,
+                }
+            }
+            Ok((bytes, started.elapsed().as_secs_f64()))
+        });
+        let chunk = vec![0x55; CHUNK_BYTES];
+        let until = Instant::now() + duration;
+        while Instant::now() < until {
+            (&sender).write_all(&chunk).context("sending bulk data")?;
+        }
+        sender.shutdown(Shutdown::Write).context("ending bulk data")?;
+        let received = receiving.join().map_err(|_| anyhow!("the bulk receiver panicked"))?;
+        let (bytes, seconds) = received?;
+        ensure!(seconds > 0.0, "the bulk flow ended before it began");
+        Ok(Bulk { bytes, seconds, retransmissions: info(&sender)?.retransmissions })
+    })
+}

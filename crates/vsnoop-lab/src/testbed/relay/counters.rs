@@ -1,0 +1,57 @@
+//! What a relay did, per direction.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts so far, of one direction.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        pub(super) struct Live {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl Live {
+            pub fn read(&self) -> Counters {
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames read.
+    frames,
+    /// Bytes of those frames.
+    bytes,
+    /// Of those, super-packets.
+    super_packets,
+    /// Frames written.
+    delivered,
+    lost,
+    duplicated,
+    corrupted,
+    reordered,
+    marked,
+    /// Packets that were cut into fragments.
+    fragmented,
+    /// Frames without the tags that this side must carry; dropped.
+    untagged,
+    /// Frames that found the delay line full; dropped.
+    overflowed,
+    /// Frames that the receiving device did not take, because of their form or its state.
+    refused,
+}
+
+/// Adds one; only the relay's thread writes.
+pub(super) fn count(counter: &AtomicU64) {
+    add(counter, 1);
+}
+
+pub(super) fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}

@@ -1,0 +1,49 @@
+//! What can go wrong on a relay's way, per direction.
+
+use std::time::Duration;
+
+/// Faults of one direction; the default has none. Chances are 0.0 to 1.0, per frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A frame is thrown away.
+    pub loss: f64,
+    /// A frame is delivered twice.
+    pub duplicate: f64,
+    /// One bit of a frame, anywhere from the IP header on, is flipped, and the `virtio_net_hdr` asks
+    /// the receiver to verify the checksum. A super-packet is cut first and one segment hit. (The
+    /// Ethernet header is spared: a real one has a checksum of its own.)
+    pub corrupt: f64,
+    /// A frame is held back by up to `reorder_by` while others pass it.
+    pub reorder: f64,
+    pub reorder_by: Duration,
+    /// Every frame waits this long.
+    pub delay: Duration,
+    /// An ECN-capable frame is marked CE.
+    pub mark_ce: f64,
+    /// TCP segments are cut to this payload.
+    pub segment_bytes: Option<usize>,
+    /// IP packets are cut into fragments of this payload.
+    pub fragment_bytes: Option<usize>,
+    /// Frames that are thrown away or cut up only if they carry TCP payload; ARP, handshakes and pure
+    /// ACKs pass.
+    pub data_only: bool,
+    pub freeze: Freeze,
+}
+
+/// When nothing is read: frames then wait in the tap's ring, and are lost when it is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Freeze {
+    #[default]
+    Never,
+    /// Until the faults are changed.
+    Now,
+    /// The last `frozen` of every `period`, like a VM that waits for its share of a CPU.
+    Periodic { frozen: Duration, period: Duration },
+}
+
+impl Faults {
+    /// Whether frames pass as they are, without being looked at.
+    pub(super) fn leave_frames_alone(&self) -> bool {
+        *self == Self { freeze: self.freeze, ..Self::default() }
+    }
+}

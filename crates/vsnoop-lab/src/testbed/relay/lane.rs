@@ -1,0 +1,275 @@
+//! One direction of a relay: read, retag, harm, wait, write.
+//!
+//! Without faults a frame goes from tap to tap through one buffer, untouched. With faults it may
+//! become none or several packets; those that must wait stand in a heap ordered by their time, then
+//! by their arrival.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vsnoop_frame::edit::{self, Tag};
+use vsnoop_frame::layout::Layout;
+use vsnoop_frame::packet::{Packet, Pool};
+use vsnoop_frame::segment;
+use vsnoop_frame::tap::Tap;
+
+use super::Control;
+use super::counters::{add, count};
+use super::faults::{Faults, Freeze};
+
+/// Frames read before the other direction has its turn.
+const BATCH_FRAMES: usize = 64;
+/// Frames that may wait for their time: 64 MB of the largest.
+const WAITING_FRAMES: usize = 1024;
+
+pub(super) struct Lane {
+    pub control: Arc<Control>,
+    pub from_tags: Vec<Tag>,
+    pub to_tags: Vec<Tag>,
+    pub random: fastrand::Rng,
+    faults: Faults,
+    generation: u64,
+    started: Instant,
+    pool: Pool,
+    cut: Vec<Packet>,
+    whole: Vec<Packet>,
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    arrivals: u64,
+}
+
+struct Waiting {
+    until: Instant,
+    arrival: u64,
+    packet: Packet,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.until, self.arrival).cmp(&(other.until, other.arrival))
+    }
+}
+
+/// What a lane waits for next.
+pub(super) struct Next {
+    /// The tap it reads may be polled.
+    pub readable: bool,
+    /// There may be more at once.
+    pub busy: bool,
+    /// Something is due then.
+    pub at: Option<Instant>,
+}
+
+impl Lane {
+    pub fn new(control: Arc<Control>, from_tags: &[Tag], to_tags: &[Tag], seed: u64) -> Self {
+        Self {
+            control,
+            from_tags: from_tags.to_vec(),
+            to_tags: to_tags.to_vec(),
+            random: fastrand::Rng::with_seed(seed),
+            faults: Faults::default(),
+            generation: 0,
+            started: Instant::now(),
+            pool: Pool::default(),
+            cut: Vec::new(),
+            whole: Vec::new(),
+            waiting: BinaryHeap::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Moves what can be moved now.
+    pub fn turn(&mut self, from: &Tap, to: &Tap) -> std::io::Result<Next> {
+        self.control.refresh(&mut self.generation, &mut self.faults);
+        let (frozen, change) = self.frozen(Instant::now());
+        if frozen {
+            return Ok(Next { readable: false, busy: false, at: change });
+        }
+        self.release(to);
+        let mut read = 0;
+        while read < BATCH_FRAMES {
+            let mut packet = self.pool.take();
+            if !from.read(&mut packet)? {
+                self.pool.give_back(packet);
+                break;
+            }
+            read += 1;
+            self.pass(packet, to);
+        }
+        let due = self.waiting.peek().map(|Reverse(first)| first.until);
+        let at = [due, change].into_iter().flatten().min();
+        Ok(Next { readable: true, busy: read == BATCH_FRAMES, at })
+    }
+
+    /// Whether nothing may be read now, and when that changes.
+    fn frozen(&self, now: Instant) -> (bool, Option<Instant>) {
+        match self.faults.freeze {
+            Freeze::Never => (false, None),
+            Freeze::Now => (true, None),
+            Freeze::Periodic { frozen, period } => {
+                let running = period.saturating_sub(frozen);
+                let period_ns = period.as_nanos().max(1);
+                let into = now.duration_since(self.started).as_nanos() % period_ns;
+                let into = Duration::from_nanos(into as u64);
+                if into < running {
+                    (false, Some(now + (running - into)))
+                } else {
+                    (true, Some(now + (period - into)))
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, mut packet: Packet, to: &Tap) {
+        let counters = &self.control.counters;
+        count(&counters.frames);
+        add(&counters.bytes, packet.frame().len() as u64);
+        if packet.header.is_super_packet() {
+            count(&counters.super_packets);
+        }
+        if !self.retag(&mut packet) {
+            count(&self.control.counters.untagged);
+            self.pool.give_back(packet);
+        } else if self.faults.leave_frames_alone() {
+            self.write(packet, to);
+        } else {
+            self.harm(packet, to);
+        }
+    }
+
+    fn retag(&mut self, packet: &mut Packet) -> bool {
+        self.from_tags.iter().all(|tag| edit::pop_tag(packet, *tag))
+            && self.to_tags.iter().rev().all(|tag| edit::push_tag(packet, *tag))
+    }
+
+    fn harm(&mut self, packet: Packet, to: &Tap) {
+        if self.faults.data_only && !carries_data(packet.frame()) {
+            return self.send(packet, to);
+        }
+        let mut packets = std::mem::take(&mut self.whole);
+        if self.hits(self.faults.corrupt) {
+            segment::segment_as_named(packet, &mut self.pool, &mut packets);
+            let victim = self.random.usize(..packets.len());
+            self.flip_a_bit(&mut packets[victim]);
+        } else if let Some(segment_bytes) = self.faults.segment_bytes {
+            segment::segment(packet, segment_bytes, &mut self.pool, &mut packets);
+        } else if self.faults.fragment_bytes.is_some() {
+            segment::segment_as_named(packet, &mut self.pool, &mut packets);
+        } else {
+            packets.push(packet);
+        }
+        for packet in packets.drain(..) {
+            self.harm_one(packet, to);
+        }
+        self.whole = packets;
+    }
+
+    fn harm_one(&mut self, mut packet: Packet, to: &Tap) {
+        if self.hits(self.faults.mark_ce) && edit::mark_ce(&mut packet) {
+            count(&self.control.counters.marked);
+        }
+        let mut parts = std::mem::take(&mut self.cut);
+        match self.faults.fragment_bytes {
+            Some(bytes) => {
+                let identification = self.random.u32(..);
+                edit::fragment(packet, bytes, identification, &mut self.pool, &mut parts);
+                if parts.len() > 1 {
+                    count(&self.control.counters.fragmented);
+                }
+            }
+            None => parts.push(packet),
+        }
+        for packet in parts.drain(..) {
+            if self.hits(self.faults.loss) {
+                count(&self.control.counters.lost);
+                self.pool.give_back(packet);
+                continue;
+            }
+            if self.hits(self.faults.duplicate) {
+                count(&self.control.counters.duplicated);
+                let copy = self.pool.copy_of(&packet);
+                self.send(copy, to);
+            }
+            self.send(packet, to);
+        }
+        self.cut = parts;
+    }
+
+    /// Writes a packet, or lets it wait.
+    fn send(&mut self, packet: Packet, to: &Tap) {
+        let mut wait = self.faults.delay;
+        if self.hits(self.faults.reorder) {
+            count(&self.control.counters.reordered);
+            wait += self.faults.reorder_by.mul_f64(self.random.f64());
+        }
+        if wait.is_zero() {
+            self.write(packet, to);
+        } else if self.waiting.len() >= WAITING_FRAMES {
+            count(&self.control.counters.overflowed);
+            self.pool.give_back(packet);
+        } else {
+            self.arrivals += 1;
+            let until = Instant::now() + wait;
+            self.waiting.push(Reverse(Waiting { until, arrival: self.arrivals, packet }));
+        }
+    }
+
+    /// Writes what has waited long enough.
+    fn release(&mut self, to: &Tap) {
+        let now = Instant::now();
+        while self.waiting.peek().is_some_and(|Reverse(first)| first.until <= now) {
+            if let Some(Reverse(first)) = self.waiting.pop() {
+                self.write(first.packet, to);
+            }
+        }
+    }
+
+    fn write(&mut self, packet: Packet, to: &Tap) {
+        let counters = &self.control.counters;
+        // A frame that the kernel finds malformed, or a device that is down, is a frame lost.
+        match to.write(&packet) {
+            Ok(true) => count(&counters.delivered),
+            Ok(false) | Err(_) => count(&counters.refused),
+        }
+        self.pool.give_back(packet);
+    }
+
+    fn hits(&mut self, chance: f64) -> bool {
+        chance > 0.0 && self.random.f64() < chance
+    }
+
+    fn flip_a_bit(&mut self, packet: &mut Packet) {
+        packet.header.settle();
+        let frame = packet.frame_mut();
+        let layout = Layout::of(frame);
+        let begin = layout.map_or(0, |layout| layout.ip);
+        // Headers are short and payload is long: aim at headers half of the time.
+        let headers = layout.and_then(|layout| layout.tcp_payload).unwrap_or(frame.len());
+        let end = if self.random.bool() { headers } else { frame.len() };
+        if begin < end {
+            let byte = self.random.usize(begin..end);
+            frame[byte] ^= 1 << self.random.u8(..8);
+            count(&self.control.counters.corrupted);
+        }
+    }
+}
+
+fn carries_data(frame: &[u8]) -> bool {
+    Layout::of(frame)
+        .is_some_and(|layout| layout.tcp_payload.is_some_and(|payload| payload < layout.ip_end))
+}

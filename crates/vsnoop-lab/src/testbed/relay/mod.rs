@@ -1,0 +1,192 @@
+//! A user-space device between two taps: it stands for a VM's network card, or for a network.
+//!
+//! Frames that the kernel sends out of one tap are written to the other, both ways, by one thread.
+//! What a tap's reader may get (super-packets, unfinished checksums) is set on the tap
+//! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
+//! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
+//! own [`Counters`]. A side may carry VLAN tags: frames from it must have them and lose them, frames
+//! to it get them.
+//!
+//! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already have
+//! acknowledged. One before the bridge has the faults of a network: nothing there may ever show in a
+//! byte stream.
+
+mod counters;
+mod faults;
+mod lane;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use vsnoop_frame::edit::Tag;
+use vsnoop_frame::tap::Tap;
+
+pub use counters::Counters;
+pub use faults::{Faults, Freeze};
+use lane::{Lane, Next};
+
+/// One of the two directions between the taps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    LeftToRight,
+    RightToLeft,
+}
+
+/// How a relay starts.
+#[derive(Clone, Debug, Default)]
+pub struct RelayOptions {
+    pub seed: u64,
+    /// Tags on the left side, outermost first.
+    pub left_tags: Vec<Tag>,
+    pub right_tags: Vec<Tag>,
+}
+
+/// A running relay; it stops, and its taps close, when this is dropped.
+#[derive(Debug)]
+pub struct Relay {
+    lanes: [Arc<Control>; 2],
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stop: AtomicBool,
+    wake: EventFd,
+}
+
+/// What the owner of a relay and one of its lanes share.
+#[derive(Debug, Default)]
+struct Control {
+    faults: Mutex<Faults>,
+    /// Counts changes of `faults`, so that a lane need not take the lock to see that there is none.
+    generation: AtomicU64,
+    counters: counters::Live,
+}
+
+impl Control {
+    fn set(&self, faults: Faults) {
+        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn refresh(&self, generation: &mut u64, faults: &mut Faults) {
+        let current = self.generation.load(Ordering::Acquire);
+        if current != *generation {
+            *generation = current;
+            *faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        }
+    }
+}
+
+impl Relay {
+    /// Starts moving frames between two taps (opened `nonblocking`, with a `virtio_net_hdr` each).
+    pub fn start(left: Tap, right: Tap, options: &RelayOptions) -> Result<Self> {
+        let controls: [Arc<Control>; 2] = Default::default();
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            wake: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+                .context("making an eventfd for a relay")?,
+        });
+        let (left_tags, right_tags) = (&options.left_tags, &options.right_tags);
+        let mut lanes = [
+            Lane::new(controls[0].clone(), left_tags, right_tags, options.seed),
+            Lane::new(controls[1].clone(), right_tags, left_tags, !options.seed),
+        ];
+        let name = format!("relay {}", left.name());
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn({
+                let shared = shared.clone();
+                move || {
+                    // A tap that its namespace took down under us is the end of the relay, not a fault.
+                    if let Err(error) = work(&shared, &left, &right, &mut lanes) {
+                        tracing::debug!("relay between {left:?} and {right:?} ended: {error:#}");
+                    }
+                }
+            })
+            .context("starting a relay's thread")?;
+        Ok(Self { lanes: controls, shared, thread: Some(thread) })
+    }
+
+    /// Changes the faults of one direction, from the next frames on.
+    pub fn set_faults(&self, direction: Direction, faults: Faults) {
+        self.lanes[direction as usize].set(faults);
+        self.wake();
+    }
+
+    /// Changes only when both directions stand still, as a VM does that does not run.
+    pub fn set_freeze(&self, freeze: Freeze) {
+        for lane in &self.lanes {
+            let faults = lane.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            lane.set(Faults { freeze, ..faults });
+        }
+        self.wake();
+    }
+
+    pub fn counters(&self, direction: Direction) -> Counters {
+        self.lanes[direction as usize].counters.read()
+    }
+
+    fn wake(&self) {
+        // It can only fail when the counter is full, and then the thread is awake already.
+        let _ = self.shared.wake.write(1);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("a relay's thread panicked");
+        }
+    }
+}
+
+fn work(shared: &Shared, left: &Tap, right: &Tap, lanes: &mut [Lane; 2]) -> Result<()> {
+    while !shared.stop.load(Ordering::Acquire) {
+        let rightward = lanes[0].turn(left, right).context("reading the left tap")?;
+        let leftward = lanes[1].turn(right, left).context("reading the right tap")?;
+        if !(rightward.busy || leftward.busy) {
+            wait(shared, left, &rightward, right, &leftward)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until a tap has frames, something is due, or the owner wants something.
+fn wait(shared: &Shared, left: &Tap, rightward: &Next, right: &Tap, leftward: &Next) -> Result<()> {
+    let interest = |next: &Next| if next.readable { PollFlags::POLLIN } else { PollFlags::empty() };
+    let mut fds = [
+        PollFd::new(shared.wake.as_fd(), PollFlags::POLLIN),
+        PollFd::new(left.as_fd(), interest(rightward)),
+        PollFd::new(right.as_fd(), interest(leftward)),
+    ];
+    let timeout = [rightward.at, leftward.at]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| TimeSpec::from(at.saturating_duration_since(Instant::now())));
+    match ppoll(&mut fds, timeout, None) {
+        Ok(_) | Err(nix::Error::EINTR) => {}
+        Err(error) => return Err(error).context("polling two taps"),
+    }
+    let gone = |fd: &PollFd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
+    if gone(&fds[1]) || gone(&fds[2]) {
+        // POLLERR comes with a device that is down or gone; reading tells which.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // Empties the eventfd; it may be empty already.
+    let _ = shared.wake.read();
+    Ok(())
+}
