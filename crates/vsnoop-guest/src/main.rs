@@ -1,0 +1,48 @@
+//! `/init` of a lab guest.
+//!
+//! The only program of its machine: it mounts what it needs, loads the modules of the initramfs in
+//! the order that the image lists, gives eth0 its address from the kernel's command line, starts
+//! the transfer server and then obeys the control channel until the machine is powered off. An
+//! error before that is printed on the console and powers the machine off.
+
+mod boot;
+mod firewall;
+mod load;
+mod obey;
+mod server;
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use nix::sys::reboot::{RebootMode, reboot};
+
+fn run() -> Result<()> {
+    boot::mount_all()?;
+    boot::load_modules()?;
+    boot::configure_network()?;
+    let counts = Arc::new(server::Counts::default());
+    server::start(Arc::clone(&counts)).context("start the transfer server")?;
+    println!("vsnoop-guest: ready");
+    obey::serve(&counts).context("control channel")
+}
+
+fn main() {
+    if std::process::id() != 1 {
+        eprintln!("vsnoop-guest is the init of a lab guest and runs only as process 1");
+        std::process::exit(2);
+    }
+    if let Err(error) = run() {
+        println!("vsnoop-guest: {error:#}");
+    }
+    power_off();
+}
+
+fn power_off() -> ! {
+    nix::unistd::sync();
+    let Err(error) = reboot(RebootMode::RB_POWER_OFF);
+    println!("vsnoop-guest: power off: {error}");
+    // Process 1 must not return: the kernel would panic.
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,61 @@
+//! The control channel: reads commands from the second serial port and answers each.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+
+use anyhow::{Context, Result};
+use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
+use vsnoop_guest::control::{self, Command, Reply};
+
+use crate::load::Load;
+use crate::server::Counts;
+use crate::{firewall, power_off};
+
+/// Returns only with an error.
+pub fn serve(counts: &Counts) -> Result<()> {
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(control::DEVICE)
+        .with_context(|| format!("open {}", control::DEVICE))?;
+    // Raw: a terminal would echo our answers back as commands.
+    let mut settings = tcgetattr(&device).context("read the port's settings")?;
+    cfmakeraw(&mut settings);
+    tcsetattr(&device, SetArg::TCSANOW, &settings).context("make the port raw")?;
+
+    let mut load = Load::new();
+    let mut answers = device.try_clone().context("second handle of the port")?;
+    for line in BufReader::new(device).lines() {
+        let line = line.context("read a command")?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let reply = serde_json::from_str(&line)
+            .context("not a command")
+            .and_then(|command| obey(command, &mut load, counts))
+            .unwrap_or_else(|error| Reply::Failed { message: format!("{error:#}") });
+        let mut text = serde_json::to_string(&reply).context("encode an answer")?;
+        text.push('\n');
+        answers.write_all(text.as_bytes()).context("write an answer")?;
+    }
+    anyhow::bail!("the port was closed")
+}
+
+fn obey(command: Command, load: &mut Load, counts: &Counts) -> Result<Reply> {
+    match command {
+        Command::Ping => (),
+        Command::Calibrate => {
+            load.stop();
+            return Ok(Reply::Calibrated { iterations_per_ms: load.calibrate() });
+        }
+        Command::Load { share, period_ms } => load.start(share, period_ms)?,
+        Command::Firewall { drop_percent } => firewall::drop_percent(drop_percent)?,
+        Command::Stats => {
+            let mut stats = counts.stats();
+            stats.firewall_drops = firewall::drops();
+            return Ok(Reply::Stats(stats));
+        }
+        Command::PowerOff => power_off(),
+    }
+    Ok(Reply::Done)
+}

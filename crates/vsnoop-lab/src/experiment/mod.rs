@@ -1,0 +1,49 @@
+//! The experiments, each a value of [`Experiment`].
+
+mod demo;
+mod environment;
+mod progress;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::results::Results;
+use crate::results::report::Words;
+
+/// How to run an experiment.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Fewer repetitions: to see that everything works.
+    pub quick: bool,
+    /// Only these configurations; all if empty.
+    pub configurations: Vec<String>,
+}
+
+/// An experiment by name.
+pub struct Experiment {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub words: Words,
+    run: fn(&Options) -> Result<Results>,
+}
+
+pub const ALL: [Experiment; 1] = [demo::EXPERIMENT];
+
+impl Experiment {
+    pub fn find(name: &str) -> Result<&'static Self> {
+        static EXPERIMENTS: [Experiment; 1] = ALL;
+        EXPERIMENTS.iter().find(|experiment| experiment.name == name).with_context(|| {
+            let names: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
+            format!("there is no experiment {name:?}; there are: {}", names.join(", "))
+        })
+    }
+
+    /// Runs it and writes the files of its results to `out`.
+    pub fn run(&self, options: &Options, out: &Path) -> Result<Results> {
+        let results = (self.run)(options)?;
+        results.write(out)?;
+        crate::results::report::write(&results, &self.words, out)?;
+        Ok(results)
+    }
+}

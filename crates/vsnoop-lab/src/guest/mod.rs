@@ -1,0 +1,78 @@
+//! The guest: a distribution's kernel and an initramfs with one static program of our own.
+//!
+//! Nothing is installed: the kernel package is downloaded and unpacked into the build directory
+//! ([`kernel`]), the few modules that are needed are taken from it in the order of their
+//! dependencies ([`modules`]), and an archive is written around our init ([`initramfs`]). All steps
+//! are safe to repeat and do only what is missing.
+
+mod initramfs;
+mod kernel;
+mod modules;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What a VM boots.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub kernel: PathBuf,
+    pub kernel_version: String,
+    pub initramfs: PathBuf,
+}
+
+/// Which optional parts the initramfs has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// nftables with its modules, for `Command::Firewall`.
+    pub firewall: bool,
+}
+
+/// Makes what is missing and returns the image.
+pub fn prepare(options: Options) -> Result<Image> {
+    if cfg!(not(target_arch = "x86_64")) {
+        bail!("the lab's guests are x86_64 machines and need a host of that kind");
+    }
+    let dir = workspace::build_dir()?;
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let kernel = kernel::prepare(&dir).context("prepare the guest's kernel")?;
+    let init = build_init().context("build the guest's init")?;
+    let name = if options.firewall { "initramfs-firewall.cpio" } else { "initramfs.cpio" };
+    let initramfs = dir.join(name);
+    initramfs::write(&initramfs, &kernel, &init, options)
+        .with_context(|| format!("write {}", initramfs.display()))?;
+    Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
+}
+
+/// A static build, apart from the ordinary target directory because its flags differ.
+fn build_init() -> Result<PathBuf> {
+    let root = workspace::root()?;
+    let target_dir = root.join("target").join("guest");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(&root)
+        .args(["build", "--quiet", "--release", "-p", "vsnoop-guest", "--target", TARGET])
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .status()
+        .context("run cargo (is the Rust toolchain in PATH?)")?;
+    if !status.success() {
+        bail!("cargo could not build vsnoop-guest ({status})");
+    }
+    Ok(target_dir.join(TARGET).join("release").join("vsnoop-guest"))
+}
+
+/// Writes a file in one step, so that an interrupted run leaves the old one or none.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, bytes).with_context(|| format!("write {}", partial.display()))?;
+    fs::rename(&partial, path).with_context(|| format!("rename to {}", path.display()))
+}

@@ -1,0 +1,188 @@
+//! CDFs of throughput, in the form of Fig. 5 of the vSnoop paper: throughput in MB/s on a
+//! logarithmic axis, one line for each configuration; as SVG and PNG.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::statistics::{Metric, ascending};
+use super::{Results, size_text};
+
+const SIZE: (u32, u32) = (960, 640);
+const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
+const FONT: &str = "sans-serif";
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(0xd9, 0x5f, 0x02),
+    RGBColor(0x1b, 0x6c, 0xa8),
+    RGBColor(0x1b, 0x9e, 0x77),
+    RGBColor(0x75, 0x70, 0xb3),
+];
+
+/// What `throughput` means at one end of the connection.
+struct View {
+    file: &'static str,
+    title: &'static str,
+    metric: Metric,
+}
+
+const VIEWS: [View; 2] = [
+    View {
+        file: "acked",
+        title: "as the sender sees it (acknowledged)",
+        metric: Metric { name: "acked_ms", of: |sample| sample.acked_ms },
+    },
+    View {
+        file: "delivered",
+        title: "until the receiver's answer (delivered)",
+        metric: Metric { name: "delivered_ms", of: |sample| sample.delivered_ms },
+    },
+];
+
+/// One line of a plot.
+struct Line {
+    name: String,
+    /// Ascending.
+    throughput_mb_per_s: Vec<f64>,
+}
+
+/// Draws all plots of `results` into `dir` and returns their names without extension.
+pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
+    load_font()?;
+    let mut names = Vec::new();
+    for view in &VIEWS {
+        for size_bytes in results.sizes() {
+            let size = size_text(size_bytes);
+            let name = format!("cdf-{}-{}", size.replace(' ', "").to_lowercase(), view.file);
+            let title = format!("TCP throughput of {size} transfers, {}", view.title);
+            let lines: Vec<_> = results
+                .configurations()
+                .into_iter()
+                .map(|configuration| {
+                    let of = view.metric.of;
+                    let values = results
+                        .of(&configuration, size_bytes)
+                        // Bytes per millisecond are kilobytes per second.
+                        .map(|sample| size_bytes as f64 / of(sample) / 1000.0);
+                    Line { throughput_mb_per_s: ascending(values), name: configuration }
+                })
+                .filter(|line| !line.throughput_mb_per_s.is_empty())
+                .collect();
+            draw_both(&dir.join(&name), &title, &lines)
+                .with_context(|| format!("draw {name} in {}", dir.display()))?;
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn draw_both(path: &Path, title: &str, lines: &[Line]) -> Result<()> {
+    let svg = path.with_extension("svg");
+    draw(&SVGBackend::new(&svg, SIZE).into_drawing_area(), title, lines)?;
+    let png = path.with_extension("png");
+    draw(&BitMapBackend::new(&png, SIZE).into_drawing_area(), title, lines)
+}
+
+fn draw<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    title: &str,
+    lines: &[Line],
+) -> Result<()> {
+    let drawn = (|| {
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, (FONT, 24))
+            .margin(16)
+            .x_label_area_size(56)
+            .y_label_area_size(72)
+            .build_cartesian_2d(range(lines).log_scale(), 0.0..1.0)?;
+        chart
+            .configure_mesh()
+            .x_desc("throughput [MB/s], logarithmic")
+            .y_desc("cumulative fraction of transfers")
+            .x_label_formatter(&|value| format!("{}", (value * 1e4).round() / 1e4))
+            .y_label_formatter(&|value| format!("{value:.1}"))
+            .y_labels(11)
+            .x_labels(8)
+            .label_style((FONT, 18))
+            .axis_desc_style((FONT, 20))
+            .bold_line_style(BLACK.mix(0.15))
+            .light_line_style(BLACK.mix(0.05))
+            .draw()?;
+        for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+            let style = colour.stroke_width(3);
+            chart
+                .draw_series(LineSeries::new(steps(&line.throughput_mb_per_s), style))?
+                .label(format!("{} (n = {})", line.name, line.throughput_mb_per_s.len()))
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .margin(16)
+            .legend_area_size(36)
+            .label_font((FONT, 20))
+            .background_style(WHITE.mix(0.9))
+            .border_style(BLACK.mix(0.4))
+            .draw()?;
+        area.present()
+    })();
+    drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+}
+
+/// From the decade of the smallest to that of the largest value.
+fn range(lines: &[Line]) -> Range<f64> {
+    let values = || lines.iter().flat_map(|line| line.throughput_mb_per_s.iter().copied());
+    let low = values().fold(f64::INFINITY, f64::min).log10().floor();
+    let high = values().fold(0.0, f64::max).log10().ceil();
+    if low.is_finite() && high > low { 10f64.powf(low)..10f64.powf(high) } else { 0.1..100.0 }
+}
+
+/// The empirical distribution as a staircase: it rises by 1/n at each value.
+fn steps(ascending: &[f64]) -> Vec<(f64, f64)> {
+    let n = ascending.len() as f64;
+    ascending
+        .iter()
+        .enumerate()
+        .flat_map(|(i, &value)| [(value, i as f64 / n), (value, (i + 1) as f64 / n)])
+        .collect()
+}
+
+/// plotters needs the font's metrics for both formats.
+fn load_font() -> Result<()> {
+    static FONT_BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = match FONT_BYTES.get() {
+        Some(bytes) => bytes,
+        None => {
+            let read = fs::read(FONT_FILE).with_context(|| {
+                format!("read {FONT_FILE}: install the package fonts-dejavu-core")
+            })?;
+            FONT_BYTES.get_or_init(|| read)
+        }
+    };
+    ensure!(
+        register_font(FONT, FontStyle::Normal, bytes).is_ok(),
+        "{FONT_FILE} is not a font that can be read"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_staircase_ends_at_one_and_the_axis_covers_all_values() {
+        let values = vec![0.2, 3.0, 3.0, 40.0];
+        let stairs = steps(&values);
+        assert_eq!(stairs.first(), Some(&(0.2, 0.0)));
+        assert_eq!(stairs.last(), Some(&(40.0, 1.0)));
+        let range = range(&[Line { name: String::new(), throughput_mb_per_s: values }]);
+        assert_eq!(range, 0.1..100.0);
+    }
+}

@@ -1,0 +1,53 @@
+//! report.md: the table, what was measured and where, and the plots.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::table::{self, Style};
+use super::{Results, plot};
+
+/// Words of an experiment for its report.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    pub title: &'static str,
+    pub what_to_see: &'static str,
+    pub method: &'static str,
+    /// Makes the results again.
+    pub command: &'static str,
+}
+
+/// Draws the plots and writes report.md into `dir`.
+pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<()> {
+    let plots = plot::draw_all(results, dir)?;
+    let text = render(results, words, &plots)?;
+    let path = dir.join("report.md");
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> {
+    let mut text = String::new();
+    writeln!(text, "# {}\n", words.title)?;
+    writeln!(text, "Started {}, made by `{}`.\n", results.started, words.command)?;
+    writeln!(text, "## Results\n")?;
+    writeln!(text, "{}\n", table::render(results, Style::Markdown))?;
+    writeln!(text, "{}\n", words.what_to_see)?;
+    writeln!(text, "## Plots\n")?;
+    for name in plots {
+        writeln!(text, "![{name}]({name}.svg)\n")?;
+    }
+    writeln!(text, "## Method\n\n{}\n", words.method)?;
+    writeln!(text, "## Environment\n\n| | |\n|---|---|")?;
+    for (key, value) in &results.environment {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        writeln!(text, "| {} | {value} |", key.replace('_', " "))?;
+    }
+    writeln!(text, "\n## Figures\n\n| figure | value | unit | better |\n|---|---|---|---|")?;
+    for figure in &results.figures {
+        let (name, unit, better) = (&figure.name, &figure.unit, &figure.better);
+        writeln!(text, "| `{name}` | {:.2} | {unit} | {better} |", figure.value)?;
+    }
+    Ok(text)
+}

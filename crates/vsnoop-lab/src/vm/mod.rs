@@ -1,0 +1,205 @@
+//! Virtual machines: QEMU processes with a tap, a console, a control channel and QMP.
+//!
+//! A [`Vm`] is killed when it is dropped. It also dies with the thread that started it (a
+//! parent-death signal), so that even `kill -9` of the lab leaves no QEMU behind: start VMs on a
+//! thread that outlives them.
+
+mod accel;
+mod control;
+mod qmp;
+mod sched;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
+
+pub use accel::{Accelerator, choose as choose_accelerator};
+pub use sched::{GUEST_CORE, HOST_CORE, pin_self, require_two_cores};
+
+use crate::guest::Image;
+use crate::interrupt;
+use crate::testbed::net::Netns;
+
+const QEMU: &str = "qemu-system-x86_64";
+const MEMORY_MB: u32 = 160;
+const READY: &str = "vsnoop-guest: ready";
+
+/// A machine's place in the network.
+#[derive(Clone, Debug)]
+pub struct Network<'a> {
+    /// Holds the tap; QEMU runs inside it.
+    pub netns: &'a Netns,
+    pub tap: String,
+    pub mac: String,
+    /// `ADDRESS/PREFIX`.
+    pub address: String,
+}
+
+/// A running virtual machine.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    child: Child,
+    dir: PathBuf,
+    control: Option<control::Channel>,
+}
+
+impl Vm {
+    /// Starts QEMU; [`Vm::wait_ready`] then waits for the guest. Files go to `dir`.
+    pub fn start(
+        name: &str,
+        image: &Image,
+        accelerator: Accelerator,
+        network: Option<&Network>,
+        dir: &Path,
+    ) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let mut append = String::from("console=ttyS0 panic=-1 quiet");
+        let mut command = match network {
+            Some(network) => network.netns.command(QEMU),
+            None => Command::new(QEMU),
+        };
+        command
+            .args(["-name", &format!("{name},debug-threads=on")])
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-machine", "pc", "-smp", "1", "-m", &MEMORY_MB.to_string()])
+            .args(accelerator.arguments())
+            .arg("-kernel")
+            .arg(&image.kernel)
+            .arg("-initrd")
+            .arg(&image.initramfs)
+            .args(["-serial", &format!("file:{}", dir.join("console").display())])
+            .args(["-chardev", &unix_socket("control", &dir.join("control"))])
+            .args(["-serial", "chardev:control"])
+            .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
+            .args(["-mon", "chardev=qmp,mode=control"]);
+        if let Some(network) = network {
+            append += &format!(" {ADDRESS_PARAMETER}={}", network.address);
+            let tap = &network.tap;
+            command
+                .args(["-netdev", &format!("tap,id=net,ifname={tap},script=no,downscript=no")])
+                .args([
+                    "-device",
+                    &format!("virtio-net-pci,netdev=net,mac={},romfile=", network.mac),
+                ]);
+        }
+        let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;
+        command
+            .args(["-append", &append])
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().context("share QEMU's log")?)
+            .stderr(errors);
+        // SAFETY: prctl and setsid are plain system calls, allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // Ctrl-C on the terminal is for the lab, which ends its machines itself.
+                nix::unistd::setsid()?;
+                Ok(())
+            });
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control: None })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Waits until the guest serves transfers and commands.
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        let console = self.dir.join("console");
+        loop {
+            interrupt::check()?;
+            let text = fs::read(&console).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            if text.contains(READY) {
+                break;
+            }
+            if let Some(status) = self.child.try_wait().context("look after QEMU")? {
+                bail!("{} ended while it booted ({status}): {}", self.name, self.last_words(&text));
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} did not boot within {} s: {}",
+                    self.name,
+                    timeout.as_secs(),
+                    self.last_words(&text)
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.control = Some(control::Channel::connect(&self.dir.join("control"))?);
+        self.command(&GuestCommand::Ping).map(drop)
+    }
+
+    fn last_words(&self, console: &str) -> String {
+        let qemu = fs::read_to_string(self.dir.join("qemu")).unwrap_or_default();
+        let lines: Vec<_> = console.lines().chain(qemu.lines()).filter(|l| !l.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(5)..];
+        if last.is_empty() { "it printed nothing".into() } else { last.join(" | ") }
+    }
+
+    /// Sends a command to the guest and returns its answer.
+    pub fn command(&mut self, command: &GuestCommand) -> Result<Reply> {
+        let name = &self.name;
+        let control = self.control.as_mut().with_context(|| format!("{name} is not ready"))?;
+        match control.ask(command).with_context(|| format!("command to {name}"))? {
+            Reply::Failed { message } => bail!("{name} could not do {command:?}: {message}"),
+            reply => Ok(reply),
+        }
+    }
+
+    pub fn stats(&mut self) -> Result<Stats> {
+        match self.command(&GuestCommand::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => bail!("{} answered {other:?} to a question for its counts", self.name),
+        }
+    }
+
+    /// Stops the whole process, as a host that has no time for this VM; the tap's ring fills.
+    pub fn freeze(&self) -> Result<()> {
+        kill(self.pid(), Signal::SIGSTOP).with_context(|| format!("freeze {}", self.name))
+    }
+
+    pub fn thaw(&self) -> Result<()> {
+        kill(self.pid(), Signal::SIGCONT).with_context(|| format!("thaw {}", self.name))
+    }
+
+    /// Puts the vCPUs under SCHED_RR on the guests' core and QEMU's other threads on the host's.
+    pub fn share_core(&self) -> Result<()> {
+        let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
+            .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
+    }
+
+    fn end(&mut self) {
+        // It may have ended already, and waiting for a child that was waited for is an error too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn unix_socket(id: &str, path: &Path) -> String {
+    format!("socket,id={id},path={},server=on,wait=off", path.display())
+}

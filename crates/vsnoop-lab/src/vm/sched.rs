@@ -1,0 +1,72 @@
+//! Virtual machines that share a core.
+//!
+//! All vCPU threads run under SCHED_RR on one core, so that each waits for the slices of the
+//! others, as under Xen's credit scheduler in the paper; everything else (QEMU's main loops, the
+//! host's networking, the client) runs on another, as the paper's driver domain did.
+
+use std::fs;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The core that the guests share.
+pub const GUEST_CORE: usize = 1;
+/// The core of everything else.
+pub const HOST_CORE: usize = 0;
+
+const PRIORITY: i32 = 1;
+
+pub fn require_two_cores() -> Result<()> {
+    let cores = thread::available_parallelism().context("count the cores")?.get();
+    if cores < 2 {
+        bail!(
+            "this machine lets the lab use {cores} core; an experiment needs two: core \
+             {GUEST_CORE} for the guests and core {HOST_CORE} for the host's side"
+        );
+    }
+    Ok(())
+}
+
+/// Puts the calling thread, and all that it starts from now on, on the host's core.
+pub fn pin_self() -> Result<()> {
+    pin(Pid::from_raw(0), HOST_CORE).context("pin the lab to the host's core")
+}
+
+pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
+    let tasks = format!("/proc/{process}/task");
+    for entry in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
+        let name = entry.with_context(|| format!("list {tasks}"))?.file_name();
+        let id = name.to_string_lossy().parse().context("a thread's id")?;
+        let thread = Pid::from_raw(id);
+        if !vcpus.contains(&thread) {
+            pin(thread, HOST_CORE)?;
+        }
+    }
+    for &vcpu in vcpus {
+        pin(vcpu, GUEST_CORE)?;
+        round_robin(vcpu)?;
+    }
+    Ok(())
+}
+
+fn pin(thread: Pid, core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core).with_context(|| format!("core {core}"))?;
+    match sched_setaffinity(thread, &set) {
+        // A worker that ended meanwhile.
+        Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
+        Err(error) => bail!("put thread {thread} on core {core}: {error}"),
+    }
+}
+
+fn round_robin(thread: Pid) -> Result<()> {
+    let parameter = libc::sched_param { sched_priority: PRIORITY };
+    // SAFETY: the call reads one sched_param, which lives on.
+    let result = unsafe { libc::sched_setscheduler(thread.as_raw(), libc::SCHED_RR, &parameter) };
+    nix::Error::result(result).with_context(|| {
+        format!("put thread {thread} under SCHED_RR: a CPU control group without realtime budget?")
+    })?;
+    Ok(())
+}
