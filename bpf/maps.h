@@ -56,6 +56,13 @@ struct {
 	__type(value, __u32);
 } prefix_list SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct port_meta);
+} meta SEC(".maps");
+
 /* Room for verifying a checksum that nobody has verified. */
 #define CHECKSUM_CHUNK 512
 struct scratch {

@@ -222,6 +222,22 @@ struct port_state {
 	__u64 ring_full; /* segments that the ring refused */
 };
 
+/* About the attachment itself; written by the userland only, and pinned with
+ * the rest so that it outlives every process. */
+struct port_meta {
+	__u32 abi; /* VSNOOP_ABI */
+	__u32 ifindex;
+	__u64 netns; /* inode of the tap's network namespace */
+	__u64 attached_at; /* seconds since the epoch */
+	char ifname[16];
+	char qdisc[16]; /* the default that noqueue replaced; empty: none was */
+	__u32 tx_queue_len; /* of the tap when it was attached */
+	__u32 tx_queues;
+	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
+	__u64 helper_reset_bytes;
+	__u64 reserved[4];
+};
+
 /* Counters of one port, one set per CPU. Documented in docs/statistics.md. */
 #define HISTOGRAM_BUCKETS 40
 struct port_stats {

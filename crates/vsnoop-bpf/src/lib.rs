@@ -1,1 +1,23 @@
-//! vsnoop-bpf
+//! The kernel side of vsnoop, seen from user space.
+//!
+//! The hooks of one tap are one BPF object with maps of its own. [`Port::attach`]
+//! loads it, attaches both hooks through tcx links, and pins links and maps in
+//! a directory of the BPF file system, `/sys/fs/bpf/vsnoop/<netns>-<ifindex>`,
+//! so that the attachment outlives the process. Everything else opens those
+//! pins again: [`Port::list`], [`Port::open`].
+//!
+//! Nothing is half done: an attach that fails leaves no pin and no hook.
+
+mod attach;
+mod error;
+mod inject;
+mod pins;
+mod port;
+mod record;
+
+pub use attach::{AttachSpec, Limits};
+pub use error::{Error, Result};
+pub use pins::{Damaged, Listed, PIN_ROOT};
+pub use port::Port;
+pub use record::{ProgramInfo, Record};
+pub use vsnoop_flow::types;

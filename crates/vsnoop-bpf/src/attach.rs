@@ -1,0 +1,302 @@
+//! Loads the object for one tap, attaches the hooks, pins everything.
+
+use std::ffi::CString;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use libbpf_rs::{
+    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject,
+};
+use vsnoop_flow::types;
+
+use crate::error::{Error, Result};
+use crate::pins;
+use crate::port::Port;
+use crate::record::Record;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
+
+/// `BPF_FS_MAGIC`, linux/magic.h.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Bounds of one port's tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Working flows; a flow beyond is not accelerated.
+    pub max_flows: u32,
+    /// Handshakes under way; the oldest gives way.
+    pub max_embryos: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_flows: 16384, max_embryos: 4096 }
+    }
+}
+
+/// What to attach to, and how.
+#[derive(Debug, Clone)]
+pub struct AttachSpec {
+    /// Index of the tap in the network namespace that the calling thread is in.
+    pub ifindex: u32,
+    /// Its name, up to 15 bytes.
+    pub ifname: String,
+    /// Inode of that network namespace.
+    pub netns: u64,
+    /// Settings; `lists` is filled in from the rules.
+    pub policy: types::policy,
+    /// Port number (of either end) and whether it is allowed.
+    pub port_rules: Vec<(u16, bool)>,
+    /// Prefix of the sender's address, its length, and whether it is allowed;
+    /// the longest prefix wins.
+    pub prefix_rules: Vec<(IpAddr, u8, bool)>,
+    /// Bounds of the tables.
+    pub limits: Limits,
+    /// The default qdisc that the caller replaced by noqueue, to be restored.
+    pub qdisc_replaced: Option<String>,
+    /// The tap's ring and queues, to notice when they change.
+    pub tx_queue_len: u32,
+    /// See `tx_queue_len`.
+    pub tx_queues: u32,
+}
+
+impl AttachSpec {
+    /// A spec with default settings that only observes.
+    pub fn new(ifindex: u32, ifname: &str, netns: u64) -> Self {
+        AttachSpec {
+            ifindex,
+            ifname: ifname.to_owned(),
+            netns,
+            policy: types::policy {
+                run: types::port_run::PORT_OBSERVE,
+                buf_size: 4 << 20,
+                thin: 1,
+                lists: 0,
+            },
+            port_rules: Vec::new(),
+            prefix_rules: Vec::new(),
+            limits: Limits::default(),
+            qdisc_replaced: None,
+            tx_queue_len: 0,
+            tx_queues: 0,
+        }
+    }
+
+    /// The policy with the list flags that the rules need: once a list allows
+    /// something, what it does not name is denied.
+    fn effective_policy(&self) -> types::policy {
+        let mut policy = self.policy;
+        let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
+            policy.lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
+        };
+        set(
+            !self.port_rules.is_empty(),
+            self.port_rules.iter().any(|r| r.1),
+            types::LIST_PORTS,
+            types::LIST_PORTS_ALLOW,
+        );
+        set(
+            !self.prefix_rules.is_empty(),
+            self.prefix_rules.iter().any(|r| r.2),
+            types::LIST_PREFIXES,
+            types::LIST_PREFIXES_ALLOW,
+        );
+        policy
+    }
+
+    fn meta(&self) -> types::port_meta {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        types::port_meta {
+            abi: types::VSNOOP_ABI,
+            ifindex: self.ifindex,
+            netns: self.netns,
+            attached_at: now.map(|d| d.as_secs()).unwrap_or(0),
+            ifname: c_name(&self.ifname),
+            qdisc: c_name(self.qdisc_replaced.as_deref().unwrap_or("")),
+            tx_queue_len: self.tx_queue_len,
+            tx_queues: self.tx_queues,
+            ..Default::default()
+        }
+    }
+}
+
+fn c_name(name: &str) -> [std::ffi::c_char; 16] {
+    let mut out = [0; 16];
+    for (to, from) in out.iter_mut().zip(name.bytes().take(15)) {
+        *to = from as std::ffi::c_char;
+    }
+    out
+}
+
+fn check_bpffs() -> Result<()> {
+    let path = CString::new("/sys/fs/bpf").expect("no NUL in a literal");
+    let mut st = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: a valid C string and a buffer of the right type.
+    let rc = unsafe { libc::statfs(path.as_ptr(), st.as_mut_ptr()) };
+    // SAFETY: statfs() fills the zeroed buffer or leaves it zeroed.
+    if rc != 0 || unsafe { st.assume_init() }.f_type as i64 != BPF_FS_MAGIC {
+        return Err(Error::NoBpfFs);
+    }
+    Ok(())
+}
+
+/// The whole of [`Port::attach`].
+pub(crate) fn attach(spec: &AttachSpec) -> Result<Port> {
+    check_bpffs()?;
+    let dir = pins::directory(spec.netns, spec.ifindex);
+    fs::create_dir_all(pins::PIN_ROOT).map_err(Error::io(format!("create {}", pins::PIN_ROOT)))?;
+    match fs::create_dir(&dir) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(match Port::open(spec.netns, spec.ifindex) {
+                Err(error @ Error::Damaged { .. }) => error,
+                _ => Error::AlreadyAttached { ifname: spec.ifname.clone() },
+            });
+        }
+        Err(error) => return Err(Error::io(format!("create {}", dir.display()))(error)),
+    }
+    load_and_pin(spec, &dir).and_then(|()| Port::open(spec.netns, spec.ifindex)).inspect_err(|_| {
+        // Best effort: the error that led here is the one to report.
+        let _ = pins::remove(&dir);
+    })
+}
+
+fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
+    let mut builder = ObjectBuilder::default();
+    let refused = |what: &str| {
+        let what = what.to_owned();
+        move |source: libbpf_rs::Error| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Error::Permission { what: format!("load {what}") },
+            _ => Error::Load { what, source },
+        }
+    };
+    let mut open = builder
+        .name("vsnoop")
+        .and_then(|b| b.open_memory(OBJECT))
+        .map_err(refused("the BPF object"))?;
+    set_sizes(&mut open, spec).map_err(refused("the maps"))?;
+    let mut object = open.load().map_err(refused("the BPF programs"))?;
+    fill_lists(&object, spec)?;
+    for mut map in object.maps_mut() {
+        let name = map_pin_name(&map.name().to_string_lossy()).to_owned();
+        if pins::MAPS.contains(&name.as_str()) {
+            let path = dir.join(&name);
+            map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+        }
+    }
+    for mut program in object.progs_mut() {
+        if program.name() == "inject" {
+            let path = dir.join("inject");
+            program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+        }
+    }
+    // from_vm first: a record must exist before anything can be acknowledged.
+    for (program, pin, flags) in [
+        ("from_vm", "link_from_vm", libbpf_sys::BPF_F_BEFORE),
+        ("to_vm", "link_to_vm", libbpf_sys::BPF_F_AFTER),
+    ] {
+        let mut link = attach_tcx(&object, program, spec, flags)?;
+        let path = dir.join(pin);
+        link.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// The data sections carry libbpf's names; here they are called by content.
+fn map_pin_name(name: &str) -> &str {
+    match name {
+        name if name.ends_with(".data") => "policy",
+        name if name.ends_with(".bss") => "port",
+        name => name,
+    }
+}
+
+fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> {
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match map_pin_name(&name) {
+            "flows" => map.set_max_entries(spec.limits.max_flows)?,
+            "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
+            "policy" => map.set_initial_value(spec.effective_policy().as_bytes())?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn fill_lists(object: &Object, spec: &AttachSpec) -> Result<()> {
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        let update = |key: &[u8], value: &[u8]| {
+            map.update(key, value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
+        };
+        match name.as_str() {
+            "meta" => update(&0u32.to_ne_bytes(), spec.meta().as_bytes())?,
+            "port_list" => {
+                for (number, allowed) in &spec.port_rules {
+                    update(&u32::from(*number).to_ne_bytes(), &u32::from(*allowed).to_ne_bytes())?;
+                }
+            }
+            "prefix_list" => {
+                for (addr, bits, allowed) in &spec.prefix_rules {
+                    let (addr, bits) = match addr {
+                        IpAddr::V4(v4) => (v4.to_ipv6_mapped(), u32::from(*bits) + 96),
+                        IpAddr::V6(v6) => (*v6, u32::from(*bits)),
+                    };
+                    let mut key = bits.to_ne_bytes().to_vec();
+                    key.extend(addr.octets());
+                    update(&key, &u32::from(*allowed).to_ne_bytes())?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// libbpf-rs has no tcx links yet; libbpf has.
+fn attach_tcx(object: &Object, name: &str, spec: &AttachSpec, flags: u32) -> Result<Link> {
+    let program = object.progs().find(|p| p.name() == name);
+    let what = format!("attach {name} to {}", spec.ifname);
+    let program = program.ok_or_else(|| Error::Bpf {
+        what: what.clone(),
+        source: libbpf_rs::Error::from_raw_os_error(libc::ENOENT),
+    })?;
+    let opts = libbpf_sys::bpf_tcx_opts {
+        sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: the program is loaded and alive, the options are complete; the
+    // result is checked before use.
+    let link = unsafe {
+        libbpf_sys::bpf_program__attach_tcx(
+            program.as_libbpf_object().as_ptr(),
+            spec.ifindex as i32,
+            &opts,
+        )
+    };
+    match NonNull::new(link) {
+        // SAFETY: a fresh link that nobody else owns.
+        Some(link) => Ok(unsafe { Link::from_ptr(link) }),
+        None => Err(Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error()))),
+    }
+}
+
+/// Opens a pinned map and checks that its values are of type `T`.
+pub(crate) fn open_map<T: Record>(path: &Path) -> std::result::Result<MapHandle, String> {
+    let map = MapHandle::from_pinned_path(path)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    if map.value_size() as usize != size_of::<T>() {
+        return Err(format!(
+            "{} has records of {} bytes, this version's have {}",
+            path.display(),
+            map.value_size(),
+            size_of::<T>()
+        ));
+    }
+    Ok(map)
+}

@@ -1,0 +1,81 @@
+//! Errors say which object failed and what to do about it.
+
+use std::path::PathBuf;
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong between user space and the kernel side.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The tap has the hooks already.
+    #[error("port {ifname} is attached already; `vsnoop detach {ifname}` first")]
+    AlreadyAttached {
+        /// The tap.
+        ifname: String,
+    },
+    /// The tap has no hooks.
+    #[error("port {0} is not attached; `vsnoop status` lists the ports that are")]
+    NotAttached(String),
+    /// The BPF file system is missing.
+    #[error(
+        "no BPF file system at /sys/fs/bpf; mount it: mount -t bpf bpf /sys/fs/bpf"
+    )]
+    NoBpfFs,
+    /// No privilege.
+    #[error("no permission to {what}; run as root (CAP_BPF and CAP_NET_ADMIN)")]
+    Permission {
+        /// What was tried.
+        what: String,
+    },
+    /// Pinned state that this version does not understand.
+    #[error("pinned state {path} is damaged ({reason}); remove it with `vsnoop off --all`")]
+    Damaged {
+        /// The directory of the port.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The kernel refused the programs.
+    #[error("the kernel refused {what}: {source}; `vsnoop doctor` checks what it needs")]
+    Load {
+        /// Which program or map.
+        what: String,
+        /// The kernel's or libbpf's reason.
+        source: libbpf_rs::Error,
+    },
+    /// A map or link operation failed.
+    #[error("cannot {what}: {source}")]
+    Bpf {
+        /// What was tried, on which object.
+        what: String,
+        /// The kernel's or libbpf's reason.
+        source: libbpf_rs::Error,
+    },
+    /// A file operation on the pins failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried, on which file.
+        what: String,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn bpf(what: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Error {
+        let what = what.into();
+        move |source| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Error::Permission { what },
+            _ => Error::Bpf { what, source },
+        }
+    }
+
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| match source.kind() {
+            std::io::ErrorKind::PermissionDenied => Error::Permission { what },
+            _ => Error::Io { what, source },
+        }
+    }
+}
