@@ -35,8 +35,8 @@ static __always_inline bool is_listed_out(const struct flow_key *key)
 	return false;
 }
 
-static __always_inline struct flow *insert_flow(const struct flow_key *key, struct flow *f,
-						struct port_stats *st)
+static __always_inline bool insert_flow(const struct flow_key *key, struct flow *f,
+					struct port_stats *st)
 {
 	if (f->mode != FLOW_BYPASS && is_listed_out(key)) {
 		f->mode = FLOW_BYPASS;
@@ -44,12 +44,12 @@ static __always_inline struct flow *insert_flow(const struct flow_key *key, stru
 	}
 	if (bpf_map_update_elem(&flows, key, f, BPF_NOEXIST)) {
 		st->flows_refused++;
-		return (void *)0;
+		return false;
 	}
 	st->flows_created++;
 	if (f->mode == FLOW_BYPASS)
 		st->bypassed++;
-	return bpf_map_lookup_elem(&flows, key);
+	return true;
 }
 
 /* The MAC addresses, for resets that no packet triggers. */
@@ -63,32 +63,31 @@ static __always_inline void remember_macs(struct __sk_buff *skb, struct flow *f,
 	__builtin_memcpy(to_vm ? f->sender_mac : f->vm_mac, data + 6, 6);
 }
 
-/* A segment of the sender without a flow: it may complete a handshake. */
-static __always_inline struct flow *flow_for_sender(struct __sk_buff *skb,
-						    const struct flow_key *key,
-						    const struct segment *s, __u64 now,
-						    struct port_stats *st)
+/* A segment of the sender without a flow: it may complete a handshake. True:
+ * there is a flow now. */
+static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct flow_key *key,
+					    const struct segment *s, __u64 now,
+					    struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
 	struct flow f = {};
 
 	if (!e)
-		return (void *)0;
+		return false;
 	if ((s->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
 		embryo_answered(e, s);
-		return (void *)0;
+		return false;
 	}
 	if (!flow_accepted(&f, e, s, now))
-		return (void *)0;
+		return false;
 	remember_macs(skb, &f, true);
 	bpf_map_delete_elem(&embryos, key);
 	return insert_flow(key, &f, st);
 }
 
 /* A segment of the VM without a flow. */
-static __always_inline struct flow *flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
-						const struct segment *s, __u64 now,
-						struct port_stats *st)
+static __always_inline bool flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
+					const struct segment *s, __u64 now, struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
 	struct flow f = {};
@@ -98,7 +97,7 @@ static __always_inline struct flow *flow_for_vm(struct __sk_buff *skb, const str
 	else if (flow_mid_flow(&f, s, now))
 		st->flows_mid_flow++;
 	else
-		return (void *)0;
+		return false;
 	remember_macs(skb, &f, false);
 	return insert_flow(key, &f, st);
 }

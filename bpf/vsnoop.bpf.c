@@ -12,62 +12,22 @@
  * mask, tells them apart.
  */
 #define VSNOOP_BPF
+#include "decide.h"
 #include "reply.h"
 #include "rewrite.h"
 #include "setup.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
-{
-	__u32 events = out->events;
-
-	if (!events)
-		return;
-	if (events & EVENT_OFFLINE_SEQ)
-		st->offline_unexpected_seq++;
-	if (events & EVENT_OFFLINE_NO_BUF)
-		st->offline_no_buf++;
-	if (events & EVENT_OFFLINE_CE)
-		st->offline_ce++;
-	if (events & EVENT_BYPASS)
-		st->bypassed++;
-	if (events & EVENT_LOSS)
-		st->guest_loss++;
-	if (events & EVENT_ASIDE)
-		st->aside++;
-	if (events & EVENT_WINDOW_CAPPED)
-		st->window_capped++;
-	if (events & EVENT_SAMPLE) {
-		__u32 high = out->sample_ns >> 32, bucket;
-
-		/* floor(log2()) without a loop */
-		__u32 v = high ? high : (__u32)out->sample_ns;
-
-		bucket = high ? 32 : 0;
-		if (v >> 16) { v >>= 16; bucket += 16; }
-		if (v >> 8) { v >>= 8; bucket += 8; }
-		if (v >> 4) { v >>= 4; bucket += 4; }
-		if (v >> 2) { v >>= 2; bucket += 2; }
-		bucket += v >> 1;
-		if (bucket >= HISTOGRAM_BUCKETS)
-			bucket = HISTOGRAM_BUCKETS - 1;
-		st->ack_delay_ns[bucket]++;
-		if (events & EVENT_SAMPLE_EARLY)
-			st->masked_ns[bucket]++;
-	}
-}
-
 SEC("tcx/egress")
 int to_vm(struct __sk_buff *skb)
 {
 	struct outcome out = {};
-	enum to_vm_verdict verdict;
+	struct flow_key key = {};
+	struct segment s = {};
 	struct port_stats *st;
-	struct flow_key key;
-	struct segment s;
 	struct packet p;
-	struct flow *f;
+	int verdict, answer;
 	__u32 zero = 0;
 	bool taken;
 	__u64 now;
@@ -92,21 +52,12 @@ int to_vm(struct __sk_buff *skb)
 		break;
 	}
 	now = bpf_ktime_get_ns();
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f) {
-		f = flow_for_sender(skb, &key, &s, now, st);
-		if (!f)
+	verdict = decide_to_vm(&key, &s, now, &out);
+	if (verdict == NO_FLOW) {
+		if (!flow_for_sender(skb, &key, &s, now, st))
 			return HOOK_NEXT;
+		verdict = decide_to_vm(&key, &s, now, &out);
 	}
-
-	bpf_spin_lock(&f->lock);
-	verdict = flow_to_vm(f, &s, &port, &policy, now, &out);
-	bpf_spin_unlock(&f->lock);
-
-	port_learn(&port, out.events, now);
-	count_events(st, &out);
-	if (out.events & EVENT_CLOSED)
-		bpf_map_delete_elem(&flows, &key);
 	if (verdict == TO_VM_PASS)
 		return HOOK_NEXT;
 	if (verdict == TO_VM_RESET) {
@@ -135,20 +86,11 @@ int to_vm(struct __sk_buff *skb)
 		if (!taken)
 			__sync_fetch_and_add(&port.ring_full, 1);
 	}
-	/* The record may have gone meanwhile: a stale pointer still points at
-	 * a record, perhaps of another flow, so it is looked up again. */
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f)
-		return taken ? HOOK_DROP : HOOK_NEXT;
-	bpf_spin_lock(&f->lock);
-	verdict = flow_delivered(f, &s, taken, &policy, now, &out);
-	bpf_spin_unlock(&f->lock);
-
-	count_events(st, &out);
+	answer = decide_delivered(&key, &s, now, taken, &out);
 	if (!taken)
 		return HOOK_NEXT;
-	if (!verdict)
-		return HOOK_DROP; /* the VM has the clone */
+	if (!answer)
+		return HOOK_DROP; /* the VM has the clone; it will answer */
 	st->early_acks++;
 	st->early_bytes += s.len;
 	return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
@@ -157,14 +99,13 @@ int to_vm(struct __sk_buff *skb)
 SEC("tcx/ingress")
 int from_vm(struct __sk_buff *skb)
 {
-	enum from_vm_verdict verdict;
 	struct outcome out = {};
+	struct flow_key key = {};
+	struct segment s = {};
 	struct port_stats *st;
-	struct flow_key key;
-	struct segment s;
 	struct packet p;
-	struct flow *f;
 	__u32 zero = 0;
+	int verdict;
 	__u64 now;
 
 	if ((skb->mark & MARK_MASK) == MARK_REPLY) {
@@ -191,22 +132,11 @@ int from_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	}
 	now = bpf_ktime_get_ns();
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f) {
-		f = flow_for_vm(skb, &key, &s, now, st);
-		if (!f)
+	verdict = decide_from_vm(&key, &s, now, &out);
+	if (verdict == NO_FLOW) {
+		if (!flow_for_vm(skb, &key, &s, now, st))
 			return HOOK_NEXT;
-	}
-
-	bpf_spin_lock(&f->lock);
-	verdict = flow_from_vm(f, &s, &policy, now, &out);
-	bpf_spin_unlock(&f->lock);
-
-	port_learn(&port, out.events, now);
-	count_events(st, &out);
-	if (out.events & EVENT_CLOSED) {
-		st->flows_closed++;
-		bpf_map_delete_elem(&flows, &key);
+		verdict = decide_from_vm(&key, &s, now, &out);
 	}
 	switch (verdict) {
 	case FROM_VM_PASS:

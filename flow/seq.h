@@ -60,12 +60,12 @@ static __always_inline bool seq_ge(struct seq a, struct seq b)
 
 static __always_inline struct seq seq_max(struct seq a, struct seq b)
 {
-	return seq_lt(a, b) ? b : a;
+	return seq_of(seq_lt(a, b) ? b.v : a.v);
 }
 
 static __always_inline struct seq seq_min(struct seq a, struct seq b)
 {
-	return seq_lt(a, b) ? a : b;
+	return seq_of(seq_lt(a, b) ? a.v : b.v);
 }
 
 #endif
