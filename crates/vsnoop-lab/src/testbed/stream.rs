@@ -41,6 +41,8 @@ pub struct Plan {
     pub urgent_every_bytes: Option<u64>,
     /// Where each writer stops until [`Stream::go_on`].
     pub pause_at_bytes: Option<u64>,
+    /// How long the VM's application sleeps after each read, so that its window closes.
+    pub vm_dawdles: Duration,
     pub socket: SocketOptions,
 }
 
@@ -55,6 +57,7 @@ impl Default for Plan {
             write_bytes: CHUNK_BYTES,
             urgent_every_bytes: None,
             pause_at_bytes: None,
+            vm_dawdles: Duration::ZERO,
             socket: SocketOptions::default(),
         }
     }
@@ -240,7 +243,7 @@ fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result
             }
             result
         });
-        let read = read(socket, seed_of(other), in_bytes, side, shared, verdict);
+        let read = read(socket, seed_of(other), in_bytes, side, plan, shared, verdict);
         if read.is_err() {
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -312,6 +315,7 @@ fn read(
     seed: u64,
     bytes: u64,
     side: Side,
+    plan: &Plan,
     shared: &Shared,
     verdict: mpsc::Sender<()>,
 ) -> Result<Half> {
@@ -334,6 +338,9 @@ fn read(
         }
         offset += received as u64;
         shared.verified[side as usize].store(offset, Ordering::Relaxed);
+        if side == Side::Vm && !plan.vm_dawdles.is_zero() {
+            std::thread::sleep(plan.vm_dawdles);
+        }
     }
     // The writer may have ended with a reset; then nobody listens.
     let _ = verdict.send(());

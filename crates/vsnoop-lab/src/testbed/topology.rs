@@ -103,6 +103,13 @@ impl Topology {
             netns.set_sysctl("net.ipv6.conf.default.router_solicitations", "0")?;
         }
         host.bridge(BRIDGE)?;
+        for filter in ["iptables", "ip6tables"] {
+            // Present, and on, where the kernel has br_netfilter; a bridge of VMs has no use for it.
+            let key = format!("net.bridge.bridge-nf-call-{filter}");
+            if host.sysctl(&key).is_ok() {
+                host.set_sysctl(&key, "0")?;
+            }
+        }
 
         let tap = |netns: &Netns, name: &str, offloads: Offloads| {
             netns.tap(name, &TapOptions { offloads, ..TapOptions::default() })

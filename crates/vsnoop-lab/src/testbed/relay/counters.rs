@@ -36,6 +36,7 @@ counters! {
     duplicated,
     corrupted,
     reordered,
+    misdirected,
     marked,
     /// Packets that were cut into fragments.
     fragmented,

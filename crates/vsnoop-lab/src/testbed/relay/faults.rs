@@ -18,6 +18,8 @@ pub struct Faults {
     pub reorder_by: Duration,
     /// Every frame waits this long.
     pub delay: Duration,
+    /// A frame gets the MAC address of nobody: a bridge floods it, every receiver drops it.
+    pub misdirect: f64,
     /// An ECN-capable frame is marked CE.
     pub mark_ce: f64,
     /// TCP segments are cut to this payload.

@@ -23,6 +23,8 @@ use super::faults::{Faults, Freeze};
 const BATCH_FRAMES: usize = 64;
 /// Frames that may wait for their time: 64 MB of the largest.
 const WAITING_FRAMES: usize = 1024;
+/// A unicast address that no device of a testbed has.
+const NOBODY: [u8; 6] = [2, 0x76, 0x73, 0xff, 0xff, 0xff];
 
 pub(super) struct Lane {
     pub control: Arc<Control>,
@@ -182,6 +184,12 @@ impl Lane {
     fn harm_one(&mut self, mut packet: Packet, to: &Tap) {
         if self.hits(self.faults.mark_ce) && edit::mark_ce(&mut packet) {
             count(&self.control.counters.marked);
+        }
+        if self.hits(self.faults.misdirect) {
+            if let Some(destination) = packet.frame_mut().get_mut(..NOBODY.len()) {
+                destination.copy_from_slice(&NOBODY);
+            }
+            count(&self.control.counters.misdirected);
         }
         let mut parts = std::mem::take(&mut self.cut);
         match self.faults.fragment_bytes {
