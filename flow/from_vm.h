@@ -74,7 +74,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 
 	out->events = 0;
 	if (flags & TCP_RST) {
-		flow_bypass(f, FLOW_F_CLOSED, out);
+		flow_closed(f);
 		out->events |= EVENT_CLOSED;
 		return FROM_VM_PASS;
 	}

@@ -76,6 +76,14 @@ static __always_inline void flow_bypass(struct flow *f, __u16 why, struct outcom
 	out->events |= EVENT_BYPASS;
 }
 
+/* The connection was reset by an end. */
+static __always_inline void flow_closed(struct flow *f)
+{
+	f->flags |= FLOW_F_CLOSED;
+	if (f->mode != FLOW_RESET)
+		f->mode = FLOW_BYPASS;
+}
+
 /* Bytes up to `end` are on their way to the VM. */
 static __always_inline void flow_handed_over(struct flow *f, struct seq end, bool early, __u64 now)
 {

@@ -94,7 +94,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
 		 * is NEXT_SEQ by then (RFC 5961, section 3.2). */
 		if (seq_eq(s->seq, f->next_seq) || seq_eq(s->seq, f->vm_seq))
-			flow_bypass(f, FLOW_F_CLOSED, out);
+			flow_closed(f);
 		else
 			f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
