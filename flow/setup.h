@@ -117,6 +117,7 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 	    !seq_eq(s->seq, e->rcv_nxt))
 		return false;
 	flow_from_embryo(f, e, now);
+	f->ts_recent = s->tsval;
 	if (s->bits & SEG_FOREIGN)
 		f->mode = FLOW_BYPASS;
 	return true;
@@ -135,6 +136,7 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 		return false;
 	flow_from_embryo(f, e, now);
 	f->next_seq = f->vm_seq = f->high_seq = s->ack;
+	f->ts_recent = s->tsecr;
 	return true;
 }
 
@@ -148,6 +150,7 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	f->snd_una = s->seq;
 	f->flags = FLOW_F_MID_FLOW | FLOW_F_SACK;
 	f->vm_tsval = s->tsval;
+	f->ts_recent = s->tsecr;
 	if (s->bits & SEG_TIMESTAMPS)
 		f->flags |= FLOW_F_TIMESTAMPS;
 	if (s->bits & SEG_FOREIGN) {
