@@ -7,6 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 const NFT: &str = "/bin/nft";
 
@@ -19,9 +20,13 @@ pub fn drop_percent(percent: u32) -> Result<()> {
     if percent > 0 {
         // Longer than headers alone: segments with payload.
         script += &format!(
-            "table inet lab {{ counter lost {{ }}\n chain input {{ type filter hook input priority 0;\
-             meta l4proto tcp meta length > 100 numgen random mod 100 < {percent} \
-             counter name lost drop; }} }}\n"
+            "table inet lab {{
+                chain input {{
+                    type filter hook input priority 0;
+                    meta l4proto tcp meta length > 100 numgen random mod 100 < {percent} \
+                        counter drop
+                }}
+            }}\n"
         );
     }
     let mut nft = Command::new(NFT)
@@ -42,15 +47,11 @@ pub fn drop_percent(percent: u32) -> Result<()> {
 
 /// Segments that the rule has dropped; 0 without a rule.
 pub fn drops() -> u64 {
-    let Ok(output) =
-        Command::new(NFT).args(["-j", "list", "counter", "inet", "lab", "lost"]).output()
-    else {
-        return 0;
-    };
-    serde_json::from_slice::<serde_json::Value>(&output.stdout)
-        .ok()
-        .and_then(|json| {
-            json["nftables"].as_array()?.iter().find_map(|item| item["counter"]["packets"].as_u64())
-        })
-        .unwrap_or(0)
+    let list = Command::new(NFT).args(["-j", "list", "table", "inet", "lab"]).output();
+    let Ok(output) = list else { return 0 };
+    let rules: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    // { "nftables": [ { "rule": { "expr": [ { "counter": { "packets": 1 } } ] } } ] }
+    let items = rules["nftables"].as_array().into_iter().flatten();
+    let expressions = items.filter_map(|item| item["rule"]["expr"].as_array()).flatten();
+    expressions.filter_map(|expression| expression["counter"]["packets"].as_u64()).sum()
 }

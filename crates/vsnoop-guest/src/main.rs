@@ -22,8 +22,9 @@ fn run() -> Result<()> {
     boot::configure_network()?;
     let counts = Arc::new(server::Counts::default());
     server::start(Arc::clone(&counts)).context("start the transfer server")?;
+    let channel = obey::open()?;
     println!("vsnoop-guest: ready");
-    obey::serve(&counts).context("control channel")
+    obey::serve(channel, &counts).context("control channel")
 }
 
 fn main() {

@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 
 use anyhow::{Context, Result};
-use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
+use nix::sys::termios::{FlushArg, SetArg, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 use vsnoop_guest::control::{self, Command, Reply};
 
 use crate::load::Load;
 use crate::server::Counts;
 use crate::{firewall, power_off};
 
-/// Returns only with an error.
-pub fn serve(counts: &Counts) -> Result<()> {
+/// Opens the channel: only then may the host hear that the guest is ready.
+pub fn open() -> Result<File> {
     let device = File::options()
         .read(true)
         .write(true)
@@ -22,7 +22,13 @@ pub fn serve(counts: &Counts) -> Result<()> {
     let mut settings = tcgetattr(&device).context("read the port's settings")?;
     cfmakeraw(&mut settings);
     tcsetattr(&device, SetArg::TCSANOW, &settings).context("make the port raw")?;
+    // What the firmware and the driver's probing left behind.
+    tcflush(&device, FlushArg::TCIOFLUSH).context("empty the port")?;
+    Ok(device)
+}
 
+/// Returns only with an error.
+pub fn serve(device: File, counts: &Counts) -> Result<()> {
     let mut load = Load::new();
     let mut answers = device.try_clone().context("second handle of the port")?;
     for line in BufReader::new(device).lines() {

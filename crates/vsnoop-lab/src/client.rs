@@ -56,8 +56,8 @@ pub enum Outcome {
     Exact(Times),
     /// The receiver saw a wrong byte or an early end of the stream.
     Wrong(Verdict),
-    /// The connection was reset or closed with an error, which both ends know.
-    Reset(String),
+    /// The connection was reset or ended with another error, so that the sender knows of it.
+    Broken(String),
     /// Nothing came of it within the time limit.
     Hung,
 }
@@ -75,19 +75,20 @@ fn run(request: &Request) -> Result<Outcome> {
         Direction::Download => download(request, deadline),
     };
     interrupt::check()?;
-    match result {
-        Ok(outcome) => Ok(outcome),
-        Err(error) => match error.downcast_ref::<io::Error>().map(io::Error::kind) {
-            Some(ErrorKind::TimedOut) => Ok(Outcome::Hung),
-            Some(
-                ErrorKind::ConnectionReset
-                | ErrorKind::ConnectionAborted
-                | ErrorKind::BrokenPipe
-                | ErrorKind::UnexpectedEof,
-            ) => Ok(Outcome::Reset(format!("{error:#}"))),
+    result.or_else(|error| {
+        let Some(io) = error.downcast_ref::<io::Error>() else { return Err(error) };
+        match io.kind() {
+            // Of our own making: the kernel's has a number.
+            ErrorKind::TimedOut if io.raw_os_error().is_none() => Ok(Outcome::Hung),
+            ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
+            | ErrorKind::HostUnreachable
+            | ErrorKind::TimedOut => Ok(Outcome::Broken(format!("{error:#}"))),
             _ => Err(error),
-        },
-    }
+        }
+    })
 }
 
 fn upload(request: &Request, deadline: Instant) -> Result<Outcome> {
@@ -104,7 +105,7 @@ fn upload(request: &Request, deadline: Instant) -> Result<Outcome> {
         stream.write_all(chunk).context("send")?;
     }
     let verdict = Verdict::read(&mut stream).context("wait for the receiver's answer")?;
-    let delivered_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let delivered_ms = milliseconds(begin.elapsed());
     if !matches!(verdict, Verdict::Exact { received_bytes } if received_bytes == request.size_bytes)
     {
         return Ok(Outcome::Wrong(verdict));
@@ -112,7 +113,7 @@ fn upload(request: &Request, deadline: Instant) -> Result<Outcome> {
     let acked = timestamp::of_acknowledgement(stream.inner.as_fd())?
         .context("the kernel gave no timestamp of the last byte's acknowledgement")?;
     let acked_ms = match acked.duration_since(begin_wall) {
-        Ok(time) => time.as_secs_f64() * 1e3,
+        Ok(time) => milliseconds(time),
         Err(_) => anyhow::bail!("the clock was set back during a transfer: run again"),
     };
     let info = socket::info(&stream.inner)?;
@@ -131,7 +132,7 @@ fn download(request: &Request, deadline: Instant) -> Result<Outcome> {
     stream.write_all(&header(request).encode()).context("send the request")?;
     let answer = Header::read(&mut stream).context("wait for the stream")?;
     let verdict = transfer::receive(answer, &mut stream, |_| ()).context("receive")?;
-    let delivered_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let delivered_ms = milliseconds(begin.elapsed());
     stream.write_all(&verdict.encode()).context("send the verdict")?;
     match verdict {
         Verdict::Exact { received_bytes } if received_bytes == request.size_bytes => {
@@ -139,6 +140,10 @@ fn download(request: &Request, deadline: Instant) -> Result<Outcome> {
         }
         wrong => Ok(Outcome::Wrong(wrong)),
     }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 fn header(request: &Request) -> Header {
@@ -151,7 +156,7 @@ fn open(request: &Request, deadline: Instant) -> Result<(Patient, f64)> {
     let left = deadline.saturating_duration_since(begin);
     let inner = socket::connect(request.server, request.congestion_control, left)
         .with_context(|| format!("connect to {}", request.server))?;
-    let connect_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let connect_ms = milliseconds(begin.elapsed());
     inner.set_nodelay(true).context("TCP_NODELAY")?;
     inner.set_read_timeout(Some(TICK)).context("SO_RCVTIMEO")?;
     inner.set_write_timeout(Some(TICK)).context("SO_SNDTIMEO")?;

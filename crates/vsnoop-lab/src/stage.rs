@@ -96,19 +96,19 @@ impl Stage {
     }
 
     /// Makes the machines share one core in slices of 30 ms, each with a CPU load of `share`.
-    pub fn load(&mut self, session: &mut Session, share: f64, period_ms: u32) -> Result<()> {
+    pub fn load(&self, session: &mut Session, share: f64, period_ms: u32) -> Result<()> {
         // One after the other: a calibration needs the core for itself.
-        for vm in &mut self.vms {
+        for vm in &self.vms {
             let reply = vm.command(&Command::Calibrate)?;
             if let Reply::Calibrated { iterations_per_ms } = reply {
                 tracing::debug!(vm = vm.name(), iterations_per_ms, "calibrated");
             }
         }
         session.set_sysctl("kernel.sched_rr_timeslice_ms", &SLICE_MS.to_string())?;
-        for vm in &mut self.vms {
+        for vm in &self.vms {
             vm.share_core()?;
         }
-        for vm in &mut self.vms {
+        for vm in &self.vms {
             vm.command(&Command::Load { share, period_ms })?;
         }
         Ok(())
@@ -126,8 +126,8 @@ impl Stage {
         &self.taps[index]
     }
 
-    pub fn vm(&mut self, index: usize) -> &mut Vm {
-        &mut self.vms[index]
+    pub fn vm(&self, index: usize) -> &Vm {
+        &self.vms[index]
     }
 
     pub fn vm_count(&self) -> usize {
@@ -139,15 +139,25 @@ impl Stage {
         SocketAddr::from((vm_address(index), transfer::PORT))
     }
 
-    /// Frames that the host could not put into a machine's tap.
-    pub fn tap_drops(&self, index: usize) -> Result<u64> {
+    /// What the host's side of a machine's tap has counted.
+    pub fn tap_counts(&self, index: usize) -> Result<TapCounts> {
         let tap = self.tap(index);
         let text = self.host.ip(&format!("-s -j link show {tap}"))?;
         let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
-        links[0]["stats64"]["tx"]["dropped"]
-            .as_u64()
-            .with_context(|| format!("ip shows no drop counter of {tap}"))
+        let count = |name: &str| {
+            links[0]["stats64"]["tx"][name]
+                .as_u64()
+                .with_context(|| format!("ip shows no counter {name} of {tap}"))
+        };
+        Ok(TapCounts { to_vm_bytes: count("bytes")?, drops: count("dropped")? })
     }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct TapCounts {
+    pub to_vm_bytes: u64,
+    /// Frames that the host could not put into the tap's ring.
+    pub drops: u64,
 }
 
 fn address(last: u8) -> Ipv4Addr {

@@ -68,11 +68,12 @@ fn run(options: &Options) -> Result<Results> {
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     println!("booting {VMS} VMs (Linux {}, {accelerator})", image.kernel_version);
-    let mut stage = Stage::build(&mut session, &image, accelerator, VMS)?;
+    let stage = Stage::build(&mut session, &image, accelerator, VMS)?;
+    // Described before the lab confines itself to one core.
+    let mut environment = environment::describe();
     vm::pin_self()?;
     stage.load(&mut session, LOAD, LOAD_PERIOD_MS)?;
 
-    let mut environment = environment::describe();
     environment.extend([
         ("accelerator".into(), json!(accelerator)),
         ("guest_kernel".into(), json!(image.kernel_version)),
@@ -95,7 +96,7 @@ fn run(options: &Options) -> Result<Results> {
     };
     let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(stage.host().name()));
     let plan = if options.quick { QUICK_PLAN } else { PLAN };
-    measure(&mut stage, &configurations, vsnoop.as_ref(), &plan, &mut results.samples)?;
+    measure(&stage, &configurations, vsnoop.as_ref(), &plan, &mut results.samples)?;
     ensure!(!results.samples.is_empty(), "no transfer was finished within {BUDGET:?}");
     statistics::summarise(&mut results);
     Ok(results)
@@ -114,7 +115,7 @@ fn configurations(options: &Options) -> Result<Vec<&'static str>> {
 }
 
 fn measure(
-    stage: &mut Stage,
+    stage: &Stage,
     configurations: &[&'static str],
     vsnoop: Option<&Vsnoop>,
     plan: &[(u64, usize)],
@@ -160,7 +161,7 @@ fn spread(plan: &[(u64, usize)]) -> Vec<u64> {
 }
 
 fn one(
-    stage: &mut Stage,
+    stage: &Stage,
     configuration: &str,
     vsnoop: Option<&Vsnoop>,
     size_bytes: u64,
@@ -172,7 +173,7 @@ fn one(
         vsnoop.attach(stage.tap(machine))?;
     }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-    let drops_before = stage.tap_drops(machine)?;
+    let drops_before = stage.tap_counts(machine)?.drops;
     let at_ms = begin.elapsed().as_secs_f64() * 1e3;
     let request = Request {
         server: stage.server(machine),
@@ -183,7 +184,7 @@ fn one(
         timeout: TIMEOUT,
     };
     let outcome = client::transfer(stage.client(), &request)?;
-    let tap_drops = stage.tap_drops(machine)? - drops_before;
+    let tap_drops = stage.tap_counts(machine)?.drops - drops_before;
     if let Some(vsnoop) = attached {
         vsnoop.detach(stage.tap(machine))?;
     }
@@ -201,7 +202,7 @@ fn one(
             at_ms,
         }),
         Outcome::Wrong(verdict) => bail!("the guest did not get what was sent: {verdict:?}"),
-        Outcome::Reset(error) => bail!("the connection was reset: {error}"),
+        Outcome::Broken(error) => bail!("the connection broke: {error}"),
         Outcome::Hung => bail!("nothing came of the transfer within {} s", TIMEOUT.as_secs()),
     }
 }

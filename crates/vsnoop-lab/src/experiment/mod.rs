@@ -28,12 +28,11 @@ pub struct Experiment {
     run: fn(&Options) -> Result<Results>,
 }
 
-pub const ALL: [Experiment; 1] = [demo::EXPERIMENT];
+pub static ALL: [Experiment; 1] = [demo::EXPERIMENT];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {
-        static EXPERIMENTS: [Experiment; 1] = ALL;
-        EXPERIMENTS.iter().find(|experiment| experiment.name == name).with_context(|| {
+        ALL.iter().find(|experiment| experiment.name == name).with_context(|| {
             let names: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
             format!("there is no experiment {name:?}; there are: {}", names.join(", "))
         })

@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -48,7 +49,8 @@ pub struct Vm {
     name: String,
     child: Child,
     dir: PathBuf,
-    control: Option<control::Channel>,
+    /// Locked for a command and its answer.
+    control: Mutex<Option<control::Channel>>,
 }
 
 impl Vm {
@@ -108,7 +110,7 @@ impl Vm {
         let child = command
             .spawn()
             .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control: None })
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control: Mutex::new(None) })
     }
 
     pub fn name(&self) -> &str {
@@ -143,7 +145,8 @@ impl Vm {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        self.control = Some(control::Channel::connect(&self.dir.join("control"))?);
+        let channel = control::Channel::connect(&self.dir.join("control"))?;
+        *self.control() = Some(channel);
         self.command(&GuestCommand::Ping).map(drop)
     }
 
@@ -155,16 +158,22 @@ impl Vm {
     }
 
     /// Sends a command to the guest and returns its answer.
-    pub fn command(&mut self, command: &GuestCommand) -> Result<Reply> {
+    pub fn command(&self, command: &GuestCommand) -> Result<Reply> {
         let name = &self.name;
-        let control = self.control.as_mut().with_context(|| format!("{name} is not ready"))?;
+        let mut control = self.control();
+        let control = control.as_mut().with_context(|| format!("{name} is not ready"))?;
         match control.ask(command).with_context(|| format!("command to {name}"))? {
             Reply::Failed { message } => bail!("{name} could not do {command:?}: {message}"),
             reply => Ok(reply),
         }
     }
 
-    pub fn stats(&mut self) -> Result<Stats> {
+    fn control(&self) -> MutexGuard<'_, Option<control::Channel>> {
+        // A panic elsewhere leaves at worst an answer unread, which the next command reports.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stats(&self) -> Result<Stats> {
         match self.command(&GuestCommand::Stats)? {
             Reply::Stats(stats) => Ok(stats),
             other => bail!("{} answered {other:?} to a question for its counts", self.name),

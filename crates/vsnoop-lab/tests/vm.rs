@@ -1,0 +1,437 @@
+//! Transfers to real virtual machines while the worst happens to them.
+//!
+//! Two guests share a core; what is done to the first must leave transfers to the second alone. All
+//! tests run one after the other on the same guests and the same attached port. Each transfer is
+//! verified byte by byte by its receiver. No test looks at a clock: a transfer that comes to nothing
+//! within its (generous) limit has hung.
+//!
+//! `VSNOOP_VM_TESTS=detached` runs the same without vsnoop, which shows what the guests and the
+//! tests themselves are worth. Where the tests cannot run they say why and count as ignored.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use vsnoop_guest::control::Command;
+use vsnoop_guest::transfer::Direction::{self, Download, Upload};
+use vsnoop_lab::client::{self, Outcome, Request};
+use vsnoop_lab::guest;
+use vsnoop_lab::interrupt;
+use vsnoop_lab::session::Session;
+use vsnoop_lab::stage::{CONGESTION_CONTROL, Stage};
+use vsnoop_lab::vm;
+use vsnoop_lab::vsnoop::Vsnoop;
+
+/// The machine that suffers, and its neighbour.
+const VICTIM: usize = 0;
+const NEIGHBOUR: usize = 1;
+const KB: u64 = 1000;
+const MB: u64 = 1000 * KB;
+/// A tap's ring as the kernel makes it, in frames.
+const DEFAULT_RING: usize = 1000;
+/// Far longer than any of these transfers takes with all its recoveries.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Bench {
+    // Before the session, which expects that its machines are gone.
+    stage: Stage,
+    vsnoop: Option<Vsnoop>,
+    _session: Session,
+}
+
+type Test = fn(&Bench) -> Result<()>;
+
+const TESTS: [(&str, Test); 8] = [
+    ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
+    ("a_loaded_vm_receives_exact_streams", loaded),
+    ("a_vm_frozen_in_mid_transfer_loses_nothing", frozen),
+    ("a_small_ring_loses_nothing", small_ring),
+    ("a_ring_shrunk_while_full_ends_or_resets_connections", shrunk_ring),
+    ("detach_and_attach_in_mid_transfer_lose_nothing", detach_and_attach),
+    ("a_guest_firewall_that_loses_segments_hangs_no_connection", firewall),
+    // The last: it takes the victim's network away for good.
+    ("a_tap_deleted_in_mid_transfer_harms_nobody_else", deleted_tap),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    if arguments.list {
+        return libtest_mimic::run(&arguments, trials(None)).exit_code();
+    }
+    // On this thread, which outlives the machines: they die with the thread that started them.
+    match prepare() {
+        Ok(bench) => {
+            let bench = Arc::new(bench);
+            let conclusion = libtest_mimic::run(&arguments, trials(Some(&bench)));
+            drop(bench);
+            conclusion.exit_code()
+        }
+        Err(error) => {
+            eprintln!("VM tests cannot run here: {error:#}");
+            libtest_mimic::run(&arguments, trials(None)).exit_code()
+        }
+    }
+}
+
+fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
+    TESTS
+        .iter()
+        .map(|&(name, test)| {
+            let own = bench.cloned();
+            let run = move || match own {
+                Some(bench) => test(&bench).map_err(|error| Failed::from(format!("{error:#}"))),
+                None => Err("the VM tests cannot run here".into()),
+            };
+            Trial::test(name, run).with_kind("vm").with_ignored_flag(bench.is_none())
+        })
+        .collect()
+}
+
+fn prepare() -> Result<Bench> {
+    ensure!(nix::unistd::geteuid().is_root(), "they need root");
+    vm::require_two_cores()?;
+    let detached = std::env::var_os("VSNOOP_VM_TESTS").is_some_and(|value| value == "detached");
+    let vsnoop = if detached { None } else { Some(Vsnoop::find()?) };
+    interrupt::install()?;
+    let image = guest::prepare(guest::Options { firewall: true })?;
+    let mut session = Session::begin()?;
+    let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
+    let stage = Stage::build(&mut session, &image, accelerator, 2)?;
+    vm::pin_self()?;
+    stage.load(&mut session, 0.0, 100)?;
+    let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(stage.host().name()));
+    if let Some(vsnoop) = &vsnoop {
+        vsnoop.attach(stage.tap(VICTIM))?;
+        vsnoop.attach(stage.tap(NEIGHBOUR))?;
+    }
+    Ok(Bench { stage, vsnoop, _session: session })
+}
+
+impl Bench {
+    fn transfer(&self, machine: usize, direction: Direction, size_bytes: u64) -> Result<Outcome> {
+        let request = Request {
+            server: self.stage.server(machine),
+            direction,
+            size_bytes,
+            seed: fastrand::u64(..),
+            congestion_control: CONGESTION_CONTROL,
+            timeout: LIMIT,
+        };
+        client::transfer(self.stage.client(), &request)
+    }
+
+    fn exact(&self, machine: usize, direction: Direction, size_bytes: u64) -> Result<()> {
+        match self.transfer(machine, direction, size_bytes)? {
+            Outcome::Exact(_) => Ok(()),
+            other => bail!("{direction:?} of {size_bytes} bytes to VM {machine}: {other:?}"),
+        }
+    }
+
+    /// Exact, or broken so that both ends know: all that is allowed where bytes are lost behind the
+    /// hand-over.
+    fn ended(&self, machine: usize, direction: Direction, size_bytes: u64) -> Result<Ending> {
+        match self.transfer(machine, direction, size_bytes)? {
+            Outcome::Exact(_) => Ok(Ending::Exact),
+            Outcome::Broken(_) => Ok(Ending::Broken),
+            other => bail!("{direction:?} of {size_bytes} bytes to VM {machine}: {other:?}"),
+        }
+    }
+
+    fn early_acks(&self, machine: usize) -> Result<u64> {
+        let Some(vsnoop) = &self.vsnoop else { return Ok(0) };
+        let stats = vsnoop.stats(self.stage.tap(machine))?;
+        find_count(&stats, "early_acks").with_context(|| format!("no early_acks in {stats}"))
+    }
+
+    /// Waits until the victim's tap has carried `bytes` more than at `since`.
+    fn until_moved(&self, since: u64, bytes: u64) -> Result<()> {
+        wait_until("the transfer moves", || {
+            Ok(self.stage.tap_counts(VICTIM)?.to_vm_bytes >= since + bytes)
+        })
+    }
+
+    /// Waits until the guest's server has no connection left: its TCP, too, must know the end.
+    fn until_no_connection(&self, machine: usize) -> Result<()> {
+        wait_until("the guest's connections end", || Ok(self.stage.vm(machine).stats()?.open == 0))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Exact,
+    Broken,
+}
+
+fn exact_streams(bench: &Bench) -> Result<()> {
+    let before = bench.early_acks(VICTIM)?;
+    thread::scope(|scope| {
+        let jobs: Vec<_> = [10 * KB, 100 * KB, MB, 10 * MB]
+            .into_iter()
+            .flat_map(|size| [(Upload, size), (Download, size)])
+            .map(|(direction, size)| scope.spawn(move || bench.exact(VICTIM, direction, size)))
+            .collect();
+        jobs.into_iter().try_for_each(joined)
+    })?;
+    for _ in 0..20 {
+        bench.exact(VICTIM, Upload, 100 * KB)?;
+    }
+    if bench.vsnoop.is_some() {
+        ensure!(bench.early_acks(VICTIM)? > before, "nothing was acknowledged early");
+    }
+    bench.until_no_connection(VICTIM)
+}
+
+fn loaded(bench: &Bench) -> Result<()> {
+    let load = |share| -> Result<()> {
+        for machine in [VICTIM, NEIGHBOUR] {
+            bench.stage.vm(machine).command(&Command::Load { share, period_ms: 100 })?;
+        }
+        Ok(())
+    };
+    load(0.6)?;
+    let result = thread::scope(|scope| {
+        let jobs: Vec<_> = [(VICTIM, Upload), (VICTIM, Download), (NEIGHBOUR, Upload)]
+            .map(|(machine, direction)| {
+                scope.spawn(move || bench.exact(machine, direction, 5 * MB))
+            })
+            .into();
+        jobs.into_iter().try_for_each(joined)
+    });
+    load(0.0)?;
+    result
+}
+
+fn frozen(bench: &Bench) -> Result<()> {
+    for _ in 0..2 {
+        let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
+        thread::scope(|scope| {
+            let up = scope.spawn(|| bench.exact(VICTIM, Upload, 60 * MB));
+            let down = scope.spawn(|| bench.exact(VICTIM, Download, 20 * MB));
+            bench.until_moved(since, 2 * MB)?;
+            let frozen = Frozen::begin(bench)?;
+            // Connections that are opened to a frozen machine, and a neighbour that goes on.
+            let late = scope.spawn(|| bench.exact(VICTIM, Upload, 100 * KB));
+            bench.exact(NEIGHBOUR, Upload, MB)?;
+            thread::sleep(Duration::from_secs(3));
+            ensure!(!up.is_finished(), "the transfer was over before the machine froze");
+            drop(frozen);
+            joined(up)?;
+            joined(down)?;
+            joined(late)
+        })?;
+    }
+    bench.until_no_connection(VICTIM)
+}
+
+fn small_ring(bench: &Bench) -> Result<()> {
+    let _ring = Ring::set(bench, 4)?;
+    let since = bench.stage.tap_counts(VICTIM)?;
+    thread::scope(|scope| {
+        let jobs: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| bench.exact(VICTIM, Upload, 8 * MB))).collect();
+        bench.until_moved(since.to_vm_bytes, MB)?;
+        let frozen = Frozen::begin(bench)?;
+        thread::sleep(Duration::from_secs(2));
+        drop(frozen);
+        jobs.into_iter().try_for_each(joined)
+    })?;
+    let drops = bench.stage.tap_counts(VICTIM)?.drops - since.drops;
+    ensure!(drops > 0, "the ring was never full: nothing was tested");
+    bench.until_no_connection(VICTIM)
+}
+
+fn shrunk_ring(bench: &Bench) -> Result<()> {
+    let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
+    thread::scope(|scope| {
+        let jobs: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| bench.ended(VICTIM, Upload, 20 * MB))).collect();
+        bench.until_moved(since, MB)?;
+        let frozen = Frozen::begin(bench)?;
+        thread::sleep(Duration::from_millis(500));
+        ensure!(jobs.iter().all(|job| !job.is_finished()), "over before the machine froze");
+        // Shrinking frees what does not fit any more: bytes that were handed over are gone.
+        drop(Ring::set(bench, 1)?);
+        drop(frozen);
+        let endings = jobs.into_iter().map(joined).collect::<Result<Vec<_>>>()?;
+        ensure!(
+            bench.vsnoop.is_some() || endings.iter().all(|ending| *ending == Ending::Exact),
+            "without vsnoop TCP recovers from any loss, but: {endings:?}"
+        );
+        Ok(())
+    })?;
+    bench.exact(VICTIM, Upload, MB)?;
+    bench.until_no_connection(VICTIM)
+}
+
+fn detach_and_attach(bench: &Bench) -> Result<()> {
+    let Some(vsnoop) = &bench.vsnoop else {
+        return bench.exact(VICTIM, Upload, 10 * MB);
+    };
+    let port = bench.stage.tap(VICTIM);
+    let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
+    let before = bench.early_acks(VICTIM)?;
+    thread::scope(|scope| {
+        let up = scope.spawn(|| bench.exact(VICTIM, Upload, 150 * MB));
+        let down = scope.spawn(|| bench.exact(VICTIM, Download, 100 * MB));
+        bench.until_moved(since, 2 * MB)?;
+        ensure!(bench.early_acks(VICTIM)? > before, "nothing was acknowledged before the detach");
+        let mut switches = 0;
+        while !up.is_finished() && switches < 8 {
+            vsnoop.detach(port).context("detach in mid-transfer")?;
+            bench.exact(VICTIM, Upload, 10 * KB)?;
+            vsnoop.attach(port).context("attach in mid-transfer")?;
+            bench.exact(VICTIM, Upload, 10 * KB)?;
+            switches += 1;
+        }
+        ensure!(switches >= 2, "the transfer was over before the port was switched twice");
+        joined(up)?;
+        joined(down)
+    })?;
+    ensure!(bench.early_acks(VICTIM)? > 0, "nothing is acknowledged after the last attach");
+    bench.until_no_connection(VICTIM)
+}
+
+fn firewall(bench: &Bench) -> Result<()> {
+    let victim = bench.stage.vm(VICTIM);
+    victim.command(&Command::Firewall { drop_percent: 1 })?;
+    let result = thread::scope(|scope| {
+        // Many rounds of several: the rule hits at random.
+        let jobs: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| -> Result<Vec<Ending>> {
+                    let mut endings = Vec::new();
+                    for size in [10 * KB, 100 * KB, MB, 4 * MB].into_iter().cycle().take(16) {
+                        endings.push(bench.ended(VICTIM, Upload, size)?);
+                    }
+                    endings.push(bench.ended(VICTIM, Download, 2 * MB)?);
+                    Ok(endings)
+                })
+            })
+            .collect();
+        jobs.into_iter().map(joined).collect::<Result<Vec<_>>>()
+    });
+    let drops = victim.stats()?.firewall_drops;
+    victim.command(&Command::Firewall { drop_percent: 0 })?;
+    let endings = result?.concat();
+    ensure!(drops > 0, "the firewall has dropped nothing: nothing was tested");
+    let broken = endings.iter().filter(|ending| **ending == Ending::Broken).count();
+    eprintln!("firewall: {drops} segments lost, {broken} of {} connections reset", endings.len());
+    ensure!(
+        bench.vsnoop.is_some() || broken == 0,
+        "without vsnoop TCP recovers from any loss, but {broken} connections broke"
+    );
+    bench.until_no_connection(VICTIM)?;
+    bench.exact(VICTIM, Upload, MB)
+}
+
+fn deleted_tap(bench: &Bench) -> Result<()> {
+    let port = bench.stage.tap(VICTIM);
+    let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
+    thread::scope(|scope| {
+        let neighbour = scope.spawn(|| bench.exact(NEIGHBOUR, Upload, 60 * MB));
+        let up = scope.spawn(|| {
+            let request = Request {
+                server: bench.stage.server(VICTIM),
+                direction: Upload,
+                size_bytes: 200 * MB,
+                seed: 1,
+                congestion_control: CONGESTION_CONTROL,
+                timeout: Duration::from_secs(10),
+            };
+            client::transfer(bench.stage.client(), &request)
+        });
+        bench.until_moved(since, 2 * MB)?;
+        bench.stage.host().delete(port)?;
+        ensure!(!up.is_finished(), "the transfer was over before the tap was deleted");
+        // Nobody is left who could answer, so neither an answer nor a wrong byte can come.
+        match joined(up)? {
+            Outcome::Hung | Outcome::Broken(_) => (),
+            other => bail!("a transfer to a machine without a network: {other:?}"),
+        }
+        joined(neighbour)
+    })?;
+    bench.exact(NEIGHBOUR, Upload, 5 * MB)?;
+    if let Some(vsnoop) = &bench.vsnoop {
+        ensure!(vsnoop.detach(port).is_err(), "the deleted port {port} was detached");
+        vsnoop.detach(bench.stage.tap(NEIGHBOUR)).context("detach the neighbour")?;
+        vsnoop.attach(bench.stage.tap(NEIGHBOUR)).context("attach the neighbour again")?;
+        bench.exact(NEIGHBOUR, Upload, MB)?;
+    }
+    Ok(())
+}
+
+/// The victim, stopped until this is dropped.
+struct Frozen<'a>(&'a Bench);
+
+impl<'a> Frozen<'a> {
+    fn begin(bench: &'a Bench) -> Result<Self> {
+        bench.stage.vm(VICTIM).freeze()?;
+        Ok(Self(bench))
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.stage.vm(VICTIM).thaw() {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+/// The victim's ring, of another size until this is dropped.
+struct Ring<'a>(&'a Bench);
+
+impl<'a> Ring<'a> {
+    fn set(bench: &'a Bench, frames: usize) -> Result<Self> {
+        bench.stage.host().set_txqueuelen(bench.stage.tap(VICTIM), frames)?;
+        Ok(Self(bench))
+    }
+}
+
+impl Drop for Ring<'_> {
+    fn drop(&mut self) {
+        let Bench { stage, .. } = self.0;
+        if let Err(error) = stage.host().set_txqueuelen(stage.tap(VICTIM), DEFAULT_RING) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn joined<T>(job: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    match job.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    while !done()? {
+        interrupt::check()?;
+        ensure!(Instant::now() < deadline, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The sum of all numbers with this name, wherever in the document they are.
+fn find_count(document: &serde_json::Value, name: &str) -> Option<u64> {
+    let below: Vec<u64> = match document {
+        serde_json::Value::Object(map) => map
+            .iter()
+            .filter_map(|(key, value)| match value.as_u64() {
+                Some(count) if key == name => Some(count),
+                _ => find_count(value, name),
+            })
+            .collect(),
+        serde_json::Value::Array(items) => {
+            items.iter().filter_map(|item| find_count(item, name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    (!below.is_empty()).then(|| below.iter().sum())
+}
