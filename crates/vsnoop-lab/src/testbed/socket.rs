@@ -77,7 +77,10 @@ fn open(side: Side, family: Family, options: SocketOptions) -> Result<Socket> {
     socket.set_tcp_congestion(b"cubic").context("choosing cubic")?;
     socket.set_read_timeout(Some(PATIENCE)).context("bounding a socket's reads")?;
     socket.set_write_timeout(Some(PATIENCE)).context("bounding a socket's writes")?;
-    socket.set_out_of_band_inline(true).context("asking for urgent data in line")?;
+    if !options.mptcp {
+        // MPTCP has no urgent data.
+        socket.set_out_of_band_inline(true).context("asking for urgent data in line")?;
+    }
     if let (Side::Vm, Some(bytes)) = (side, options.vm_receive_buffer_bytes) {
         socket.set_recv_buffer_size(bytes).context("setting a receive buffer")?;
     }

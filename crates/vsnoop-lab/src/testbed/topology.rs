@@ -97,11 +97,11 @@ impl Topology {
         let (host, client, vm) = (namespace("host")?, namespace("client")?, namespace("vm")?);
         for netns in [&client, &vm] {
             netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-        }
-        for netns in [&client, &vm, &host] {
             netns.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
             netns.set_sysctl("net.ipv6.conf.default.router_solicitations", "0")?;
         }
+        // A bridge without addresses; nothing on the wire comes from the host itself.
+        host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         host.bridge(BRIDGE)?;
         for filter in ["iptables", "ip6tables"] {
             // Present, and on, where the kernel has br_netfilter; a bridge of VMs has no use for it.

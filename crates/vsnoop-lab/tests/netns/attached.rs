@@ -1,0 +1,179 @@
+//! The `vsnoop` command on the port of a topology, and the proof that it left nothing there.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use vsnoop_lab::testbed::net::Netns;
+use vsnoop_lab::testbed::topology::{PORT, Topology};
+use vsnoop_lab::workspace;
+
+/// Whether tests attach at all; the streams alone prove the network.
+pub fn is_wanted() -> bool {
+    std::env::var_os("VSNOOP_NETNS_DETACHED").is_none_or(|value| value != "1")
+}
+
+/// An attachment; dropping it detaches whatever became of the test.
+pub struct Attached<'a> {
+    host: &'a Netns,
+    queueing_before: String,
+    attached: bool,
+}
+
+impl<'a> Attached<'a> {
+    /// Attaches, unless tests of the bare network are wanted.
+    pub fn new(topology: &'a Topology) -> Result<Self> {
+        let host = &topology.host;
+        let queueing_before = queueing(host)?;
+        let mut this = Self { host, queueing_before, attached: false };
+        this.attach()?;
+        Ok(this)
+    }
+
+    pub fn attach(&mut self) -> Result<()> {
+        if is_wanted() {
+            // Set first: an attach that failed halfway is to be detached as well.
+            self.attached = true;
+            vsnoop(self.host, &["attach", PORT])?;
+        }
+        Ok(())
+    }
+
+    /// The port's counter of this name.
+    pub fn counter(&self, name: &str) -> Result<u64> {
+        let text = vsnoop(self.host, &["stats", PORT, "--json"])?;
+        let stats: Value = serde_json::from_str(&text).context("vsnoop stats printed no JSON")?;
+        find(&stats, name).with_context(|| format!("vsnoop stats has no counter {name}: {stats}"))
+    }
+
+    /// All the command says, for the message of a failed test.
+    pub fn describe(&self) -> String {
+        if !self.attached {
+            return "not attached".to_owned();
+        }
+        ["stats", "flows"]
+            .map(|what| {
+                vsnoop(self.host, &[what, PORT, "--json"])
+                    .map(|text| shorten(&text))
+                    .unwrap_or_else(|error| format!("{error:#}"))
+            })
+            .join("\n")
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        if self.attached { vsnoop(self.host, arguments) } else { Ok(String::new()) }
+    }
+
+    /// Detaches, and verifies that the port is as it was.
+    pub fn detach(&mut self) -> Result<()> {
+        if !self.attached {
+            return Ok(());
+        }
+        vsnoop(self.host, &["detach", PORT])?;
+        self.attached = false;
+        let queueing_after = queueing(self.host)?;
+        ensure!(
+            queueing_after == self.queueing_before,
+            "detached, the queueing of {PORT} is '{queueing_after}', not '{}'",
+            self.queueing_before
+        );
+        let programs = bpftool(self.host)?;
+        ensure!(programs.is_empty(), "detached, {PORT} still has programs: {programs}");
+        let status = vsnoop(self.host, &["status", "--json"])?;
+        let status: Value =
+            serde_json::from_str(&status).context("vsnoop status printed no JSON")?;
+        ensure!(
+            !mentions(&status, self.host.name()),
+            "detached, vsnoop status still lists the port: {status}"
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if self.attached
+            && let Err(error) = vsnoop(self.host, &["detach", PORT])
+        {
+            eprintln!("cleaning up: {error:#}");
+        }
+    }
+}
+
+fn vsnoop(host: &Netns, arguments: &[&str]) -> Result<String> {
+    let program = workspace::vsnoop_command()?;
+    let output = Command::new(&program)
+        .args(["--netns", host.name()])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("starting {}", program.display()))?;
+    ensure!(
+        output.status.success(),
+        "vsnoop {} failed ({}): {}",
+        arguments.join(" "),
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    String::from_utf8(output.stdout).context("vsnoop printed something that is not text")
+}
+
+/// The root qdisc of the port.
+fn queueing(host: &Netns) -> Result<String> {
+    let links: Value = serde_json::from_str(&host.ip(&format!("-j link show {PORT}"))?)
+        .context("ip printed no JSON")?;
+    Ok(links[0]["qdisc"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Programs at the port's hooks.
+fn bpftool(host: &Netns) -> Result<String> {
+    let output = host
+        .command("bpftool")
+        .args(["-j", "net", "show", "dev", PORT])
+        .output()
+        .context("starting bpftool")?;
+    let shown: Value = serde_json::from_slice(&output.stdout).context("bpftool printed no JSON")?;
+    let hooks = shown[0]["tc"].as_array().cloned().unwrap_or_default();
+    Ok(hooks.iter().map(Value::to_string).collect::<Vec<_>>().join(", "))
+}
+
+/// The first number of this name, at whatever depth.
+fn find(value: &Value, name: &str) -> Option<u64> {
+    match value {
+        Value::Object(fields) => fields
+            .get(name)
+            .and_then(Value::as_u64)
+            .or_else(|| fields.values().find_map(|field| find(field, name))),
+        Value::Array(items) => items.iter().find_map(|item| find(item, name)),
+        _ => None,
+    }
+}
+
+fn mentions(value: &Value, name: &str) -> bool {
+    match value {
+        Value::String(text) => text == name,
+        Value::Array(items) => items.iter().any(|item| mentions(item, name)),
+        Value::Object(fields) => fields.values().any(|field| mentions(field, name)),
+        _ => false,
+    }
+}
+
+/// Histograms are long and mostly zeroes.
+fn shorten(json: &str) -> String {
+    let Ok(mut value) = serde_json::from_str::<Value>(json) else { return json.to_owned() };
+    fn drop_arrays(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|_, field| {
+                    field.as_u64() != Some(0)
+                        && !field.as_array().is_some_and(|items| items.iter().all(Value::is_number))
+                });
+                fields.values_mut().for_each(drop_arrays);
+            }
+            Value::Array(items) => items.iter_mut().for_each(drop_arrays),
+            _ => {}
+        }
+    }
+    drop_arrays(&mut value);
+    value.to_string()
+}

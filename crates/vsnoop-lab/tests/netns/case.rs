@@ -1,0 +1,145 @@
+//! One network, its faults, and streams opened by either end; the frame of nearly every test.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::stream::{Outcome, Plan, Stream};
+use vsnoop_lab::testbed::topology::{Side, Topology, TopologyOptions};
+
+use crate::PREFIX;
+use crate::attached::{self, Attached};
+
+/// What vsnoop must have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Early {
+    /// Acknowledged segments early.
+    Yes,
+    /// Not one.
+    Never,
+    /// Whatever it liked.
+    Any,
+}
+
+/// What streams may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// Every byte arrives.
+    Complete,
+    /// Or the connection is reset, at whatever time.
+    CompleteOrReset,
+}
+
+/// A VM that runs for 10 ms of every 30.
+pub const SHARING_A_CORE: Freeze =
+    Freeze::Periodic { frozen: Duration::from_millis(20), period: Duration::from_millis(30) };
+
+/// The default is a VM that shares a core, behind a network without faults.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub topology: TopologyOptions,
+    /// Set at both ends before the first stream.
+    pub sysctls: Vec<(&'static str, &'static str)>,
+    pub plan: Plan,
+    pub openers: &'static [Side],
+    pub freeze: Freeze,
+    /// Faults between host and VM, in both directions.
+    pub guest: Faults,
+    /// Faults between client and host, in both directions.
+    pub network: Faults,
+    pub early: Early,
+    pub ends: Ends,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self {
+            topology: TopologyOptions {
+                prefix: format!("{PREFIX}{number}-"),
+                seed: number.into(),
+                ..TopologyOptions::default()
+            },
+            sysctls: Vec::new(),
+            plan: Plan {
+                to_vm_bytes: 400_000,
+                from_vm_bytes: 200_000,
+                seed: number.into(),
+                ..Plan::default()
+            },
+            openers: &[Side::Client, Side::Vm],
+            freeze: SHARING_A_CORE,
+            guest: Faults::default(),
+            network: Faults::default(),
+            early: Early::Yes,
+            ends: Ends::Complete,
+        }
+    }
+}
+
+impl Case {
+    /// The network of this case, its faults set.
+    pub fn build(&self) -> Result<Topology> {
+        let mut options = self.topology.clone();
+        options.network |= self.network != Faults::default();
+        let topology = Topology::build(&options)?;
+        for (key, value) in &self.sysctls {
+            for side in [Side::Client, Side::Vm] {
+                topology.netns(side).set_sysctl(key, value)?;
+            }
+        }
+        for towards in [Side::Vm, Side::Client] {
+            let guest = Faults { freeze: self.freeze, ..self.guest.clone() };
+            topology.set_guest_faults(towards, guest);
+            topology.set_network_faults(towards, self.network.clone());
+        }
+        Ok(topology)
+    }
+
+    pub fn run(&self) -> Result<()> {
+        self.run_and(|_, _, _| Ok(()))
+    }
+
+    /// Runs the case, and lets `verify` look at the network, the attachment and the streams' ends.
+    pub fn run_and(
+        &self,
+        verify: impl FnOnce(&Topology, &Attached<'_>, &[Outcome]) -> Result<()>,
+    ) -> Result<()> {
+        let topology = self.build()?;
+        let mut attached = Attached::new(&topology)?;
+        let mut outcomes = Vec::new();
+        for opener in self.openers {
+            let plan = Plan { opener: *opener, ..self.plan.clone() };
+            let outcome = Stream::run(&topology, &plan)
+                .with_context(|| format!("opened by {opener:?}"))
+                .with_context(|| attached.describe())?;
+            ensure!(
+                self.ends == Ends::CompleteOrReset || outcome.is_complete(),
+                "the stream opened by {opener:?} was reset: {outcome:?}\n{}\n{topology:?}",
+                attached.describe()
+            );
+            outcomes.push(outcome);
+        }
+        verify(&topology, &attached, &outcomes).with_context(|| attached.describe())?;
+        self.verify_early(&attached)?;
+        // A VM that lost its data and shares a core needs no more proof: detaching waits for it.
+        topology.guest().set_freeze(Freeze::Never);
+        attached.detach()
+    }
+
+    pub fn verify_early(&self, attached: &Attached<'_>) -> Result<()> {
+        if !attached::is_wanted() || self.early == Early::Any {
+            return Ok(());
+        }
+        let early_acks = attached.counter("early_acks")?;
+        ensure!(
+            (early_acks > 0) == (self.early == Early::Yes),
+            "{early_acks} early acknowledgements, wanted: {:?}\n{}",
+            self.early,
+            attached.describe()
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Faults behind the hooks: a VM that does not run, a ring that is full, a guest that loses what the
+//! host has acknowledged.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use vsnoop_lab::testbed::net::Offloads;
+use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
+use vsnoop_lab::testbed::stream::{Plan, Stream};
+use vsnoop_lab::testbed::topology::{Family, Side, TopologyOptions};
+
+use crate::attached::{self, Attached};
+use crate::case::{Case, Early, Ends};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("guest::long_freeze_loses_nothing", long_freeze),
+        trial("guest::full_ring_loses_nothing", || full_ring(Offloads::SUPER_PACKETS)),
+        trial("guest::full_ring_loses_nothing_mtu_sized", || full_ring(Offloads::NONE)),
+        trial("guest::prompt_vm_is_left_alone_in_the_end", prompt),
+    ];
+    let reorder =
+        Faults { reorder: 0.02, reorder_by: Duration::from_millis(5), ..Faults::default() };
+    let faults = [
+        ("loss", Faults { loss: 0.01, data_only: true, ..Faults::default() }),
+        ("reordering", reorder),
+        ("duplication", Faults { duplicate: 0.05, ..Faults::default() }),
+        ("corruption", Faults { corrupt: 0.01, ..Faults::default() }),
+    ];
+    for (name, guest) in faults {
+        for (size, offloads) in
+            [("super_packets", Offloads::SUPER_PACKETS), ("mtu_sized", Offloads::NONE)]
+        {
+            let guest = guest.clone();
+            trials.push(trial(format!("guest::{name}_ends_complete_or_reset_{size}"), move || {
+                lossy(&guest, offloads)
+            }));
+        }
+    }
+    trials
+}
+
+/// The invariant of strict mode: whatever a guest loses, a stream is complete or reset.
+fn lossy(guest: &Faults, offloads: Offloads) -> anyhow::Result<()> {
+    let mut guest = guest.clone();
+    if offloads.tso {
+        // Fewer frames carry the same bytes.
+        guest.loss *= 5.0;
+        guest.corrupt *= 5.0;
+    }
+    let mut harmed = 0;
+    for family in [Family::V4, Family::V6] {
+        let base = Case::default();
+        Case {
+            topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
+            plan: Plan { family, to_vm_bytes: 1_000_000, ..base.plan.clone() },
+            openers: &[Side::Client, Side::Vm, Side::Client, Side::Vm],
+            guest: guest.clone(),
+            ends: Ends::CompleteOrReset,
+            ..base
+        }
+        .run_and(|topology, _, outcomes| {
+            let counted = topology.guest().counters(Direction::LeftToRight);
+            harmed += counted.lost + counted.reordered + counted.duplicated + counted.corrupted;
+            let may_reset = attached::is_wanted() && counted.duplicated == 0;
+            ensure!(
+                may_reset || outcomes.iter().all(|outcome| outcome.is_complete()),
+                "a connection was reset for nothing: {outcomes:?}"
+            );
+            Ok(())
+        })?;
+    }
+    ensure!(harmed > 0, "the fault never happened");
+    Ok(())
+}
+
+fn long_freeze() -> anyhow::Result<()> {
+    let base = Case::default();
+    let case = Case {
+        plan: Plan { to_vm_bytes: 3_000_000, pause_at_bytes: Some(100_000), ..base.plan.clone() },
+        freeze: Freeze::Never,
+        ..base
+    };
+    for opener in [Side::Client, Side::Vm] {
+        let topology = case.build()?;
+        let mut attached = Attached::new(&topology)?;
+        let plan = Plan { opener, ..case.plan.clone() };
+        let stream = Stream::start(&topology, &plan)?;
+        stream.wait_paused()?;
+        topology.guest().set_freeze(Freeze::Now);
+        stream.go_on();
+        std::thread::sleep(Duration::from_secs(3));
+        let while_frozen = attached::is_wanted().then(|| attached.counter("early_acks"));
+        topology.guest().set_freeze(Freeze::Never);
+        let outcome = stream.finish().with_context(|| attached.describe())?;
+        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+        if let Some(early_acks) = while_frozen {
+            ensure!(early_acks? > 0, "nothing acknowledged early\n{}", attached.describe());
+        }
+        attached.detach()?;
+    }
+    Ok(())
+}
+
+/// What the ring refuses must not be acknowledged.
+fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
+    let base = Case::default();
+    Case {
+        topology: TopologyOptions {
+            from_client: offloads,
+            ring_frames: if offloads.tso { 2 } else { 8 },
+            ..base.topology.clone()
+        },
+        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        ..base
+    }
+    .run_and(|topology, _, _| {
+        let link = topology.host.ip("-s link show vst-port")?;
+        let dropped = link
+            .lines()
+            .skip_while(|line| !line.trim_start().starts_with("TX:"))
+            .nth(1)
+            .and_then(|line| line.split_whitespace().nth(3))
+            .and_then(|count| count.parse::<u64>().ok())
+            .context("ip shows no count of dropped frames")?;
+        ensure!(dropped > 0, "the ring was never full\n{link}");
+        Ok(())
+    })
+}
+
+/// A VM that always answers at once gets early acknowledgements in the beginning of a flow only.
+fn prompt() -> anyhow::Result<()> {
+    let base = Case::default();
+    Case { freeze: Freeze::Never, early: Early::Yes, ..base }.run()
+}

@@ -1,0 +1,124 @@
+//! Attaching, detaching, pausing and resuming while streams run.
+
+use anyhow::{Context, ensure};
+use libtest_mimic::Trial;
+use vsnoop_lab::testbed::net::Offloads;
+use vsnoop_lab::testbed::relay::Freeze;
+use vsnoop_lab::testbed::stream::{Plan, Stream};
+use vsnoop_lab::testbed::topology::{PORT, Side, TopologyOptions};
+
+use crate::attached::{self, Attached};
+use crate::case::{Case, SHARING_A_CORE};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("lifecycle::attach_in_mid_stream", attach_in_mid_stream),
+        trial("lifecycle::detach_in_mid_stream", detach_in_mid_stream),
+        trial("lifecycle::attach_and_detach_again_and_again", again_and_again),
+        trial("lifecycle::pause_stops_early_acknowledgements", pause_and_resume),
+        trial("lifecycle::several_streams_at_once", several_streams),
+    ]
+}
+
+fn paused_in_the_middle(case: &Case, opener: Side) -> Plan {
+    Plan { opener, pause_at_bytes: Some(150_000), ..case.plan.clone() }
+}
+
+fn attach_in_mid_stream() -> anyhow::Result<()> {
+    for opener in [Side::Client, Side::Vm] {
+        // MTU-sized segments, for a window whose scale is unknown is small.
+        let base = Case::default();
+        let case = Case {
+            topology: TopologyOptions { from_client: Offloads::NONE, ..base.topology.clone() },
+            ..base
+        };
+        let topology = case.build()?;
+        let stream = Stream::start(&topology, &paused_in_the_middle(&case, opener))?;
+        stream.wait_paused()?;
+        let mut attached = Attached::new(&topology)?;
+        stream.go_on();
+        let outcome = stream.finish().with_context(|| attached.describe())?;
+        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+        if attached::is_wanted() {
+            let flows = attached.counter("flows_mid_flow")?;
+            ensure!(flows > 0, "the running flow was not taken up\n{}", attached.describe());
+        }
+        attached.detach()?;
+    }
+    Ok(())
+}
+
+fn detach_in_mid_stream() -> anyhow::Result<()> {
+    for opener in [Side::Client, Side::Vm] {
+        let case = Case::default();
+        let topology = case.build()?;
+        let mut attached = Attached::new(&topology)?;
+        let stream = Stream::start(&topology, &paused_in_the_middle(&case, opener))?;
+        stream.wait_paused()?;
+        case.verify_early(&attached)?;
+        attached.detach()?;
+        stream.go_on();
+        let outcome = stream.finish()?;
+        ensure!(outcome.is_complete(), "{outcome:?}");
+    }
+    Ok(())
+}
+
+/// Under full traffic, of a VM that shares a core.
+fn again_and_again() -> anyhow::Result<()> {
+    let case = Case::default();
+    let topology = case.build()?;
+    let mut attached = Attached::new(&topology)?;
+    let plan = Plan { to_vm_bytes: 4_000_000, from_vm_bytes: 1_000_000, ..case.plan.clone() };
+    let streams = [Side::Client, Side::Vm]
+        .map(|opener| Stream::start(&topology, &Plan { opener, ..plan.clone() }));
+    for _ in 0..5 {
+        attached.detach()?;
+        attached.attach()?;
+    }
+    for stream in streams {
+        let outcome = stream?.finish().with_context(|| attached.describe())?;
+        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+    }
+    topology.guest().set_freeze(Freeze::Never);
+    attached.detach()
+}
+
+fn pause_and_resume() -> anyhow::Result<()> {
+    let case = Case::default();
+    let topology = case.build()?;
+    let mut attached = Attached::new(&topology)?;
+    attached.run(&["pause", PORT])?;
+    let outcome = Stream::run(&topology, &case.plan).with_context(|| attached.describe())?;
+    ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+    if attached::is_wanted() {
+        let early_acks = attached.counter("early_acks")?;
+        ensure!(early_acks == 0, "{early_acks} early acknowledgements of a paused port");
+    }
+    attached.run(&["resume", PORT])?;
+    let outcome = Stream::run(&topology, &case.plan).with_context(|| attached.describe())?;
+    ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+    case.verify_early(&attached)?;
+    topology.guest().set_freeze(Freeze::Never);
+    attached.detach()
+}
+
+fn several_streams() -> anyhow::Result<()> {
+    let case = Case { freeze: SHARING_A_CORE, ..Case::default() };
+    let topology = case.build()?;
+    let mut attached = Attached::new(&topology)?;
+    let streams: Vec<_> = (0..8)
+        .map(|seed| {
+            let opener = if seed % 2 == 0 { Side::Client } else { Side::Vm };
+            Stream::start(&topology, &Plan { opener, seed, ..case.plan.clone() })
+        })
+        .collect();
+    for stream in streams {
+        let outcome = stream?.finish().with_context(|| attached.describe())?;
+        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+    }
+    case.verify_early(&attached)?;
+    topology.guest().set_freeze(Freeze::Never);
+    attached.detach()
+}

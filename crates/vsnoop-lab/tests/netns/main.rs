@@ -1,0 +1,59 @@
+//! The BPF programs on a real tap, with a relay and a namespace in place of a VM.
+//!
+//! Every test builds its own network, attaches with the `vsnoop` command, sends streams whose every
+//! byte is verified, both ways at once, and detaches; [`case`] does that, the other modules say with
+//! which features and faults. With `VSNOOP_NETNS_DETACHED=1` nothing is attached: the same streams
+//! must then pass as well, or the network itself is at fault.
+//!
+//! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
+
+mod attached;
+mod case;
+mod features;
+mod guest;
+mod lifecycle;
+mod matrix;
+mod network;
+mod probe;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use vsnoop_lab::testbed::net::remove_stale;
+
+/// Of all namespaces of this file.
+const PREFIX: &str = "vst";
+/// Most of a stream's time is spent waiting for a frozen VM.
+const THREADS: usize = 4;
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
+    let mut trials: Vec<Trial> = [
+        matrix::trials(),
+        features::trials(),
+        network::trials(),
+        guest::trials(),
+        lifecycle::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if let Some(reason) = probe::nothing_can_run() {
+        trials = trials
+            .into_iter()
+            .map(|trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true))
+            .collect();
+    } else if let Err(error) =
+        (0..100).try_for_each(|n| remove_stale(&format!("{PREFIX}{n}-")).map(drop))
+    {
+        eprintln!("left-overs of an earlier run stay: {error:#}");
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A test of this name.
+fn trial(
+    name: impl Into<String>,
+    test: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> Trial {
+    Trial::test(name, || test().map_err(|error| Failed::from(format!("{error:#}"))))
+}
