@@ -1,0 +1,33 @@
+# Every target sets up what it needs first (scripts/setup.sh, as root).
+SHELL := /bin/sh
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+LAB := target/release/vsnoop-lab
+
+.PHONY: help setup build demo lab test bench install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+setup: ## packages, toolchain, BPF file system; safe to repeat
+	@sh scripts/setup.sh
+
+build: setup ## the vsnoop command, the lab and the guests' init
+	cargo build --release --locked --workspace
+
+demo: build ## early acknowledgement on three real VMs; results/demo/
+	$(LAB) run demo
+
+lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
+	$(LAB) run $(RUN)
+
+test: setup ## all tests; the last line counts them
+	@sh scripts/test.sh
+
+bench: build ## costs and throughput; results/bench/
+	target/release/vsnoop-bench
+
+install: build ## the command to $(DESTDIR)/usr/local/sbin
+	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop
+
+clean: ## build output, guest image and results
+	rm -rf target build results

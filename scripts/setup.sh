@@ -1,0 +1,74 @@
+#!/bin/sh
+# Makes a Debian-family machine ready to build, test and demonstrate vsnoop.
+#
+# Installs what is missing and says so; run again it finds everything there and
+# installs nothing.  Needs root.  The guest kernel and image are made by
+# vsnoop-lab itself, under build/guest/.
+set -eu
+
+say() { echo "setup: $*"; }
+die() { echo "setup: $*" >&2; exit 3; }
+
+[ "$(id -u)" = 0 ] || die "needs root: packages are installed and the BPF file system is mounted"
+command -v apt-get >/dev/null || die "needs a Debian-family system (apt-get); elsewhere install the packages listed in $0 by hand"
+
+release=$(uname -r)
+major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
+[ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 6 ]; } ||
+	die "kernel $release is too old: vsnoop needs 6.6 or newer (tcx)"
+
+# Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
+# libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd.
+packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
+linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils"
+missing=
+for package in $packages; do
+	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+		missing="$missing $package"
+done
+
+# Rust 1.85 or newer: what is there, else the distribution's.
+PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+rust_is_new_enough() {
+	command -v cargo >/dev/null || return 1
+	version=$(rustc --version 2>/dev/null | cut -d' ' -f2)
+	[ "$(printf '1.85\n%s\n' "$version" | sort -V | head -n 1)" = 1.85 ]
+}
+candidate_is_new_enough() {
+	version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/ *Candidate: *//p' | sed 's/^[0-9]*://')
+	case $version in '' | '(none)') return 1 ;; esac
+	[ "$(printf '1.85\n%s\n' "$version" | sort -V | head -n 1)" = 1.85 ]
+}
+if ! rust_is_new_enough; then
+	apt-get update -qq
+	if candidate_is_new_enough cargo; then
+		missing="$missing cargo rustc"
+	elif candidate_is_new_enough rustc-web; then # Debian 12's newer Rust
+		missing="$missing cargo-web rustc-web"
+	elif [ "$(apt-cache policy rustup | sed -n 's/ *Candidate: *//p')" != '(none)' ]; then
+		missing="$missing rustup"
+	else
+		die "no Rust 1.85 or newer in this distribution; install it with rustup and run again"
+	fi
+fi
+
+if [ -n "$missing" ]; then
+	say "installing packages:$missing"
+	apt-get update -qq
+	# shellcheck disable=SC2086 # a list of words
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+else
+	say "all packages are there"
+fi
+if ! rust_is_new_enough && command -v rustup >/dev/null; then
+	say "installing the stable Rust toolchain with rustup"
+	rustup toolchain install stable --profile minimal
+	rustup default stable
+fi
+rust_is_new_enough || die "Rust 1.85 or newer is still missing; install it with rustup and run again"
+
+if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
+	say "mounting the BPF file system at /sys/fs/bpf"
+	mount -t bpf bpf /sys/fs/bpf
+fi
+say "ready: $(rustc --version), $(clang --version | head -n 1), kernel $release"

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Runs all tests and ends with one line that counts them.
+#
+# Tests that need root, QEMU or a kernel feature say themselves why they cannot
+# run; they are counted as skipped.  Exits 1 when a test failed or did not build.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# The command under test and the guests' init are release builds, as shipped.
+cargo build --release --locked --workspace || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
+
+cargo test --release --locked --workspace --no-fail-fast 2>&1 | tee "$log"
+
+awk '
+	# Both the standard harness and libtest-mimic end so.
+	/^test result:/ {
+		for (i = 1; i < NF; i++) {
+			if ($(i + 1) ~ /^passed/) passed += $i
+			if ($(i + 1) ~ /^failed/) failed += $i
+			if ($(i + 1) ~ /^ignored/) skipped += $i
+		}
+		suites++
+	}
+	# A test program that did not build, or died, has no result line.
+	/^error: could not compile/ { failed++ }
+	/\(signal: / { failed++ }
+	END {
+		if (suites == 0) failed++
+		printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+		exit failed > 0
+	}' "$log"
