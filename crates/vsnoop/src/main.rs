@@ -1,1 +1,3 @@
+mod error;
+mod system;
 fn main() {}

@@ -1,0 +1,119 @@
+//! Kinds of failure and their exit codes (docs/command.md).
+//!
+//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry one
+//! of the types below somewhere in their chain; everything else is a failure at run time.
+
+use std::fmt;
+
+use vsnoop_bpf::Error as BpfError;
+
+/// Exit code of a failure at run time.
+pub const EXIT_RUNTIME: u8 = 1;
+/// Exit code of wrong arguments; clap uses the same.
+pub const EXIT_USAGE: u8 = 2;
+
+/// What is unfit about the host or the port; the number is the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// None of those below.
+    Other = 3,
+    NoPort = 31,
+    NotATap = 32,
+    AlreadyAttached = 33,
+    /// A configured qdisc, or another egress program, stands on the port.
+    Qdisc = 34,
+    Kernel = 35,
+    Privilege = 36,
+    BpfFs = 37,
+    Damaged = 38,
+    NotAttached = 39,
+}
+
+/// The host or the port is not fit; the text names the object and the way out.
+#[derive(Debug)]
+pub struct Environment {
+    what: Unfit,
+    text: String,
+}
+
+/// The arguments cannot be followed.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Environment {}
+impl std::error::Error for Usage {}
+
+pub fn unfit(what: Unfit, text: impl Into<String>) -> anyhow::Error {
+    Environment { what, text: text.into() }.into()
+}
+
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+/// The exit code that an error deserves.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.downcast_ref::<Usage>().is_some() {
+        return EXIT_USAGE;
+    }
+    if let Some(environment) = error.downcast_ref::<Environment>() {
+        return environment.what as u8;
+    }
+    match error.downcast_ref::<BpfError>() {
+        Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached as u8,
+        Some(BpfError::NotAttached(_)) => Unfit::NotAttached as u8,
+        Some(BpfError::NoBpfFs) => Unfit::BpfFs as u8,
+        Some(BpfError::Permission { .. }) => Unfit::Privilege as u8,
+        Some(BpfError::Damaged { .. }) => Unfit::Damaged as u8,
+        Some(BpfError::Load { .. }) => Unfit::Kernel as u8,
+        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => EXIT_RUNTIME,
+    }
+}
+
+/// Names of exit codes, for programs that read `--json`.
+pub fn exit_name(code: u8) -> &'static str {
+    const UNFIT: [(Unfit, &str); 10] = [
+        (Unfit::Other, "environment"),
+        (Unfit::NoPort, "no_such_port"),
+        (Unfit::NotATap, "not_a_tap"),
+        (Unfit::AlreadyAttached, "already_attached"),
+        (Unfit::Qdisc, "qdisc"),
+        (Unfit::Kernel, "kernel"),
+        (Unfit::Privilege, "privilege"),
+        (Unfit::BpfFs, "bpffs"),
+        (Unfit::Damaged, "damaged_state"),
+        (Unfit::NotAttached, "not_attached"),
+    ];
+    let unfit = UNFIT.iter().find(|(what, _)| *what as u8 == code).map(|(_, name)| *name);
+    unfit.unwrap_or(if code == EXIT_USAGE { "usage" } else { "runtime" })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn the_kind_of_an_error_survives_added_context() {
+        let error = Err::<(), _>(unfit(Unfit::NotATap, "port x is a bridge")).context("attach x");
+        assert_eq!(exit_code(&error.unwrap_err()), 32);
+        assert_eq!(exit_code(&usage("no port").context("attach")), EXIT_USAGE);
+        assert_eq!(exit_code(&anyhow::anyhow!("broken")), EXIT_RUNTIME);
+        assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
+        assert_eq!(exit_name(37), "bpffs");
+        assert_eq!(exit_name(1), "runtime");
+    }
+}

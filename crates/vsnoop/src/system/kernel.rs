@@ -1,0 +1,172 @@
+//! What vsnoop needs of the kernel, probed rather than assumed.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::sys::statfs::{FsType, statfs};
+use nix::unistd::geteuid;
+
+use crate::error::{Unfit, unfit};
+
+/// Where the pins live.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
+/// The first kernel with tcx.
+const NEEDED: (u32, u32) = (6, 6);
+
+/// "6.18.5-generic" and whether it is new enough.
+pub fn version() -> Result<(String, bool)> {
+    let release = nix::sys::utsname::uname().context("ask for the kernel's version")?;
+    let release = release.release().to_string_lossy().into_owned();
+    let new_enough = parse_version(&release).is_some_and(|version| version >= NEEDED);
+    Ok((release, new_enough))
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+pub fn has_btf() -> bool {
+    Path::new("/sys/kernel/btf/vmlinux").exists()
+}
+
+/// Is a BPF file system mounted where the pins live?
+pub fn has_bpffs() -> bool {
+    statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
+}
+
+/// 1 or 2 when BPF programs are compiled, 0 when they are interpreted; `None` when it cannot be read.
+pub fn jit() -> Option<u32> {
+    fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok()?.trim().parse().ok()
+}
+
+/// Are run and wait times of threads accounted? The own thread has run, so its time cannot be 0.
+pub fn has_schedstat() -> bool {
+    let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    text.split_whitespace().next().and_then(|run_ns| run_ns.parse::<u64>().ok()).is_some()
+}
+
+/// CAP_SYS_ADMIN, or CAP_BPF with CAP_NET_ADMIN, is what the command needs; root has them.
+pub fn missing_privileges() -> Vec<&'static str> {
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective =
+        effective_capabilities(&status).unwrap_or(if geteuid().is_root() { !0 } else { 0 });
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    let mut missing = Vec::new();
+    if !has(NET_ADMIN) {
+        missing.push("CAP_NET_ADMIN");
+    }
+    if !has(BPF) && !has(SYS_ADMIN) {
+        missing.push("CAP_BPF");
+    }
+    missing
+}
+
+fn effective_capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// Refuses to start what would fail half-way: no privilege, or no place for the pins.
+pub fn require() -> Result<()> {
+    let missing = missing_privileges();
+    if !missing.is_empty() {
+        return Err(unfit(
+            Unfit::Privilege,
+            format!("no privilege: {} is missing; run vsnoop as root", missing.join(" and ")),
+        ));
+    }
+    require_bpffs()
+}
+
+/// Reading attachments needs the place of the pins only.
+pub fn require_bpffs() -> Result<()> {
+    if has_bpffs() {
+        return Ok(());
+    }
+    Err(unfit(
+        Unfit::BpfFs,
+        format!("no BPF file system is mounted at {BPFFS}; mount it: mount -t bpf bpf {BPFFS}"),
+    ))
+}
+
+/// Does this kernel have tcx? Found out by attaching a program that does nothing to the loopback
+/// device of a network namespace made for the purpose, where no packet is.
+pub fn probe_tcx() -> Result<()> {
+    std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .context("make a network namespace to probe in")?;
+        let program = load_empty_program()?;
+        let loopback = nix::net::if_::if_nametoindex("lo").context("find the loopback device")?;
+        // SAFETY: both are plain numbers, the options may be null.
+        let link = unsafe {
+            libbpf_sys::bpf_link_create(
+                program.as_fd().as_raw_fd(),
+                loopback as i32,
+                libbpf_sys::BPF_TCX_EGRESS,
+                std::ptr::null(),
+            )
+        };
+        if link < 0 {
+            return Err(std::io::Error::from_raw_os_error(-link))
+                .context("attach a program to a tcx hook");
+        }
+        // SAFETY: a descriptor that was just returned to us.
+        drop(unsafe { OwnedFd::from_raw_fd(link) });
+        Ok(())
+    })
+    .join()
+    .map_err(|_| anyhow::anyhow!("the probing thread died"))?
+}
+
+/// `r0 = 0; exit`
+fn load_empty_program() -> Result<OwnedFd> {
+    let instructions =
+        [[0xb7u8, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]].as_flattened().to_vec();
+    // SAFETY: the instructions outlive the call and their count is given; name and licence are C
+    // strings; no options.
+    let program = unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            c"vsnoop_probe".as_ptr(),
+            c"GPL".as_ptr(),
+            instructions.as_ptr().cast(),
+            2,
+            std::ptr::null_mut(),
+        )
+    };
+    if program < 0 {
+        return Err(std::io::Error::from_raw_os_error(-program)).context("load a BPF program");
+    }
+    // SAFETY: a descriptor that was just returned to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(program) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_compare_as_numbers() {
+        assert!(parse_version("6.18.5-generic").unwrap() >= NEEDED);
+        assert!(parse_version("6.6.0").unwrap() >= NEEDED);
+        assert!(parse_version("6.1.0-37-cloud-amd64").unwrap() < NEEDED);
+        assert!(parse_version("5.15.0").unwrap() < NEEDED);
+        assert_eq!(parse_version("unknown"), None);
+    }
+
+    #[test]
+    fn effective_capabilities_are_read_from_the_status() {
+        assert_eq!(
+            effective_capabilities("CapPrm:\t00\nCapEff:\t000001ffffffffff\n"),
+            Some(0x1ff_ffff_ffff)
+        );
+        assert_eq!(effective_capabilities("Name:\tx\n"), None);
+    }
+}

@@ -1,0 +1,14 @@
+//! What the command needs to know of the host: network namespaces, devices and their queue
+//! disciplines, the processes behind taps and how long their vCPUs wait for a CPU. Nothing in here
+//! knows of early acknowledgement.
+
+pub mod cgroup;
+pub mod egress;
+pub mod kernel;
+pub mod netdev;
+pub mod netlink;
+pub mod netns;
+pub mod offload;
+pub mod process;
+pub mod qdisc;
+pub mod vcpu;

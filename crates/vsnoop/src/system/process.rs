@@ -1,0 +1,156 @@
+//! Which process holds a tap: the virtual machine monitor, or whatever stands for one.
+//!
+//! `/proc/PID/fdinfo/FD` of a tap's descriptor has a line `iff:\tNAME`. The tap may be in another
+//! network namespace than the process (management software opens it and passes the descriptor on), so
+//! a copy of the descriptor is asked for its device's namespace.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::netns;
+
+nix::ioctl_none!(tungetdevnetns, b'T', 227);
+
+/// A process, told from a later one of the same id by its start time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    /// As in /proc/PID/stat, clock ticks since boot.
+    pub started_ticks: u64,
+    /// The name of its main thread.
+    pub name: String,
+}
+
+impl Process {
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = Stat::read(&format!("/proc/{pid}/stat"))?;
+        Some(Self { pid, started_ticks: stat.started_ticks, name: stat.name })
+    }
+
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_some_and(|now| now.started_ticks == self.started_ticks)
+    }
+}
+
+/// The process that holds the tap `name` of the network namespace with inode `netns`.
+///
+/// `None` when there is none, or when it may not be looked at.
+pub fn holding_tap(name: &str, netns: u64) -> Option<Process> {
+    ids().find(|&pid| holds(pid, name, netns)).and_then(Process::of)
+}
+
+/// All process ids.
+pub fn ids() -> impl Iterator<Item = i32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn holds(pid: i32, name: &str, netns: u64) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    entries.flatten().any(|entry| {
+        let is_tap = fs::read_to_string(entry.path()).is_ok_and(|info| tap_of(&info) == Some(name));
+        let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
+        is_tap && number.and_then(|fd| netns_of_tap(pid, fd)) == Some(netns)
+    })
+}
+
+/// The device that a descriptor's fdinfo names.
+fn tap_of(fdinfo: &str) -> Option<&str> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("iff:\t")).filter(|name| !name.is_empty())
+}
+
+/// The network namespace of a tap's device; if the kernel does not tell, that of the process.
+fn netns_of_tap(pid: i32, fd: i32) -> Option<u64> {
+    asked(pid, fd).or_else(|| netns::inode_of(Path::new(&format!("/proc/{pid}/ns/net"))))
+}
+
+fn asked(pid: i32, fd: i32) -> Option<u64> {
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let tap = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok()?;
+    // SAFETY: TUNGETDEVNETNS takes no argument; on another kind of file it fails.
+    let namespace = unsafe { tungetdevnetns(tap.as_raw_fd()) }.ok()?;
+    // SAFETY: the call returned a new descriptor, which nobody else owns.
+    let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) });
+    Some(namespace.metadata().ok()?.ino())
+}
+
+/// The fields of /proc/.../stat that are used here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub name: String,
+    /// R, S, D, T, ...
+    pub state: char,
+    pub started_ticks: u64,
+    pub realtime_priority: u32,
+    /// SCHED_OTHER, SCHED_FIFO, ... (sched.h)
+    pub policy: i32,
+}
+
+impl Stat {
+    pub fn read(path: &str) -> Option<Self> {
+        Self::parse(&fs::read_to_string(path).ok()?)
+    }
+
+    /// proc_pid_stat(5); the name is in parentheses and may contain anything.
+    fn parse(text: &str) -> Option<Self> {
+        let (head, rest) = text.rsplit_once(')')?;
+        let name = head.split_once('(')?.1.to_owned();
+        // The first of `rest` is field 3.
+        let fields: Vec<_> = rest.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Self {
+            name,
+            state: field(3)?.chars().next()?,
+            started_ticks: field(22)?.parse().ok()?,
+            realtime_priority: field(40)?.parse().ok()?,
+            policy: field(41)?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tap_is_read_from_fdinfo() {
+        let info = "pos:\t0\nflags:\t0104002\nmnt_id:\t24\nino:\t154\niff:\tvnet7\n";
+        assert_eq!(tap_of(info), Some("vnet7"));
+        assert_eq!(tap_of("pos:\t0\niff:\t\n"), None);
+        assert_eq!(tap_of("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let mut fields = vec!["0"; 50];
+        fields[0] = "T";
+        fields[19] = "777";
+        fields[37] = "5";
+        fields[38] = "2";
+        let stat = Stat::parse(&format!("42 (a) b (c) {}", fields.join(" "))).unwrap();
+        assert_eq!(
+            stat,
+            Stat {
+                name: "a) b (c".into(),
+                state: 'T',
+                started_ticks: 777,
+                realtime_priority: 5,
+                policy: 2
+            }
+        );
+    }
+
+    #[test]
+    fn the_own_process_is_alive_and_another_start_time_is_another_process() {
+        let own = Process::of(std::process::id() as i32).unwrap();
+        assert!(own.is_alive());
+        assert!(!Process { started_ticks: own.started_ticks + 1, ..own }.is_alive());
+    }
+}
