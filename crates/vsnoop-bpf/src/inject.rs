@@ -1,7 +1,10 @@
-//! Sends a frame that user space made, through the pinned `inject` program:
-//! BPF_PROG_TEST_RUN gives it to the program, which clones it to the tap, either
-//! to the VM or, as if the VM had sent it, to the sender. The hooks know it by
-//! its mark and let it pass.
+//! Runs a pinned or attached program on a frame that user space made
+//! (BPF_PROG_TEST_RUN).
+//!
+//! The `inject` program clones its frame to the tap, either to the VM or, as if
+//! the VM had sent it, to the sender; the hooks know it by its mark and let it
+//! pass. Running a hook itself shows what it would do with a packet, and what
+//! it costs.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -16,30 +19,53 @@ const IFINDEX: usize = 40;
 const CB0: usize = 48;
 const CONTEXT: usize = 68;
 
-/// The calling thread must be in the tap's network namespace.
-pub(crate) fn inject(pin: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
-    let what = || format!("inject a frame into interface {ifindex}");
-    let program = ProgramHandle::from_pinned_path(pin).map_err(Error::bpf(what()))?;
+/// What a program returned, and the frame as it left it.
+pub(crate) struct Run {
+    pub verdict: i32,
+    pub frame: Vec<u8>,
+}
+
+/// The calling thread must be in the network namespace of `ifindex`.
+pub(crate) fn run(
+    program: &ProgramHandle,
+    ifindex: u32,
+    cb0: u32,
+    frame: &[u8],
+    repeat: u32,
+) -> libbpf_rs::Result<Run> {
     let mut context = [0u8; CONTEXT];
     context[IFINDEX..IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
-    context[CB0..CB0 + 4].copy_from_slice(&u32::from(to_sender).to_ne_bytes());
+    context[CB0..CB0 + 4].copy_from_slice(&cb0.to_ne_bytes());
+    let mut out = vec![0u8; frame.len() + 256];
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
         data_in: frame.as_ptr().cast(),
         data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
         ctx_in: context.as_ptr().cast(),
         ctx_size_in: CONTEXT as u32,
-        repeat: 1,
+        repeat: repeat as i32,
         ..Default::default()
     };
-    // SAFETY: data and context outlive the call, with their true lengths.
+    // SAFETY: both frames and the context outlive the call, with their true
+    // lengths.
     let rc =
         unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
     if rc != 0 {
-        return Err(Error::bpf(what())(libbpf_rs::Error::from_raw_os_error(-rc)));
+        return Err(libbpf_rs::Error::from_raw_os_error(-rc));
     }
-    if opts.retval != 0 {
-        let errno = (opts.retval as i32).unsigned_abs() as i32;
+    out.truncate(opts.data_size_out as usize);
+    Ok(Run { verdict: opts.retval as i32, frame: out })
+}
+
+/// Sends a frame; the calling thread must be in the tap's network namespace.
+pub(crate) fn inject(pin: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
+    let what = || format!("inject a frame into interface {ifindex}");
+    let program = ProgramHandle::from_pinned_path(pin).map_err(Error::bpf(what()))?;
+    let run = run(&program, ifindex, u32::from(to_sender), frame, 1).map_err(Error::bpf(what()))?;
+    if run.verdict != 0 {
+        let errno = run.verdict.saturating_abs();
         return Err(Error::bpf(what())(libbpf_rs::Error::from_raw_os_error(errno)));
     }
     Ok(())

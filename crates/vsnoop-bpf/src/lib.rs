@@ -18,6 +18,6 @@ mod record;
 pub use attach::{AttachSpec, Limits};
 pub use error::{Error, Result};
 pub use pins::{Damaged, Listed, PIN_ROOT};
-pub use port::Port;
+pub use port::{Hook, Port, account_run_time};
 pub use record::{ProgramInfo, Record};
 pub use vsnoop_flow::types;

@@ -1,6 +1,7 @@
 //! One attached tap.
 
 use std::ffi::CStr;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
@@ -14,6 +15,28 @@ use crate::pins::{self, Damaged, Listed};
 use crate::record::{ProgramInfo, Record};
 
 const ZERO: [u8; 4] = [0; 4];
+
+/// One of the two hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// tcx egress of the tap.
+    ToVm = 0,
+    /// tcx ingress of the tap.
+    FromVm = 1,
+}
+
+/// Has the kernel account run time to BPF programs while the value lives.
+pub fn account_run_time() -> Result<OwnedFd> {
+    // SAFETY: takes no pointers; a non-negative result is a descriptor that
+    // nobody else owns.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        let error = libbpf_rs::Error::from_raw_os_error(-fd);
+        return Err(Error::bpf("account run time to BPF programs")(error));
+    }
+    // SAFETY: see above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
 
 /// The pins of one attached tap, open.
 #[derive(Debug)]
@@ -169,6 +192,14 @@ impl Port {
         Ok(flows)
     }
 
+    /// Puts a flow on record, as known from elsewhere; an error when it exists
+    /// or the table is full.
+    pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
+        self.flows
+            .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
+            .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))
+    }
+
     /// How many flows there may be.
     pub fn max_flows(&self) -> u32 {
         self.flows.max_entries()
@@ -217,6 +248,19 @@ impl Port {
     /// sent it. The calling thread must be in the tap's network namespace.
     pub fn inject(&self, frame: &[u8], to_sender: bool) -> Result<()> {
         inject::inject(&self.dir.join("inject"), self.meta()?.ifindex, frame, to_sender)
+    }
+
+    /// Runs a hook on a frame that goes nowhere, `repeat` times: the hook's
+    /// verdict (-1: pass on, 2: drop) and the frame as it left it. The calling
+    /// thread must be in the tap's network namespace.
+    pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
+        let what = || format!("run {hook:?} on a frame");
+        let link = self.dir.join(pins::LINKS[hook as usize]);
+        let id = Link::open(link).and_then(|l| l.info()).map_err(Error::bpf(what()))?.prog_id;
+        let program = ProgramHandle::from_prog_id(id).map_err(Error::bpf(what()))?;
+        let run = inject::run(&program, self.meta()?.ifindex, 0, frame, repeat)
+            .map_err(Error::bpf(what()))?;
+        Ok((run.verdict, run.frame))
     }
 
     /// Are both hooks still on the tap? Not after the tap was deleted.

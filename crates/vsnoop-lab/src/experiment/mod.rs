@@ -1,7 +1,7 @@
 //! The experiments, each a value of [`Experiment`].
 
 mod demo;
-mod environment;
+pub mod environment;
 mod progress;
 
 use std::path::Path;

@@ -1,0 +1,117 @@
+//! The cost of a look-up: the `to_vm` hook passes a segment of one of N known
+//! flows. Segments of flows picked at random run one by one, so that with many
+//! flows neither the record nor its bucket is in the cache.
+
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result};
+use etherparse::PacketBuilder;
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_run};
+use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
+use vsnoop_lab::results::Figure;
+use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+
+use crate::{PREFIX, figure, median, say};
+
+const MANY: u32 = 100_000;
+const ROUNDS: usize = 7;
+const RUNS: u32 = 30_000;
+const TAP: &str = "vsb-lookup";
+
+pub fn measure() -> Result<Vec<Figure>> {
+    let _accounting = account_run_time()?;
+    let netns = Netns::create(&owned_name(PREFIX, "lookup"))?;
+    let _tap = netns.tap(TAP, &TapOptions::default())?;
+    netns.up(TAP)?;
+    netns.run(|| {
+        let ifindex = nix::net::if_::if_nametoindex(TAP).context("index of the tap")?;
+        let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
+        let mut spec = AttachSpec::new(ifindex, TAP, inode);
+        spec.policy.run = port_run::PORT_PAUSED;
+        spec.limits = Limits { max_flows: MANY + MANY / 4, ..Limits::default() };
+        let port = Port::attach(&spec)?;
+        let measured = among(&port, 1).and_then(|one| Ok((one, among(&port, MANY)?)));
+        port.detach()?;
+        let (one, many) = measured?;
+        say(&format!("a pass among 1 flow {one:.0} ns, among {MANY} flows {many:.0} ns"));
+        Ok(vec![
+            figure("lookup_ns_1_flow", one, "ns", "lower"),
+            figure(&format!("lookup_ns_{MANY}_flows"), many, "ns", "lower"),
+        ])
+    })
+}
+
+/// Nanoseconds of a pass, with `flows` flows on record.
+fn among(port: &Port, flows: u32) -> Result<f64> {
+    for n in 0..flows {
+        // The first is there from an earlier call.
+        if n > 0 || port.flows()?.is_empty() {
+            port.insert_flow(&key(n), &record())?;
+        }
+    }
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut per_run = Vec::new();
+    for _ in 0..ROUNDS {
+        let before = cost(port)?;
+        for _ in 0..RUNS {
+            let n = random.u32(0..flows);
+            let (verdict, _) = port.run_hook(Hook::ToVm, &segment(n)?, 1)?;
+            anyhow::ensure!(verdict == -1, "the hook did not pass a segment of a paused port");
+        }
+        let after = cost(port)?;
+        per_run.push((after.1 - before.1) as f64 / (after.0 - before.0) as f64);
+    }
+    Ok(median(per_run))
+}
+
+fn cost(port: &Port) -> Result<(u64, u64)> {
+    let programs = port.programs()?;
+    let to_vm = programs.iter().find(|p| p.name == "to_vm").context("no program to_vm")?;
+    Ok((to_vm.run_count, to_vm.run_time_ns))
+}
+
+/// Flow number `n`: 10.0.0.0/8 to 10.255.0.1, port 80.
+fn addresses(n: u32) -> ([u8; 4], u16) {
+    ([10, (n >> 16) as u8, (n >> 8) as u8, n as u8], 1024 + (n % 50_000) as u16)
+}
+
+const VM: [u8; 4] = [10, 255, 0, 1];
+
+fn key(n: u32) -> flow_key {
+    let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
+    let (addr, port) = addresses(n);
+    flow_key {
+        sender_addr: mapped(addr),
+        vm_addr: mapped(VM),
+        sender_port: port.to_be(),
+        vm_port: 80u16.to_be(),
+        ..Default::default()
+    }
+}
+
+/// A flow that has just begun at sequence number 1000.
+fn record() -> flow {
+    let at = vsnoop_bpf::types::seq { v: 1000 };
+    let edge = vsnoop_bpf::types::seq { v: 1_001_000 };
+    flow {
+        next_seq: at,
+        vm_seq: at,
+        high_seq: at,
+        right_edge: edge,
+        adv_edge: edge,
+        mode: flow_mode::FLOW_ACTIVE as u8,
+        mss: 1448,
+        ..Default::default()
+    }
+}
+
+fn segment(n: u32) -> Result<Vec<u8>> {
+    let (addr, port) = addresses(n);
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(addr, VM, 64)
+        .tcp(port, 80, 1000, 502)
+        .ack(0);
+    let mut frame = Vec::with_capacity(256);
+    builder.write(&mut frame, &[0; 100]).context("building a segment")?;
+    Ok(frame)
+}

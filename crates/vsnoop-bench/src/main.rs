@@ -1,0 +1,92 @@
+//! `make bench`: what vsnoop costs, written to results/bench/results.json.
+//!
+//! - [`throughput`]: one flow through a namespace behind a tap that is never
+//!   descheduled (nothing to gain), attached and detached in turn, as ratios;
+//! - [`packet`]: nanoseconds per packet, by the kernel's own accounting of BPF
+//!   programs, under real traffic;
+//! - [`lookup`]: a passing segment among 1 and among 100,000 flows.
+
+mod lookup;
+mod packet;
+mod throughput;
+
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use vsnoop_lab::experiment::environment;
+use vsnoop_lab::results::{Figure, Results};
+use vsnoop_lab::{interrupt, testbed, workspace};
+
+/// Prefix of the namespaces; left-overs of a crashed run are found by it.
+pub const PREFIX: &str = "vsb-";
+
+fn main() {
+    if let Err(error) = run() {
+        if interrupt::interrupted() {
+            std::process::exit(interrupt::EXIT_STATUS);
+        }
+        eprintln!("vsnoop-bench: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
+    interrupt::install()?;
+    testbed::net::remove_stale(PREFIX).context("clearing up after an earlier run")?;
+    let started = SystemTime::now();
+    let mut figures = vec![figure(
+        "flow_record_bytes",
+        size_of::<vsnoop_bpf::types::flow>() as f64,
+        "bytes",
+        "lower",
+    )];
+    figures.extend(lookup::measure()?);
+    figures.extend(packet::measure()?);
+    figures.extend(throughput::measure()?);
+    let results = Results {
+        experiment: "bench".into(),
+        started: humantime::format_rfc3339_seconds(started).to_string(),
+        environment: environment::describe(),
+        samples: Vec::new(),
+        summary: Vec::new(),
+        figures,
+    };
+    let dir = workspace::root()?.join("results/bench");
+    results.write(&dir)?;
+    println!("{}", table(&results.figures));
+    println!("written: {}", dir.join("results.json").display());
+    Ok(())
+}
+
+fn table(figures: &[Figure]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["figure", "value", "unit", "better"]);
+    for figure in figures {
+        let value = format!("{:.3}", figure.value);
+        table.add_row([&figure.name, &value, &figure.unit, &figure.better]);
+    }
+    table
+}
+
+/// A figure of the results.
+pub fn figure(name: &str, value: f64, unit: &str, better: &str) -> Figure {
+    Figure { name: name.into(), value, unit: unit.into(), better: better.into() }
+}
+
+/// The middle of an odd number of values, the mean of the middle two otherwise.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+/// Progress on standard error, one line for each step.
+pub fn say(text: &str) {
+    eprintln!("bench: {text}");
+}
+

@@ -1,0 +1,100 @@
+//! Nanoseconds per packet under real traffic, by the kernel's own accounting
+//! (run time and run count of each program).
+//!
+//! - passing: a bulk flow in a paused port, where every segment is parsed,
+//!   looked up, decided about and passed;
+//! - early ACKs: a bulk flow of which every segment is acknowledged early, the
+//!   whole time of the hook (with the hand-over to the tap, which happens
+//!   within it) divided by the data, in units of one MTU's payload.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::port_run;
+use vsnoop_bpf::{AttachSpec, Port, account_run_time};
+use vsnoop_lab::interrupt;
+use vsnoop_lab::results::Figure;
+use vsnoop_lab::testbed::bulk::bulk;
+use vsnoop_lab::testbed::net::{Netns, Offloads};
+use vsnoop_lab::testbed::topology::{Family, PORT, Topology, TopologyOptions};
+
+use crate::{PREFIX, figure, median, say};
+
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_millis(1500);
+/// Payload of an Ethernet frame of 1500 bytes with timestamps.
+const MTU_PAYLOAD_BYTES: f64 = 1448.0;
+
+/// What the hooks did in one round.
+struct Round {
+    to_vm_ns: f64,
+    from_vm_ns: f64,
+    early_ns_per_mtu: f64,
+    early_acks: u64,
+}
+
+pub fn measure() -> Result<Vec<Figure>> {
+    let _accounting = account_run_time()?;
+    let (mut pass, mut from_vm) = (Vec::new(), Vec::new());
+    let (mut early_gso, mut early_mtu) = (Vec::new(), Vec::new());
+    for (name, from_client) in [("gso", Offloads::SUPER_PACKETS), ("mtu", Offloads::CHECKSUM)] {
+        let options =
+            TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
+        let topology = Topology::build(&options)?;
+        topology.host.command("tc").args(["qdisc", "add", "dev", PORT, "root", "noqueue"]).status()?;
+        for number in 1..=ROUNDS {
+            interrupt::check()?;
+            let paused = round(&topology, port_run::PORT_PAUSED)?;
+            let active = round(&topology, port_run::PORT_ACTIVE)?;
+            anyhow::ensure!(active.early_acks > 0, "no early ACK in a round that measures them");
+            pass.push(paused.to_vm_ns);
+            from_vm.push(active.from_vm_ns);
+            if name == "gso" { &mut early_gso } else { &mut early_mtu }
+                .push(active.early_ns_per_mtu);
+            say(&format!(
+                "{name} round {number} of {ROUNDS}: pass {:.0} ns, packet of the VM {:.0} ns, \
+                 early ACK {:.0} ns per MTU of data",
+                paused.to_vm_ns, active.from_vm_ns, active.early_ns_per_mtu
+            ));
+        }
+    }
+    Ok(vec![
+        figure("to_vm_pass_ns", median(pass), "ns", "lower"),
+        figure("from_vm_ns", median(from_vm), "ns", "lower"),
+        figure("early_ack_ns_per_mtu", median(early_gso), "ns", "lower"),
+        figure("early_ack_ns_per_mtu_of_mtu_segments", median(early_mtu), "ns", "lower"),
+    ])
+}
+
+fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
+    let port = attach(&topology.host, run)?;
+    let flow = bulk(topology, Family::V4, ROUND);
+    let (programs, stats) = (port.programs()?, port.stats()?);
+    port.detach()?;
+    flow.context("one bulk flow")?;
+    let find = |name: &str| {
+        let found = programs.iter().find(|p| p.name == name);
+        found.with_context(|| format!("no program {name} on {PORT}"))
+    };
+    let (to_vm, from_vm) = (find("to_vm")?, find("from_vm")?);
+    let per_run = |p: &vsnoop_bpf::ProgramInfo| p.run_time_ns as f64 / p.run_count.max(1) as f64;
+    Ok(Round {
+        to_vm_ns: per_run(to_vm),
+        from_vm_ns: per_run(from_vm),
+        early_ns_per_mtu: to_vm.run_time_ns as f64 / (stats.early_bytes as f64 / MTU_PAYLOAD_BYTES),
+        early_acks: stats.early_acks,
+    })
+}
+
+/// Attaches without thinning: every segment is acknowledged.
+fn attach(host: &Netns, run: port_run::Type) -> Result<Port> {
+    host.run(|| {
+        let ifindex = nix::net::if_::if_nametoindex(PORT).context("index of the port")?;
+        let netns = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
+        let mut spec = AttachSpec::new(ifindex, PORT, netns);
+        spec.policy.run = run;
+        spec.policy.thin = 0;
+        Ok(Port::attach(&spec)?)
+    })
+}
