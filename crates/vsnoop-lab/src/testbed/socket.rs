@@ -141,6 +141,8 @@ fn set_md5_key(socket: &Socket, peer: IpAddr) -> Result<()> {
 /// What the kernel says about a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionInfo {
+    /// Neither end can send any more.
+    pub closed: bool,
     pub timestamps: bool,
     pub sack: bool,
     pub window_scale: bool,
@@ -152,6 +154,8 @@ pub struct ConnectionInfo {
     pub delivered_ce: u32,
 }
 
+/// The value of `tcpi_state`, include/net/tcp_states.h.
+const CLOSE: u8 = 7;
 /// Bits of `tcpi_options`, linux/tcp.h.
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
@@ -182,6 +186,7 @@ pub fn info(socket: &Socket) -> Result<ConnectionInfo> {
     }
     let has = |bit: u8| info.tcpi_options & bit != 0;
     Ok(ConnectionInfo {
+        closed: info.tcpi_state == CLOSE,
         timestamps: has(TIMESTAMPS),
         sack: has(SACK),
         window_scale: has(WINDOW_SCALE),

@@ -325,7 +325,7 @@ fn read(
     while offset < bytes {
         let length = (buffer.len() as u64).min(bytes - offset) as usize;
         let received = match (&*socket).read(&mut buffer[..length]) {
-            Ok(0) => bail!("end of file after {offset} of {bytes} bytes"),
+            Ok(0) => return early_end(socket, format!("after {offset} of {bytes} bytes")),
             Ok(received) => received,
             Err(error) => {
                 return ended(error).with_context(|| format!("reading at byte {offset}"));
@@ -349,8 +349,21 @@ fn read(
         Ok(_) => {}
         Err(error) => return ended(error).context("reading the verdict"),
     }
+    if trailer.is_empty() {
+        return early_end(socket, format!("after all {bytes} bytes, without the verdict"));
+    }
     ensure!(trailer == [VERDICT], "after {bytes} bytes came {trailer:?}, not the verdict");
     Ok(Half::Done)
+}
+
+/// A reset is told once per socket, and perhaps the writer heard it: then its reader comes to the end
+/// of file too, but of a connection that is closed, not half-closed by the other end.
+fn early_end(socket: &Socket, place: String) -> Result<Half> {
+    if info(socket)?.closed {
+        Ok(Half::Reset)
+    } else {
+        bail!("end of file {place}");
+    }
 }
 
 /// Tells the end of a connection from an error.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_lab::testbed::stream::{Outcome, Plan, Stream};
 use vsnoop_lab::testbed::topology::{Side, Topology, TopologyOptions};
 
@@ -117,8 +117,9 @@ impl Case {
                 .with_context(|| attached.describe())?;
             ensure!(
                 self.ends == Ends::CompleteOrReset || outcome.is_complete(),
-                "the stream opened by {opener:?} was reset: {outcome:?}\n{}\n{topology:?}",
-                attached.describe()
+                "the stream opened by {opener:?} was reset: {outcome:?}\n{}\n{}",
+                attached.describe(),
+                counters(&topology)
             );
             outcomes.push(outcome);
         }
@@ -142,4 +143,11 @@ impl Case {
         );
         Ok(())
     }
+}
+
+/// What both relays did to frames on their way to the VM.
+fn counters(topology: &Topology) -> String {
+    let network = topology.network().map(|relay| relay.counters(Direction::LeftToRight));
+    let guest = topology.guest().counters(Direction::LeftToRight);
+    format!("network: {network:?}\nguest: {guest:?}")
 }

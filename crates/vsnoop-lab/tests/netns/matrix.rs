@@ -10,6 +10,7 @@ use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
 
 use anyhow::ensure;
 
+use crate::attached;
 use crate::case::{Case, Early};
 use crate::trial;
 
@@ -63,13 +64,20 @@ fn form(
         early: if cut { Early::Any } else { Early::Yes },
         ..base
     };
-    case.run_and(|topology, _, _| {
+    let all_bytes = case.plan.to_vm_bytes * case.openers.len() as u64;
+    case.run_and(|topology, attached, _| {
         let counters = topology.guest().counters(Direction::LeftToRight);
         ensure!(counters.untagged == 0, "frames with other tags: {counters:?}");
         ensure!(
             (counters.super_packets > 0) == (from_client.tso && !cut),
             "super-packets in another case than meant: {counters:?}"
         );
+        if attached::is_wanted() && !cut {
+            // Not only the few small frames of each stream.
+            let early_bytes = attached.counter("early_bytes")?;
+            ensure!(early_bytes > all_bytes / 10, "only {early_bytes} bytes acknowledged early");
+            ensure!(attached.counter("not_exact")? == 0, "a hand-over was thought to be inexact");
+        }
         Ok(())
     })
 }
