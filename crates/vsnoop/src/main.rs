@@ -1,3 +1,49 @@
+//! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/command.md).
+//!
+//! Attachments live in the kernel (pinned links and maps), so that every command is a short-lived
+//! process; only a small helper stays while a port is attached (`helper`). `system` knows the host,
+//! `ports` the attachments, `command` has a module per command, `output` makes tables and JSON.
+
+mod cli;
+mod command;
+mod counters;
+mod drain;
 mod error;
+mod helper;
+mod identity;
+mod lists;
+mod lock;
+mod output;
+mod ports;
+mod release;
 mod system;
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("vsnoop: {error:#}");
+            ExitCode::from(error::exit_code(&error))
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    match &cli.command {
+        Command::Attach(arguments) => command::attach::run(cli, arguments),
+        Command::Detach(arguments) => command::detach::run(cli, arguments),
+        Command::Pause(arguments) => command::pause::pause(cli, arguments),
+        Command::Resume(arguments) => command::pause::resume(cli, arguments),
+        Command::Status(arguments) => command::status::run(cli, arguments),
+        Command::Flows(arguments) => command::flows::run(cli, arguments),
+        Command::Stats(arguments) => command::stats::run(cli, arguments),
+        _ => todo!(),
+    }
+}

@@ -60,6 +60,17 @@ pub fn find(name: &str) -> Result<Option<Device>> {
     }
 }
 
+/// The device with this index, `None` when there is none.
+pub fn find_index(index: u32) -> Result<Option<Device>> {
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    match netlink::ask(RouteNetlinkMessage::GetLink(question), 0) {
+        Ok(answers) => Ok(answers.into_iter().find_map(device)),
+        Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(None),
+        Err(error) => Err(error.context(format!("look for the device with index {index}"))),
+    }
+}
+
 /// All devices of the namespace.
 pub fn list() -> Result<Vec<Device>> {
     let answers = netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
@@ -69,19 +80,20 @@ pub fn list() -> Result<Vec<Device>> {
 
 /// The device, if it is a tap; otherwise an error that says why not and what to use instead.
 pub fn find_tap(name: &str, place: &str) -> Result<Device> {
-    let Some(device) = find(name)? else {
-        return Err(unfit(
-            Unfit::NoPort,
-            format!(
-                "port {name} does not exist in the network namespace {place}; \
-             `ip link` lists the devices, --netns names another namespace"
-            ),
-        ));
-    };
+    let Some(device) = find(name)? else { return Err(does_not_exist(name, place)) };
     if device.tap.is_some() {
         return Ok(device);
     }
     Err(unfit(Unfit::NotATap, format!("port {name} {}", refusal(&device)?)))
+}
+
+/// There is no device of this name in the network namespace that is called `place`.
+pub fn does_not_exist(name: &str, place: &str) -> anyhow::Error {
+    let text = format!(
+        "port {name} does not exist in the network namespace {place}; \
+         `ip link` lists the devices, --netns names another namespace"
+    );
+    unfit(Unfit::NoPort, text)
 }
 
 fn refusal(device: &Device) -> Result<String> {

@@ -1,0 +1,244 @@
+//! The command line. docs/command.md is the reference; `vsnoop help COMMAND` prints what stands here.
+
+use clap::{Args, Parser, Subcommand};
+use ipnet::IpNet;
+
+/// Host-side TCP acceleration for virtual machines that share a CPU.
+///
+/// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run time,
+/// 2 wrong arguments, 3 and 31 to 39 the host or the port is unfit (docs/command.md).
+#[derive(Debug, Parser)]
+#[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
+pub struct Cli {
+    /// Ports are in this network namespace: a name that `ip netns` lists, a path, or a process id.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub netns: Option<String>,
+    /// Print JSON for programs (docs/json.md) instead of tables.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Is this host ready, which VMs would gain and how much.
+    Doctor(Doctor),
+    /// Measure how long VMs take to acknowledge; changes no packet.
+    Observe(Observe),
+    /// Accelerate TCP to the VMs behind these taps.
+    Attach(Attach),
+    /// Stop accelerating: waits until the VM has acknowledged everything, then lets go.
+    Detach(Drain),
+    /// Stop early acknowledgements and wait likewise, but stay attached (before a live migration).
+    Pause(Drain),
+    /// Go on after `pause`.
+    Resume(Ports),
+    /// Which ports are attached, and how they are.
+    Status(Watched),
+    /// The connections on record.
+    Flows(Flows),
+    /// Counters and histograms.
+    Stats(Watched),
+    /// The panic switch: take everything off all ports at once, damaged state included.
+    Off(Off),
+    /// Expires idle flows and resets those whose VM lost data; started by the other commands.
+    #[command(hide = true)]
+    Helper(Helper),
+}
+
+#[derive(Debug, Args)]
+pub struct Ports {
+    #[arg(required = true, value_name = "PORT")]
+    pub ports: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Look at these ports; without any, at all taps of the network namespace.
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// How long to watch the VMs' CPUs.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub measure: f64,
+}
+
+#[derive(Debug, Args)]
+pub struct Observe {
+    #[arg(required = true, value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// Stop after this long; without it, at Ctrl-C.
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Refresh the table this often.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub watch: f64,
+}
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    #[arg(required = true, value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// Cap the window that a VM advertises to this many bytes (suffixes K, M, G); 0: no cap.
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
+    pub buf_size: u32,
+    /// Connections on record per port; those beyond are not accelerated.
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_flows: u32,
+    /// Acknowledge early even while the VM answers promptly by itself.
+    #[arg(long)]
+    pub no_thin: bool,
+    #[command(flatten)]
+    pub lists: Lists,
+}
+
+/// Which connections are accelerated. Once something is allowed, what is not named is denied.
+#[derive(Debug, Args)]
+pub struct Lists {
+    /// Accelerate only connections with these port numbers (of either end).
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub allow_port: Vec<u16>,
+    /// Never accelerate connections with these port numbers.
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub deny_port: Vec<u16>,
+    /// Accelerate only connections with senders in these prefixes; the longest one that fits counts.
+    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
+    pub allow: Vec<IpNet>,
+    /// Never accelerate connections with senders in these prefixes.
+    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
+    pub deny: Vec<IpNet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Drain {
+    #[arg(required = true, value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// Wait at most this long for the VM to acknowledge what vsnoop has acknowledged.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub timeout: f64,
+}
+
+#[derive(Debug, Args)]
+pub struct Watched {
+    /// Only these ports; without any, all.
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// Refresh until Ctrl-C, every second or as often as given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = seconds)]
+    pub watch: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Flows {
+    #[command(flatten)]
+    pub watched: Watched,
+    /// Only connections with this port number (of either end).
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct Off {
+    /// All ports of the host, in every network namespace (there is no other choice).
+    #[arg(long, required = true)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Helper {
+    /// Stay in the foreground and log to stderr.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds".into()),
+    }
+}
+
+/// Bytes with an optional suffix, in powers of 1024.
+fn size(text: &str) -> Result<u32, String> {
+    let wrong = || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
+    // The largest receive window there is (RFC 7323, section 2.3).
+    if bytes > 1 << 30 { Err(wrong()) } else { Ok(bytes as u32) }
+}
+
+/// A prefix, or one address.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "give a prefix such as 10.0.0.0/8 or 2001:db8::/32, or an address".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_suffixes_and_a_bound() {
+        assert_eq!(size("4M"), Ok(4 << 20));
+        assert_eq!(size("64k"), Ok(64 << 10));
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        assert!(size("2G").is_err());
+        assert!(size("4X").is_err());
+        assert!(size("").is_err());
+        assert!(size("-1").is_err());
+    }
+
+    #[test]
+    fn lists_take_several_at_once() {
+        let cli = Cli::try_parse_from([
+            "vsnoop",
+            "attach",
+            "tap0",
+            "--allow-port",
+            "80,443",
+            "--deny-port",
+            "22",
+            "--allow",
+            "10.0.0.0/8",
+            "--deny",
+            "2001:db8::/32,192.0.2.1",
+        ])
+        .unwrap();
+        let Command::Attach(attach) = cli.command else { panic!("not attach") };
+        assert_eq!(attach.lists.allow_port, [80, 443]);
+        assert_eq!(attach.lists.deny_port, [22]);
+        assert_eq!(attach.lists.deny.len(), 2);
+        assert_eq!(attach.lists.deny[1].prefix_len(), 32);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for arguments in [
+            &["vsnoop", "attach"][..],
+            &["vsnoop", "attach", "t", "--allow", "10.0.0.0/33"],
+            &["vsnoop", "attach", "t", "--allow-port", "0"],
+            &["vsnoop", "attach", "t", "--allow-port", "70000"],
+            &["vsnoop", "attach", "t", "--max-flows", "0"],
+            &["vsnoop", "observe", "t", "--for", "-1"],
+            &["vsnoop", "off"],
+        ] {
+            assert!(Cli::try_parse_from(arguments).is_err(), "{arguments:?}");
+        }
+    }
+}

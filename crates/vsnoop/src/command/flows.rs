@@ -1,0 +1,230 @@
+//! `vsnoop flows`: the connections on record.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+use nix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
+
+use crate::cli::{self, Cli};
+use crate::command::stats::NOTHING;
+use crate::identity::Identity;
+use crate::output::{table, units, watch};
+use crate::ports;
+use crate::system::netns;
+
+#[derive(Serialize)]
+struct Document {
+    ports: Vec<PortFlows>,
+}
+
+#[derive(Serialize)]
+struct PortFlows {
+    #[serde(flatten)]
+    identity: Identity,
+    flows: Vec<Flow>,
+}
+
+/// One connection, seen from the sender towards the VM.
+#[derive(Debug, Serialize)]
+struct Flow {
+    sender: SocketAddr,
+    vm: SocketAddr,
+    /// VLAN ids; null when untagged.
+    vlan_outer: Option<u16>,
+    vlan_inner: Option<u16>,
+    mode: &'static str,
+    /// "vm accepted", "vm opened" or "mid-flow".
+    setup: &'static str,
+    flags: Vec<&'static str>,
+    next_seq: u32,
+    vm_seq: u32,
+    high_seq: u32,
+    /// Acknowledged early and not yet by the VM.
+    outstanding_bytes: u64,
+    /// From NEXT_SEQ to the right edge of the VM's window.
+    room_bytes: u64,
+    mss: u16,
+    window_scale: Option<u8>,
+    early_acks: u32,
+    early_bytes: u64,
+    suppressed: u32,
+    rewritten: u32,
+    reacked: u32,
+    /// How often the flow left the mode ACTIVE.
+    offline: u32,
+    /// Outstanding when the flow was reset.
+    retired_bytes: u32,
+    idle_ns: u64,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
+    watch::run(arguments.watched.watch, || {
+        let names = netns::names();
+        let now_ns = monotonic_ns()?;
+        let mut ports = Vec::new();
+        for attached in ports::chosen(&arguments.watched.ports, cli.netns.as_deref())?.ports {
+            let mut flows: Vec<_> = attached
+                .port
+                .flows()?
+                .iter()
+                .map(|(key, flow)| describe(key, flow, now_ns))
+                .collect();
+            if let Some(number) = arguments.port {
+                flows.retain(|flow| flow.sender.port() == number || flow.vm.port() == number);
+            }
+            flows.sort_by_key(|flow| (flow.idle_ns, flow.sender));
+            ports.push(PortFlows { identity: Identity::of(&attached, &names), flows });
+        }
+        let document = Document { ports };
+        if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
+    })?;
+    Ok(0)
+}
+
+/// The clock that the kernel side stamps flows with.
+pub fn monotonic_ns() -> Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
+    let flags = u32::from(flow.flags);
+    Flow {
+        sender: socket(key.sender_addr, key.sender_port),
+        vm: socket(key.vm_addr, key.vm_port),
+        vlan_outer: vlan(key.vlan_outer),
+        vlan_inner: vlan(key.vlan_inner),
+        mode: mode(flow),
+        setup: if flags & types::FLOW_F_MID_FLOW != 0 {
+            "mid-flow"
+        } else if flags & types::FLOW_F_VM_OPENED != 0 {
+            "vm opened"
+        } else {
+            "vm accepted"
+        },
+        flags: flag_names(flags),
+        next_seq: flow.next_seq.v,
+        vm_seq: flow.vm_seq.v,
+        high_seq: flow.high_seq.v,
+        outstanding_bytes: flow.next_seq.diff(flow.vm_seq).max(0) as u64,
+        room_bytes: flow.right_edge.diff(flow.next_seq).max(0) as u64,
+        mss: flow.mss,
+        window_scale: (flags & types::FLOW_F_SCALE_KNOWN != 0).then_some(flow.scale),
+        early_acks: flow.early_acks,
+        early_bytes: flow.early_bytes,
+        suppressed: flow.suppressed,
+        rewritten: flow.rewritten,
+        reacked: flow.reacked,
+        offline: flow.offline,
+        retired_bytes: flow.retired,
+        idle_ns: now_ns.saturating_sub(flow.last_ns),
+    }
+}
+
+/// An address of a key: IPv4 is stored as ::ffff:a.b.c.d; the port is in network byte order.
+pub fn socket(address: [u8; 16], port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(address)).to_canonical(), u16::from_be(port))
+}
+
+fn vlan(tag: u16) -> Option<u16> {
+    (u32::from(tag) & types::VLAN_PRESENT != 0).then_some(tag & 0x0fff)
+}
+
+fn mode(flow: &flow) -> &'static str {
+    if u32::from(flow.flags) & types::FLOW_F_CLOSED != 0
+        && u32::from(flow.mode) != flow_mode::FLOW_RESET
+    {
+        return "closed";
+    }
+    match u32::from(flow.mode) {
+        flow_mode::FLOW_ACTIVE => "active",
+        flow_mode::FLOW_UNEXPECTED_SEQ => "unexpected-seq",
+        flow_mode::FLOW_NO_BUF => "no-buf",
+        flow_mode::FLOW_ASIDE => "aside",
+        flow_mode::FLOW_BYPASS => "bypass",
+        flow_mode::FLOW_RESET => "reset",
+        _ => "unknown",
+    }
+}
+
+fn flag_names(flags: u32) -> Vec<&'static str> {
+    const NAMES: [(u32, &str); 8] = [
+        (types::FLOW_F_TIMESTAMPS, "timestamps"),
+        (types::FLOW_F_SACK, "sack"),
+        (types::FLOW_F_FIN_SENDER, "fin-sender"),
+        (types::FLOW_F_FIN_VM, "fin-vm"),
+        (types::FLOW_F_ECE, "ece"),
+        (types::FLOW_F_DENIED, "denied"),
+        (types::FLOW_F_FOREIGN, "foreign-option"),
+        (types::FLOW_F_CLOSED, "closed"),
+    ];
+    NAMES.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect()
+}
+
+fn text(document: &Document) -> String {
+    if document.ports.is_empty() {
+        return NOTHING.to_owned();
+    }
+    let blocks = document.ports.iter().map(|port| {
+        let name = &port.identity.port;
+        if port.flows.is_empty() {
+            return format!("{name}: no connection on record");
+        }
+        let mut rows = table::new(&["sender", "vm", "mode", ">early", ">on its way", ">idle"]);
+        for flow in &port.flows {
+            rows.add_row([
+                flow.sender.to_string(),
+                flow.vm.to_string(),
+                flow.mode.to_owned(),
+                units::bytes(flow.early_bytes),
+                units::bytes(flow.outstanding_bytes),
+                units::duration(flow.idle_ns),
+            ]);
+        }
+        format!(
+            "{name}: {}\n{}",
+            units::plural(port.flows.len() as u64, "connection"),
+            table::text(&rows)
+        )
+    });
+    blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_bpf::types::seq;
+
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_are_shown_as_ipv4() {
+        let mut address = [0; 16];
+        address[10..].copy_from_slice(&[255, 255, 10, 0, 0, 7]);
+        assert_eq!(socket(address, 443u16.to_be()).to_string(), "10.0.0.7:443");
+        let v6 = "2001:db8::1".parse::<Ipv6Addr>().unwrap().octets();
+        assert_eq!(socket(v6, 80u16.to_be()).to_string(), "[2001:db8::1]:80");
+    }
+
+    #[test]
+    fn outstanding_bytes_survive_the_wrap_and_are_never_negative() {
+        let key = flow_key::default();
+        let mut flow = flow {
+            next_seq: seq::new(100),
+            vm_seq: seq::new(u32::MAX - 99),
+            right_edge: seq::new(50),
+            ..Default::default()
+        };
+        let shown = describe(&key, &flow, 0);
+        assert_eq!((shown.outstanding_bytes, shown.room_bytes), (200, 0));
+        flow.vm_seq = seq::new(150);
+        assert_eq!(describe(&key, &flow, 0).outstanding_bytes, 0);
+    }
+
+    #[test]
+    fn an_untagged_flow_has_no_vlan() {
+        assert_eq!(vlan(0), None);
+        assert_eq!(vlan(0x1000 | 7), Some(7));
+    }
+}

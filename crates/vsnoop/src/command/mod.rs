@@ -1,0 +1,8 @@
+//! One module per command of the command line.
+
+pub mod attach;
+pub mod detach;
+pub mod flows;
+pub mod pause;
+pub mod stats;
+pub mod status;

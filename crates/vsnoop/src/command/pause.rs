@@ -1,0 +1,69 @@
+//! `vsnoop pause` and `vsnoop resume`: around live migration and snapshots.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use vsnoop_bpf::types::port_run;
+
+use crate::cli::{self, Cli};
+use crate::drain::drain;
+use crate::error::{EXIT_RUNTIME, Unfit, exit_name, unfit};
+use crate::helper;
+use crate::output::report::{self, Failure, Outcome};
+use crate::output::watch::Interrupt;
+use crate::ports::{self, Attached, State};
+use crate::system::kernel;
+use crate::system::netns::Netns;
+
+/// Fails (exit code 1) when bytes are still on their way at the end of the wait: whoever is about to
+/// move the VM must know. The port stays paused.
+pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
+    kernel::require()?;
+    let place = Netns::chosen(cli.netns.as_deref())?;
+    let interrupt = Interrupt::catch()?;
+    let timeout = Duration::from_secs_f64(arguments.timeout);
+    report::each(&arguments.ports, cli.json, |name| {
+        let attached = usable(name, &place)?;
+        let left = drain(&attached, timeout, &interrupt)?;
+        let mut outcome = Outcome::done(name, "paused", format!("{name}: paused"));
+        outcome.outstanding_flows = Some(left.flows);
+        outcome.outstanding_bytes = Some(left.bytes);
+        if left.bytes > 0 {
+            let message = format!(
+                "port {name} is paused, but {} are still on their way: the VM has not acknowledged \
+                 them; let it run, then repeat",
+                left.text()
+            );
+            outcome.warning = Some(message.clone());
+            outcome.error =
+                Some(Failure { kind: exit_name(EXIT_RUNTIME), exit_code: EXIT_RUNTIME, message });
+        }
+        Ok(outcome)
+    })
+}
+
+pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
+    kernel::require()?;
+    let place = Netns::chosen(cli.netns.as_deref())?;
+    let code = report::each(&arguments.ports, cli.json, |name| {
+        usable(name, &place)?.port.set_run(port_run::PORT_ACTIVE)?;
+        Ok(Outcome::done(name, "active", format!("{name}: active")))
+    })?;
+    helper::ensure_running();
+    Ok(code)
+}
+
+fn usable(name: &str, place: &Netns) -> Result<Attached> {
+    let attached = ports::find(name, place)?;
+    match attached.state {
+        State::Active | State::Paused => Ok(attached),
+        State::Observing => Err(unfit(
+            Unfit::NotAttached,
+            format!("port {name} is only being observed; `vsnoop attach {name}` after that"),
+        )),
+        State::Gone => Err(unfit(
+            Unfit::NoPort,
+            format!("the tap of port {name} has been deleted; `vsnoop detach {name}` cleans up"),
+        )),
+    }
+}

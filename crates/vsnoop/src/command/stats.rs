@@ -1,0 +1,156 @@
+//! `vsnoop stats`: counters and histograms of each port.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_bpf::types::port_stats;
+
+use crate::cli::{self, Cli};
+use crate::counters::{self, Counters};
+use crate::identity::Identity;
+use crate::output::{bars, histogram::Histogram, table, units, watch};
+use crate::ports;
+use crate::system::netns;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    ports: Vec<PortStats<'a>>,
+}
+
+#[derive(Serialize)]
+struct PortStats<'a> {
+    #[serde(flatten)]
+    identity: Identity,
+    #[serde(flatten)]
+    counters: Counters<'a>,
+    /// Connections, and their bytes, that the helper reset: loss in the guest that no packet revealed.
+    helper_resets: u64,
+    helper_reset_bytes: u64,
+    /// Segments that the tap's ring refused.
+    ring_full: u64,
+}
+
+struct Sample {
+    identity: Identity,
+    stats: port_stats,
+    helper_resets: u64,
+    helper_reset_bytes: u64,
+    ring_full: u64,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
+    let mut before: HashMap<(u64, u32), port_stats> = HashMap::new();
+    let mut before_at = Instant::now();
+    watch::run(arguments.watch, || {
+        let samples = read(cli, arguments)?;
+        if cli.json {
+            return json(&samples);
+        }
+        let seconds = before_at.elapsed().as_secs_f64();
+        before_at = Instant::now();
+        let blocks: Vec<_> = samples
+            .iter()
+            .map(|sample| {
+                let key = (sample.identity.netns, sample.identity.ifindex);
+                let earlier = before.insert(key, sample.stats);
+                block(sample, earlier.filter(|_| arguments.watch.is_some()), seconds)
+            })
+            .collect();
+        Ok(if blocks.is_empty() { NOTHING.to_owned() } else { blocks.join("\n\n") })
+    })?;
+    Ok(0)
+}
+
+/// What the tables show when no port is attached.
+pub const NOTHING: &str = "no port is attached; `vsnoop doctor` shows which VMs would gain";
+
+fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
+    let names = netns::names();
+    ports::chosen(&arguments.ports, cli.netns.as_deref())?
+        .ports
+        .into_iter()
+        .map(|attached| {
+            Ok(Sample {
+                identity: Identity::of(&attached, &names),
+                stats: attached.port.stats()?,
+                helper_resets: attached.meta.helper_resets,
+                helper_reset_bytes: attached.meta.helper_reset_bytes,
+                ring_full: attached.port.state()?.ring_full,
+            })
+        })
+        .collect()
+}
+
+fn json(samples: &[Sample]) -> Result<String> {
+    let ports = samples
+        .iter()
+        .map(|sample| PortStats {
+            identity: sample.identity.clone(),
+            counters: Counters(&sample.stats),
+            helper_resets: sample.helper_resets,
+            helper_reset_bytes: sample.helper_reset_bytes,
+            ring_full: sample.ring_full,
+        })
+        .collect();
+    Ok(serde_json::to_string(&Document { ports })?)
+}
+
+fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
+    let mut text = format!(
+        "{} ({}, network namespace {})\n",
+        sample.identity.port,
+        sample.identity.state,
+        sample.identity.place()
+    );
+    let mut headings = vec!["counter", ">total"];
+    if earlier.is_some() {
+        headings.push(">per second");
+    }
+    headings.push("meaning");
+    let mut rows = table::new(&headings);
+    let earlier_values = earlier.as_ref().map(counters::list);
+    for (i, (name, meaning, value)) in counters::list(&sample.stats).into_iter().enumerate() {
+        let mut row = vec![name.to_owned(), units::count(value)];
+        if let Some(earlier) = &earlier_values {
+            let grown = value.saturating_sub(earlier[i].2);
+            row.push(units::count((grown as f64 / seconds.max(1e-3)) as u64));
+        }
+        row.push(meaning.to_owned());
+        rows.add_row(row);
+    }
+    for (name, value, meaning) in [
+        ("helper_resets", sample.helper_resets, "connections reset by the helper: guest lost data"),
+        ("ring_full", sample.ring_full, "segments that the tap's ring refused"),
+    ] {
+        let mut row = vec![name.to_owned(), units::count(value)];
+        row.extend(earlier.is_some().then(String::new));
+        row.push(meaning.to_owned());
+        rows.add_row(row);
+    }
+    text.push_str(&table::text(&rows));
+    for (title, buckets) in [
+        (
+            "ACK delay of the VM (hand-over of a byte to the VM's own ACK)",
+            &sample.stats.ack_delay_ns,
+        ),
+        ("masked from the sender (early ACK of a byte to the VM's own)", &sample.stats.masked_ns),
+    ] {
+        text.push_str(&format!("\n\n{title}{}\n", percentiles(&Histogram::new(buckets))));
+        text.push_str(&bars::lines(buckets).join("\n"));
+    }
+    text
+}
+
+fn percentiles(histogram: &Histogram) -> String {
+    match (histogram.p50, histogram.p90, histogram.p99) {
+        (Some(p50), Some(p90), Some(p99)) => format!(
+            "\np50 {}, p90 {}, p99 {}",
+            units::duration(p50),
+            units::duration(p90),
+            units::duration(p99)
+        ),
+        _ => String::new(),
+    }
+}

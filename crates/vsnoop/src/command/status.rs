@@ -1,0 +1,166 @@
+//! `vsnoop status`: which ports are attached, and how they are.
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cli::{self, Cli};
+use crate::command::stats::NOTHING;
+use crate::helper;
+use crate::identity::Identity;
+use crate::output::{table, units, watch};
+use crate::ports::{self, Attached, Inventory, State};
+use crate::system::{netns, process};
+
+#[derive(Serialize)]
+struct Document {
+    ports: Vec<PortStatus>,
+    damaged: Vec<DamagedStatus>,
+    helper: HelperStatus,
+}
+
+#[derive(Serialize)]
+struct PortStatus {
+    #[serde(flatten)]
+    identity: Identity,
+    /// Seconds since the epoch.
+    attached_at: u64,
+    /// Connections on record, and how many there may be.
+    flows: u64,
+    max_flows: u32,
+    /// Acknowledged early and not yet by the VM.
+    outstanding_flows: u64,
+    outstanding_bytes: u64,
+    early_acks: u64,
+    early_bytes: u64,
+    guest_loss: u64,
+    helper_resets: u64,
+    helper_reset_bytes: u64,
+    /// The default qdisc that noqueue stands in for; null when none was replaced.
+    qdisc_replaced: Option<String>,
+    /// 0: no cap.
+    buf_size_bytes: u32,
+    thin: bool,
+    lists: bool,
+    ring_frames: u32,
+    queues: u32,
+    process: Option<ProcessStatus>,
+}
+
+#[derive(Serialize)]
+struct ProcessStatus {
+    pid: i32,
+    name: String,
+}
+
+#[derive(Serialize)]
+struct DamagedStatus {
+    path: String,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct HelperStatus {
+    running: bool,
+    pid: Option<i32>,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
+    helper::restart_if_needed();
+    watch::run(arguments.watch, || {
+        let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
+        if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
+    })?;
+    Ok(0)
+}
+
+fn read(inventory: Inventory) -> Result<Document> {
+    let names = netns::names();
+    let ports = inventory
+        .ports
+        .iter()
+        .map(|attached| port_status(attached, Identity::of(attached, &names)))
+        .collect::<Result<_>>()?;
+    let damaged = inventory
+        .damaged
+        .into_iter()
+        .map(|damaged| DamagedStatus {
+            path: damaged.path.display().to_string(),
+            reason: damaged.reason,
+        })
+        .collect();
+    let pid = helper::running_pid();
+    Ok(Document { ports, damaged, helper: HelperStatus { running: pid.is_some(), pid } })
+}
+
+fn port_status(attached: &Attached, identity: Identity) -> Result<PortStatus> {
+    let (port, meta) = (&attached.port, &attached.meta);
+    let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
+    let stats = port.stats()?;
+    let policy = port.policy()?;
+    let process = (attached.state != State::Gone)
+        .then(|| process::holding_tap(&attached.name, meta.netns))
+        .flatten()
+        .map(|process| ProcessStatus { pid: process.pid, name: process.name });
+    Ok(PortStatus {
+        identity,
+        attached_at: meta.attached_at,
+        flows: port.flows()?.len() as u64,
+        max_flows: port.max_flows(),
+        outstanding_flows,
+        outstanding_bytes,
+        early_acks: stats.early_acks,
+        early_bytes: stats.early_bytes,
+        guest_loss: stats.guest_loss,
+        helper_resets: meta.helper_resets,
+        helper_reset_bytes: meta.helper_reset_bytes,
+        qdisc_replaced: port.qdisc_replaced()?,
+        buf_size_bytes: policy.buf_size,
+        thin: policy.thin != 0,
+        lists: policy.lists != 0,
+        ring_frames: meta.tx_queue_len,
+        queues: meta.tx_queues,
+        process,
+    })
+}
+
+fn text(document: &Document) -> String {
+    let mut parts = Vec::new();
+    if document.ports.is_empty() {
+        parts.push(NOTHING.to_owned());
+    } else {
+        let mut rows = table::new(&[
+            "port",
+            "netns",
+            "state",
+            "vm",
+            ">flows",
+            ">early",
+            ">on its way",
+            ">resets",
+        ]);
+        for port in &document.ports {
+            let vm = port.process.as_ref();
+            rows.add_row([
+                port.identity.port.clone(),
+                port.identity.place().to_owned(),
+                port.identity.state.to_owned(),
+                vm.map_or("-".into(), |process| format!("{} {}", process.pid, process.name)),
+                units::count(port.flows),
+                units::bytes(port.early_bytes),
+                units::bytes(port.outstanding_bytes),
+                units::count(port.guest_loss + port.helper_resets),
+            ]);
+        }
+        parts.push(table::text(&rows));
+        if !document.helper.running {
+            parts.push("the helper is not running: idle connections do not expire".into());
+        }
+    }
+    for damaged in &document.damaged {
+        parts.push(format!(
+            "damaged: {} ({}); `vsnoop off --all` removes it",
+            damaged.path, damaged.reason
+        ));
+    }
+    parts.join("\n")
+}

@@ -1,0 +1,79 @@
+//! The counters of a port under the names of `struct port_stats`, with a word on each for people.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use vsnoop_bpf::types::port_stats;
+
+use crate::output::histogram::Histogram;
+
+macro_rules! counters {
+    ($($name:ident: $meaning:literal,)*) => {
+        /// (name, meaning, value) in the order of the struct.
+        pub fn list(stats: &port_stats) -> Vec<(&'static str, &'static str, u64)> {
+            vec![$((stringify!($name), $meaning, stats.$name)),*]
+        }
+    };
+}
+
+counters! {
+    to_vm_packets: "packets to the VM",
+    to_vm_bytes: "their bytes",
+    from_vm_packets: "packets of the VM",
+    from_vm_bytes: "their bytes",
+    early_acks: "early acknowledgements",
+    early_bytes: "bytes acknowledged early",
+    reacked: "retransmissions answered by the host",
+    suppressed: "ACKs of the VM that were superfluous",
+    rewritten: "packets of the VM whose ACK was raised",
+    window_capped: "windows capped to the buffer size",
+    flows_created: "connections put on record",
+    flows_mid_flow: "... without their handshake",
+    flows_closed: "connections that ended",
+    flows_refused: "connections that the table had no room for",
+    offline_unexpected_seq: "offline: a hole, FIN or URG",
+    offline_no_buf: "offline: the tap's ring was full",
+    offline_ce: "offline: congestion experienced",
+    aside: "segments left to a prompt VM",
+    bypassed: "connections that are never accelerated",
+    bad_checksum: "segments with a wrong checksum",
+    not_exact: "hand-overs that were not exact (qdisc, splitting)",
+    guest_loss: "connections reset: the guest lost data",
+    resets_sent: "RST segments sent",
+    malformed: "packets that could not be parsed",
+}
+
+/// All of `struct port_stats` for `--json`: counters as numbers, histograms with their percentiles.
+pub struct Counters<'a>(pub &'a port_stats);
+
+impl Serialize for Counters<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, _, value) in list(self.0) {
+            map.serialize_entry(name, &value)?;
+        }
+        map.serialize_entry("masked_ns", &Histogram::new(&self.0.masked_ns))?;
+        map.serialize_entry("ack_delay_ns", &Histogram::new(&self.0.ack_delay_ns))?;
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_counter_of_the_struct_is_missing() {
+        let histograms = 2 * vsnoop_bpf::types::HISTOGRAM_BUCKETS as usize;
+        assert_eq!(list(&port_stats::default()).len() + histograms, size_of::<port_stats>() / 8);
+    }
+
+    #[test]
+    fn json_has_counters_and_histograms_by_name() {
+        let mut stats = port_stats { early_acks: 7, ..Default::default() };
+        stats.masked_ns[20] = 3;
+        let json = serde_json::to_value(Counters(&stats)).unwrap();
+        assert_eq!(json["early_acks"], 7);
+        assert_eq!(json["masked_ns"]["count"], 3);
+        assert_eq!(json["masked_ns"]["buckets"][20], 3);
+        assert!(json["ack_delay_ns"]["p50"].is_null());
+    }
+}

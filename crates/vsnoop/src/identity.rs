@@ -1,0 +1,38 @@
+//! How a port is named in tables and in JSON.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::ports::Attached;
+
+/// The first fields of every JSON object about an attached port.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identity {
+    pub port: String,
+    pub ifindex: u32,
+    /// Inode of the network namespace.
+    pub netns: u64,
+    /// What `--netns` takes to get there; null in the command's own, or when nothing leads there.
+    pub netns_name: Option<String>,
+    /// "active", "paused", "observing" or "gone".
+    pub state: &'static str,
+}
+
+impl Identity {
+    /// `names` as made by [`crate::system::netns::names`].
+    pub fn of(attached: &Attached, names: &HashMap<u64, String>) -> Self {
+        Self {
+            port: attached.name.clone(),
+            ifindex: attached.meta.ifindex,
+            netns: attached.meta.netns,
+            netns_name: names.get(&attached.meta.netns).filter(|name| !name.is_empty()).cloned(),
+            state: attached.state.text(),
+        }
+    }
+
+    /// The namespace for a table: "-" is the command's own.
+    pub fn place(&self) -> &str {
+        self.netns_name.as_deref().unwrap_or("-")
+    }
+}

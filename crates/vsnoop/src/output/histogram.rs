@@ -1,0 +1,79 @@
+//! Log2 histograms of the kernel side: bucket b counts values from 2^b up to 2^(b+1) ns.
+
+use serde::Serialize;
+
+/// A histogram with its percentiles; what `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Histogram {
+    pub count: u64,
+    /// Nanoseconds, interpolated inside the bucket; null without any value.
+    pub p50: Option<u64>,
+    pub p90: Option<u64>,
+    pub p99: Option<u64>,
+    /// Index b: how many values of 2^b up to 2^(b+1) ns.
+    pub buckets: Vec<u64>,
+}
+
+impl Histogram {
+    pub fn new(buckets: &[u64]) -> Self {
+        Self {
+            count: buckets.iter().sum(),
+            p50: percentile(buckets, 0.5),
+            p90: percentile(buckets, 0.9),
+            p99: percentile(buckets, 0.99),
+            buckets: buckets.to_vec(),
+        }
+    }
+}
+
+/// The value below which `share` of all values lie, as if each bucket were evenly filled.
+fn percentile(buckets: &[u64], share: f64) -> Option<u64> {
+    let total: u64 = buckets.iter().sum();
+    if total == 0 {
+        return None;
+    }
+    let wanted = share * total as f64;
+    let mut below = 0.0;
+    for (exponent, &inside) in buckets.iter().enumerate() {
+        let upto = below + inside as f64;
+        if inside > 0 && upto >= wanted {
+            let low = (1u64 << exponent) as f64;
+            return Some((low + low * (wanted - below) / inside as f64) as u64);
+        }
+        below = upto;
+    }
+    None
+}
+
+/// `now` without what `before` had counted already.
+pub fn since(now: &[u64], before: &[u64]) -> Vec<u64> {
+    now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_lie_in_their_bucket() {
+        let mut buckets = [0; 40];
+        buckets[10] = 50;
+        buckets[20] = 50;
+        let histogram = Histogram::new(&buckets);
+        assert_eq!(histogram.count, 100);
+        assert_eq!(histogram.p50, Some(2048));
+        let p90 = histogram.p90.unwrap();
+        assert!((1 << 20..1 << 21).contains(&p90), "{p90}");
+        assert!(histogram.p99.unwrap() > p90);
+    }
+
+    #[test]
+    fn an_empty_histogram_has_no_percentiles() {
+        assert_eq!(Histogram::new(&[0; 40]).p50, None);
+    }
+
+    #[test]
+    fn only_what_was_counted_since_remains() {
+        assert_eq!(since(&[5, 7], &[2, 7]), [3, 0]);
+    }
+}

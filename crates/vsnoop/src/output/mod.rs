@@ -1,0 +1,8 @@
+//! What people and programs get to see: tables, histograms, units, JSON, and refreshing.
+
+pub mod bars;
+pub mod histogram;
+pub mod report;
+pub mod table;
+pub mod units;
+pub mod watch;

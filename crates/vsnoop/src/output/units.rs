@@ -1,0 +1,86 @@
+//! Numbers for people: three significant digits and a unit.
+
+/// 1.23 ms, 45.6 us, 789 ns, 12.3 s
+pub fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} us", three_digits(ns as f64 / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} ms", three_digits(ns as f64 / 1e6)),
+        _ if ns < 120_000_000_000 => format!("{} s", three_digits(ns as f64 / 1e9)),
+        _ if ns < 7_200_000_000_000 => format!("{} min", ns / 60_000_000_000),
+        _ => format!("{} h", ns / 3_600_000_000_000),
+    }
+}
+
+/// 12.3 kB, 4.56 GB: powers of 1000, as links are counted.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{} {}", three_digits(value), UNITS[unit])
+    }
+}
+
+/// 1,234,567
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// 31 %
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+pub fn plural(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{} {one}s", count(number)) }
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_bytes_change_their_unit_in_time() {
+        assert_eq!(duration(999), "999 ns");
+        assert_eq!(duration(1_234), "1.23 us");
+        assert_eq!(duration(45_600_000), "45.6 ms");
+        assert_eq!(duration(12_300_000_000), "12.3 s");
+        assert_eq!(duration(180_000_000_000), "3 min");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1000), "1.00 kB");
+        assert_eq!(bytes(999_999), "1.00 MB");
+        assert_eq!(bytes(123_456_789_000), "123 GB");
+    }
+
+    #[test]
+    fn counts_have_separators() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(123), "123");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(plural(1, "flow"), "1 flow");
+        assert_eq!(plural(2000, "flow"), "2,000 flows");
+    }
+}

@@ -1,0 +1,158 @@
+//! The attached ports of the host: finding them by name, and by whom they are held.
+//!
+//! An attachment is known by the network namespace's inode and the interface's index; its name is what
+//! the tap was called when it was attached. A port whose tap has been deleted is "gone": its pins are
+//! all that is left, and every command that changes something sweeps them away first.
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::{port_meta, port_run};
+use vsnoop_bpf::{Damaged, Listed, Port};
+
+use crate::error::{Unfit, unfit};
+use crate::system::netns::{self, Netns};
+use crate::system::{kernel, netdev};
+
+/// One attachment, read once.
+pub struct Attached {
+    pub port: Port,
+    pub meta: port_meta,
+    pub name: String,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Observing,
+    Active,
+    Paused,
+    /// The tap does not exist any more.
+    Gone,
+}
+
+impl State {
+    pub fn text(self) -> &'static str {
+        match self {
+            State::Observing => "observing",
+            State::Active => "active",
+            State::Paused => "paused",
+            State::Gone => "gone",
+        }
+    }
+}
+
+/// Everything under the directory of the pins.
+#[derive(Default)]
+pub struct Inventory {
+    pub ports: Vec<Attached>,
+    pub damaged: Vec<Damaged>,
+}
+
+impl Attached {
+    pub fn of(port: Port) -> Result<Self> {
+        let meta = port.meta()?;
+        let state = if !port.links_alive() {
+            State::Gone
+        } else {
+            match port.policy()?.run {
+                port_run::PORT_OBSERVE => State::Observing,
+                port_run::PORT_ACTIVE => State::Active,
+                _ => State::Paused,
+            }
+        };
+        Ok(Self { name: port.ifname()?, meta, state, port })
+    }
+
+    /// The network namespace of the tap, if anything on the host still refers to it.
+    pub fn netns(&self) -> Option<Netns> {
+        Netns::find(self.meta.netns)
+    }
+
+    /// For messages, for example "vnet0".
+    pub fn label(&self) -> &str {
+        &self.name
+    }
+}
+
+/// All attachments of the host, damaged ones apart.
+pub fn inventory() -> Result<Inventory> {
+    kernel::require()?;
+    let mut inventory = Inventory::default();
+    for listed in Port::list()? {
+        match listed {
+            Listed::Port(port) => inventory.ports.push(Attached::of(*port)?),
+            Listed::Damaged(damaged) => inventory.damaged.push(damaged),
+        }
+    }
+    Ok(inventory)
+}
+
+/// The attachments that the arguments choose: of the named ports in the namespace of `--netns` (or the
+/// caller's own); without names all of that namespace, or of the whole host without `--netns`.
+pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
+    if !names.is_empty() {
+        let place = Netns::chosen(netns)?;
+        let ports = names.iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
+        return Ok(Inventory { ports, damaged: Vec::new() });
+    }
+    let mut inventory = inventory()?;
+    if let Some(name) = netns {
+        let inode = Netns::open(name)?.inode;
+        inventory.ports.retain(|port| port.meta.netns == inode);
+        inventory.damaged.clear();
+    }
+    Ok(inventory)
+}
+
+/// The attachment of port `name` in `place`.
+pub fn find(name: &str, place: &Netns) -> Result<Attached> {
+    kernel::require()?;
+    let device = place.run(|| netdev::find(name))?;
+    if let Some(device) = &device {
+        match Port::open(place.inode, device.index) {
+            Ok(port) => return Attached::of(port),
+            Err(vsnoop_bpf::Error::NotAttached(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // A tap that was renamed is found by its index above; one that was deleted only by its old name.
+    let (here, elsewhere): (Vec<_>, Vec<_>) = inventory()?
+        .ports
+        .into_iter()
+        .filter(|port| port.name == name)
+        .partition(|port| port.meta.netns == place.inode);
+    if let Some(port) = here.into_iter().next() {
+        return Ok(port);
+    }
+    if let Some(port) = elsewhere.first() {
+        let names = netns::names();
+        let other = match names.get(&port.meta.netns).map(String::as_str) {
+            Some("") => "the one of this command: leave --netns out".to_owned(),
+            Some(name) => format!("{name}: add --netns {name}"),
+            None => format!("the one with inode {}", port.meta.netns),
+        };
+        return Err(unfit(
+            Unfit::NotAttached,
+            format!(
+                "port {name} is not attached in the network namespace {}, but one of that name is in {other}",
+                place.label()
+            ),
+        ));
+    }
+    if device.is_none() {
+        return Err(netdev::does_not_exist(name, place.label()));
+    }
+    Err(vsnoop_bpf::Error::NotAttached(name.to_owned()).into())
+}
+
+/// Takes away what is left of ports whose tap has been deleted; their names.
+pub fn sweep_gone() -> Result<Vec<String>> {
+    let mut swept = Vec::new();
+    for attached in inventory()?.ports {
+        if attached.state == State::Gone {
+            let name = attached.name.clone();
+            attached.port.detach().with_context(|| format!("clean up after port {name}"))?;
+            swept.push(name);
+        }
+    }
+    Ok(swept)
+}
