@@ -9,7 +9,9 @@
 //! machine's own devices; vsnoop reaches the taps with `--netns`. Dropping the stage detaches the
 //! ports, ends the machines and deletes the namespaces.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,6 +22,7 @@ use crate::guest::Image;
 use crate::session::{PREFIX, Session};
 use crate::testbed::net::{Netns, TapOptions, owned_name};
 use crate::vm::{Accelerator, Network, Vm};
+use crate::vsnoop::Vsnoop;
 
 const BRIDGE: &str = "vslab-br";
 const UPLINK: &str = "vslab-up";
@@ -39,15 +42,19 @@ pub struct Stage {
     client: Netns,
     host: Netns,
     taps: Vec<String>,
+    vsnoop: Option<Vsnoop>,
+    attached: Mutex<BTreeSet<usize>>,
 }
 
 impl Stage {
-    /// Boots `count` machines and waits for all of them.
+    /// Boots `count` machines and waits for all of them; `vsnoop`, if it is given, will attach to
+    /// their taps.
     pub fn build(
         session: &mut Session,
         image: &Image,
         accelerator: Accelerator,
         count: usize,
+        vsnoop: Option<&Vsnoop>,
     ) -> Result<Self> {
         let host = Netns::create(&owned_name(PREFIX, "host"))?;
         let client = Netns::create(&owned_name(PREFIX, "client"))?;
@@ -58,7 +65,9 @@ impl Stage {
         client.up(CLIENT_DEVICE)?;
         // What one connection learns must not change the next.
         client.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-        let mut stage = Self { vms: Vec::new(), client, host, taps: Vec::new() };
+        let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
+        let (vms, taps, attached) = (Vec::new(), Vec::new(), Mutex::default());
+        let mut stage = Self { vms, client, host, taps, vsnoop, attached };
         for index in 0..count {
             stage.start_vm(session, image, accelerator, index)?;
         }
@@ -114,6 +123,28 @@ impl Stage {
         Ok(())
     }
 
+    /// Attaches vsnoop to a machine's tap.
+    pub fn attach(&self, index: usize) -> Result<()> {
+        // Noted first: an attachment that failed half-way is detached as well.
+        self.attached().insert(index);
+        self.vsnoop()?.attach(self.tap(index))
+    }
+
+    pub fn detach(&self, index: usize) -> Result<()> {
+        self.vsnoop()?.detach(self.tap(index))?;
+        self.attached().remove(&index);
+        Ok(())
+    }
+
+    /// The command, for the namespace of the taps.
+    pub fn vsnoop(&self) -> Result<&Vsnoop> {
+        self.vsnoop.as_ref().context("this stage was built without vsnoop")
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn client(&self) -> &Netns {
         &self.client
     }
@@ -150,6 +181,17 @@ impl Stage {
                 .with_context(|| format!("ip shows no counter {name} of {tap}"))
         };
         Ok(TapCounts { to_vm_bytes: count("bytes")?, drops: count("dropped")? })
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for index in std::mem::take(&mut *self.attached()) {
+            if let Err(error) = self.vsnoop().and_then(|vsnoop| vsnoop.detach(self.tap(index))) {
+                // Not an error of the run: the port may be half attached, or gone.
+                tracing::info!("not detached: {error:#}");
+            }
+        }
     }
 }
 

@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Bench {
     // Before the session, which expects that its machines are gone.
     stage: Stage,
-    vsnoop: Option<Vsnoop>,
+    attached: bool,
     _session: Session,
 }
 
@@ -59,56 +59,56 @@ const TESTS: [(&str, Test); 8] = [
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    if arguments.list {
-        return libtest_mimic::run(&arguments, trials(None)).exit_code();
+    let shown = if arguments.list { Some("only listed".to_owned()) } else { obstacle() };
+    if let Some(reason) = shown {
+        eprintln!("VM tests: {reason}");
+        return libtest_mimic::run(&arguments, trials(&Err(reason), true)).exit_code();
     }
     // On this thread, which outlives the machines: they die with the thread that started them.
-    match prepare() {
-        Ok(bench) => {
-            let bench = Arc::new(bench);
-            let conclusion = libtest_mimic::run(&arguments, trials(Some(&bench)));
-            drop(bench);
-            conclusion.exit_code()
-        }
-        Err(error) => {
-            eprintln!("VM tests cannot run here: {error:#}");
-            libtest_mimic::run(&arguments, trials(None)).exit_code()
-        }
-    }
+    let bench = prepare().map(Arc::new).map_err(|error| format!("no machines: {error:#}"));
+    let conclusion = libtest_mimic::run(&arguments, trials(&bench, false));
+    drop(bench);
+    conclusion.exit_code()
 }
 
-fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
-    TESTS
-        .iter()
-        .map(|&(name, test)| {
-            let own = bench.cloned();
-            let run = move || match own {
-                Some(bench) => test(&bench).map_err(|error| Failed::from(format!("{error:#}"))),
-                None => Err("the VM tests cannot run here".into()),
-            };
-            Trial::test(name, run).with_kind("vm").with_ignored_flag(bench.is_none())
-        })
-        .collect()
+fn trials(bench: &Result<Arc<Bench>, String>, ignored: bool) -> Vec<Trial> {
+    let trial = |&(name, test): &(&str, Test)| {
+        let bench = bench.clone();
+        let run = move || match bench {
+            Ok(bench) => test(&bench).map_err(|error| Failed::from(format!("{error:#}"))),
+            Err(reason) => Err(reason.into()),
+        };
+        Trial::test(name, run).with_kind("vm").with_ignored_flag(ignored)
+    };
+    TESTS.iter().map(trial).collect()
+}
+
+/// Why this machine cannot run VM tests at all; anything else that goes wrong is a failure.
+fn obstacle() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("they need root".into());
+    }
+    if let Err(error) = vm::require_two_cores() {
+        return Some(format!("{error:#}"));
+    }
+    vm::require_qemu().err().map(|error| format!("{error:#}"))
 }
 
 fn prepare() -> Result<Bench> {
-    ensure!(nix::unistd::geteuid().is_root(), "they need root");
-    vm::require_two_cores()?;
     let detached = std::env::var_os("VSNOOP_VM_TESTS").is_some_and(|value| value == "detached");
     let vsnoop = if detached { None } else { Some(Vsnoop::find()?) };
     interrupt::install()?;
     let image = guest::prepare(guest::Options { firewall: true })?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
-    let stage = Stage::build(&mut session, &image, accelerator, 2)?;
+    let stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
     vm::pin_self()?;
     stage.load(&mut session, 0.0, 100)?;
-    let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(stage.host().name()));
-    if let Some(vsnoop) = &vsnoop {
-        vsnoop.attach(stage.tap(VICTIM))?;
-        vsnoop.attach(stage.tap(NEIGHBOUR))?;
+    if !detached {
+        stage.attach(VICTIM)?;
+        stage.attach(NEIGHBOUR)?;
     }
-    Ok(Bench { stage, vsnoop, _session: session })
+    Ok(Bench { stage, attached: !detached, _session: session })
 }
 
 impl Bench {
@@ -142,9 +142,20 @@ impl Bench {
     }
 
     fn early_acks(&self, machine: usize) -> Result<u64> {
-        let Some(vsnoop) = &self.vsnoop else { return Ok(0) };
-        let stats = vsnoop.stats(self.stage.tap(machine))?;
+        if !self.attached {
+            return Ok(0);
+        }
+        let stats = self.stage.vsnoop()?.stats(self.stage.tap(machine))?;
         find_count(&stats, "early_acks").with_context(|| format!("no early_acks in {stats}"))
+    }
+
+    /// An error with the port's counters unless it has acknowledged early since it had `before`.
+    fn ensure_early_acks(&self, before: u64, when: &str) -> Result<()> {
+        if self.attached && self.early_acks(VICTIM)? <= before {
+            let stats = self.stage.vsnoop()?.stats(self.stage.tap(VICTIM))?;
+            bail!("nothing was acknowledged early {when}: {stats}");
+        }
+        Ok(())
     }
 
     /// Waits until the victim's tap has carried `bytes` more than at `since`.
@@ -179,30 +190,18 @@ fn exact_streams(bench: &Bench) -> Result<()> {
     for _ in 0..20 {
         bench.exact(VICTIM, Upload, 100 * KB)?;
     }
-    if bench.vsnoop.is_some() {
-        ensure!(bench.early_acks(VICTIM)? > before, "nothing was acknowledged early");
-    }
+    bench.ensure_early_acks(before, "in any transfer")?;
     bench.until_no_connection(VICTIM)
 }
 
 fn loaded(bench: &Bench) -> Result<()> {
-    let load = |share| -> Result<()> {
-        for machine in [VICTIM, NEIGHBOUR] {
-            bench.stage.vm(machine).command(&Command::Load { share, period_ms: 100 })?;
-        }
-        Ok(())
-    };
-    load(0.6)?;
-    let result = thread::scope(|scope| {
-        let jobs: Vec<_> = [(VICTIM, Upload), (VICTIM, Download), (NEIGHBOUR, Upload)]
-            .map(|(machine, direction)| {
-                scope.spawn(move || bench.exact(machine, direction, 5 * MB))
-            })
-            .into();
+    let _load = Load::start(bench)?;
+    thread::scope(|scope| {
+        let jobs = [(VICTIM, Upload), (VICTIM, Download), (NEIGHBOUR, Upload)].map(
+            |(machine, direction)| scope.spawn(move || bench.exact(machine, direction, 5 * MB)),
+        );
         jobs.into_iter().try_for_each(joined)
-    });
-    load(0.0)?;
-    result
+    })
 }
 
 fn frozen(bench: &Bench) -> Result<()> {
@@ -258,7 +257,7 @@ fn shrunk_ring(bench: &Bench) -> Result<()> {
         drop(frozen);
         let endings = jobs.into_iter().map(joined).collect::<Result<Vec<_>>>()?;
         ensure!(
-            bench.vsnoop.is_some() || endings.iter().all(|ending| *ending == Ending::Exact),
+            bench.attached || endings.iter().all(|ending| *ending == Ending::Exact),
             "without vsnoop TCP recovers from any loss, but: {endings:?}"
         );
         Ok(())
@@ -268,22 +267,23 @@ fn shrunk_ring(bench: &Bench) -> Result<()> {
 }
 
 fn detach_and_attach(bench: &Bench) -> Result<()> {
-    let Some(vsnoop) = &bench.vsnoop else {
+    if !bench.attached {
         return bench.exact(VICTIM, Upload, 10 * MB);
-    };
-    let port = bench.stage.tap(VICTIM);
+    }
+    // Machines that wait for their turn have something to gain at every moment.
+    let _load = Load::start(bench)?;
     let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
     let before = bench.early_acks(VICTIM)?;
     thread::scope(|scope| {
-        let up = scope.spawn(|| bench.exact(VICTIM, Upload, 150 * MB));
-        let down = scope.spawn(|| bench.exact(VICTIM, Download, 100 * MB));
+        let up = scope.spawn(|| bench.exact(VICTIM, Upload, 100 * MB));
+        let down = scope.spawn(|| bench.exact(VICTIM, Download, 50 * MB));
         bench.until_moved(since, 2 * MB)?;
-        ensure!(bench.early_acks(VICTIM)? > before, "nothing was acknowledged before the detach");
+        bench.ensure_early_acks(before, "before the detach")?;
         let mut switches = 0;
         while !up.is_finished() && switches < 8 {
-            vsnoop.detach(port).context("detach in mid-transfer")?;
+            bench.stage.detach(VICTIM).context("detach in mid-transfer")?;
             bench.exact(VICTIM, Upload, 10 * KB)?;
-            vsnoop.attach(port).context("attach in mid-transfer")?;
+            bench.stage.attach(VICTIM).context("attach in mid-transfer")?;
             bench.exact(VICTIM, Upload, 10 * KB)?;
             switches += 1;
         }
@@ -291,7 +291,8 @@ fn detach_and_attach(bench: &Bench) -> Result<()> {
         joined(up)?;
         joined(down)
     })?;
-    ensure!(bench.early_acks(VICTIM)? > 0, "nothing is acknowledged after the last attach");
+    bench.exact(VICTIM, Upload, MB)?;
+    bench.ensure_early_acks(0, "after the last attach")?;
     bench.until_no_connection(VICTIM)
 }
 
@@ -321,7 +322,7 @@ fn firewall(bench: &Bench) -> Result<()> {
     let broken = endings.iter().filter(|ending| **ending == Ending::Broken).count();
     eprintln!("firewall: {drops} segments lost, {broken} of {} connections reset", endings.len());
     ensure!(
-        bench.vsnoop.is_some() || broken == 0,
+        bench.attached || broken == 0,
         "without vsnoop TCP recovers from any loss, but {broken} connections broke"
     );
     bench.until_no_connection(VICTIM)?;
@@ -355,13 +356,39 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
         joined(neighbour)
     })?;
     bench.exact(NEIGHBOUR, Upload, 5 * MB)?;
-    if let Some(vsnoop) = &bench.vsnoop {
-        ensure!(vsnoop.detach(port).is_err(), "the deleted port {port} was detached");
-        vsnoop.detach(bench.stage.tap(NEIGHBOUR)).context("detach the neighbour")?;
-        vsnoop.attach(bench.stage.tap(NEIGHBOUR)).context("attach the neighbour again")?;
+    if bench.attached {
+        ensure!(bench.stage.detach(VICTIM).is_err(), "the deleted port {port} was detached");
+        bench.stage.detach(NEIGHBOUR).context("detach the neighbour")?;
+        bench.stage.attach(NEIGHBOUR).context("attach the neighbour again")?;
         bench.exact(NEIGHBOUR, Upload, MB)?;
     }
     Ok(())
+}
+
+/// Machines under CPU load until this is dropped.
+struct Load<'a>(&'a Bench);
+
+impl<'a> Load<'a> {
+    fn start(bench: &'a Bench) -> Result<Self> {
+        let load = Self(bench);
+        load.set(0.6)?;
+        Ok(load)
+    }
+
+    fn set(&self, share: f64) -> Result<()> {
+        [VICTIM, NEIGHBOUR].into_iter().try_for_each(|machine| {
+            let command = Command::Load { share, period_ms: 100 };
+            self.0.stage.vm(machine).command(&command).map(drop)
+        })
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.set(0.0) {
+            eprintln!("{error:#}");
+        }
+    }
 }
 
 /// The victim, stopped until this is dropped.

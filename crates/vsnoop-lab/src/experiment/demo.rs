@@ -64,11 +64,12 @@ fn run(options: &Options) -> Result<Results> {
     let configurations = configurations(options)?;
     let vsnoop = if configurations.contains(&"strict") { Some(Vsnoop::find()?) } else { None };
     vm::require_two_cores()?;
+    vm::require_qemu()?;
     let image = guest::prepare(guest::Options::default())?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     println!("booting {VMS} VMs (Linux {}, {accelerator})", image.kernel_version);
-    let stage = Stage::build(&mut session, &image, accelerator, VMS)?;
+    let stage = Stage::build(&mut session, &image, accelerator, VMS, vsnoop.as_ref())?;
     // Described before the lab confines itself to one core.
     let mut environment = environment::describe();
     vm::pin_self()?;
@@ -94,9 +95,8 @@ fn run(options: &Options) -> Result<Results> {
         summary: Vec::new(),
         figures: Vec::new(),
     };
-    let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(stage.host().name()));
     let plan = if options.quick { QUICK_PLAN } else { PLAN };
-    measure(&stage, &configurations, vsnoop.as_ref(), &plan, &mut results.samples)?;
+    measure(&stage, &configurations, &plan, &mut results.samples)?;
     ensure!(!results.samples.is_empty(), "no transfer was finished within {BUDGET:?}");
     statistics::summarise(&mut results);
     Ok(results)
@@ -117,7 +117,6 @@ fn configurations(options: &Options) -> Result<Vec<&'static str>> {
 fn measure(
     stage: &Stage,
     configurations: &[&'static str],
-    vsnoop: Option<&Vsnoop>,
     plan: &[(u64, usize)],
     samples: &mut Vec<Sample>,
 ) -> Result<()> {
@@ -138,8 +137,8 @@ fn measure(
         fastrand::shuffle(&mut order);
         for configuration in order {
             interrupt::check()?;
-            let sample = one(stage, configuration, vsnoop, size_bytes, machine, begin)
-                .with_context(|| {
+            let sample =
+                one(stage, configuration, size_bytes, machine, begin).with_context(|| {
                     format!("{configuration}, {} to VM {machine}", size_text(size_bytes))
                 })?;
             samples.push(sample);
@@ -163,14 +162,13 @@ fn spread(plan: &[(u64, usize)]) -> Vec<u64> {
 fn one(
     stage: &Stage,
     configuration: &str,
-    vsnoop: Option<&Vsnoop>,
     size_bytes: u64,
     machine: usize,
     begin: Instant,
 ) -> Result<Sample> {
-    let attached = vsnoop.filter(|_| configuration == "strict");
-    if let Some(vsnoop) = attached {
-        vsnoop.attach(stage.tap(machine))?;
+    let attached = configuration == "strict";
+    if attached {
+        stage.attach(machine)?;
     }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
     let drops_before = stage.tap_counts(machine)?.drops;
@@ -185,8 +183,8 @@ fn one(
     };
     let outcome = client::transfer(stage.client(), &request)?;
     let tap_drops = stage.tap_counts(machine)?.drops - drops_before;
-    if let Some(vsnoop) = attached {
-        vsnoop.detach(stage.tap(machine))?;
+    if attached {
+        stage.detach(machine)?;
     }
     match outcome {
         Outcome::Exact(times) => Ok(Sample {

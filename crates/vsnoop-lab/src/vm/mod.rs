@@ -32,6 +32,15 @@ const QEMU: &str = "qemu-system-x86_64";
 const MEMORY_MB: u32 = 160;
 const READY: &str = "vsnoop-guest: ready";
 
+/// An error that names the package unless QEMU is there.
+pub fn require_qemu() -> Result<()> {
+    let started = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
+    if !started.is_ok_and(|status| status.success()) {
+        bail!("{QEMU} cannot be started: install the package qemu-system-x86");
+    }
+    Ok(())
+}
+
 /// A machine's place in the network.
 #[derive(Clone, Debug)]
 pub struct Network<'a> {
