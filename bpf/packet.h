@@ -40,6 +40,7 @@ enum parsed {
 	PARSED_TCP = 0,
 	PARSED_OTHER = 1, /* nothing for us */
 	PARSED_MALFORMED = 2,
+	PARSED_SHORT = 3, /* cannot tell: the headers are not all readable */
 };
 
 /* The TCP options, copied out of the packet. */
@@ -170,7 +171,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		vlan = &key->vlan_inner;
 	}
 	if ((void *)(eth + 1) > end)
-		return PARSED_OTHER;
+		return PARSED_SHORT;
 	proto = eth->h_proto;
 	p->l3 = sizeof(*eth);
 	for (i = 0; i < 2; i++) {
@@ -180,7 +181,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			return PARSED_OTHER; /* three tags */
 		tag = data + p->l3;
 		if ((void *)(tag + 1) > end)
-			return PARSED_OTHER;
+			return PARSED_SHORT;
 		*vlan = (bpf_ntohs(tag->tci) & VLAN_VID) | VLAN_PRESENT;
 		if (vlan == &key->vlan_inner && key->vlan_outer == 0)
 			return PARSED_OTHER;
@@ -194,7 +195,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		struct iphdr *ip = data + p->l3;
 
 		if ((void *)(ip + 1) > end)
-			return PARSED_OTHER;
+			return PARSED_SHORT;
 		if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
 			return PARSED_OTHER;
 		ip_len = bpf_ntohs(ip->tot_len);
@@ -207,7 +208,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		struct ipv6hdr *ip = data + p->l3;
 
 		if ((void *)(ip + 1) > end)
-			return PARSED_OTHER;
+			return PARSED_SHORT;
 		if (ip->nexthdr != 6 || *(__u8 *)ip >> 4 != 6)
 			return PARSED_OTHER;
 		ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
@@ -220,7 +221,9 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		return PARSED_OTHER;
 	}
 	tcp = data + p->l4;
-	if ((void *)(tcp + 1) > end || p->l3 + ip_len > skb->len)
+	if ((void *)(tcp + 1) > end)
+		return PARSED_SHORT;
+	if (p->l3 + ip_len > skb->len)
 		return PARSED_MALFORMED;
 	l4_len = p->l3 + ip_len - p->l4;
 	p->tcp_len = tcp->doff * 4;
@@ -258,15 +261,24 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
 }
 
-/* Makes sure that the headers can be read directly. */
-static __always_inline void pull_headers(struct __sk_buff *skb)
+/* As parse(); headers that are not where they can be read directly are fetched
+ * first.  They nearly always are: pulling more than is missing would copy. */
+static __always_inline enum parsed parse_packet(struct __sk_buff *skb, bool to_vm,
+						struct packet *p, struct flow_key *key,
+						struct segment *s)
 {
-	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) + 40 + 60;
+	enum parsed parsed = parse(skb, to_vm, p, key, s);
+	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) +
+		     sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
 
+	if (parsed != PARSED_SHORT)
+		return parsed;
 	if (want > skb->len)
 		want = skb->len;
-	if ((void *)(long)skb->data + want > (void *)(long)skb->data_end)
-		bpf_skb_pull_data(skb, want);
+	if (bpf_skb_pull_data(skb, want))
+		return PARSED_OTHER;
+	parsed = parse(skb, to_vm, p, key, s);
+	return parsed == PARSED_SHORT ? PARSED_MALFORMED : parsed;
 }
 
 #endif

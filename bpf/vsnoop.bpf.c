@@ -41,11 +41,11 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	st->to_vm_packets++;
 	st->to_vm_bytes += skb->len;
-	pull_headers(skb);
-	switch (parse(skb, true, &p, &key, &s)) {
+	switch (parse_packet(skb, true, &p, &key, &s)) {
 	case PARSED_OTHER:
 		return HOOK_NEXT;
 	case PARSED_MALFORMED:
+	case PARSED_SHORT:
 		st->malformed++;
 		return HOOK_NEXT;
 	case PARSED_TCP:
@@ -117,11 +117,11 @@ int from_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	st->from_vm_packets++;
 	st->from_vm_bytes += skb->len;
-	pull_headers(skb);
-	switch (parse(skb, false, &p, &key, &s)) {
+	switch (parse_packet(skb, false, &p, &key, &s)) {
 	case PARSED_OTHER:
 		return HOOK_NEXT;
 	case PARSED_MALFORMED:
+	case PARSED_SHORT:
 		st->malformed++;
 		return HOOK_NEXT;
 	case PARSED_TCP:
