@@ -93,17 +93,21 @@ fn run(request: &Request) -> Result<Outcome> {
 
 fn upload(request: &Request, deadline: Instant) -> Result<Outcome> {
     let (mut stream, connect_ms) = open(request, deadline)?;
-    let header = header(request);
-    let mut sender = Sender::new(header);
+    let mut sender = Sender::new(header(request));
     socket::keep_transmit_timestamps(&stream.inner)?;
 
-    let (begin, begin_wall) = (Instant::now(), SystemTime::now());
-    while let Some((chunk, last)) = sender.next_chunk() {
+    // The first bytes are ready before the clock starts: making them is not the network's time.
+    let mut next = sender.next_chunk();
+    let mut begin = None;
+    while let Some((chunk, last)) = next {
         if last {
             socket::stamp_acknowledgements(&stream.inner)?;
         }
+        begin.get_or_insert_with(|| (Instant::now(), SystemTime::now()));
         stream.write_all(chunk).context("send")?;
+        next = sender.next_chunk();
     }
+    let (begin, begin_wall) = begin.context("a stream without a byte")?;
     let verdict = Verdict::read(&mut stream).context("wait for the receiver's answer")?;
     let delivered_ms = milliseconds(begin.elapsed());
     if !matches!(verdict, Verdict::Exact { received_bytes } if received_bytes == request.size_bytes)

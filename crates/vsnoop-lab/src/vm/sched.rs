@@ -2,7 +2,9 @@
 //!
 //! All vCPU threads run under SCHED_RR on one core, so that each waits for the slices of the
 //! others, as under Xen's credit scheduler in the paper; everything else (QEMU's main loops, the
-//! host's networking, the client) runs on another, as the paper's driver domain did.
+//! host's networking, the client) runs on another, as the paper's driver domain did, and before
+//! whatever else this machine may be doing there: a main loop that waits for its core while it holds
+//! QEMU's lock makes its vCPU give up the slice.
 
 use std::fs;
 use std::thread;
@@ -17,6 +19,7 @@ pub const GUEST_CORE: usize = 1;
 pub const HOST_CORE: usize = 0;
 
 const PRIORITY: i32 = 1;
+const HOST_NICE: i32 = -20;
 
 pub fn require_two_cores() -> Result<()> {
     let cores = thread::available_parallelism().context("count the cores")?.get();
@@ -31,7 +34,8 @@ pub fn require_two_cores() -> Result<()> {
 
 /// Puts the calling thread, and all that it starts from now on, on the host's core.
 pub fn pin_self() -> Result<()> {
-    pin(Pid::from_raw(0), HOST_CORE).context("pin the lab to the host's core")
+    let own = Pid::from_raw(0);
+    pin(own, HOST_CORE).and_then(|()| prefer(own)).context("give the lab the host's core")
 }
 
 pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
@@ -42,6 +46,7 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
         let thread = Pid::from_raw(id);
         if !vcpus.contains(&thread) {
             pin(thread, HOST_CORE)?;
+            prefer(thread)?;
         }
     }
     for &vcpu in vcpus {
@@ -58,6 +63,16 @@ fn pin(thread: Pid, core: usize) -> Result<()> {
         // A worker that ended meanwhile.
         Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
         Err(error) => bail!("put thread {thread} on core {core}: {error}"),
+    }
+}
+
+fn prefer(thread: Pid) -> Result<()> {
+    // SAFETY: a plain system call; on Linux it changes the one thread with this id.
+    let result =
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.as_raw() as libc::id_t, HOST_NICE) };
+    match nix::Error::result(result) {
+        Ok(_) | Err(nix::Error::ESRCH) => Ok(()),
+        Err(error) => bail!("give thread {thread} the nice value {HOST_NICE}: {error}"),
     }
 }
 
