@@ -1,0 +1,309 @@
+//! The hooks in the running kernel: the verifier takes them, what they do not
+//! understand passes untouched, what is pinned can be found again.
+//!
+//! Frames are given to the hooks by BPF_PROG_TEST_RUN on a tap in a network
+//! namespace of the test's own; a change that a hook makes is seen directly.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use libtest_mimic::{Arguments, Failed, Trial};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_run, seq};
+use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Port};
+
+const TAP: &str = "t0";
+/// Verdicts of a hook.
+const NEXT: i32 = -1;
+const DROP: i32 = 2;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let tests: [(&str, fn()); 8] = [
+        ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
+        ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
+        ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
+        ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
+        ("random_frames_pass_untouched", random_frames_pass_untouched),
+        ("an_ack_below_next_seq_is_dropped", an_ack_below_next_seq_is_dropped),
+        ("data_of_the_vm_is_raised_to_next_seq", data_of_the_vm_is_raised_to_next_seq),
+        ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
+    ];
+    // SAFETY: no arguments, no effect.
+    let root = unsafe { libc::geteuid() } == 0;
+    let trials = tests.into_iter().map(|(name, test)| {
+        let trial = Trial::test(name, move || {
+            // A thread of its own, to be put into a namespace of its own.
+            std::thread::spawn(test).join().map_err(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                Failed::from(text.unwrap_or_else(|| "panicked".into()))
+            })
+        });
+        if root { trial } else { trial.with_kind("skipped: needs root").with_ignored_flag(true) }
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+/// A tap in a namespace of the calling thread, which ends with it.
+fn tap() -> AttachSpec {
+    // SAFETY: moves only the calling thread, which runs nothing but this test.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "cannot make a network namespace");
+    for args in ["tuntap add dev t0 mode tap vnet_hdr", "link set t0 up"] {
+        let status = Command::new("ip").args(args.split(' ')).status().expect("run ip");
+        assert!(status.success(), "ip {args}");
+    }
+    // SAFETY: a NUL-terminated literal.
+    let ifindex = unsafe { libc::if_nametoindex(c"t0".as_ptr()) };
+    let netns = fs::metadata("/proc/thread-self/ns/net").expect("this namespace").ino();
+    AttachSpec::new(ifindex, TAP, netns)
+}
+
+/// Attached while it lives.
+struct Attached(Option<Port>);
+
+impl Attached {
+    fn active() -> Self {
+        let mut spec = tap();
+        spec.policy.run = port_run::PORT_ACTIVE;
+        Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
+    }
+}
+
+impl std::ops::Deref for Attached {
+    type Target = Port;
+
+    fn deref(&self) -> &Port {
+        self.0.as_ref().expect("attached until dropped")
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(port) = self.0.take() {
+            port.detach().expect("detach");
+        }
+    }
+}
+
+fn the_verifier_accepts_both_hooks() {
+    let port = Attached::active();
+    let programs = port.programs().expect("programs");
+    assert_eq!(programs.len(), 2);
+    for program in &programs {
+        // The kernel's bound is a million.
+        assert!((1..1_000_000).contains(&program.verified_instructions), "{program:?}");
+        println!(
+            "{}: {} instructions verified, {} bytes of machine code",
+            program.name, program.verified_instructions, program.jited_bytes
+        );
+    }
+    assert!(port.links_alive());
+}
+
+fn a_port_is_attached_once_and_found_again() {
+    let spec = tap();
+    let port = Port::attach(&spec).expect("attach");
+    assert!(matches!(Port::attach(&spec), Err(Error::AlreadyAttached { .. })));
+    let again = Port::open(spec.netns, spec.ifindex).expect("open");
+    assert_eq!(again.ifname().expect("name"), TAP);
+    assert!(Port::list().expect("list").iter().any(|found| {
+        matches!(found, Listed::Port(port) if port.dir() == again.dir())
+    }));
+    port.detach().expect("detach");
+    assert!(!again.dir().exists());
+    assert!(matches!(Port::open(spec.netns, spec.ifindex), Err(Error::NotAttached(_))));
+}
+
+fn another_versions_pins_are_damaged() {
+    let spec = tap();
+    let port = Port::attach(&spec).expect("attach");
+    fs::remove_file(port.dir().join("flows")).expect("unpin the flows");
+    let error = Port::open(spec.netns, spec.ifindex).expect_err("must not open");
+    assert!(matches!(&error, Error::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains("off --all"), "no way out in: {error}");
+    assert!(matches!(Port::attach(&spec), Err(Error::Damaged { .. })));
+    let dir = port.dir().to_owned();
+    for found in Port::list().expect("list") {
+        if let Listed::Damaged(damaged) = found
+            && damaged.path == dir
+        {
+            damaged.remove().expect("remove");
+        }
+    }
+    assert!(!dir.exists());
+}
+
+const SENDER: [u8; 4] = [10, 1, 0, 1];
+const VM: [u8; 4] = [10, 1, 0, 2];
+
+/// A segment of the VM.
+fn of_vm(seq: u32, ack: u32, window: u16, options: &[TcpOptionElement], data: &[u8]) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(VM, SENDER, 64)
+        .tcp(80, 40000, seq, window)
+        .ack(ack)
+        .options(options)
+        .expect("options fit");
+    let mut frame = Vec::new();
+    builder.write(&mut frame, data).expect("build a segment");
+    frame
+}
+
+/// A flow of which the host has acknowledged 3000 bytes more than the VM.
+fn ahead(port: &Port) {
+    let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
+    let key = flow_key {
+        sender_addr: mapped(SENDER),
+        vm_addr: mapped(VM),
+        sender_port: 40000u16.to_be(),
+        vm_port: 80u16.to_be(),
+        ..Default::default()
+    };
+    let at = |v| seq { v };
+    let record = flow {
+        vm_seq: at(1000),
+        next_seq: at(4000),
+        high_seq: at(4000),
+        right_edge: at(11000),
+        adv_edge: at(11000),
+        snd_nxt: at(500),
+        snd_una: at(500),
+        mss: 1448,
+        mode: flow_mode::FLOW_ACTIVE as u8,
+        flags: vsnoop_bpf::types::FLOW_F_SCALE_KNOWN as u16,
+        ..Default::default()
+    };
+    port.insert_flow(&key, &record).expect("insert a flow");
+}
+
+fn an_ack_below_next_seq_is_dropped() {
+    let port = Attached::active();
+    ahead(&port);
+    let frame = of_vm(500, 2000, 9000, &[], &[]);
+    assert_eq!(port.run_hook(Hook::FromVm, &frame, 1).expect("run").0, DROP);
+    // The ACK of exactly NEXT_SEQ passes.
+    let frame = of_vm(500, 4000, 7000, &[], &[]);
+    let (verdict, after) = port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+    assert_eq!((verdict, after), (NEXT, frame));
+    assert_eq!(port.stats().expect("stats").suppressed, 1);
+}
+
+fn data_of_the_vm_is_raised_to_next_seq() {
+    let port = Attached::active();
+    ahead(&port);
+    let frame = of_vm(500, 2000, 9000, &[], b"hello");
+    let (verdict, after) = port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+    assert_eq!(verdict, NEXT);
+    let (tcp, valid) = checked(&after);
+    assert_eq!(tcp.0, 4000, "ACK field");
+    assert_eq!(tcp.1, 7000, "window: from NEXT_SEQ to the VM's right edge");
+    assert!(valid, "checksum");
+}
+
+fn stale_sack_blocks_are_removed() {
+    let port = Attached::active();
+    ahead(&port);
+    // One block below NEXT_SEQ (a D-SACK then), one above.
+    let sack = TcpOptionElement::SelectiveAcknowledgement(
+        (1000, 1500),
+        [Some((6000, 7000)), None, None],
+    );
+    let options = [TcpOptionElement::Noop, TcpOptionElement::Noop, sack];
+    let frame = of_vm(500, 2000, 9000, &options, b"hello");
+    let (verdict, after) = port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+    assert_eq!(verdict, NEXT);
+    assert!(checked(&after).1, "checksum");
+    let packet = SlicedPacket::from_ethernet(&after).expect("parse");
+    let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("no TCP") };
+    let blocks: Vec<_> = tcp
+        .options_iterator()
+        .filter_map(|option| match option.expect("options stay well-formed") {
+            TcpOptionElement::SelectiveAcknowledgement(first, rest) => Some((first, rest)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(blocks, [((6000, 7000), [None; 3])]);
+}
+
+/// ACK and window, and whether the TCP checksum is right.
+fn checked(frame: &[u8]) -> ((u32, u16), bool) {
+    let packet = SlicedPacket::from_ethernet(frame).expect("parse");
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) =
+        (packet.net, packet.transport)
+    else {
+        panic!("no TCP over IPv4")
+    };
+    let right = tcp
+        .to_header()
+        .calc_checksum_ipv4_raw(
+            ip.header().source(),
+            ip.header().destination(),
+            tcp.payload(),
+        )
+        .expect("checksum");
+    ((tcp.acknowledgment_number(), tcp.window_size()), right == tcp.checksum())
+}
+
+/// Well-formed frames with one thing wrong.
+fn damaged_frames_pass_untouched() {
+    let port = Attached::active();
+    ahead(&port);
+    let good = of_vm(500, 4000, 7000, &[], b"0123456789");
+    let mut frames = Vec::new();
+    let mut with = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = good.clone();
+        change(&mut frame);
+        frames.push((what.to_owned(), frame));
+    };
+    with("an IP length beyond the frame", &|f| f[16..18].copy_from_slice(&9000u16.to_be_bytes()));
+    with("an IP length below its header", &|f| f[16..18].copy_from_slice(&19u16.to_be_bytes()));
+    with("an IP length below TCP's header", &|f| f[16..18].copy_from_slice(&30u16.to_be_bytes()));
+    with("an IP header that is too short", &|f| f[14] = 0x44);
+    with("IP options", &|f| f[14] = 0x46);
+    with("IP version 7", &|f| f[14] = 0x75);
+    with("a first fragment", &|f| f[20] = 0x20);
+    with("a later fragment", &|f| f[21] = 0x10);
+    with("a TCP header that is too short", &|f| f[46] = 0x40);
+    with("a TCP header beyond the packet", &|f| f[46] = 0xf0);
+    with("three VLAN tags", &|f| {
+        for _ in 0..3 {
+            f.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
+        }
+    });
+    with("another protocol", &|f| f[23] = 17);
+    with("an unknown ethertype", &|f| f[12..14].copy_from_slice(&[0x88, 0xb5]));
+    // The kernel itself takes no shorter frame of IPv4 for a test run.
+    for length in 34..54 {
+        with(&format!("only its first {length} bytes"), &|f| f.truncate(length));
+    }
+    for (what, frame) in frames {
+        for hook in [Hook::ToVm, Hook::FromVm] {
+            let (verdict, after) = port.run_hook(hook, &frame, 1).expect("run");
+            assert_eq!(verdict, NEXT, "{hook:?} did not pass {what}");
+            assert_eq!(after, frame, "{hook:?} changed {what}");
+        }
+    }
+    assert_eq!(port.flows().expect("flows").len(), 1, "a damaged frame made a flow");
+}
+
+fn random_frames_pass_untouched() {
+    let port = Attached::active();
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20_000 {
+        let mut frame = of_vm(random.u32(..), random.u32(..), random.u16(..), &[], &[0; 60]);
+        for _ in 0..random.usize(1..20) {
+            let at = random.usize(0..frame.len());
+            frame[at] = random.u8(..);
+        }
+        frame.truncate(random.usize(54..=frame.len()));
+        let hook = if random.bool() { Hook::ToVm } else { Hook::FromVm };
+        let (verdict, after) = port.run_hook(hook, &frame, 1).expect("run");
+        // No flow is ahead of its VM, so that nothing may be held back; a
+        // window may be capped, which changes bytes 48 to 52 alone.
+        assert_eq!(verdict, NEXT, "{hook:?}: {frame:02x?}");
+        assert_eq!(after.len(), frame.len(), "{hook:?}: {frame:02x?}");
+        let changed: Vec<usize> = (0..frame.len()).filter(|&i| frame[i] != after[i]).collect();
+        assert!(changed.is_empty(), "{hook:?} changed {changed:?} of {frame:02x?}");
+    }
+}
