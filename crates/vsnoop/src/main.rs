@@ -7,6 +7,7 @@
 mod cli;
 mod command;
 mod counters;
+mod doctor;
 mod drain;
 mod error;
 mod helper;
@@ -44,6 +45,9 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Status(arguments) => command::status::run(cli, arguments),
         Command::Flows(arguments) => command::flows::run(cli, arguments),
         Command::Stats(arguments) => command::stats::run(cli, arguments),
-        _ => todo!(),
+        Command::Helper(arguments) => helper::run(arguments),
+        Command::Doctor(arguments) => command::doctor::run(cli, arguments),
+        Command::Observe(arguments) => command::observe::run(cli, arguments),
+        Command::Off(_) => command::off::run(cli),
     }
 }

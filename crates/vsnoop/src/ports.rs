@@ -154,5 +154,12 @@ pub fn sweep_gone() -> Result<Vec<String>> {
             swept.push(name);
         }
     }
+    tidy();
     Ok(swept)
+}
+
+/// Removes the directory of all pins when nothing is in it any more.
+pub fn tidy() {
+    // Fails as long as something is attached, and that is as it should be.
+    let _ = std::fs::remove_dir(vsnoop_bpf::PIN_ROOT);
 }

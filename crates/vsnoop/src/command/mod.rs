@@ -2,7 +2,10 @@
 
 pub mod attach;
 pub mod detach;
+pub mod doctor;
 pub mod flows;
+pub mod observe;
+pub mod off;
 pub mod pause;
 pub mod stats;
 pub mod status;

@@ -1,5 +1,103 @@
-pub fn ensure_running() {}
-pub fn restart_if_needed() {}
-pub fn running_pid() -> Option<i32> {
-    None
+//! The helper: what no packet can trigger.
+//!
+//! One small process per host, started by the commands when a port is attached and none runs, and gone
+//! again when nothing is attached any more. Four times a second it looks at the flows of each port and
+//!
+//! - forgets connections that ended or have been idle for long (`expiry`);
+//! - resets connections whose VM lost data that vsnoop had acknowledged, where no later packet reveals
+//!   it (`loss`, `reset`);
+//! - cleans up after taps that were deleted (`watchman`).
+//!
+//! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
+//! that waits for lost data waits on. So it may be killed at any time; the next command starts it.
+
+mod expiry;
+mod instance;
+mod loss;
+mod reset;
+mod watchman;
+
+pub use instance::{ensure_running, restart_if_needed, running_pid};
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli;
+use crate::error::{Unfit, unfit};
+use crate::output::watch::Interrupt;
+use crate::system::kernel;
+use instance::Instance;
+use watchman::Watchman;
+
+/// How often the flows are looked at.
+const PERIOD: Duration = Duration::from_millis(250);
+/// The helper stays this long after the last port has been detached, in case another one comes.
+const LINGER: Duration = Duration::from_secs(2);
+/// With very many flows looking takes time: it may take one part in this many of a CPU.
+const CPU_PART: u32 = 10;
+
+pub fn run(arguments: &cli::Helper) -> Result<u8> {
+    if !arguments.foreground {
+        instance::leave_the_terminal()?;
+    }
+    log_to(arguments.foreground)?;
+    kernel::require()?;
+    let interrupt = Interrupt::catch()?;
+    let Some(mut instance) = Instance::take()? else {
+        if arguments.foreground {
+            return Err(unfit(
+                Unfit::Other,
+                "another helper runs already; `vsnoop status` shows it",
+            ));
+        }
+        return Ok(0);
+    };
+    tracing::info!("helper started");
+    let mut watchman = Watchman::default();
+    let mut last_port_at = Instant::now();
+    while !interrupt.is_set() {
+        let start = Instant::now();
+        match watchman.look() {
+            Ok(0) => {}
+            Ok(_) => last_port_at = start,
+            Err(error) => tracing::warn!("{error:#}"),
+        }
+        if last_port_at.elapsed() > LINGER {
+            // Without the lock a command that attaches now starts a helper of its own; one that
+            // attached before found the lock taken, so look once more.
+            drop(instance);
+            if watchman.look().unwrap_or(0) == 0 {
+                break;
+            }
+            match Instance::take()? {
+                Some(again) => instance = again,
+                None => break,
+            }
+            last_port_at = start;
+        }
+        interrupt.sleep_until(start + PERIOD.max(start.elapsed() * CPU_PART));
+    }
+    tracing::info!("helper ends");
+    Ok(0)
+}
+
+/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
+fn log_to(foreground: bool) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    if foreground {
+        builder.with_writer(std::io::stderr).init();
+        return Ok(());
+    }
+    let syslog = syslog_tracing::Syslog::new(
+        c"vsnoop",
+        syslog_tracing::Options::LOG_PID,
+        syslog_tracing::Facility::Daemon,
+    )
+    .context("open the system's log")?;
+    // The log stamps its lines itself.
+    builder.without_time().with_ansi(false).with_level(false).with_writer(syslog).init();
+    Ok(())
 }

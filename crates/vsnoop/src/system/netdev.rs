@@ -121,7 +121,7 @@ fn refusal(device: &Device) -> Result<String> {
                 format!("is a bridge, not a tap: attach to its ports, the taps {}", taps.join(", "))
             }
         }
-        "" => "is a physical device or a virtual function of one, not a tap: frames that hardware \
+        "" => "is a physical device, a virtual function of one or the loopback, not a tap: frames that hardware \
                hands to the VM (SR-IOV) cannot be accelerated; connect the VM with a tap"
             .into(),
         kind => format!("is a device of kind {kind}, not a tap: attach to the tap of a VM"),

@@ -29,6 +29,8 @@ pub struct Netns {
     pub inode: u64,
     /// How people call it; `None` for the caller's own.
     pub name: Option<String>,
+    /// Where it was opened; leads there again while whatever holds it stays.
+    pub path: PathBuf,
 }
 
 impl Netns {
@@ -76,6 +78,19 @@ impl Netns {
         })
     }
 
+    /// [`Netns::find`], trying first where it was found before. Whoever looks often keeps the path and
+    /// not the namespace, which an open file would keep alive after its last process.
+    pub fn find_again(inode: u64, path: &mut Option<PathBuf>) -> Option<Self> {
+        let found = path
+            .as_deref()
+            .filter(|path| inode_of(path) == Some(inode))
+            .and_then(|path| Self::open_path(path, None).ok())
+            .filter(|found| found.inode == inode)
+            .or_else(|| Self::find(inode));
+        *path = found.as_ref().map(|found| found.path.clone());
+        found
+    }
+
     /// Runs `work` on a thread inside this namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         if inode_of(Path::new(OWN)) == Some(self.inode) {
@@ -115,7 +130,7 @@ impl Netns {
             return Err(usage(format!("{} is not a network namespace", path.display())));
         }
         let inode = file.metadata()?.ino();
-        Ok(Self { file, inode, name })
+        Ok(Self { file, inode, name, path: path.to_owned() })
     }
 }
 
@@ -142,6 +157,19 @@ pub fn names() -> HashMap<u64, String> {
         names.insert(own, String::new());
     }
     names
+}
+
+/// A path to every network namespace of the host, by inode.
+pub fn paths() -> HashMap<u64, PathBuf> {
+    let own = (PathBuf::from("/proc/self/ns/net"), String::new());
+    let all = std::iter::once(own).chain(named()).chain(of_processes());
+    let mut paths = HashMap::new();
+    for (path, _) in all {
+        if let Some(inode) = inode_of(&path) {
+            paths.entry(inode).or_insert(path);
+        }
+    }
+    paths
 }
 
 fn named() -> impl Iterator<Item = (PathBuf, String)> {

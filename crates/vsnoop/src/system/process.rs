@@ -5,10 +5,11 @@
 //! a copy of the descriptor is asked for its device's namespace.
 
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::netns;
@@ -53,12 +54,33 @@ pub fn ids() -> impl Iterator<Item = i32> {
 }
 
 fn holds(pid: i32, name: &str, netns: u64) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
-    entries.flatten().any(|entry| {
-        let is_tap = fs::read_to_string(entry.path()).is_ok_and(|info| tap_of(&info) == Some(name));
-        let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
-        is_tap && number.and_then(|fd| netns_of_tap(pid, fd)) == Some(netns)
+    descriptors(pid, name).any(|fd| netns_of_tap(pid, fd) == Some(netns))
+}
+
+/// The process's descriptors of taps of this name.
+fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let info = fs::read_to_string(entry.path()).ok()?;
+        tap_of(&info).filter(|found| *found == name)?;
+        entry.file_name().to_str()?.parse().ok()
     })
+}
+
+/// Has the process read everything that was put into the rings of its tap? `None` when it cannot be
+/// told. The kernel says so to whoever polls a copy of the descriptor; the copies are closed at once,
+/// because an open one keeps a tap alive.
+pub fn rings_are_empty(pid: i32, name: &str) -> Option<bool> {
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let mut seen = None;
+    for fd in descriptors(pid, name) {
+        let tap = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok()?;
+        let mut polled = [PollFd::new(tap.as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::ZERO).ok()?;
+        let readable = polled[0].revents()?.contains(PollFlags::POLLIN);
+        seen = Some(seen.unwrap_or(true) && !readable);
+    }
+    seen
 }
 
 /// The device that a descriptor's fdinfo names.

@@ -30,15 +30,57 @@ pub fn of_process(pid: i32) -> Vec<Vcpu> {
     tids(pid).filter_map(|tid| read(pid, tid)).collect()
 }
 
-/// Sum of the time on a CPU of all vCPU threads, and whether one of them is not stopped.
-///
-/// `None` when the process has no vCPU threads: no VM stands behind it.
-pub fn run_ns(pid: i32) -> Option<u64> {
+/// Shares of the time on the clock between two looks at a VM's vCPU threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// That its busiest vCPU ran.
+    pub ran: f64,
+    /// That the vCPU which waited longest wanted to run and could not.
+    pub waited: f64,
+    /// That a quota held it back; part of `waited` on some kernels.
+    pub throttled: f64,
+}
+
+impl Shares {
+    /// What early acknowledgement could hide.
+    pub fn held_up(self) -> f64 {
+        self.waited.max(self.throttled)
+    }
+}
+
+/// What the threads did from `before` to `now`, `elapsed_ns` later.
+pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
+    let mut shares = Shares::default();
+    let share = |grown_ns: u64| (grown_ns as f64 / elapsed_ns.max(1) as f64).min(1.0);
+    for vcpu in now {
+        let Some(earlier) = before.iter().find(|earlier| earlier.tid == vcpu.tid) else { continue };
+        shares.ran = shares.ran.max(share(vcpu.run_ns.saturating_sub(earlier.run_ns)));
+        shares.waited = shares.waited.max(share(vcpu.wait_ns.saturating_sub(earlier.wait_ns)));
+        let throttled_ns = |vcpu: &Vcpu| vcpu.quota.map_or(0, |quota| quota.throttled_ns);
+        let throttled_ns = throttled_ns(vcpu).saturating_sub(throttled_ns(earlier));
+        shares.throttled = shares.throttled.max(share(throttled_ns));
+    }
+    shares
+}
+
+/// What is needed several times a second to tell whether a VM runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    pub tid: i32,
+    /// Waits for nothing but a CPU (or is stopped): 'R', 'T', ...; 'S' is a halted vCPU.
+    pub state: char,
+    pub run_ns: u64,
+}
+
+/// The vCPU threads as they are now; empty when no VM stands behind the process.
+pub fn ticks(pid: i32) -> Vec<Tick> {
     tids(pid)
         .filter(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)))
-        .filter_map(|tid| schedstat(pid, tid))
-        .map(|(run_ns, _)| run_ns)
-        .reduce(|a, b| a + b)
+        .filter_map(|tid| {
+            let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
+            Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
+        })
+        .collect()
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {
@@ -127,6 +169,25 @@ mod tests {
         {
             assert!(!is_vcpu(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_vcpu_that_waited_longest_gives_the_share() {
+        let vcpu = |tid, run_ns, wait_ns| Vcpu {
+            tid,
+            name: "vcpu0".into(),
+            state: 'R',
+            policy: "other".into(),
+            affinity: "0".into(),
+            run_ns,
+            wait_ns,
+            quota: Some(Quota { cpus: 0.5, period_us: 100_000, throttled_ns: run_ns }),
+        };
+        let before = [vcpu(1, 0, 0), vcpu(2, 0, 0)];
+        let now = [vcpu(1, 600, 100), vcpu(2, 100, 300), vcpu(3, 1000, 1000)];
+        let shares = shares(&before, &now, 1000);
+        assert_eq!(shares, Shares { ran: 0.6, waited: 0.3, throttled: 0.6 });
+        assert_eq!(shares.held_up(), 0.6);
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! `vsnoop observe`: how long VMs take to acknowledge, and how long their vCPUs wait for a CPU.
+//!
+//! The hooks are attached in a mode that only looks; the qdisc is left as it is. At the end everything
+//! is taken off again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_bpf::Port;
+
+use crate::cli::{self, Cli};
+use crate::command::attach::{refuse_attached, spec};
+use crate::lock::CommandLock;
+use crate::output::histogram::Histogram;
+use crate::output::watch::{Interrupt, print, refresh};
+use crate::output::{table, units};
+use crate::ports;
+use crate::system::netns::Netns;
+use crate::system::process::{self, Process};
+use crate::system::vcpu::{self, Shares, Vcpu};
+use crate::system::{kernel, netdev};
+
+/// One observed port; taken off when dropped, also on the way of an error.
+struct Observed {
+    name: String,
+    port: Option<Port>,
+    process: Option<Process>,
+    started_at: Instant,
+    vcpus_before: Vec<Vcpu>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    seconds: f64,
+    ports: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    port: String,
+    pid: Option<i32>,
+    process: Option<String>,
+    vcpus: usize,
+    /// Shares of the time on the clock, 0 to 1; null without vCPUs.
+    ran_share: Option<f64>,
+    waited_share: Option<f64>,
+    throttled_share: Option<f64>,
+    flows: u64,
+    /// Hand-over of a byte to the VM's own ACK.
+    ack_delay_ns: Histogram,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
+    kernel::require()?;
+    let place = Netns::chosen(cli.netns.as_deref())?;
+    let interrupt = Interrupt::catch()?;
+    let observed = start(&arguments.ports, &place)?;
+
+    let start = Instant::now();
+    let end = arguments.duration.map(|seconds| start + Duration::from_secs_f64(seconds));
+    let period = Duration::from_secs_f64(arguments.watch.max(0.05));
+    loop {
+        let now = Instant::now();
+        let over = interrupt.is_set() || end.is_some_and(|end| now >= end);
+        let document = Document {
+            seconds: start.elapsed().as_secs_f64(),
+            ports: observed.iter().map(Observed::row).collect::<Result<_>>()?,
+        };
+        if !cli.json {
+            refresh(&text(&document, over))?;
+        } else if over {
+            print(&serde_json::to_string(&document)?)?;
+        }
+        if over {
+            return Ok(0);
+        }
+        let next = now + period;
+        interrupt.sleep_until(end.map_or(next, |end| end.min(next)));
+    }
+}
+
+fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
+    let _lock = CommandLock::take()?;
+    ports::sweep_gone()?;
+    names
+        .iter()
+        .map(|name| {
+            let port = place.run(|| {
+                let device = netdev::find_tap(name, place.label())?;
+                refuse_attached(&device, place)?;
+                Ok(Port::attach(&spec(&device, place))?)
+            })?;
+            let process = process::holding_tap(name, place.inode);
+            let vcpus = process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));
+            Ok(Observed {
+                name: name.clone(),
+                port: Some(port),
+                process,
+                started_at: Instant::now(),
+                vcpus_before: vcpus,
+            })
+        })
+        .collect()
+}
+
+impl Observed {
+    fn row(&self) -> Result<Row> {
+        let (flows, stats) = match &self.port {
+            Some(port) => (port.flows()?.len() as u64, port.stats()?),
+            None => Default::default(),
+        };
+        let now = self.process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));
+        let shares =
+            vcpu::shares(&self.vcpus_before, &now, self.started_at.elapsed().as_nanos() as u64);
+        let share = |of: fn(Shares) -> f64| (!now.is_empty()).then(|| of(shares));
+        Ok(Row {
+            port: self.name.clone(),
+            pid: self.process.as_ref().map(|process| process.pid),
+            process: self.process.as_ref().map(|process| process.name.clone()),
+            vcpus: now.len(),
+            ran_share: share(|shares| shares.ran),
+            waited_share: share(|shares| shares.waited),
+            throttled_share: share(|shares| shares.throttled),
+            flows,
+            ack_delay_ns: Histogram::new(&stats.ack_delay_ns),
+        })
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        if let Some(port) = self.port.take()
+            && let Err(error) = port.detach()
+        {
+            eprintln!(
+                "vsnoop: port {}: {error}; `vsnoop off --all` removes what is left",
+                self.name
+            );
+        }
+        ports::tidy();
+    }
+}
+
+fn text(document: &Document, over: bool) -> String {
+    let mut rows = table::new(&[
+        "port",
+        ">flows",
+        ">ACKs timed",
+        ">p50",
+        ">p90",
+        ">p99",
+        ">vCPU waits",
+        ">throttled",
+    ]);
+    for row in &document.ports {
+        let delay = |value: Option<u64>| value.map_or("-".into(), units::duration);
+        let share = |value: Option<f64>| value.map_or("-".into(), units::percent);
+        rows.add_row([
+            row.port.clone(),
+            units::count(row.flows),
+            units::count(row.ack_delay_ns.count),
+            delay(row.ack_delay_ns.p50),
+            delay(row.ack_delay_ns.p90),
+            delay(row.ack_delay_ns.p99),
+            share(row.waited_share),
+            share(row.throttled_share),
+        ]);
+    }
+    format!(
+        "{} the ACK delay of VMs for {} (no packet is changed{})\n{}",
+        if over { "observed" } else { "observing" },
+        units::duration((document.seconds * 1e9) as u64),
+        if over { "" } else { "; Ctrl-C ends" },
+        table::text(&rows)
+    )
+}

@@ -1,0 +1,168 @@
+//! `vsnoop off --all`: the panic switch.
+//!
+//! Waits for nobody: no draining, no lock. Every attachment of the host goes at once, whatever state its
+//! pins are in; then default qdiscs are restored as far as two seconds allow. Nothing is lost by it that
+//! was not lost before: what was acknowledged early is in the taps' rings or in the VMs already.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use serde::Serialize;
+use vsnoop_bpf::types::port_meta;
+use vsnoop_bpf::{Listed, Port, Record};
+
+use crate::cli::Cli;
+use crate::error::EXIT_RUNTIME;
+use crate::output::units;
+use crate::output::watch::print;
+use crate::ports;
+use crate::system::netns::{self, Netns};
+use crate::system::{kernel, netdev, qdisc};
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+#[derive(Default, Serialize)]
+struct Document {
+    /// Directories of pins, without their parent.
+    removed: Vec<String>,
+    damaged_removed: Vec<String>,
+    failed: Vec<Failed>,
+    qdiscs_restored: Vec<String>,
+    /// Ports that still have noqueue in the place of their default.
+    qdiscs_left: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    path: String,
+    error: String,
+}
+
+/// A default qdisc to be brought back.
+struct Replaced {
+    name: String,
+    netns: u64,
+    ifindex: u32,
+}
+
+pub fn run(cli: &Cli) -> Result<u8> {
+    let start = Instant::now();
+    kernel::require()?;
+    let mut document = Document::default();
+    let mut replaced = Vec::new();
+    for listed in Port::list()? {
+        let (path, removal, damaged) = match listed {
+            Listed::Port(port) => {
+                let path = port.dir().to_owned();
+                replaced.extend(port.meta().ok().and_then(|meta| replaced_qdisc(&meta)));
+                (path, port.detach(), false)
+            }
+            Listed::Damaged(damaged) => {
+                replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
+                (damaged.path.clone(), damaged.remove(), true)
+            }
+        };
+        match removal {
+            Ok(()) if damaged => document.damaged_removed.push(file_name(&path)),
+            Ok(()) => document.removed.push(file_name(&path)),
+            Err(error) => document
+                .failed
+                .push(Failed { path: path.display().to_string(), error: error.to_string() }),
+        }
+    }
+    ports::tidy();
+    restore(replaced, start + LIMIT, &mut document);
+
+    if cli.json {
+        print(&serde_json::to_string(&document)?)?;
+    } else {
+        print(&text(&document))?;
+    }
+    for failed in &document.failed {
+        eprintln!("vsnoop: {}: {}; remove it with rm -r", failed.path, failed.error);
+    }
+    for port in &document.qdiscs_left {
+        eprintln!(
+            "vsnoop: port {port} still has noqueue in the place of its default qdisc; \
+             restore it with `tc qdisc del dev {port} root`"
+        );
+    }
+    Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// The record about an attachment whose other pins may be damaged; `None` when this one is, too.
+fn read_meta(directory: &Path) -> Option<port_meta> {
+    let map = MapHandle::from_pinned_path(directory.join("meta")).ok()?;
+    port_meta::from_bytes(&map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)
+}
+
+fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
+    if meta.qdisc[0] == 0 {
+        return None;
+    }
+    let name = meta.ifname.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char);
+    Some(Replaced { name: name.collect(), netns: meta.netns, ifindex: meta.ifindex })
+}
+
+/// On a thread, so that a kernel that lets us wait for a lock cannot make the switch late.
+fn restore(replaced: Vec<Replaced>, until: Instant, document: &mut Document) {
+    document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
+    let (done, results) = mpsc::channel();
+    thread::spawn(move || {
+        let places = places(&replaced);
+        for port in replaced {
+            let place = places.get(&port.netns);
+            let restored = match place.and_then(|path| Netns::open(&path.to_string_lossy()).ok()) {
+                Some(place) => place.run(|| match netdev::find_index(port.ifindex)? {
+                    Some(device) => qdisc::restore_default(&device).map(|_| ()),
+                    None => Ok(()),
+                }),
+                // A namespace that is gone has taken its taps along.
+                None => Ok(()),
+            };
+            if done.send((port.name, restored.is_ok())).is_err() {
+                return;
+            }
+        }
+    });
+    while let Ok((name, restored)) =
+        results.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        if restored {
+            document.qdiscs_left.retain(|left| *left != name);
+            document.qdiscs_restored.push(name);
+        }
+    }
+}
+
+/// Where the network namespaces of these ports are, found in one pass over the host.
+fn places(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
+    let mut places = netns::paths();
+    places.retain(|inode, _| replaced.iter().any(|port| port.netns == *inode));
+    places
+}
+
+fn text(document: &Document) -> String {
+    let count = document.removed.len() + document.damaged_removed.len();
+    if count == 0 && document.failed.is_empty() {
+        return "nothing was attached".into();
+    }
+    let mut text = format!("{} taken off", units::plural(count as u64, "port"));
+    if !document.damaged_removed.is_empty() {
+        text.push_str(&format!(", {} of them damaged", document.damaged_removed.len()));
+    }
+    text.push_str(&format!(
+        "; {} restored",
+        units::plural(document.qdiscs_restored.len() as u64, "default qdisc")
+    ));
+    text
+}

@@ -1,0 +1,88 @@
+//! Is this host ready? Each check says what it found and, when it fails, what to do.
+
+use anyhow::Result;
+
+use super::{Check, Level};
+use crate::error::Unfit;
+use crate::system::kernel;
+
+/// All checks, in the order in which they matter.
+pub fn checks() -> Result<Vec<Check>> {
+    let missing = kernel::missing_privileges();
+    Ok(vec![version()?, privileges(&missing), btf(), bpffs(), tcx(&missing), jit(), thread_times()])
+}
+
+fn check(name: &'static str, unfit: Unfit, level: Level, detail: impl Into<String>) -> Check {
+    Check { name, level, detail: detail.into(), unfit }
+}
+
+fn version() -> Result<Check> {
+    let (release, new_enough) = kernel::version()?;
+    Ok(if new_enough {
+        check("kernel", Unfit::Kernel, Level::Ok, format!("Linux {release}"))
+    } else {
+        let detail = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
+        check("kernel", Unfit::Kernel, Level::Fail, detail)
+    })
+}
+
+fn privileges(missing: &[&str]) -> Check {
+    if missing.is_empty() {
+        return check("privileges", Unfit::Privilege, Level::Ok, "all that is needed");
+    }
+    let detail = format!("{} is missing; run vsnoop as root", missing.join(" and "));
+    check("privileges", Unfit::Privilege, Level::Fail, detail)
+}
+
+fn btf() -> Check {
+    if kernel::has_btf() {
+        return check("BTF", Unfit::Kernel, Level::Ok, "the kernel describes its types");
+    }
+    let detail = "no /sys/kernel/btf/vmlinux; a kernel with CONFIG_DEBUG_INFO_BTF is needed";
+    check("BTF", Unfit::Kernel, Level::Fail, detail)
+}
+
+fn bpffs() -> Check {
+    match kernel::require_bpffs() {
+        Ok(()) => check("bpffs", Unfit::BpfFs, Level::Ok, format!("mounted at {}", kernel::BPFFS)),
+        Err(error) => check("bpffs", Unfit::BpfFs, Level::Fail, error.to_string()),
+    }
+}
+
+fn tcx(missing_privileges: &[&str]) -> Check {
+    if !missing_privileges.is_empty() {
+        return check("tcx", Unfit::Kernel, Level::Warn, "cannot be tried without privileges");
+    }
+    match kernel::probe_tcx() {
+        Ok(()) => check("tcx", Unfit::Kernel, Level::Ok, "a program was attached and taken off"),
+        Err(error) => {
+            let detail = format!("cannot {error:#}; Linux 6.6 or newer is needed");
+            check("tcx", Unfit::Kernel, Level::Fail, detail)
+        }
+    }
+}
+
+fn jit() -> Check {
+    match kernel::jit() {
+        Some(0) => check(
+            "BPF JIT",
+            Unfit::Kernel,
+            Level::Warn,
+            "off: programs are interpreted; sysctl net.core.bpf_jit_enable=1",
+        ),
+        Some(_) => check("BPF JIT", Unfit::Kernel, Level::Ok, "on"),
+        None => check("BPF JIT", Unfit::Kernel, Level::Warn, "cannot be read"),
+    }
+}
+
+fn thread_times() -> Check {
+    if kernel::has_schedstat() {
+        return check("schedstat", Unfit::Kernel, Level::Ok, "run and wait times of threads");
+    }
+    check(
+        "schedstat",
+        Unfit::Kernel,
+        Level::Warn,
+        "no /proc/PID/schedstat: which VMs would gain cannot be told (CONFIG_SCHED_INFO)",
+    )
+}

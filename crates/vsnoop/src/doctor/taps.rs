@@ -1,0 +1,228 @@
+//! Each tap, the VM behind it, and whether early acknowledgement would help that VM.
+//!
+//! A VM gains when it waits: its vCPUs want to run and cannot, because others have the CPU or a quota is
+//! used up. That share of the time is measured, over all taps at once.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_bpf::Port;
+
+use crate::output::units;
+use crate::ports::Attached;
+use crate::system::netdev::{self, Device};
+use crate::system::netns::Netns;
+use crate::system::process::{self, Process};
+use crate::system::vcpu::{self, Shares, Vcpu};
+use crate::system::{egress, kernel, offload, qdisc};
+
+/// A VM that is held up for less than this share of the time has little to gain.
+const WORTH_IT: f64 = 0.05;
+/// A VM that neither runs nor waits for more than this is idle.
+const IDLE: f64 = 0.01;
+
+/// What is told of one tap.
+#[derive(Debug, Serialize)]
+pub struct TapReport {
+    pub port: String,
+    pub ifindex: u32,
+    pub up: bool,
+    /// "noqueue", "pfifo_fast (default)", or "tbf 1: (configured)".
+    pub qdisc: String,
+    /// Why vsnoop would refuse it; null when it would not.
+    pub refused: Option<String>,
+    pub ring_frames: u32,
+    pub queues: u32,
+    pub vnet_hdr: bool,
+    pub checksum_offload: Option<bool>,
+    pub segmentation_offload: Option<bool>,
+    pub pid: Option<i32>,
+    pub process: Option<String>,
+    pub vcpus: Vec<VcpuReport>,
+    /// Shares of the measured time, 0 to 1; null without a VM.
+    pub ran_share: Option<f64>,
+    pub waited_share: Option<f64>,
+    pub throttled_share: Option<f64>,
+    /// "active", "paused", "observing"; null when not attached.
+    pub attached: Option<&'static str>,
+    pub would_gain: Option<bool>,
+    pub verdict: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct VcpuReport {
+    pub tid: i32,
+    pub name: String,
+    pub policy: String,
+    pub affinity: String,
+    /// CPUs that a quota leaves it; null without a quota.
+    pub quota_cpus: Option<f64>,
+    pub quota_period_us: Option<u64>,
+}
+
+impl TapReport {
+    pub fn offloads_text(&self) -> &'static str {
+        match (self.checksum_offload, self.segmentation_offload) {
+            (_, Some(true)) => "csum tso",
+            (Some(true), _) => "csum",
+            (Some(false), _) => "none",
+            (None, _) => "-",
+        }
+    }
+
+    pub fn quota_text(&self) -> String {
+        let quota =
+            self.vcpus.iter().find_map(|vcpu| Some((vcpu.quota_cpus?, vcpu.quota_period_us?)));
+        quota.map_or("-".into(), |(cpus, period_us)| {
+            format!("{:.0}/{:.0} ms", cpus * period_us as f64 / 1e3, period_us as f64 / 1e3)
+        })
+    }
+}
+
+/// Looks at the named ports, which must be taps, or at all taps of the namespace, for `seconds`.
+pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapReport>> {
+    let devices = place.run(|| {
+        if names.is_empty() {
+            let devices = netdev::list()?;
+            return Ok(devices.into_iter().filter(|device| device.tap.is_some()).collect());
+        }
+        names.iter().map(|name| netdev::find_tap(name, place.label())).collect::<Result<Vec<_>>>()
+    })?;
+    let watched: Vec<_> = devices
+        .into_iter()
+        .map(|device| {
+            let process = process::holding_tap(&device.name, place.inode);
+            let vcpus = threads(process.as_ref());
+            (device, process, vcpus)
+        })
+        .collect();
+    let start = Instant::now();
+    if watched.iter().any(|(_, _, vcpus)| !vcpus.is_empty()) {
+        thread::sleep(Duration::from_secs_f64(seconds));
+    }
+    watched
+        .into_iter()
+        .map(|(device, process, before)| {
+            let now = threads(process.as_ref());
+            let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
+            place.run(|| report(&device, process, &now, shares, place))
+        })
+        .collect()
+}
+
+fn threads(process: Option<&Process>) -> Vec<Vcpu> {
+    process.map_or(Vec::new(), |process| vcpu::of_process(process.pid))
+}
+
+fn report(
+    device: &Device,
+    process: Option<Process>,
+    vcpus: &[Vcpu],
+    shares: Shares,
+    place: &Netns,
+) -> Result<TapReport> {
+    let root = qdisc::root(device)?;
+    let attached = kernel::require()
+        .ok()
+        .and_then(|()| Port::open(place.inode, device.index).ok())
+        .and_then(|port| Attached::of(port).ok())
+        .map(|attached| attached.state.text());
+    let refused = if attached.is_some() { None } else { refusal(device, &root) };
+    let offloads = offload::read(&device.name).ok();
+    let has_vm = !vcpus.is_empty();
+    let share = |share: f64| has_vm.then_some(share);
+    let tap = device.tap.unwrap_or_default();
+    Ok(TapReport {
+        port: device.name.clone(),
+        ifindex: device.index,
+        up: device.up,
+        qdisc: match &root {
+            qdisc::Root::NoQueue => "noqueue".into(),
+            qdisc::Root::Default(kind) => format!("{kind} (default)"),
+            qdisc::Root::Configured(kind, handle) => format!("{kind} {handle} (configured)"),
+        },
+        ring_frames: device.ring_frames,
+        queues: tap.queues,
+        vnet_hdr: tap.vnet_hdr,
+        checksum_offload: offloads.map(|offloads| offloads.checksum),
+        segmentation_offload: offloads.map(|offloads| offloads.tso),
+        verdict: verdict(process.as_ref(), has_vm, shares, refused.is_some()),
+        would_gain: has_vm.then_some(refused.is_none() && shares.held_up() >= WORTH_IT),
+        refused,
+        pid: process.as_ref().map(|process| process.pid),
+        process: process.map(|process| process.name),
+        vcpus: vcpus.iter().map(vcpu_report).collect(),
+        ran_share: share(shares.ran),
+        waited_share: share(shares.waited),
+        throttled_share: share(shares.throttled),
+        attached,
+    })
+}
+
+fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {
+    let refused = qdisc::refuse_configured(device, root).err();
+    let refused = refused.or_else(|| {
+        if kernel::missing_privileges().is_empty() {
+            egress::refuse_foreign(device).err()
+        } else {
+            None
+        }
+    });
+    refused.map(|error| error.to_string())
+}
+
+fn vcpu_report(vcpu: &Vcpu) -> VcpuReport {
+    VcpuReport {
+        tid: vcpu.tid,
+        name: vcpu.name.clone(),
+        policy: vcpu.policy.clone(),
+        affinity: vcpu.affinity.clone(),
+        quota_cpus: vcpu.quota.map(|quota| quota.cpus),
+        quota_period_us: vcpu.quota.map(|quota| quota.period_us),
+    }
+}
+
+fn verdict(process: Option<&Process>, has_vm: bool, shares: Shares, refused: bool) -> String {
+    let held_up = shares.held_up();
+    let why = if shares.throttled > shares.waited { "held back by its quota" } else { "waits" };
+    let verdict = match process {
+        None => "no process holds the tap".to_owned(),
+        Some(process) if !has_vm => format!("no vCPU threads in {}", process.name),
+        _ if held_up >= WORTH_IT => {
+            format!("would gain: {why} {} of the time", units::percent(held_up))
+        }
+        _ if shares.ran < IDLE => "idle now: look again under load".to_owned(),
+        _ => format!("little to gain: {why} {} of the time", units::percent(held_up)),
+    };
+    if refused { format!("{verdict}, but refused") } else { verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(shares: Shares) -> String {
+        let process = Process { pid: 1, started_ticks: 1, name: "qemu".into() };
+        verdict(Some(&process), true, shares, false)
+    }
+
+    #[test]
+    fn the_verdict_follows_the_time_that_the_vm_is_held_up() {
+        assert_eq!(
+            of(Shares { ran: 0.5, waited: 0.31, throttled: 0.0 }),
+            "would gain: waits 31 % of the time"
+        );
+        assert_eq!(
+            of(Shares { ran: 0.25, waited: 0.1, throttled: 0.7 }),
+            "would gain: held back by its quota 70 % of the time"
+        );
+        assert_eq!(
+            of(Shares { ran: 0.9, waited: 0.02, throttled: 0.0 }),
+            "little to gain: waits 2 % of the time"
+        );
+        assert!(of(Shares::default()).starts_with("idle"));
+        assert!(verdict(None, false, Shares::default(), false).contains("no process"));
+    }
+}

@@ -1,0 +1,83 @@
+//! When a connection is forgotten.
+//!
+//! Never while the VM has not acknowledged all that the sender was told it had, unless the connection
+//! was reset: the record is what still knows of those bytes.
+
+use vsnoop_bpf::types::{self, flow, flow_mode};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Ended: late segments of either end have found their way by then.
+const CLOSED_NS: u64 = 10 * SECOND_NS;
+/// Reset: both ends have tried again, and been answered, by then.
+const RESET_NS: u64 = 60 * SECOND_NS;
+/// Both ends said FIN, the last ACK was not seen; longer than any TIME-WAIT.
+const CLOSING_NS: u64 = 240 * SECOND_NS;
+/// Nothing for so long: if it goes on, it is set up again from its next packets.
+const IDLE_NS: u64 = 2 * 3600 * SECOND_NS;
+/// ... when room is scarce.
+const IDLE_CROWDED_NS: u64 = 5 * 60 * SECOND_NS;
+
+/// May the record be forgotten? `crowded`: more than 90 % of the table is taken.
+pub fn is_due(flow: &flow, now_ns: u64, crowded: bool) -> bool {
+    let idle_ns = now_ns.saturating_sub(flow.last_ns);
+    let flags = u32::from(flow.flags);
+    if u32::from(flow.mode) == flow_mode::FLOW_RESET {
+        return idle_ns >= RESET_NS;
+    }
+    if flags & types::FLOW_F_CLOSED != 0 {
+        return idle_ns >= CLOSED_NS;
+    }
+    if flow.next_seq.diff(flow.vm_seq) > 0 {
+        return false;
+    }
+    const BOTH: u32 = types::FLOW_F_FIN_SENDER | types::FLOW_F_FIN_VM;
+    if flags & BOTH == BOTH && idle_ns >= CLOSING_NS {
+        return true;
+    }
+    idle_ns >= if crowded { IDLE_CROWDED_NS } else { IDLE_NS }
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_bpf::types::seq;
+
+    use super::*;
+
+    const NOW: u64 = 100_000 * SECOND_NS;
+
+    fn idle_for(idle_ns: u64) -> flow {
+        flow { last_ns: NOW - idle_ns, ..Default::default() }
+    }
+
+    #[test]
+    fn an_idle_connection_is_kept_for_hours_and_in_a_crowd_for_minutes() {
+        assert!(!is_due(&idle_for(IDLE_NS - 1), NOW, false));
+        assert!(is_due(&idle_for(IDLE_NS), NOW, false));
+        assert!(!is_due(&idle_for(IDLE_CROWDED_NS - 1), NOW, true));
+        assert!(is_due(&idle_for(IDLE_CROWDED_NS), NOW, true));
+    }
+
+    #[test]
+    fn what_the_vm_has_not_acknowledged_is_never_forgotten() {
+        let behind = flow { next_seq: seq::new(1), vm_seq: seq::new(0), ..idle_for(IDLE_NS * 2) };
+        assert!(!is_due(&behind, NOW, true));
+        let reset = flow { mode: flow_mode::FLOW_RESET as u8, ..behind };
+        assert!(is_due(&reset, NOW, false));
+    }
+
+    #[test]
+    fn an_ended_connection_goes_soon() {
+        let closed = flow { flags: types::FLOW_F_CLOSED as u16, ..idle_for(CLOSED_NS) };
+        assert!(is_due(&closed, NOW, false));
+        assert!(!is_due(&flow { last_ns: NOW - CLOSED_NS + 1, ..closed }, NOW, false));
+    }
+
+    #[test]
+    fn a_half_closed_connection_lives_on() {
+        let half = flow { flags: types::FLOW_F_FIN_SENDER as u16, ..idle_for(CLOSING_NS) };
+        assert!(!is_due(&half, NOW, false));
+        let both = types::FLOW_F_FIN_SENDER | types::FLOW_F_FIN_VM;
+        assert!(is_due(&flow { flags: both as u16, ..half }, NOW, false));
+    }
+}

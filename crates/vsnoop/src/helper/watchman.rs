@@ -1,0 +1,200 @@
+//! One look at all ports: what is due is done.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::{flow, flow_key};
+
+use super::expiry;
+use super::loss::{Chance, Suspects, chance_of_vm, is_behind};
+use super::reset::reset;
+use crate::command::flows::monotonic_ns;
+use crate::ports::{self, Attached, State};
+use crate::system::netdev::{self, Device};
+use crate::system::netns::Netns;
+use crate::system::process::{self, Process};
+use crate::system::vcpu::{self, Tick};
+
+/// Looking through all processes is not done more often than this.
+const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+
+/// What is remembered of each port from one look to the next.
+#[derive(Default)]
+pub struct Watchman {
+    watched: HashMap<(u64, u32), Watched>,
+}
+
+struct Watched {
+    attached_at: u64,
+    looked_at: Instant,
+    suspects: Suspects,
+    ring_frames: u32,
+    queues: u32,
+    netns_path: Option<PathBuf>,
+    process: Option<Process>,
+    searched_at: Option<Instant>,
+    ticks: Vec<Tick>,
+    was_behind: bool,
+}
+
+impl Watchman {
+    /// Looks at every port once; how many there are.
+    pub fn look(&mut self) -> Result<usize> {
+        let inventory = ports::inventory()?;
+        let mut earlier = std::mem::take(&mut self.watched);
+        let mut count = 0;
+        for attached in inventory.ports {
+            let key = (attached.meta.netns, attached.meta.ifindex);
+            let name = attached.name.clone();
+            if attached.state == State::Gone {
+                bury(attached).with_context(|| format!("port {name}"))?;
+                continue;
+            }
+            count += 1;
+            let mut watched = earlier
+                .remove(&key)
+                .filter(|watched| watched.attached_at == attached.meta.attached_at)
+                .unwrap_or_else(|| Watched::new(&attached));
+            // A port that is detached at this moment is no concern of ours any more.
+            if let Err(error) = watched.look(&attached) {
+                tracing::debug!("port {name}: {error:#}");
+            }
+            self.watched.insert(key, watched);
+        }
+        Ok(count)
+    }
+}
+
+/// The tap was deleted: whatever was in its ring is lost with the VM's end of it.
+fn bury(attached: Attached) -> Result<()> {
+    let (flows, bytes) = attached.port.outstanding()?;
+    tracing::info!(
+        "port {} is gone: its tap was deleted, {bytes} acknowledged bytes of {flows} connections \
+         were still on their way to the VM",
+        attached.name
+    );
+    Ok(attached.port.detach()?)
+}
+
+impl Watched {
+    fn new(attached: &Attached) -> Self {
+        Self {
+            attached_at: attached.meta.attached_at,
+            looked_at: Instant::now(),
+            suspects: Suspects::default(),
+            ring_frames: attached.meta.tx_queue_len,
+            queues: attached.meta.tx_queues,
+            netns_path: None,
+            process: None,
+            searched_at: None,
+            ticks: Vec::new(),
+            was_behind: false,
+        }
+    }
+
+    fn look(&mut self, attached: &Attached) -> Result<()> {
+        let elapsed = self.looked_at.elapsed();
+        self.looked_at = Instant::now();
+        let flows = attached.port.flows()?;
+        self.expire(attached, &flows)?;
+        if attached.state == State::Observing {
+            return Ok(());
+        }
+        let behind = flows.iter().any(|(_, flow)| is_behind(flow));
+        // One look longer than needed, so that a stall always begins with a fresh sample.
+        if !behind && !self.was_behind {
+            self.ticks.clear();
+            return self.notice_shrinking(attached, &[]);
+        }
+        self.was_behind = behind;
+        let chance = self.chance(attached, elapsed);
+        let lost: Vec<_> = self.suspects.judge(&flows, chance).into_iter().copied().collect();
+        self.reset(attached, &lost, "the VM ran and did not acknowledge what it was given")?;
+        self.notice_shrinking(attached, &flows)
+    }
+
+    fn expire(&self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+        let now_ns = monotonic_ns()?;
+        let crowded = flows.len() as u64 * 10 > u64::from(attached.port.max_flows()) * 9;
+        for (key, flow) in flows {
+            if expiry::is_due(flow, now_ns, crowded) {
+                attached.port.delete_flow(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Could the VM have answered since the last look?
+    fn chance(&mut self, attached: &Attached, elapsed: Duration) -> Chance {
+        self.find_process(attached);
+        let wall = Chance::Wall { ns: elapsed.as_nanos() as u64 };
+        let Some(process) = &self.process else {
+            // Nobody reads the tap.
+            return wall;
+        };
+        let now = vcpu::ticks(process.pid);
+        let before = std::mem::replace(&mut self.ticks, now);
+        if process::rings_are_empty(process.pid, &attached.name) == Some(false) {
+            return Chance::None;
+        }
+        match (before.is_empty(), self.ticks.is_empty()) {
+            (_, true) => wall,
+            (true, false) => Chance::None,
+            (false, false) => chance_of_vm(&before, &self.ticks),
+        }
+    }
+
+    fn find_process(&mut self, attached: &Attached) {
+        if self.process.as_ref().is_some_and(Process::is_alive) {
+            return;
+        }
+        self.process = None;
+        if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
+            self.searched_at = Some(Instant::now());
+            self.process = process::holding_tap(&attached.name, attached.meta.netns);
+            self.ticks.clear();
+        }
+    }
+
+    /// A ring that was made smaller, or a queue that was taken away, lost what did not fit any more.
+    fn notice_shrinking(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+        let Some(device) = self.device(attached)? else { return Ok(()) };
+        let queues = device.tap.map_or(0, |tap| tap.queues);
+        let shrunk = device.ring_frames < self.ring_frames || queues < self.queues;
+        (self.ring_frames, self.queues) = (device.ring_frames, queues);
+        if !shrunk {
+            return Ok(());
+        }
+        let behind: Vec<_> = flows.iter().filter(|(_, flow)| is_behind(flow)).copied().collect();
+        self.reset(attached, &behind, "the tap's ring shrank while data was in it")
+    }
+
+    fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
+        let index = attached.meta.ifindex;
+        match Netns::find_again(attached.meta.netns, &mut self.netns_path) {
+            Some(place) => place.run(|| netdev::find_index(index)),
+            None => Ok(None),
+        }
+    }
+
+    fn reset(&mut self, attached: &Attached, flows: &[(flow_key, flow)], why: &str) -> Result<()> {
+        if flows.is_empty() {
+            return Ok(());
+        }
+        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+            .context("its network namespace cannot be found")?;
+        let reset_flows = place.run(|| {
+            let mut count = 0u64;
+            for (key, flow) in flows {
+                count += u64::from(reset(&attached.port, key, flow)?);
+            }
+            Ok(count)
+        })?;
+        if reset_flows > 0 {
+            tracing::warn!("port {}: {reset_flows} connections reset: {why}", attached.name);
+        }
+        Ok(())
+    }
+}
