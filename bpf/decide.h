@@ -28,8 +28,6 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->bypassed++;
 	if (events & EVENT_LOSS)
 		st->guest_loss++;
-	if (events & EVENT_ASIDE)
-		st->aside++;
 	if (events & EVENT_CLOSED)
 		st->flows_closed++;
 	if (events & EVENT_WINDOW_CAPPED)
@@ -63,7 +61,7 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	if (!out->events)
 		return;
 	port_learn(&port, out->events, now);
-	if (!(out->events & ~EVENT_PROMPT))
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
@@ -72,17 +70,31 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 		bpf_map_delete_elem(&flows, key);
 }
 
-__noinline int decide_to_vm(const struct flow_key *key, const struct segment *s, __u64 now,
+__noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 			    struct outcome *out)
 {
 	struct flow *f;
 	int verdict;
+	__u64 now;
 
 	if (!key || !s || !out)
 		return NO_FLOW;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NO_FLOW;
+	/* The frequent cases need no lock and little time. */
+	if (flow_is_plain_ack(f, s)) {
+		flow_note_ack(f, s);
+		return TO_VM_PASS;
+	}
+	out->now = now = bpf_ktime_get_ns();
+	if (flow_is_early(f, s, &port, &policy, now))
+		return TO_VM_DELIVER;
+	if (flow_continues_aside(f, s, &port, &policy, now)) {
+		flow_note_aside(f, s);
+		out->events = EVENT_ASIDE;
+		return TO_VM_PASS;
+	}
 	bpf_spin_lock(&f->lock);
 	verdict = flow_to_vm(f, s, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
@@ -92,17 +104,19 @@ __noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 
 /* 1: send out->ack. The record is looked up anew: it may have gone meanwhile,
  * and its memory may hold another flow by now. */
-__noinline int decide_delivered(const struct flow_key *key, const struct segment *s, __u64 now,
-				bool taken, struct outcome *out)
+__noinline int decide_delivered(const struct flow_key *key, const struct segment *s, bool taken,
+				struct outcome *out)
 {
 	struct flow *f;
 	bool answer;
+	__u64 now;
 
 	if (!key || !s || !out)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return 0;
+	now = out->now;
 	bpf_spin_lock(&f->lock);
 	answer = flow_delivered(f, s, taken, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
@@ -110,17 +124,19 @@ __noinline int decide_delivered(const struct flow_key *key, const struct segment
 	return answer;
 }
 
-__noinline int decide_from_vm(const struct flow_key *key, const struct segment *s, __u64 now,
+__noinline int decide_from_vm(const struct flow_key *key, const struct segment *s,
 			      struct outcome *out)
 {
 	struct flow *f;
 	int verdict;
+	__u64 now;
 
 	if (!key || !s || !out)
 		return NO_FLOW;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NO_FLOW;
+	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
 	verdict = flow_from_vm(f, s, &policy, now, out);
 	bpf_spin_unlock(&f->lock);

@@ -66,8 +66,7 @@ static __always_inline void remember_macs(struct __sk_buff *skb, struct flow *f,
 /* A segment of the sender without a flow: it may complete a handshake. True:
  * there is a flow now. */
 static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct flow_key *key,
-					    const struct segment *s, __u64 now,
-					    struct port_stats *st)
+					    const struct segment *s, struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
 	struct flow f = {};
@@ -78,7 +77,7 @@ static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct 
 		embryo_answered(e, s);
 		return false;
 	}
-	if (!flow_accepted(&f, e, s, now))
+	if (!flow_accepted(&f, e, s, bpf_ktime_get_ns()))
 		return false;
 	remember_macs(skb, &f, true);
 	bpf_map_delete_elem(&embryos, key);
@@ -87,9 +86,10 @@ static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct 
 
 /* A segment of the VM without a flow. */
 static __always_inline bool flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
-					const struct segment *s, __u64 now, struct port_stats *st)
+					const struct segment *s, struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
+	__u64 now = bpf_ktime_get_ns();
 	struct flow f = {};
 
 	if (e && flow_opened(&f, e, s, now))

@@ -30,7 +30,6 @@ int to_vm(struct __sk_buff *skb)
 	int verdict, answer;
 	__u32 zero = 0;
 	bool taken;
-	__u64 now;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
@@ -51,15 +50,17 @@ int to_vm(struct __sk_buff *skb)
 	case PARSED_TCP:
 		break;
 	}
-	now = bpf_ktime_get_ns();
-	verdict = decide_to_vm(&key, &s, now, &out);
+	verdict = decide_to_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
-		if (!flow_for_sender(skb, &key, &s, now, st))
+		if (!flow_for_sender(skb, &key, &s, st))
 			return HOOK_NEXT;
-		verdict = decide_to_vm(&key, &s, now, &out);
+		verdict = decide_to_vm(&key, &s, &out);
 	}
-	if (verdict == TO_VM_PASS)
+	if (verdict == TO_VM_PASS) {
+		if (out.events & EVENT_ASIDE)
+			st->aside++;
 		return HOOK_NEXT;
+	}
 	if (verdict == TO_VM_RESET) {
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
@@ -86,7 +87,7 @@ int to_vm(struct __sk_buff *skb)
 		if (!taken)
 			__sync_fetch_and_add(&port.ring_full, 1);
 	}
-	answer = decide_delivered(&key, &s, now, taken, &out);
+	answer = decide_delivered(&key, &s, taken, &out);
 	if (!taken)
 		return HOOK_NEXT;
 	if (!answer)
@@ -106,7 +107,6 @@ int from_vm(struct __sk_buff *skb)
 	struct packet p;
 	__u32 zero = 0;
 	int verdict;
-	__u64 now;
 
 	if ((skb->mark & MARK_MASK) == MARK_REPLY) {
 		set_mark(skb, 0);
@@ -131,12 +131,11 @@ int from_vm(struct __sk_buff *skb)
 		syn_of_vm(&key, &s);
 		return HOOK_NEXT;
 	}
-	now = bpf_ktime_get_ns();
-	verdict = decide_from_vm(&key, &s, now, &out);
+	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
-		if (!flow_for_vm(skb, &key, &s, now, st))
+		if (!flow_for_vm(skb, &key, &s, st))
 			return HOOK_NEXT;
-		verdict = decide_from_vm(&key, &s, now, &out);
+		verdict = decide_from_vm(&key, &s, &out);
 	}
 	switch (verdict) {
 	case FROM_VM_PASS:

@@ -29,7 +29,8 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	f->progress_ns = now;
 	f->dup_acks = 0;
 	f->next_seq = seq_max(f->next_seq, ack);
-	f->high_seq = seq_max(f->high_seq, ack);
+	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
+		f->high_seq = ack;
 	if (f->flags & FLOW_F_SAMPLE && seq_ge(ack, f->sample_seq)) {
 		out->sample_ns = now - f->sample_ns;
 		out->events |= EVENT_SAMPLE;

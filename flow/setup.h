@@ -108,13 +108,15 @@ static __always_inline void flow_from_embryo(struct flow *f, const struct embryo
 
 /* A segment of the sender, and an embryo for its addresses: does it complete
  * the handshake that the VM accepted?  It has acknowledged the VM's ISS, so it
- * is no blind flood. */
+ * is no blind flood.  It need not be the first: when that one got lost, the
+ * record must know of what the VM is handed before it, or it would acknowledge
+ * a filled hole, and take the VM's answers for a loss in the guest. */
 static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e,
 					  const struct segment *s, __u64 now)
 {
 	if (e->stage != EMBRYO_VM_SYN_ACK || !(s->tcp_flags & TCP_ACK) ||
 	    s->tcp_flags & (TCP_SYN | TCP_RST) || !seq_eq(s->ack, seq_add(e->vm_iss, 1)) ||
-	    !seq_eq(s->seq, e->rcv_nxt))
+	    seq_lt(s->seq, e->rcv_nxt) || seq_gt(s->seq, seq_add(e->rcv_nxt, e->window)))
 		return false;
 	flow_from_embryo(f, e, now);
 	f->ts_recent = s->tsval;

@@ -68,6 +68,76 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct segment *
 	out->ack.tsecr = s->tsval;
 }
 
+/* Nothing about it but the ACK field: the sender's answer to data of the VM.
+ * May be asked, and noted, without the lock: snd_una is written here alone, and
+ * a value that is overtaken only makes flow_acceptable() more lenient. */
+static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct segment *s)
+{
+	return s->len == 0 && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
+	       !(s->bits & SEG_FOREIGN) && f->mode != FLOW_RESET &&
+	       !(f->flags & FLOW_F_FIN_SENDER) && seq_ge(s->seq, f->next_seq) &&
+	       seq_le(s->ack, f->snd_nxt);
+}
+
+static __always_inline void flow_note_ack(struct flow *f, const struct segment *s)
+{
+	if (seq_gt(s->ack, f->snd_una) && seq_le(s->ack, f->snd_nxt))
+		f->snd_una = s->ack;
+}
+
+/* May this segment be acknowledged as soon as it is handed over?  May be asked
+ * without the lock: flow_delivered() makes sure under it. */
+static __always_inline bool flow_is_early(const struct flow *f, const struct segment *s,
+					  const struct port_state *port, const struct policy *p,
+					  __u64 now)
+{
+	const __u8 touched = TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK;
+	struct seq end = seq_add(s->seq, s->len);
+
+	return f->mode == FLOW_ACTIVE && p->run == PORT_ACTIVE && s->len &&
+	       (s->tcp_flags & touched) == TCP_ACK && !(s->bits & (SEG_FOREIGN | SEG_CE)) &&
+	       seq_eq(s->seq, f->next_seq) && flow_caught_up(f) && flow_acceptable(f, s, end) &&
+	       !flow_may_stand_aside(f, s, end, port, p, now);
+}
+
+/* Does this segment merely continue what a prompt VM is left to answer?  Then
+ * only high_seq moves, and may be moved without the lock: it is behind for a
+ * moment at worst, and nothing is acknowledged early before the VM's own ACK
+ * has reached it. */
+static __always_inline bool flow_continues_aside(const struct flow *f, const struct segment *s,
+						 const struct port_state *port,
+						 const struct policy *p, __u64 now)
+{
+	const __u8 touched = TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK | TCP_CWR;
+	struct seq end = seq_add(s->seq, s->len);
+
+	return f->mode == FLOW_ASIDE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
+	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
+	       seq_gt(f->high_seq, f->vm_seq) && f->flags & FLOW_F_SAMPLE &&
+	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
+	       (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now));
+}
+
+static __always_inline void flow_note_aside(struct flow *f, const struct segment *s)
+{
+	flow_note_ack(f, s);
+	f->high_seq = seq_add(s->seq, s->len);
+}
+
+/* What every segment with data teaches. */
+static __always_inline void flow_note_data(struct flow *f, const struct segment *s, __u64 now,
+					   struct outcome *out)
+{
+	f->last_ns = now;
+	flow_note_ack(f, s);
+	if (s->unit_len > f->mss)
+		f->mss = s->unit_len;
+	if (s->tcp_flags & TCP_CWR)
+		f->ramp = 0;
+	if (flow_is_late(f, now))
+		out->events |= EVENT_LATE;
+}
+
 /*
  * `port` and `p` describe the port; `now` is CLOCK_MONOTONIC, ns.
  * Fills out->ack for TO_VM_REACK and TO_VM_RESET.
@@ -107,9 +177,8 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	if (!(flags & TCP_ACK))
 		return TO_VM_PASS;
-	if (seq_gt(s->ack, f->snd_una) && seq_le(s->ack, f->snd_nxt))
-		f->snd_una = s->ack;
-	else if (seq_gt(s->ack, f->snd_nxt))
+	flow_note_ack(f, s);
+	if (seq_gt(s->ack, f->snd_nxt))
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 	if (flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_SENDER;
@@ -138,12 +207,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		return TO_VM_PASS;
 	}
 
-	if (s->unit_len > f->mss)
-		f->mss = s->unit_len;
-	if (flags & TCP_CWR)
-		f->ramp = 0;
-	if (flow_is_late(f, now))
-		out->events |= EVENT_LATE;
+	flow_note_data(f, s, now, out);
 	if (silent && !(f->flags & FLOW_F_ECE) && seq_eq(f->vm_seq, f->next_seq) &&
 	    seq_eq(s->seq, f->next_seq) && !flow_is_bypassed(f)) {
 		f->high_seq = f->next_seq;
@@ -162,23 +226,21 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;
 	}
+	if (flow_is_early(f, s, port, p, now))
+		return TO_VM_DELIVER;
 	if (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now)) {
 		if (f->mode == FLOW_ACTIVE)
 			f->mode = FLOW_ASIDE;
 		out->events |= EVENT_ASIDE;
-		flow_handed_over(f, end, false, now);
-		return TO_VM_PASS;
 	}
-	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f)) {
-		flow_handed_over(f, end, false, now);
-		return TO_VM_PASS;
-	}
-	return TO_VM_DELIVER;
+	flow_handed_over(f, end, false, now);
+	return TO_VM_PASS;
 }
 
 /*
  * The device took the segment (`taken`) or refused it.  True: send out->ack.
- * The flow may have changed since flow_to_vm(): then the VM answers.
+ * The flow may have changed since flow_to_vm() or flow_is_early(): then the VM
+ * answers.
  */
 static __always_inline bool flow_delivered(struct flow *f, const struct segment *s, bool taken,
 					   const struct policy *p, __u64 now, struct outcome *out)
@@ -186,13 +248,14 @@ static __always_inline bool flow_delivered(struct flow *f, const struct segment 
 	struct seq end = seq_add(s->seq, s->len);
 
 	out->events = 0;
+	flow_note_data(f, s, now, out);
 	if (!taken) {
 		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
 		flow_handed_over(f, end, false, now);
 		return false;
 	}
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !seq_eq(s->seq, f->next_seq) ||
-	    p->run != PORT_ACTIVE) {
+	    !flow_acceptable(f, s, end) || p->run != PORT_ACTIVE) {
 		flow_handed_over(f, end, false, now);
 		return false;
 	}

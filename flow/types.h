@@ -190,6 +190,7 @@ enum from_vm_verdict {
 /* Side results of a decision. */
 struct outcome {
 	struct ack_fields ack;
+	__u64 now; /* when it was decided, ns */
 	__u64 sample_ns; /* how long the VM took to acknowledge the timed byte */
 	__u32 events; /* EVENT_* */
 };
