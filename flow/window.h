@@ -6,7 +6,8 @@
  * acknowledged early.  What the sender is shown is that edge, capped to
  * `buf_size` bytes beyond VM_SEQ (the report's section III-C), but an edge once
  * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so
- * itself.  Windows are rounded down to the scale's unit.
+ * itself.  The VM's edge is rounded down to the scale's unit, the cap up: one
+ * below the unit would close the window for ever.
  *
  * With an unknown scale (a flow found in mid-stream) the record's scale is 0:
  * the edge is then ACK plus the raw window, which is never beyond the true one,
@@ -34,11 +35,14 @@ static __always_inline __u16 flow_advertise(struct flow *f, struct seq ack, cons
 {
 	__u8 scale = f->scale & 15;
 	__s32 bytes = seq_diff(flow_shown_edge(f, p), ack);
-	__u32 field;
+	__u32 granted, field;
 
 	if (bytes <= 0)
 		return 0;
-	field = (__u32)bytes >> scale;
+	field = ((__u32)bytes + (1u << scale) - 1) >> scale;
+	granted = (__u32)seq_diff(f->right_edge, ack) >> scale;
+	if (field > granted)
+		field = granted;
 	if (field > 0xffff)
 		field = 0xffff;
 	f->adv_edge = seq_max(f->adv_edge, seq_add(ack, field << scale));
