@@ -25,9 +25,6 @@
 /* Segments that are acknowledged one by one from the start of a flow, and
  * again after a loss, before the host may stand aside. */
 #define FLOW_RAMP 16
-/* A flow that was silent for this long has no hole left: a sender with a hole
- * would have sent again. */
-#define FLOW_SILENCE_NS NSEC_PER_SEC
 /* Bytes beyond VM_SEQ that are believable while the scale is unknown:
  * the largest window there is (RFC 7323, section 2.3). */
 #define FLOW_MAX_WINDOW (1u << 30)

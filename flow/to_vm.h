@@ -148,7 +148,6 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
-	bool silent = now - f->last_ns > FLOW_SILENCE_NS;
 	bool clean;
 
 	out->events = 0;
@@ -208,11 +207,6 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 	}
 
 	flow_note_data(f, s, now, out);
-	if (silent && !(f->flags & FLOW_F_ECE) && seq_eq(f->vm_seq, f->next_seq) &&
-	    seq_eq(s->seq, f->next_seq) && !flow_is_bypassed(f)) {
-		f->high_seq = f->next_seq;
-		f->mode = FLOW_ACTIVE;
-	}
 	if (flow_is_bypassed(f)) {
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;
