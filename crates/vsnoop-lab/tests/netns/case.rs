@@ -44,8 +44,10 @@ pub struct Case {
     pub plan: Plan,
     pub openers: &'static [Side],
     pub freeze: Freeze,
-    /// Faults between host and VM, in both directions.
-    pub guest: Faults,
+    /// Faults behind the hooks, on the way to the VM.
+    pub to_vm: Faults,
+    /// Faults before the hooks see what the VM sends.
+    pub from_vm: Faults,
     /// Faults between client and host, in both directions.
     pub network: Faults,
     pub early: Early,
@@ -71,7 +73,8 @@ impl Default for Case {
             },
             openers: &[Side::Client, Side::Vm],
             freeze: SHARING_A_CORE,
-            guest: Faults::default(),
+            to_vm: Faults::default(),
+            from_vm: Faults::default(),
             network: Faults::default(),
             early: Early::Yes,
             ends: Ends::Complete,
@@ -90,9 +93,8 @@ impl Case {
                 topology.netns(side).set_sysctl(key, value)?;
             }
         }
-        for towards in [Side::Vm, Side::Client] {
-            let guest = Faults { freeze: self.freeze, ..self.guest.clone() };
-            topology.set_guest_faults(towards, guest);
+        for (towards, guest) in [(Side::Vm, &self.to_vm), (Side::Client, &self.from_vm)] {
+            topology.set_guest_faults(towards, Faults { freeze: self.freeze, ..guest.clone() });
             topology.set_network_faults(towards, self.network.clone());
         }
         Ok(topology)
@@ -145,9 +147,10 @@ impl Case {
     }
 }
 
-/// What both relays did to frames on their way to the VM.
+/// What the relays did to frames.
 fn counters(topology: &Topology) -> String {
     let network = topology.network().map(|relay| relay.counters(Direction::LeftToRight));
     let guest = topology.guest().counters(Direction::LeftToRight);
-    format!("network: {network:?}\nguest: {guest:?}")
+    let back = topology.guest().counters(Direction::RightToLeft);
+    format!("network: {network:?}\nto the VM: {guest:?}\nfrom the VM: {back:?}")
 }
