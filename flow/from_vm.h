@@ -53,14 +53,15 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 
 /* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
  * does it prove that the guest lost one of them?  With SACK, a duplicate
- * reports bytes above the hole; without, it changes nothing and answers
- * nothing. */
+ * reports bytes above the hole; without, it changes nothing (nor is it a probe
+ * of the VM, which repeats a SEQ too), and is no answer to anything that asked
+ * for one. */
 static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const struct segment *s,
 						    struct seq edge)
 {
 	if (f->flags & FLOW_F_SACK)
 		return s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack);
-	return seq_eq(edge, f->right_edge) && !(f->flags & (FLOW_F_REPLY_DUE | FLOW_F_CHALLENGE_DUE));
+	return seq_eq(edge, f->right_edge) && seq_eq(s->seq, f->snd_nxt) && !f->replies_due;
 }
 
 static __always_inline enum from_vm_verdict
@@ -111,6 +112,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			/* Never touched (RFC 5961): its ACK is what the
 			 * sender's answer will be built on. */
 			f->flags &= ~FLOW_F_CHALLENGE_DUE;
+			f->replies_due -= !!f->replies_due;
 			return FROM_VM_PASS;
 		}
 		if (flow_repeats_for_a_hole(f, s, edge) && ++f->dup_acks >= FLOW_DUP_ACKS) {
@@ -122,6 +124,8 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			return FROM_VM_LOSS;
 		}
 	}
+	if (pure && !advanced && f->replies_due)
+		f->replies_due--;
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f))
 		f->ts_recent = s->tsecr; /* what the VM itself compares with */

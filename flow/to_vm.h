@@ -138,6 +138,16 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 		out->events |= EVENT_LATE;
 }
 
+/* The VM will answer this one with an ACK that repeats what it has said: each
+ * segment of a super-packet, should somebody split it. */
+static __always_inline void flow_reply_due(struct flow *f, const struct segment *s, __u16 flag)
+{
+	__u32 replies = f->replies_due + 1 + (s->unit_len ? s->len / s->unit_len : 0);
+
+	f->replies_due = replies < 0xffff ? replies : 0xffff;
+	f->flags |= flag;
+}
+
 /*
  * `port` and `p` describe the port; `now` is CLOCK_MONOTONIC, ns.
  * Fills out->ack for TO_VM_REACK and TO_VM_RESET.
@@ -165,11 +175,11 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		if (seq_eq(s->seq, f->next_seq) || seq_eq(s->seq, f->vm_seq))
 			flow_closed(f);
 		else
-			f->flags |= FLOW_F_CHALLENGE_DUE;
+			flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
 		return TO_VM_PASS;
 	}
 	if (flags & TCP_SYN) {
-		f->flags |= FLOW_F_CHALLENGE_DUE;
+		flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
 		return TO_VM_PASS;
 	}
 	if (s->bits & SEG_FOREIGN)
@@ -178,14 +188,14 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		return TO_VM_PASS;
 	flow_note_ack(f, s);
 	if (seq_gt(s->ack, f->snd_nxt))
-		f->flags |= FLOW_F_CHALLENGE_DUE;
+		flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
 	if (flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_SENDER;
 	if (seq_eq(s->seq, end)) {
 		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,
 		 * which the VM must answer. */
 		if (seq_lt(s->seq, f->next_seq))
-			f->flags |= FLOW_F_REPLY_DUE;
+			flow_reply_due(f, s, FLOW_F_REPLY_DUE);
 		if (f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
 		    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
 			out->events |= EVENT_CLOSED;
@@ -202,11 +212,13 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 			f->reacked++;
 			return TO_VM_REACK;
 		}
-		f->flags |= FLOW_F_REPLY_DUE;
+		flow_reply_due(f, s, FLOW_F_REPLY_DUE);
 		return TO_VM_PASS;
 	}
 
 	flow_note_data(f, s, now, out);
+	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end))
+		flow_reply_due(f, s, 0);
 	if (flow_is_bypassed(f)) {
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;

@@ -93,7 +93,8 @@ struct flow {
 	__u8 vm_mac[6];
 	__u8 sender_mac[6];
 	__u32 retired; /* bytes outstanding when the flow was reset */
-	__u64 reserved;
+	__u16 replies_due; /* repeated ACKs that the VM owes, for the proof of a loss */
+	__u16 reserved[3];
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
