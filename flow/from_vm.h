@@ -143,8 +143,11 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
 		out->events |= EVENT_CLOSED;
 
-	if (p->run == PORT_OBSERVE)
+	if (p->run == PORT_OBSERVE) {
+		/* Shown is shown: a cap that comes later must not take it back. */
+		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
+	}
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
 		f->flags &= ~(FLOW_F_REPLY_DUE | FLOW_F_CHALLENGE_DUE);
