@@ -127,7 +127,8 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	if (pure && !advanced && f->replies_due)
 		f->replies_due--;
 	f->right_edge = edge;
-	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f))
+	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
+	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))
 		f->ts_recent = s->tsecr; /* what the VM itself compares with */
 
 	if (!(flags & TCP_ECE))

@@ -88,6 +88,7 @@ static __always_inline void flow_start(struct flow *f, struct seq vm_seq, struct
 	f->high_seq = vm_seq;
 	f->right_edge = right_edge;
 	f->adv_edge = right_edge;
+	f->ts_seq = vm_seq;
 	f->snd_nxt = snd_nxt;
 	f->snd_una = snd_nxt;
 	f->mode = FLOW_ACTIVE;

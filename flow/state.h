@@ -81,6 +81,17 @@ static __always_inline void flow_closed(struct flow *f)
 		f->mode = FLOW_BYPASS;
 }
 
+/* A receiver remembers the TSval of a segment at its left edge, of an old one
+ * too (RFC 7323, section 4.3), and drops what comes later with a lower one.
+ * Which of the segments in the ring will lie there is not known: all may. */
+static __always_inline void flow_note_timestamp(struct flow *f, const struct segment *s)
+{
+	if (s->bits & SEG_TIMESTAMPS && (__s32)(s->tsval - f->ts_recent) > 0) {
+		f->ts_recent = s->tsval;
+		f->ts_seq = f->high_seq;
+	}
+}
+
 /* Bytes up to `end` are on their way to the VM. */
 static __always_inline void flow_handed_over(struct flow *f, struct seq end, bool early, __u64 now)
 {

@@ -194,8 +194,10 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 	if (seq_eq(s->seq, end)) {
 		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,
 		 * which the VM must answer. */
-		if (seq_lt(s->seq, f->next_seq))
+		if (seq_lt(s->seq, f->next_seq)) {
+			flow_note_timestamp(f, s);
 			flow_reply_due(f, s, FLOW_F_REPLY_DUE);
+		}
 		if (f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
 		    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
 			out->events |= EVENT_CLOSED;
@@ -212,13 +214,16 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 			f->reacked++;
 			return TO_VM_REACK;
 		}
+		flow_note_timestamp(f, s);
 		flow_reply_due(f, s, FLOW_F_REPLY_DUE);
 		return TO_VM_PASS;
 	}
 
 	flow_note_data(f, s, now, out);
-	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end))
+	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
 		flow_reply_due(f, s, 0);
+		flow_note_timestamp(f, s);
+	}
 	if (flow_is_bypassed(f)) {
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;
@@ -265,9 +270,9 @@ static __always_inline bool flow_delivered(struct flow *f, const struct segment 
 		flow_handed_over(f, end, false, now);
 		return false;
 	}
+	flow_note_timestamp(f, s);
 	flow_handed_over(f, end, true, now);
 	f->next_seq = end;
-	f->ts_recent = s->tsval;
 	if (f->ramp < FLOW_RAMP)
 		f->ramp++;
 	f->early_acks++;

@@ -72,7 +72,7 @@ struct flow {
 	struct seq adv_edge; /* highest right edge that the sender was shown */
 	struct seq snd_nxt; /* the VM's SND.NXT */
 	struct seq snd_una; /* highest ACK of the sender */
-	__u32 ts_recent; /* TSval of the last in-order segment */
+	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
 	__u32 vm_tsval; /* the VM's last TSval */
 	struct seq sample_seq; /* byte whose acknowledgement is being timed */
 	__u8 mode; /* enum flow_mode */
@@ -94,7 +94,8 @@ struct flow {
 	__u8 sender_mac[6];
 	__u32 retired; /* bytes outstanding when the flow was reset */
 	__u16 replies_due; /* repeated ACKs that the VM owes, for the proof of a loss */
-	__u16 reserved[3];
+	__u16 reserved;
+	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
