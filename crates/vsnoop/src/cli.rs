@@ -124,7 +124,7 @@ pub struct Watched {
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<f64>,
 }
 

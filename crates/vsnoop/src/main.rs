@@ -37,6 +37,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {
+    if let Command::Status(_) | Command::Stats(_) | Command::Flows(_) | Command::Pause(_) =
+        &cli.command
+    {
+        helper::restart_if_needed();
+    }
     match &cli.command {
         Command::Attach(arguments) => command::attach::run(cli, arguments),
         Command::Detach(arguments) => command::detach::run(cli, arguments),

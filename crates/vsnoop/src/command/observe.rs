@@ -11,6 +11,7 @@ use vsnoop_bpf::Port;
 
 use crate::cli::{self, Cli};
 use crate::command::attach::{refuse_attached, spec};
+use crate::helper;
 use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
 use crate::output::watch::{Interrupt, print, refresh};
@@ -56,6 +57,7 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
     let place = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let observed = start(&arguments.ports, &place)?;
+    helper::ensure_running();
 
     let start = Instant::now();
     let end = arguments.duration.map(|seconds| start + Duration::from_secs_f64(seconds));

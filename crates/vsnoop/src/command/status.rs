@@ -1,5 +1,8 @@
 //! `vsnoop status`: which ports are attached, and how they are.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use serde::Serialize;
 
@@ -9,7 +12,8 @@ use crate::helper;
 use crate::identity::Identity;
 use crate::output::{table, units, watch};
 use crate::ports::{self, Attached, Inventory, State};
-use crate::system::{netns, process};
+use crate::system::netns::Netns;
+use crate::system::{netdev, netns, process, qdisc};
 
 #[derive(Serialize)]
 struct Document {
@@ -35,6 +39,8 @@ struct PortStatus {
     guest_loss: u64,
     helper_resets: u64,
     helper_reset_bytes: u64,
+    /// The root qdisc now; null when it cannot be read.
+    qdisc: Option<String>,
     /// The default qdisc that noqueue stands in for; null when none was replaced.
     qdisc_replaced: Option<String>,
     /// 0: no cap.
@@ -65,7 +71,6 @@ struct HelperStatus {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
-    helper::restart_if_needed();
     watch::run(arguments.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
@@ -75,10 +80,11 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
 
 fn read(inventory: Inventory) -> Result<Document> {
     let names = netns::names();
+    let paths = netns::paths();
     let ports = inventory
         .ports
         .iter()
-        .map(|attached| port_status(attached, Identity::of(attached, &names)))
+        .map(|attached| port_status(attached, Identity::of(attached, &names), &paths))
         .collect::<Result<_>>()?;
     let damaged = inventory
         .damaged
@@ -92,7 +98,11 @@ fn read(inventory: Inventory) -> Result<Document> {
     Ok(Document { ports, damaged, helper: HelperStatus { running: pid.is_some(), pid } })
 }
 
-fn port_status(attached: &Attached, identity: Identity) -> Result<PortStatus> {
+fn port_status(
+    attached: &Attached,
+    identity: Identity,
+    paths: &HashMap<u64, PathBuf>,
+) -> Result<PortStatus> {
     let (port, meta) = (&attached.port, &attached.meta);
     let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
     let stats = port.stats()?;
@@ -113,6 +123,7 @@ fn port_status(attached: &Attached, identity: Identity) -> Result<PortStatus> {
         guest_loss: stats.guest_loss,
         helper_resets: meta.helper_resets,
         helper_reset_bytes: meta.helper_reset_bytes,
+        qdisc: paths.get(&meta.netns).and_then(|path| qdisc_kind(attached, path)),
         qdisc_replaced: port.qdisc_replaced()?,
         buf_size_bytes: policy.buf_size,
         thin: policy.thin != 0,
@@ -120,6 +131,27 @@ fn port_status(attached: &Attached, identity: Identity) -> Result<PortStatus> {
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
         process,
+    })
+}
+
+fn qdisc_kind(attached: &Attached, path: &Path) -> Option<String> {
+    let place = Netns::open(path.to_str()?).ok()?;
+    let found = place.run(|| match netdev::find_index(attached.meta.ifindex)? {
+        Some(device) => Ok(Some(qdisc::root(&device)?.kind().to_owned())),
+        None => Ok(None),
+    });
+    found.ok().flatten()
+}
+
+/// What keeps an active port from being accelerated.
+fn hindrance(port: &PortStatus) -> Option<String> {
+    let kind = port.qdisc.as_deref().filter(|kind| *kind != qdisc::NOQUEUE)?;
+    let name = &port.identity.port;
+    (port.identity.state == State::Active.text()).then(|| {
+        format!(
+            "{name}: nothing is acknowledged early, its qdisc is {kind} instead of noqueue; \
+             detach and attach it again"
+        )
     })
 }
 
@@ -152,6 +184,7 @@ fn text(document: &Document) -> String {
             ]);
         }
         parts.push(table::text(&rows));
+        parts.extend(document.ports.iter().filter_map(hindrance));
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }

@@ -136,7 +136,8 @@ impl Watched {
         };
         let now = vcpu::ticks(process.pid);
         let before = std::mem::replace(&mut self.ticks, now);
-        if process::rings_are_empty(process.pid, &attached.name) == Some(false) {
+        if process::rings_are_empty(process.pid, &attached.name, attached.meta.netns) == Some(false)
+        {
             return Chance::None;
         }
         match (before.is_empty(), self.ticks.is_empty()) {

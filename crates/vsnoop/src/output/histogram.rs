@@ -45,11 +45,6 @@ fn percentile(buckets: &[u64], share: f64) -> Option<u64> {
     None
 }
 
-/// `now` without what `before` had counted already.
-pub fn since(now: &[u64], before: &[u64]) -> Vec<u64> {
-    now.iter().zip(before).map(|(now, before)| now.saturating_sub(*before)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,10 +65,5 @@ mod tests {
     #[test]
     fn an_empty_histogram_has_no_percentiles() {
         assert_eq!(Histogram::new(&[0; 40]).p50, None);
-    }
-
-    #[test]
-    fn only_what_was_counted_since_remains() {
-        assert_eq!(since(&[5, 7], &[2, 7]), [3, 0]);
     }
 }

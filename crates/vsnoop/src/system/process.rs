@@ -70,11 +70,13 @@ fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
 /// Has the process read everything that was put into the rings of its tap? `None` when it cannot be
 /// told. The kernel says so to whoever polls a copy of the descriptor; the copies are closed at once,
 /// because an open one keeps a tap alive.
-pub fn rings_are_empty(pid: i32, name: &str) -> Option<bool> {
-    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+pub fn rings_are_empty(pid: i32, name: &str, netns: u64) -> Option<bool> {
     let mut seen = None;
     for fd in descriptors(pid, name) {
-        let tap = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok()?;
+        let tap = copy(pid, fd)?;
+        if device_netns(&tap)? != netns {
+            continue;
+        }
         let mut polled = [PollFd::new(tap.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO).ok()?;
         let readable = polled[0].revents()?.contains(PollFlags::POLLIN);
@@ -90,12 +92,18 @@ fn tap_of(fdinfo: &str) -> Option<&str> {
 
 /// The network namespace of a tap's device; if the kernel does not tell, that of the process.
 fn netns_of_tap(pid: i32, fd: i32) -> Option<u64> {
-    asked(pid, fd).or_else(|| netns::inode_of(Path::new(&format!("/proc/{pid}/ns/net"))))
+    copy(pid, fd)
+        .and_then(|tap| device_netns(&tap))
+        .or_else(|| netns::inode_of(Path::new(&format!("/proc/{pid}/ns/net"))))
 }
 
-fn asked(pid: i32, fd: i32) -> Option<u64> {
+/// A copy of another process's descriptor.
+fn copy(pid: i32, fd: i32) -> Option<OwnedFd> {
     let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
-    let tap = pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok()?;
+    pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()).ok()
+}
+
+fn device_netns(tap: &OwnedFd) -> Option<u64> {
     // SAFETY: TUNGETDEVNETNS takes no argument; on another kind of file it fails.
     let namespace = unsafe { tungetdevnetns(tap.as_raw_fd()) }.ok()?;
     // SAFETY: the call returned a new descriptor, which nobody else owns.

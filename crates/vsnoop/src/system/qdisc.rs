@@ -15,7 +15,7 @@ use super::netdev::Device;
 use super::netlink;
 use crate::error::{Unfit, unfit};
 
-const NOQUEUE: &str = "noqueue";
+pub const NOQUEUE: &str = "noqueue";
 
 /// What stands at the root of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,15 @@ pub enum Root {
     Default(String),
     /// Set up by somebody: kind and handle.
     Configured(String, String),
+}
+
+impl Root {
+    pub fn kind(&self) -> &str {
+        match self {
+            Root::NoQueue => NOQUEUE,
+            Root::Default(kind) | Root::Configured(kind, _) => kind,
+        }
+    }
 }
 
 /// The root qdisc of a device of this namespace.

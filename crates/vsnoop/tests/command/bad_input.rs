@@ -1,0 +1,218 @@
+//! Each kind of bad input has one clear line, its own exit code, and leaves the system as it was.
+
+use anyhow::{Result, ensure};
+use libtest_mimic::Trial;
+
+use crate::sandbox::{PORT, Place, vsnoop, vsnoop_under};
+use crate::{skipped, trial};
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("a_port_that_does_not_exist_is_refused", || {
+            refused(Place::new("none")?, &["attach", "nowhere"], 31, &["nowhere", "ip link"])
+        }),
+        trial("a_port_in_another_network_namespace_is_not_found_without_its_name", || {
+            let place = Place::new("else")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            vsnoop(["detach", PORT])?.failed(39, &[PORT, "--netns", place.netns.name()])?;
+            place.vsnoop(["detach", PORT])?.ok()?;
+            vsnoop(["detach", PORT])?.failed(31, &[PORT])
+        }),
+        trial("an_attached_port_is_refused_and_stays_attached", || {
+            let place = Place::new("twice")?;
+            let before = place.state()?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let attached = place.state()?;
+            place.vsnoop(["attach", PORT])?.failed(33, &[PORT, "vsnoop detach"])?;
+            place.vsnoop(["observe", PORT, "--for", "1"])?.failed(33, &[PORT])?;
+            ensure!(place.state()? == attached, "the attachment changed");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+            Ok(())
+        }),
+        trial("a_port_that_is_not_attached_cannot_be_detached", || {
+            let place = Place::new("idle")?;
+            for command in ["detach", "pause", "resume", "stats", "flows", "status"] {
+                place.vsnoop([command, PORT])?.failed(39, &[PORT, "vsnoop status"])?;
+            }
+            Ok(())
+        }),
+        trial("a_configured_qdisc_is_refused_and_kept", || {
+            let place = Place::new("tbf")?;
+            place
+                .tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
+            refused(place, &["attach", PORT], 34, &[PORT, "tbf", "tc qdisc del"])
+        }),
+        trial("a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default", || {
+            let place = Place::new("pfifo")?;
+            place.tc(&format!("qdisc add dev {PORT} root pfifo_fast"))?;
+            refused(place, &["attach", PORT], 34, &[PORT, "pfifo_fast"])
+        }),
+        trial("another_tcx_program_on_the_egress_is_refused", || {
+            let place = Place::new("tcx")?;
+            let _program = place.netns.run(|| foreign_program(PORT))?;
+            refused(place, &["attach", PORT], 34, &[PORT, "tcx program"])
+        }),
+        trial("no_privilege_is_said_at_once", || {
+            let place = Place::new("caps")?;
+            let before = place.state()?;
+            let netns = place.netns.name().to_owned();
+            let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+            for command in
+                [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]]
+            {
+                let arguments = [&["--netns", &netns], command].concat();
+                vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
+            }
+            ensure!(place.state()? == before, "something changed");
+            Ok(())
+        }),
+        trial("a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it", || {
+            let place = Place::new("bpffs")?;
+            let before = place.state()?;
+            let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
+            let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
+            let netns = place.netns.name().to_owned();
+            for command in
+                [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]]
+            {
+                let arguments = [&["--netns", &netns], command].concat();
+                vsnoop_under(&way, &arguments)?
+                    .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
+            }
+            let doctor = vsnoop_under(&way, &["doctor"])?;
+            doctor.failed(37, &["mount -t bpf bpf /sys/fs/bpf"])?;
+            ensure!(place.state()? == before, "something changed");
+            Ok(())
+        }),
+        trial("more_flows_than_a_host_may_have_are_refused", || {
+            let place = Place::new("many")?;
+            refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
+        }),
+        trial("wrong_arguments_are_usage_errors", || {
+            let place = Place::new("usage")?;
+            let before = place.state()?;
+            for arguments in [
+                &["attach"][..],
+                &["attach", PORT, "--allow-port", "80", "--deny-port", "80"],
+                &["attach", PORT, "--allow", "10.0.0.0/40"],
+                &["attach", PORT, "--buf-size", "2G"],
+                &["detach", PORT, "--timeout", "soon"],
+                &["off"],
+                &["fly"],
+            ] {
+                let ran = place.vsnoop(arguments)?;
+                ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
+            }
+            vsnoop(["--netns", "/proc/self/status", "attach", PORT])?
+                .failed(2, &["/proc/self/status", "not a network namespace"])?;
+            vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
+            ensure!(place.state()? == before, "something changed");
+            Ok(())
+        }),
+        trial("of_several_ports_each_is_reported_and_the_good_ones_are_attached", || {
+            let place = Place::new("both")?;
+            let before = place.state()?;
+            place.vsnoop(["attach", "nowhere", PORT])?.failed(31, &["nowhere"])?;
+            let status = place.vsnoop(["status", "--json"])?.json()?;
+            ensure!(status["ports"][0]["port"] == PORT, "{status}");
+            let ran = place.vsnoop(["detach", PORT, "nowhere", "--json"])?;
+            ensure!(ran.code == 31, "exit code {}", ran.code);
+            let json: serde_json::Value = serde_json::from_str(&ran.out)?;
+            ensure!(json["ports"][0]["result"] == "detached", "{json}");
+            ensure!(json["ports"][1]["error"]["kind"] == "no_such_port", "{json}");
+            ensure!(place.state()? == before, "something was left");
+            Ok(())
+        }),
+    ];
+    trials.extend(other_devices());
+    trials.push(foreign_filter());
+    trials
+}
+
+/// The command fails like that, and nothing has changed.
+fn refused(place: Place, arguments: &[&str], code: i32, words: &[&str]) -> Result<()> {
+    let before = place.state()?;
+    place.vsnoop(arguments)?.failed(code, words)?;
+    ensure!(place.state()? == before, "changed: {before:?} to {:?}", place.state()?);
+    Ok(())
+}
+
+/// Everything that is no tap.
+fn other_devices() -> impl Iterator<Item = Trial> {
+    const DEVICES: [(&str, &str, &str, &[&str]); 6] = [
+        ("veth", "link add vscli-x type veth peer name vscli-y", "vscli-x", &["veth"]),
+        ("bridge", "link add vscli-x type bridge", "vscli-x", &["bridge", PORT]),
+        ("tun", "tuntap add vscli-x mode tun", "vscli-x", &["tun without Ethernet"]),
+        ("macvtap", "link add link vscli-tap0 name vscli-x type macvtap", "vscli-x", &["macvtap"]),
+        ("dummy", "link add vscli-x type dummy", "vscli-x", &["dummy"]),
+        ("loopback", "link set lo up", "lo", &["loopback"]),
+    ];
+    DEVICES.into_iter().map(|(kind, make, device, words)| {
+        let name = format!("a_{kind}_is_refused_with_the_reason");
+        let test = trial(&name, move || {
+            let place = Place::new(kind)?;
+            place.netns.ip(make)?;
+            if kind == "bridge" {
+                place.netns.add_port(device, PORT)?;
+            }
+            refused(place, &["attach", device], 32, &[&[device, "not a tap"], words].concat())
+        });
+        match Place::new("probe").and_then(|place| place.netns.ip(make).map(drop)) {
+            Ok(()) => test,
+            Err(_) => skipped(test, &format!("this kernel makes no {kind}")),
+        }
+    })
+}
+
+fn foreign_filter() -> Trial {
+    let make = |place: &Place| {
+        place.tc(&format!("qdisc add dev {PORT} clsact"))?;
+        place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
+    };
+    let test = trial("a_tc_filter_on_the_egress_is_refused", move || {
+        let place = Place::new("filter")?;
+        make(&place)?;
+        refused(place, &["attach", PORT], 34, &[PORT, "tc filter", "tc filter del"])
+    });
+    match Place::new("probe").and_then(|place| make(&place)) {
+        Ok(()) => test,
+        Err(_) => skipped(test, "this kernel has no u32 filter"),
+    }
+}
+
+/// Somebody else's program on the port's egress, as long as the link lives.
+fn foreign_program(device: &str) -> Result<std::os::fd::OwnedFd> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    // r0 = -1 (next program); exit
+    let instructions: [[u8; 8]; 2] =
+        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    // SAFETY: two instructions that outlive the call, C strings, no options.
+    let program = unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            c"foreign".as_ptr(),
+            c"GPL".as_ptr(),
+            instructions.as_ptr().cast(),
+            2,
+            std::ptr::null_mut(),
+        )
+    };
+    ensure!(program >= 0, "loading a program: {program}");
+    // SAFETY: a descriptor that was just made for us.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    let index = nix::net::if_::if_nametoindex(device)? as i32;
+    // SAFETY: plain numbers; the options may be null.
+    let link = unsafe {
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            index,
+            libbpf_sys::BPF_TCX_EGRESS,
+            std::ptr::null(),
+        )
+    };
+    ensure!(link >= 0, "attaching a program: {link}");
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}

@@ -1,0 +1,89 @@
+//! Pinned state of another version, or half of it: named, never used, and removed by the panic switch.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libtest_mimic::Trial;
+
+use crate::sandbox::{PINS, PORT, Place, State, vsnoop};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("state_of_another_abi_is_refused_and_removed_by_off", || {
+            damaged("abi", true, |pins| {
+                let meta = MapHandle::from_pinned_path(pins.join("meta"))?;
+                let key = 0u32.to_ne_bytes();
+                let mut value = meta.lookup(&key, MapFlags::ANY)?.context("no record")?;
+                value[..4].copy_from_slice(&9999u32.to_ne_bytes());
+                Ok(meta.update(&key, &value, MapFlags::ANY)?)
+            })
+        }),
+        trial("a_missing_pin_is_refused_and_removed_by_off", || {
+            damaged("pin", true, |pins| Ok(fs::remove_file(pins.join("flows"))?))
+        }),
+        trial("a_missing_link_is_refused_and_removed_by_off", || {
+            damaged("link", true, |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
+        }),
+        trial("records_of_another_size_are_refused_and_removed_by_off", || {
+            damaged("size", false, |pins| {
+                let path = pins.join("meta");
+                fs::remove_file(&path)?;
+                let options = libbpf_sys::bpf_map_create_opts {
+                    sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+                    ..Default::default()
+                };
+                let mut map =
+                    MapHandle::create(MapType::Array, Some("old_meta"), 4, 8, 1, &options)?;
+                Ok(map.pin(path)?)
+            })
+        }),
+        trial("a_directory_that_is_no_port_is_shown_and_removed_by_off", || {
+            let place = Place::new("dir")?;
+            let before = place.state()?;
+            let path = Path::new(PINS).join("leftover");
+            fs::create_dir_all(&path)?;
+            let status = vsnoop(["status"])?.ok()?;
+            ensure!(
+                status.out.contains("leftover") && status.out.contains("off --all"),
+                "{status:?}"
+            );
+            let json = vsnoop(["off", "--all", "--json"])?.json()?;
+            ensure!(json["damaged_removed"][0] == "leftover", "{json}");
+            ensure!(place.state()? == before, "something was left");
+            Ok(())
+        }),
+    ]
+}
+
+/// `remembers`: what is left still tells which qdisc was replaced.
+fn damaged(role: &str, remembers: bool, damage: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
+    let place = Place::new(role)?;
+    let before = place.state()?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let pins = place.pins()?;
+    damage(pins.clone())?;
+
+    let damaged = place.state()?;
+    let path = pins.display().to_string();
+    for command in ["attach", "detach", "pause", "resume"] {
+        place.vsnoop([command, PORT])?.failed(38, &[&path, "vsnoop off --all"])?;
+    }
+    ensure!(place.state()? == damaged, "damaged state was changed");
+    let status = vsnoop(["status", "--json"])?.json()?;
+    ensure!(status["damaged"][0]["path"] == path.as_str(), "{status}");
+
+    vsnoop(["off", "--all"])?.ok()?;
+    let after = place.state()?;
+    if remembers {
+        ensure!(after == before, "something was left: {after:?}");
+    } else {
+        let unhooked = State { qdiscs: after.qdiscs.clone(), ..before };
+        ensure!(after == unhooked, "something was left: {after:?}");
+    }
+    place.vsnoop(["attach", PORT])?.ok()?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    Ok(())
+}

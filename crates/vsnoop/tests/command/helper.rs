@@ -1,0 +1,179 @@
+//! The helper: there when needed, gone when not, and right about lost data.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
+
+use crate::sandbox::{PORT, Place, vsnoop, vsnoop_in, wait_until};
+use crate::trial;
+
+/// Longer than the helper waits before it calls data lost where no VM is behind the tap.
+const FROZEN: Duration = Duration::from_secs(7);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("the_helper_runs_while_a_port_is_attached_and_not_longer", || {
+            let place = Place::new("help")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let first = pid()?.context("no helper")?;
+            place.vsnoop(["detach", PORT])?.ok()?;
+            wait_until("the helper has ended", || Ok(pid()?.is_none()))?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let second = pid()?.context("no helper")?;
+            ensure!(first != second, "the helper had not ended");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            Ok(())
+        }),
+        trial("a_killed_helper_is_replaced_by_the_next_command", || {
+            let place = Place::new("kill")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let first = pid()?.context("no helper")?;
+            kill(Pid::from_raw(first), Signal::SIGKILL)?;
+            wait_until("another helper runs", || Ok(pid()?.is_some_and(|second| second != first)))?;
+            place.vsnoop(["detach", PORT])?.ok()?;
+            Ok(())
+        }),
+        trial("the_helper_cleans_up_after_a_deleted_tap", || {
+            let place = Place::new("bury")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let pins = place.pins()?;
+            place.netns.ip(&format!("link del {PORT}"))?;
+            wait_until("the pins have vanished", || Ok(!pins.exists()))
+        }),
+        trial("a_connection_whose_last_bytes_the_guest_lost_is_reset_at_both_ends", || {
+            let network = Network::new("lost")?;
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let lossy = Faults { loss: 1.0, data_only: true, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, lossy);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            expect_reset(&mut pair.client).context("the sender")?;
+            expect_reset(&mut pair.server).context("the VM")?;
+            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+            let port = &stats["ports"][0];
+            ensure!(port["helper_resets"] == 1 && port["helper_reset_bytes"] == 1000, "{stats}");
+            network.detach()
+        }),
+        trial("a_frozen_vm_is_never_suspected", || {
+            let network = Network::new("frozen")?;
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            thread::sleep(FROZEN);
+            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+            ensure!(received == [7; 1000]);
+            pair.exchange(10_000)?;
+            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+            ensure!(stats["ports"][0]["helper_resets"] == 0, "{stats}");
+            network.detach()
+        }),
+        trial("detach_says_what_was_still_on_its_way", || {
+            let network = Network::new("drain")?;
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            let host = network.topology.host.name();
+            let paused = vsnoop_in(host, ["pause", topology::PORT, "--timeout", "0.1"])?;
+            paused.failed(1, &["1,000 bytes of 1 connection"])?;
+            vsnoop_in(host, ["resume", topology::PORT])?.ok()?;
+            let ran = vsnoop_in(host, ["detach", topology::PORT, "--timeout", "0.1", "--json"])?;
+            ensure!(ran.err.contains("1,000 bytes of 1 connection"), "{ran:?}");
+            let json = ran.json()?;
+            ensure!(json["ports"][0]["outstanding_bytes"] == 1000, "{json}");
+            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+            pair.exchange(10_000)
+        }),
+    ]
+}
+
+/// The helper's process id, if one runs.
+fn pid() -> Result<Option<i32>> {
+    let status = vsnoop(["status", "--json"])?.json()?;
+    Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
+}
+
+/// A client, a host and a stand-in for a VM, attached.
+struct Network {
+    topology: Topology,
+}
+
+struct Pair {
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Network {
+    fn new(role: &str) -> Result<Self> {
+        let prefix = format!("vscli-{role}-");
+        let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
+        vsnoop_in(topology.host.name(), ["attach", topology::PORT])?.ok()?;
+        Ok(Self { topology })
+    }
+
+    fn connect(&self) -> Result<Pair> {
+        let place = SocketAddr::new(address(Side::Vm, Family::V4), 5001);
+        let listener = self.topology.vm.run(|| Ok(TcpListener::bind(place)?))?;
+        let client = self.topology.client.run(|| Ok(TcpStream::connect(place)?))?;
+        let (server, _) = listener.accept()?;
+        for end in [&client, &server] {
+            end.set_nodelay(true)?;
+            end.set_read_timeout(Some(Duration::from_secs(60)))?;
+        }
+        Ok(Pair { client, server })
+    }
+
+    fn vsnoop(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        vsnoop_in(self.topology.host.name(), arguments)?.json()
+    }
+
+    fn outstanding_bytes(&self) -> Result<u64> {
+        let status = self.vsnoop(&["status", topology::PORT, "--json"])?;
+        status["ports"][0]["outstanding_bytes"].as_u64().context("no outstanding_bytes")
+    }
+
+    fn detach(&self) -> Result<()> {
+        vsnoop_in(self.topology.host.name(), ["detach", topology::PORT])?.ok().map(drop)
+    }
+}
+
+impl Pair {
+    /// Bytes to the VM and back.
+    fn exchange(&mut self, bytes: usize) -> Result<()> {
+        let sent: Vec<_> = (0..bytes).map(|i| (i % 251) as u8).collect();
+        let mut received = vec![0; bytes];
+        self.client.write_all(&sent)?;
+        self.server.read_exact(&mut received).context("reading in the VM")?;
+        ensure!(received == sent, "the VM received something else");
+        self.server.write_all(&received)?;
+        self.client.read_exact(&mut received).context("reading at the client")?;
+        ensure!(received == sent, "the client received something else");
+        Ok(())
+    }
+}
+
+fn expect_reset(end: &mut TcpStream) -> Result<()> {
+    match end.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
+        other => bail!("instead of a reset: {other:?}"),
+    }
+}

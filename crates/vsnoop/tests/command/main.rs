@@ -1,0 +1,45 @@
+//! The `vsnoop` command against real taps: bad input, round trips, the helper, the panic switch.
+//!
+//! The whole test runs in a mount namespace of its own, with its own BPF file system and its own /run,
+//! so that it neither sees nor touches what else is attached on the machine (`off --all` is part of
+//! it), and each test has network namespaces of its own. Tests run one after the other: the panic
+//! switch takes everything off. A test that cannot run here is listed as ignored, with the reason.
+
+mod bad_input;
+mod damaged;
+mod helper;
+mod off;
+mod round_trip;
+mod sandbox;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let unusable = if arguments.list { None } else { sandbox::enter().err() };
+    let trials: Vec<_> = [
+        bad_input::trials(),
+        damaged::trials(),
+        round_trip::trials(),
+        off::trials(),
+        helper::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|trial| match &unusable {
+        Some(error) => skipped(trial, &format!("{error:#}")),
+        None => trial,
+    })
+    .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn skipped(trial: Trial, reason: &str) -> Trial {
+    trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
+}
+
+/// A test of this name.
+fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
+    Trial::test(name, || test().map_err(|error| Failed::from(format!("{error:#}"))))
+}

@@ -1,0 +1,206 @@
+//! A place where nothing of the machine is touched, and what the tests do in it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::Value;
+use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
+
+pub const PINS: &str = "/sys/fs/bpf/vsnoop";
+pub const PORT: &str = "vscli-tap0";
+const PREFIX: &str = "vscli-";
+/// What takes longer has hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Moves the test into a mount namespace of its own. Called before any thread is started.
+pub fn enter() -> Result<()> {
+    ensure!(nix::unistd::geteuid().is_root(), "needs root");
+    unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
+    let nothing: Option<&str> = None;
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
+        .context("making all mounts private")?;
+    mount(Some("run"), "/run", Some("tmpfs"), MsFlags::empty(), nothing)
+        .context("mounting /run")?;
+    mount(Some("bpf"), "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), nothing)
+        .context("mounting a BPF file system")?;
+    ensure!(Path::new("/dev/net/tun").exists(), "no /dev/net/tun");
+    for program in ["ip", "tc", "setpriv", "unshare"] {
+        Command::new(program)
+            .arg("--help")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .with_context(|| format!("the program {program} is missing"))?;
+    }
+    Ok(())
+}
+
+/// A network namespace with one tap in it, which is up.
+pub struct Place {
+    pub netns: Netns,
+    pub tap: Tap,
+}
+
+impl Place {
+    pub fn new(role: &str) -> Result<Self> {
+        let netns = Netns::create(&owned_name(PREFIX, role))?;
+        let tap = netns.tap(PORT, &TapOptions::default())?;
+        netns.up(PORT)?;
+        Ok(Self { netns, tap })
+    }
+
+    /// `vsnoop --netns HERE ARGUMENTS`
+    pub fn vsnoop<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Result<Ran> {
+        vsnoop_in(self.netns.name(), arguments)
+    }
+
+    pub fn inode(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(fs::metadata(Path::new("/run/netns").join(self.netns.name()))?.ino())
+    }
+
+    /// Where the port's pins are when it is attached.
+    pub fn pins(&self) -> Result<PathBuf> {
+        let index = self.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
+        Ok(Path::new(PINS).join(format!("{}-{index}", self.inode()?)))
+    }
+
+    pub fn tc(&self, arguments: &str) -> Result<()> {
+        let output =
+            self.netns.command("tc").args(arguments.split_whitespace()).output().context("tc")?;
+        ensure!(output.status.success(), "tc {arguments}: {}", text(&output.stderr));
+        Ok(())
+    }
+
+    /// Everything of the port that vsnoop may change.
+    pub fn state(&self) -> Result<State> {
+        let output = self.netns.command("tc").args(["qdisc", "show"]).output().context("tc")?;
+        let mut qdiscs: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
+        qdiscs.sort();
+        Ok(State {
+            qdiscs: qdiscs.join("\n"),
+            pins: list(Path::new(PINS)),
+            programs: self.netns.run(|| tcx_programs(PORT))?,
+        })
+    }
+}
+
+/// See [`Place::state`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    pub qdiscs: String,
+    pub pins: Vec<PathBuf>,
+    /// How many tcx programs are on the egress and the ingress of the port.
+    pub programs: (u32, u32),
+}
+
+fn list(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .flat_map(|entry| {
+            let mut below = list(&entry.path());
+            below.push(entry.path());
+            below
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn tcx_programs(device: &str) -> Result<(u32, u32)> {
+    let index = nix::net::if_::if_nametoindex(device)? as i32;
+    let count = |hook| {
+        let mut options = libbpf_sys::bpf_prog_query_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as _,
+            ..Default::default()
+        };
+        // SAFETY: `options` states its own size and asks for no ids, only for their number.
+        let result = unsafe { libbpf_sys::bpf_prog_query_opts(index, hook, &mut options) };
+        ensure!(result == 0, "asking for tcx programs: {result}");
+        // SAFETY: both members of the union are the same u32 count.
+        Ok(unsafe { options.__bindgen_anon_1.prog_cnt })
+    };
+    Ok((count(libbpf_sys::BPF_TCX_EGRESS)?, count(libbpf_sys::BPF_TCX_INGRESS)?))
+}
+
+/// What a command left behind.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Result<Self> {
+        let code = output.status.code().context("vsnoop was killed")?;
+        Ok(Self { code, out: text(&output.stdout), err: text(&output.stderr) })
+    }
+
+    pub fn ok(self) -> Result<Self> {
+        ensure!(self.code == 0, "exit code {}: {}", self.code, self.err);
+        Ok(self)
+    }
+
+    pub fn json(self) -> Result<Value> {
+        let ran = self.ok()?;
+        serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
+    }
+
+    /// It failed with this code and one line that contains all of `words`.
+    pub fn failed(&self, code: i32, words: &[&str]) -> Result<()> {
+        ensure!(self.code == code, "exit code {} instead of {code}: {}", self.code, self.err);
+        ensure!(self.err.lines().count() == 1, "not one line: {}", self.err);
+        for word in words {
+            ensure!(self.err.contains(word), "{word:?} is not in: {}", self.err);
+        }
+        Ok(())
+    }
+}
+
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_vsnoop")
+}
+
+/// `vsnoop ARGUMENTS`
+pub fn vsnoop<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Result<Ran> {
+    Ran::of(Command::new(program()).args(arguments).stdin(Stdio::null()).output()?)
+}
+
+pub fn vsnoop_in<S: AsRef<OsStr>>(
+    netns: &str,
+    arguments: impl IntoIterator<Item = S>,
+) -> Result<Ran> {
+    let mut command = Command::new(program());
+    Ran::of(command.args(["--netns", netns]).args(arguments).stdin(Stdio::null()).output()?)
+}
+
+/// Runs vsnoop by way of another program that changes what it may do.
+pub fn vsnoop_under(way: &[&str], arguments: &[&str]) -> Result<Ran> {
+    let mut command = Command::new(way[0]);
+    Ran::of(command.args(&way[1..]).arg(program()).args(arguments).stdin(Stdio::null()).output()?)
+}
+
+/// Waits until `done` says so.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !done()? {
+        if start.elapsed() > PATIENCE {
+            bail!("in vain: {what}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end().to_owned()
+}
