@@ -1,0 +1,507 @@
+//! The simulated world: sender, network, host with the hooks, ring, VM.
+//!
+//! Discrete events on a simulated clock; everything random comes from the
+//! scenario's seed, so that a failure can be replayed. The hooks follow
+//! bpf/vsnoop.bpf.c step by step (`hooks.rs`); the endpoints are `tcp.rs`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
+
+use fastrand::Rng;
+use vsnoop_flow::{embryo, flow, policy, port_state, types::*};
+
+use crate::checks::{Checks, Made};
+use crate::scenario::{Act, Link, Scenario};
+use crate::segment::*;
+use crate::tcp::{MS, State, Tcp};
+
+/// The clock starts well above 0, as CLOCK_MONOTONIC does.
+const START: u64 = 10_000 * MS;
+/// From the end of hostility to the end of the connection, at most.
+const PATIENCE: u64 = 400_000 * MS;
+const MAX_STEPS: u64 = 3_000_000;
+
+#[derive(Debug)]
+enum Event {
+    AtHost(Seg),
+    AtSender(Seg),
+    VmPoll,
+    VmTimer,
+    SenderTimer,
+    Act(Act),
+    Shrink,
+    Abort(bool),
+    Helper,
+}
+
+/// How often the interesting things happened, over all scenarios.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub exact: u64,
+    pub reset: u64,
+    pub early: u64,
+    pub reacked: u64,
+    pub suppressed: u64,
+    pub rewritten: u64,
+    pub losses: u64,
+    pub helper_resets: u64,
+    pub ring_full: u64,
+    pub aside: u64,
+    pub capped: u64,
+    pub mid_flow: u64,
+    pub closed: u64,
+    pub offline: [u64; 3],
+    pub drained_detach: u64,
+    pub excused: u64,
+}
+
+pub struct World {
+    pub sc: Scenario,
+    pub now: u64,
+    pub rng: Rng,
+    events: BinaryHeap<(Reverse<u64>, Reverse<u64>, usize)>,
+    bodies: Vec<Option<Event>>,
+    pub sender: Tcp,
+    pub vm: Tcp,
+    pub ring: VecDeque<Seg>,
+    vm_poll_due: bool,
+    sender_timer: u64,
+    vm_timer: u64,
+    pub checks: Checks,
+    pub tally: Tally,
+    // The host.
+    pub attached: bool,
+    detaching: Option<u64>,
+    /// Detached past the bound, with bytes outstanding: should the guest lose
+    /// one of them, nobody is left to see it.
+    excused: bool,
+    pub flow: Option<flow>,
+    pub embryo: Option<embryo>,
+    pub port: port_state,
+    pub policy: policy,
+}
+
+impl World {
+    pub fn new(sc: Scenario) -> Self {
+        let mut w = World {
+            now: START,
+            rng: Rng::with_seed(sc.seed),
+            events: BinaryHeap::new(),
+            bodies: Vec::new(),
+            sender: Tcp::new(sc.sender.clone(), 0),
+            vm: Tcp::new(sc.vm.clone(), 1),
+            ring: VecDeque::new(),
+            vm_poll_due: false,
+            sender_timer: u64::MAX,
+            vm_timer: u64::MAX,
+            checks: Checks::default(),
+            tally: Tally::default(),
+            attached: sc.attached,
+            detaching: None,
+            excused: false,
+            flow: None,
+            embryo: None,
+            port: port_state::default(),
+            policy: policy {
+                run: port_run::PORT_ACTIVE,
+                buf_size: sc.buf_size,
+                thin: sc.thin.into(),
+                lists: 0,
+            },
+            sc,
+        };
+        for (ms, act) in w.sc.acts.clone() {
+            w.at(START + ms * MS, Event::Act(act));
+        }
+        if let Some(ms) = w.sc.shrink_ms {
+            w.at(START + ms * MS, Event::Shrink);
+        }
+        if let Some((vm, ms)) = w.sc.abort {
+            w.at(START + ms * MS, Event::Abort(vm));
+        }
+        w.at(START, Event::Helper);
+        w
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        let id = self.bodies.len();
+        self.bodies.push(Some(event));
+        self.events.push((Reverse(time), Reverse(id as u64), id));
+    }
+
+    pub fn note(&mut self, what: impl FnOnce(&Self) -> String) {
+        if std::env::var_os("VSNOOP_TRACE").is_some() {
+            let line = format!("{:>10.3} ms  {}", (self.now - START) as f64 / 1e6, what(self));
+            eprintln!("{line}");
+        }
+    }
+
+    pub fn chance(&mut self, per_mille: u32) -> bool {
+        self.rng.u32(0..1000) < per_mille
+    }
+
+    pub fn hostile(&self) -> bool {
+        self.now < START + self.sc.hostile_ms * MS
+    }
+
+    /// When the VM, frozen now, runs again.
+    fn frozen_until(&self, time: u64) -> Option<u64> {
+        let mut end = time;
+        for _ in 0..=self.sc.freezes.len() {
+            for &(start, len) in &self.sc.freezes {
+                let (start, stop) = (START + start * MS, START + (start + len) * MS);
+                if (start..stop).contains(&end) {
+                    end = stop;
+                }
+            }
+        }
+        (end > time).then_some(end)
+    }
+
+    /// After a freeze some VMs look at their timers first, some at the ring.
+    fn timer_lag(&self) -> u64 {
+        if self.sc.seed % 2 == 0 { 0 } else { 200_000 }
+    }
+
+    /// How long the VM ran since `from`.
+    fn run_time(&self, from: u64) -> u64 {
+        let mut at = from;
+        let mut ran = 0;
+        while at < self.now {
+            if let Some(end) = self.frozen_until(at) {
+                at = end;
+                continue;
+            }
+            let starts = self.sc.freezes.iter().map(|f| START + f.0 * MS);
+            let next = starts.filter(|&s| s > at).min().unwrap_or(u64::MAX).min(self.now);
+            ran += next - at;
+            at = next;
+        }
+        ran
+    }
+
+    /// Runs the connection to its end.
+    pub fn run(mut self) -> Tally {
+        let opener = if self.sc.vm_opens { &mut self.vm } else { &mut self.sender };
+        opener.open(self.now);
+        self.flush();
+        let mut steps = 0;
+        let deadline = START + self.sc.hostile_ms * MS + PATIENCE;
+        while !(self.sender.is_over() && self.vm.is_over()) {
+            let Some((Reverse(time), _, id)) = self.events.pop() else {
+                panic!("nothing happens any more: {}", self.summary());
+            };
+            steps += 1;
+            if time >= deadline && self.excused && self.checks.vm_is_at_fault {
+                self.tally.excused += 1;
+                return self.tally;
+            }
+            assert!(
+                time < deadline && steps < MAX_STEPS,
+                "the connection hangs after {} ms and {steps} steps: {}",
+                (time - START) / MS,
+                self.summary()
+            );
+            self.now = time;
+            let event = self.bodies[id].take().expect("an event happens once");
+            self.handle(event);
+            self.flush();
+        }
+        self.finish()
+    }
+
+    fn summary(&self) -> String {
+        let end = |t: &Tcp| {
+            format!(
+                "{:?} sent {}..{} of {} edge {} received {} fin {} unread-right-edge {}",
+                t.state, t.una, t.nxt, t.cfg.bytes, t.snd_edge, t.rcv_nxt, t.got_fin, t.right_edge
+            )
+        };
+        format!(
+            "\n sender {}\n vm {}\n ring {} flow {:?}",
+            end(&self.sender),
+            end(&self.vm),
+            self.ring.len(),
+            self.flow
+        )
+    }
+
+    /// I4, I5: both streams whole, or both ends know that they are not.
+    fn finish(mut self) -> Tally {
+        let (a, b) = (&self.sender, &self.vm);
+        if a.is_done() && b.is_done() {
+            assert_eq!(b.rcv_nxt, a.cfg.bytes + 2, "the VM's copy has the wrong length");
+            assert_eq!(a.rcv_nxt, b.cfg.bytes + 2, "the sender's copy has the wrong length");
+            self.tally.exact += 1;
+        } else {
+            assert!(self.sc.may_reset(), "reset without a reason: {}", self.summary());
+            let whole = |t: &Tcp, peer: &Tcp| !t.is_done() || peer.rcv_nxt == t.cfg.bytes + 2;
+            assert!(whole(a, b) && whole(b, a), "an end believes in more than arrived");
+            self.tally.reset += 1;
+        }
+        self.tally
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::AtHost(s) => self.to_vm(s, 0),
+            Event::AtSender(s) => {
+                self.note(|_| format!("        sender < {}", brief(&s)));
+                self.sender.input(self.now, &s, &mut self.rng);
+            }
+            Event::VmPoll => {
+                self.vm_poll_due = false;
+                if let Some(end) = self.frozen_until(self.now) {
+                    self.vm_poll_due = true;
+                    self.at(end, Event::VmPoll);
+                } else {
+                    self.vm_poll();
+                }
+            }
+            Event::VmTimer => {
+                self.vm_timer = u64::MAX;
+                if self.frozen_until(self.now).is_none() {
+                    self.vm.timers(self.now, &mut self.rng);
+                }
+            }
+            Event::SenderTimer => {
+                self.sender_timer = u64::MAX;
+                self.sender.timers(self.now, &mut self.rng);
+            }
+            Event::Act(act) => self.act(act),
+            Event::Shrink => {
+                self.note(|_| "the VM's window shrinks".into());
+                self.checks.vm_is_at_fault = true;
+                self.vm.shrink();
+            }
+            Event::Abort(vm) => {
+                self.note(|_| format!("abort, by the VM: {vm}"));
+                if vm { self.vm.abort() } else { self.sender.abort() }
+            }
+            Event::Helper => self.helper(),
+        }
+    }
+
+    /// The VM takes some segments off its ring.
+    pub fn vm_poll(&mut self) {
+        for _ in 0..self.rng.u32(1..8) {
+            let Some(s) = self.ring.pop_front() else { break };
+            let lossy = self.hostile() && s.has(ACK);
+            if lossy && self.rng.u32(0..1000) < self.sc.guest_loss {
+                self.note(|_| format!("guest LOSES {}", brief(&s)));
+                self.checks.vm_is_at_fault = true;
+                continue;
+            }
+            self.note(|_| format!("            vm < {}", brief(&s)));
+            self.vm.input(self.now, &s, &mut self.rng);
+        }
+        self.wake_vm();
+    }
+
+    fn wake_vm(&mut self) {
+        if !self.ring.is_empty() && !self.vm_poll_due {
+            self.vm_poll_due = true;
+            let soon = self.rng.u64(1_000..60_000);
+            self.at(self.now + soon, Event::VmPoll);
+        }
+    }
+
+    /// The tap's ring takes a segment, or is full.
+    pub fn push(&mut self, s: Seg) -> bool {
+        if self.ring.len() >= self.sc.ring_slots {
+            return false;
+        }
+        if !s.corrupt {
+            let near = self.vm.rcv_nxt;
+            let start = position(s.seq, self.sender.cfg.iss, near);
+            let end = start + i64::from(s.len()) + i64::from(s.has(FIN)) + i64::from(s.has(SYN));
+            if start >= 0 {
+                self.checks.handed.insert(start as u64, end as u64);
+            }
+        }
+        self.ring.push_back(s);
+        self.wake_vm();
+        true
+    }
+
+    /// Everything that the endpoints have to say goes on its way.
+    fn flush(&mut self) {
+        while let Some(s) = self.vm.out.pop_front() {
+            self.note(|_| format!("            vm > {}", brief(&s)));
+            self.from_vm(s);
+        }
+        while let Some(mut s) = self.sender.out.pop_front() {
+            self.note(|_| format!("        sender > {}", brief(&s)));
+            if self.hostile() && s.len() > 0 && self.rng.u32(0..10_000) < self.sc.foreign {
+                s.foreign = true;
+            }
+            self.travel(s, true);
+        }
+        if let Some(t) = self.sender.next_timer(self.now)
+            && t < self.sender_timer
+        {
+            self.sender_timer = t;
+            self.at(t, Event::SenderTimer);
+        }
+        if let Some(t) = self.vm.next_timer(self.now) {
+            let t = self.frozen_until(t).map_or(t, |end| end + self.timer_lag());
+            if t < self.vm_timer {
+                self.vm_timer = t;
+                self.at(t, Event::VmTimer);
+            }
+        }
+    }
+
+    /// Through the network, with all that may befall a segment there.
+    pub fn travel(&mut self, mut s: Seg, to_vm: bool) {
+        let link: Link = if to_vm { self.sc.to_vm.clone() } else { self.sc.from_vm.clone() };
+        let mut delay = link.delay_us * 1_000;
+        let mut copies = 1;
+        if self.hostile() {
+            delay += self.rng.u64(0..=link.jitter_us * 1_000);
+            if self.chance(link.loss) {
+                copies = 0;
+            } else if self.chance(link.duplicate) {
+                copies = 2;
+            }
+            if self.chance(link.reorder) {
+                delay += self.rng.u64(0..20 * MS);
+            }
+            if self.vm.ecn && s.len() > 0 && self.chance(link.congestion) {
+                s.ce = true;
+            }
+            if self.chance(link.corrupt) {
+                self.corrupt(&mut s);
+            }
+        }
+        for _ in 0..copies {
+            let event = if to_vm { Event::AtHost(s.clone()) } else { Event::AtSender(s.clone()) };
+            self.at(self.now + delay, event);
+            delay += self.rng.u64(0..2 * MS);
+        }
+    }
+
+    fn corrupt(&mut self, s: &mut Seg) {
+        s.corrupt = true;
+        match self.rng.u32(0..8) {
+            0 => s.seq ^= 1 << self.rng.u32(0..32),
+            1 => s.ack ^= 1 << self.rng.u32(0..32),
+            2 => s.flags ^= 1 << self.rng.u32(0..8),
+            3 => s.window ^= 1 << self.rng.u32(0..16),
+            4 => s.ts = s.ts.map(|(v, e)| (v ^ 1 << self.rng.u32(0..32), e)),
+            5 => s.foreign = true,
+            _ => {
+                let mut data = s.data.to_vec();
+                if !data.is_empty() {
+                    let at = self.rng.usize(0..data.len());
+                    data[at] ^= 1 << self.rng.u32(0..8);
+                }
+                s.data = Rc::from(data);
+            }
+        }
+    }
+
+    /// A segment leaves the host for the sender, made or let through.
+    pub fn send_to_sender(&mut self, s: Seg, made: Made) {
+        self.note(|_| format!("   host {made:?} > {}", brief(&s)));
+        self.checks.to_sender(
+            &s,
+            made,
+            self.flow.as_ref().filter(|_| self.attached),
+            &self.vm,
+            &self.ring,
+            self.sender.cfg.iss,
+        );
+        self.travel(s, false);
+    }
+
+    fn act(&mut self, act: Act) {
+        self.note(|_| format!("operator: {act:?}"));
+        match act {
+            Act::Observe => self.policy.run = port_run::PORT_OBSERVE,
+            Act::Activate => self.policy.run = port_run::PORT_ACTIVE,
+            Act::Pause => self.policy.run = port_run::PORT_PAUSED,
+            Act::Buffer(bytes) => self.policy.buf_size = bytes,
+            Act::Thin(thin) => self.policy.thin = thin.into(),
+            Act::Attach => {
+                self.detaching = None;
+                if !self.attached {
+                    self.attached = true;
+                    self.port = port_state::default();
+                }
+                self.policy.run = port_run::PORT_ACTIVE;
+            }
+            Act::Detach if self.attached => {
+                // First no new early ACKs, then a bounded wait.
+                self.policy.run = port_run::PORT_PAUSED;
+                self.detaching = Some(self.now + 3_000 * MS);
+            }
+            Act::Detach => {}
+        }
+    }
+
+    /// What the user-space helper does ten times a second: it resets what a
+    /// VM that ran for 1 s has not acknowledged, and forgets idle records.
+    fn helper(&mut self) {
+        self.at(self.now + 100 * MS, Event::Helper);
+        let outstanding = self.flow.map_or(0, |f| f.next_seq.diff(f.vm_seq).max(0));
+        if let Some(deadline) = self.detaching
+            && (outstanding == 0 || self.now >= deadline)
+        {
+            self.note(|_| format!("detached with {outstanding} bytes outstanding"));
+            self.detaching = None;
+            self.attached = false;
+            self.flow = None;
+            self.embryo = None;
+            self.tally.drained_detach += u64::from(outstanding == 0);
+            self.excused |= outstanding > 0;
+        }
+        let Some(f) = self.flow.filter(|_| self.attached) else { return };
+        if u32::from(f.mode) != flow_mode::FLOW_RESET
+            && outstanding > 0
+            && self.run_time(f.progress_ns.max(START)) >= 1_000 * MS
+        {
+            self.note(|_| "helper resets both ends".into());
+            self.tally.helper_resets += 1;
+            assert!(
+                self.sc.may_reset(),
+                "the VM ran for 1 s and did not acknowledge: {}",
+                self.summary()
+            );
+            if let Some(f) = &mut self.flow {
+                f.mode = flow_mode::FLOW_RESET as u8;
+            }
+            self.push(Seg::bare(f.vm_seq.v, 0, RST));
+            self.send_to_sender(Seg::bare(f.snd_nxt.v, 0, RST), Made::Early);
+        } else if outstanding == 0 && self.now - f.last_ns > self.sc.idle_ms * MS {
+            self.checks.removal(&f);
+            self.flow = None;
+        }
+    }
+
+    /// Is the VM's connection one that the checks can speak of?
+    pub fn vm_is_open(&self) -> bool {
+        self.vm.state == State::Open
+    }
+}
+
+/// One line about a segment.
+pub fn brief(s: &Seg) -> String {
+    let names = ["F", "S", "R", "P", "A", "U", "E", "C"];
+    let flags: String =
+        (0..8).filter(|b| s.flags & 1 << b != 0).map(|b| names[b as usize]).collect();
+    let mut line = format!("{flags} {}+{} ack {} win {}", s.seq, s.len(), s.ack, s.window);
+    if !s.sack.is_empty() {
+        line += &format!(" sack {:?}", s.sack);
+    }
+    if let Some((v, e)) = s.ts {
+        line += &format!(" ts {v}/{e}");
+    }
+    for (on, what) in [(s.corrupt, " CORRUPT"), (s.ce, " CE"), (s.foreign, " FOREIGN")] {
+        if on {
+            line += what;
+        }
+    }
+    line
+}
