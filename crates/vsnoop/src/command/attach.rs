@@ -26,6 +26,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let port_rules = lists::port_rules(&arguments.lists)?;
     let prefix_rules = lists::prefix_rules(&arguments.lists)?;
     kernel::require()?;
+    kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
     let settings = policy {
         run: port_run::PORT_PAUSED,

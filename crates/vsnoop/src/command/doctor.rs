@@ -82,6 +82,15 @@ fn text(document: &Document, place: &Netns) -> String {
     }
     parts.push(table::text(&devices));
     parts.push(table::text(&vms));
+    let takes_none =
+        |port: &&TapReport| port.process.is_some() && port.segmentation_offload == Some(false);
+    parts.extend(document.ports.iter().filter(takes_none).map(|port| {
+        format!(
+            "note: port {}: the VM's device takes no super-packets; those that reach the host are \
+             not acknowledged early (virtio-net: guest_tso4, guest_tso6)",
+            port.port
+        )
+    }));
     parts.extend(
         document
             .ports

@@ -54,6 +54,7 @@ struct Row {
 
 pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
     kernel::require()?;
+    kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let observed = start(&arguments.ports, &place)?;

@@ -121,8 +121,8 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         rows.add_row(row);
     }
     for (name, value, meaning) in [
-        ("helper_resets", sample.helper_resets, "connections reset by the helper: guest lost data"),
-        ("ring_full", sample.ring_full, "segments that the tap's ring refused"),
+        ("helper_resets", sample.helper_resets, "reset by the helper: guest lost data"),
+        ("ring_full", sample.ring_full, "segments that the ring refused"),
     ] {
         let mut row = vec![name.to_owned(), units::count(value)];
         row.extend(earlier.is_some().then(String::new));

@@ -13,6 +13,7 @@ use crate::identity::Identity;
 use crate::output::{table, units, watch};
 use crate::ports::{self, Attached, Inventory, State};
 use crate::system::netns::Netns;
+use crate::system::process::Process;
 use crate::system::{netdev, netns, process, qdisc};
 
 #[derive(Serialize)]
@@ -36,6 +37,8 @@ struct PortStatus {
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
+    /// Hand-overs that proved nothing, so that nothing was acknowledged.
+    not_exact: u64,
     guest_loss: u64,
     helper_resets: u64,
     helper_reset_bytes: u64,
@@ -81,10 +84,14 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
 fn read(inventory: Inventory) -> Result<Document> {
     let names = netns::names();
     let paths = netns::paths();
+    let mut holders = process::tap_holders();
     let ports = inventory
         .ports
         .iter()
-        .map(|attached| port_status(attached, Identity::of(attached, &names), &paths))
+        .map(|attached| {
+            let holder = holders.remove(&(attached.name.clone(), attached.meta.netns));
+            port_status(attached, Identity::of(attached, &names), &paths, holder)
+        })
         .collect::<Result<_>>()?;
     let damaged = inventory
         .damaged
@@ -102,15 +109,12 @@ fn port_status(
     attached: &Attached,
     identity: Identity,
     paths: &HashMap<u64, PathBuf>,
+    holder: Option<Process>,
 ) -> Result<PortStatus> {
     let (port, meta) = (&attached.port, &attached.meta);
     let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
     let stats = port.stats()?;
     let policy = port.policy()?;
-    let process = (attached.state != State::Gone)
-        .then(|| process::holding_tap(&attached.name, meta.netns))
-        .flatten()
-        .map(|process| ProcessStatus { pid: process.pid, name: process.name });
     Ok(PortStatus {
         identity,
         attached_at: meta.attached_at,
@@ -120,6 +124,7 @@ fn port_status(
         outstanding_bytes,
         early_acks: stats.early_acks,
         early_bytes: stats.early_bytes,
+        not_exact: stats.not_exact,
         guest_loss: stats.guest_loss,
         helper_resets: meta.helper_resets,
         helper_reset_bytes: meta.helper_reset_bytes,
@@ -130,7 +135,7 @@ fn port_status(
         lists: policy.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
-        process,
+        process: holder.map(|process| ProcessStatus { pid: process.pid, name: process.name }),
     })
 }
 
@@ -145,12 +150,20 @@ fn qdisc_kind(attached: &Attached, path: &Path) -> Option<String> {
 
 /// What keeps an active port from being accelerated.
 fn hindrance(port: &PortStatus) -> Option<String> {
-    let kind = port.qdisc.as_deref().filter(|kind| *kind != qdisc::NOQUEUE)?;
     let name = &port.identity.port;
-    (port.identity.state == State::Active.text()).then(|| {
-        format!(
+    if port.identity.state != State::Active.text() {
+        return None;
+    }
+    if let Some(kind) = port.qdisc.as_deref().filter(|kind| *kind != qdisc::NOQUEUE) {
+        return Some(format!(
             "{name}: nothing is acknowledged early, its qdisc is {kind} instead of noqueue; \
              detach and attach it again"
+        ));
+    }
+    (port.not_exact > port.early_acks).then(|| {
+        format!(
+            "{name}: most segments are not acknowledged early: they are super-packets, which the \
+             VM's device does not take (virtio-net without guest_tso4 and guest_tso6)"
         )
     })
 }

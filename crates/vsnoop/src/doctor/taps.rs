@@ -90,10 +90,11 @@ pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapR
         }
         names.iter().map(|name| netdev::find_tap(name, place.label())).collect::<Result<Vec<_>>>()
     })?;
+    let mut holders = process::tap_holders();
     let watched: Vec<_> = devices
         .into_iter()
         .map(|device| {
-            let process = process::holding_tap(&device.name, place.inode);
+            let process = holders.remove(&(device.name.clone(), place.inode));
             let vcpus = threads(process.as_ref());
             (device, process, vcpus)
         })

@@ -17,15 +17,26 @@ const LOCK: &str = "helper.lock";
 /// A helper that has not taken its lock by then is not waited for.
 const START: Duration = Duration::from_secs(1);
 
+const TRIES: u32 = 10;
+const TRY_AGAIN: Duration = Duration::from_millis(7);
+
 /// Held by the helper while it works.
 pub struct Instance {
     _file: Flock<File>,
 }
 
 impl Instance {
-    /// `None` when another helper works.
+    /// `None` when another helper works. A command that looks whether one does takes the lock for a
+    /// moment, so one refusal says nothing.
     pub fn take() -> Result<Option<Self>> {
-        let Some(mut file) = try_lock(LOCK)? else { return Ok(None) };
+        let mut tries = 0..TRIES;
+        let mut file = loop {
+            match try_lock(LOCK)? {
+                Some(file) => break file,
+                None if tries.next().is_none() => return Ok(None),
+                None => thread::sleep(TRY_AGAIN),
+            }
+        };
         file.set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| write!(file, "{}", std::process::id()))

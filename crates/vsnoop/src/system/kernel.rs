@@ -85,6 +85,21 @@ pub fn require() -> Result<()> {
     require_bpffs()
 }
 
+/// Refuses kernels without what the hooks are made of.
+pub fn require_features() -> Result<()> {
+    let (release, new_enough) = version()?;
+    if !new_enough {
+        let text = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
+        return Err(unfit(Unfit::Kernel, text));
+    }
+    if !has_btf() {
+        let text = "the kernel does not describe its types (no /sys/kernel/btf/vmlinux); one built \
+                    with CONFIG_DEBUG_INFO_BTF is needed";
+        return Err(unfit(Unfit::Kernel, text));
+    }
+    Ok(())
+}
+
 /// Reading attachments needs the place of the pins only.
 pub fn require_bpffs() -> Result<()> {
     if has_bpffs() {

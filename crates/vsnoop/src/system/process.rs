@@ -4,6 +4,7 @@
 //! network namespace than the process (management software opens it and passes the descriptor on), so
 //! a copy of the descriptor is asked for its device's namespace.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +45,19 @@ pub fn holding_tap(name: &str, netns: u64) -> Option<Process> {
     ids().find(|&pid| holds(pid, name, netns)).and_then(Process::of)
 }
 
+/// Every tap that a process holds, by name and network namespace: one pass for many ports.
+pub fn tap_holders() -> HashMap<(String, u64), Process> {
+    let mut holders = HashMap::new();
+    for pid in ids() {
+        for (fd, name) in taps(pid) {
+            if let (Some(netns), Some(process)) = (netns_of_tap(pid, fd), Process::of(pid)) {
+                holders.entry((name, netns)).or_insert(process);
+            }
+        }
+    }
+    holders
+}
+
 /// All process ids.
 pub fn ids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc")
@@ -59,11 +73,16 @@ fn holds(pid: i32, name: &str, netns: u64) -> bool {
 
 /// The process's descriptors of taps of this name.
 fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
+    taps(pid).filter(move |(_, found)| found == name).map(|(fd, _)| fd)
+}
+
+/// The process's descriptors of taps, with the taps' names.
+fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
     let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
-    entries.filter_map(move |entry| {
+    entries.filter_map(|entry| {
         let info = fs::read_to_string(entry.path()).ok()?;
-        tap_of(&info).filter(|found| *found == name)?;
-        entry.file_name().to_str()?.parse().ok()
+        let name = tap_of(&info)?.to_owned();
+        Some((entry.file_name().to_str()?.parse().ok()?, name))
     })
 }
 

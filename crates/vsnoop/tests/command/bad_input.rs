@@ -85,6 +85,15 @@ pub fn trials() -> Vec<Trial> {
             ensure!(place.state()? == before, "something changed");
             Ok(())
         }),
+        trial("a_kernel_that_is_too_old_is_refused", || {
+            // The kernel itself then says that it is 2.6 (personality UNAME26).
+            without_feature("old", &["setarch", "--uname-2.6"], &["6.6 or newer"])
+        }),
+        trial("a_kernel_without_btf_is_refused", || {
+            let script = "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"";
+            let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
+            without_feature("btf", &way, &["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"])
+        }),
         trial("more_flows_than_a_host_may_have_are_refused", || {
             let place = Place::new("many")?;
             refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
@@ -135,6 +144,19 @@ fn refused(place: Place, arguments: &[&str], code: i32, words: &[&str]) -> Resul
     let before = place.state()?;
     place.vsnoop(arguments)?.failed(code, words)?;
     ensure!(place.state()? == before, "changed: {before:?} to {:?}", place.state()?);
+    Ok(())
+}
+
+/// On a kernel that lacks something, nothing is attached, and the doctor says why.
+fn without_feature(role: &str, way: &[&str], words: &[&str]) -> Result<()> {
+    let place = Place::new(role)?;
+    let before = place.state()?;
+    let netns = place.netns.name().to_owned();
+    for command in [&["attach", PORT][..], &["observe", PORT, "--for", "1"], &["doctor"]] {
+        let arguments = [&["--netns", &netns], command].concat();
+        vsnoop_under(way, &arguments)?.failed(35, words)?;
+    }
+    ensure!(place.state()? == before, "something changed");
     Ok(())
 }
 
