@@ -98,6 +98,7 @@ fn draw<B: DrawingBackend>(
         let mut chart = ChartBuilder::on(area)
             .caption(title, (FONT, 24))
             .margin(16)
+            .margin_right(40)
             .x_label_area_size(56)
             .y_label_area_size(72)
             .build_cartesian_2d(range(lines).log_scale(), 0.0..1.0)?;
@@ -123,7 +124,7 @@ fn draw<B: DrawingBackend>(
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(SeriesLabelPosition::UpperLeft)
             .margin(16)
             .legend_area_size(36)
             .label_font((FONT, 20))
