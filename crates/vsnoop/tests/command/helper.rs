@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use nix::unistd::Pid;
 use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, Place, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop_in, wait_until};
 use crate::trial;
 
 /// Longer than the helper waits before it calls data lost where no VM is behind the tap.
@@ -23,11 +24,11 @@ pub fn trials() -> Vec<Trial> {
         trial("the_helper_runs_while_a_port_is_attached_and_not_longer", || {
             let place = Place::new("help")?;
             place.vsnoop(["attach", PORT])?.ok()?;
-            let first = pid()?.context("no helper")?;
+            let first = helper_pid()?.context("no helper")?;
             place.vsnoop(["detach", PORT])?.ok()?;
-            wait_until("the helper has ended", || Ok(pid()?.is_none()))?;
+            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
             place.vsnoop(["attach", PORT])?.ok()?;
-            let second = pid()?.context("no helper")?;
+            let second = helper_pid()?.context("no helper")?;
             ensure!(first != second, "the helper had not ended");
             place.vsnoop(["detach", PORT])?.ok()?;
             Ok(())
@@ -35,9 +36,11 @@ pub fn trials() -> Vec<Trial> {
         trial("a_killed_helper_is_replaced_by_the_next_command", || {
             let place = Place::new("kill")?;
             place.vsnoop(["attach", PORT])?.ok()?;
-            let first = pid()?.context("no helper")?;
+            let first = helper_pid()?.context("no helper")?;
             kill(Pid::from_raw(first), Signal::SIGKILL)?;
-            wait_until("another helper runs", || Ok(pid()?.is_some_and(|second| second != first)))?;
+            wait_until("another helper runs", || {
+                Ok(helper_pid()?.is_some_and(|second| second != first))
+            })?;
             place.vsnoop(["detach", PORT])?.ok()?;
             Ok(())
         }),
@@ -82,6 +85,31 @@ pub fn trials() -> Vec<Trial> {
             ensure!(stats["ports"][0]["helper_resets"] == 0, "{stats}");
             network.detach()
         }),
+        trial("detach_waits_until_the_vm_has_everything", || {
+            let network = Network::new("wait")?;
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            let mut detach = Command::new(program());
+            let detach = detach.args(["--netns", network.topology.host.name(), "detach", "--json"]);
+            let detach = detach.args([topology::PORT, "--timeout", "600"]);
+            let child = detach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+            wait_until("the port is paused", || {
+                let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+                Ok(status["ports"][0]["state"] == "paused")
+            })?;
+            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            let output = child.wait_with_output()?;
+            ensure!(output.status.success(), "{}", text(&output.stderr));
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+            ensure!(json["ports"][0]["outstanding_bytes"] == 0, "{json}");
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received)?;
+            pair.exchange(10_000)
+        }),
         trial("detach_says_what_was_still_on_its_way", || {
             let network = Network::new("drain")?;
             let mut pair = network.connect()?;
@@ -104,12 +132,6 @@ pub fn trials() -> Vec<Trial> {
             pair.exchange(10_000)
         }),
     ]
-}
-
-/// The helper's process id, if one runs.
-fn pid() -> Result<Option<i32>> {
-    let status = vsnoop(["status", "--json"])?.json()?;
-    Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
 }
 
 /// A client, a host and a stand-in for a VM, attached.

@@ -189,6 +189,12 @@ pub fn vsnoop_under(way: &[&str], arguments: &[&str]) -> Result<Ran> {
     Ran::of(command.args(&way[1..]).arg(program()).args(arguments).stdin(Stdio::null()).output()?)
 }
 
+/// The helper's process id, if one runs.
+pub fn helper_pid() -> Result<Option<i32>> {
+    let status = vsnoop(["status", "--json"])?.json()?;
+    Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
+}
+
 /// Waits until `done` says so.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
