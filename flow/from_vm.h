@@ -25,6 +25,10 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	out->events |= flow_is_late(f, now)		       ? EVENT_LATE
 		       : now - f->progress_ns <= FLOW_PROMPT_NS ? EVENT_PROMPT
 								: 0;
+	/* The ring keeps the order: with the first byte that the record has
+	 * seen, all that was in the ring before it is behind the VM. */
+	if (seq_gt(f->high_seq, f->vm_seq) && seq_ge(ack, f->high_seq))
+		f->flags &= ~FLOW_F_UNPROVEN;
 	f->vm_seq = ack;
 	f->progress_ns = now;
 	f->dup_acks = 0;
@@ -107,14 +111,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	advanced = seq_gt(s->ack, f->vm_seq);
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
-	} else if (pure && flow_outstanding(f)) {
-		if (f->flags & FLOW_F_CHALLENGE_DUE) {
-			/* Never touched (RFC 5961): its ACK is what the
-			 * sender's answer will be built on. */
-			f->flags &= ~FLOW_F_CHALLENGE_DUE;
-			f->replies_due -= !!f->replies_due;
-			return FROM_VM_PASS;
-		}
+	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
 		if (flow_repeats_for_a_hole(f, s, edge) && ++f->dup_acks >= FLOW_DUP_ACKS) {
 			f->retired = flow_outstanding(f);
 			f->mode = FLOW_RESET;
@@ -138,7 +135,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		flow_offline(f, FLOW_UNEXPECTED_SEQ, EVENT_OFFLINE_CE, out);
 	}
 	if (f->mode != FLOW_ACTIVE && !flow_is_bypassed(f) && flow_caught_up(f) &&
-	    !(f->flags & FLOW_F_ECE))
+	    !(f->flags & (FLOW_F_ECE | FLOW_F_UNPROVEN)))
 		f->mode = FLOW_ACTIVE;
 	if (pure && f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
 	    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
@@ -149,9 +146,17 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
 	}
+	if (pure && f->flags & FLOW_F_CHALLENGE_DUE) {
+		/* Never touched (RFC 5961): its ACK is what the sender's answer
+		 * will be built on.  It may come with news, or after them. */
+		if (!advanced)
+			f->flags &= ~FLOW_F_CHALLENGE_DUE;
+		f->adv_edge = seq_max(f->adv_edge, edge);
+		return FROM_VM_PASS;
+	}
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
-		f->flags &= ~(FLOW_F_REPLY_DUE | FLOW_F_CHALLENGE_DUE);
+		f->flags &= ~FLOW_F_REPLY_DUE;
 		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, p), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;

@@ -97,6 +97,15 @@ static __always_inline void flow_start(struct flow *f, struct seq vm_seq, struct
 	f->progress_ns = now;
 }
 
+/* The VM has been handed segments that the record knows nothing of.  Until it
+ * has answered for one that the record has seen, nothing may be acknowledged
+ * for it: what is in its ring may fill or make holes, and carry timestamps. */
+static __always_inline void flow_start_unproven(struct flow *f)
+{
+	f->flags |= FLOW_F_UNPROVEN;
+	f->mode = FLOW_UNEXPECTED_SEQ;
+}
+
 static __always_inline void flow_from_embryo(struct flow *f, const struct embryo *e, __u64 now)
 {
 	flow_start(f, e->rcv_nxt, seq_add(e->rcv_nxt, e->window), seq_add(e->vm_iss, 1), now);
@@ -138,8 +147,10 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	    seq_diff(s->ack, e->rcv_nxt) > (__s32)FLOW_MAX_WINDOW)
 		return false;
 	flow_from_embryo(f, e, now);
-	f->next_seq = f->vm_seq = f->high_seq = s->ack;
+	f->next_seq = f->vm_seq = f->high_seq = f->ts_seq = s->ack;
 	f->ts_recent = s->tsecr;
+	if (e->stage == EMBRYO_VM_SYN_ACK && f->mode != FLOW_BYPASS)
+		flow_start_unproven(f);
 	return true;
 }
 
@@ -156,6 +167,7 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	f->ts_recent = s->tsecr;
 	if (s->bits & SEG_TIMESTAMPS)
 		f->flags |= FLOW_F_TIMESTAMPS;
+	flow_start_unproven(f);
 	if (s->bits & SEG_FOREIGN) {
 		f->flags |= FLOW_F_FOREIGN;
 		f->mode = FLOW_BYPASS;

@@ -61,6 +61,7 @@ enum flow_mode {
 #define FLOW_F_SAMPLE_EARLY 0x1000 /* ... and was acknowledged early */
 #define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
+#define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
 /* One flow. 128 bytes: two cache lines. */
 struct flow {

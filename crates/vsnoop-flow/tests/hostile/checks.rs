@@ -71,6 +71,11 @@ impl Checks {
         }
     }
 
+    /// The VM speaks, and grants a window with it.
+    pub fn granted(&mut self, vm: &Tcp) {
+        self.vm_edge = self.vm_edge.max(vm.right_edge);
+    }
+
     /// A segment leaves the host for the sender.
     pub fn to_sender(
         &mut self,
@@ -84,7 +89,7 @@ impl Checks {
         if s.has(RST | SYN) || !s.has(ACK) {
             return;
         }
-        self.vm_edge = self.vm_edge.max(vm.right_edge);
+        self.granted(vm);
         let ack = position(s.ack, sender_iss, vm.rcv_nxt);
         assert!(ack >= 0, "an ACK of what was never sent: {s:?}");
         let ack = ack as u64;

@@ -102,6 +102,7 @@ impl World {
 
     /// The tap's ingress.
     pub fn from_vm(&mut self, mut s: Seg) {
+        self.checks.granted(&self.vm);
         if !self.attached {
             return self.send_to_sender(s, Made::Passed);
         }

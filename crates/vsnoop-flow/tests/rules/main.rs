@@ -1,0 +1,16 @@
+//! One test for each settled rule of the decision core.
+//!
+//! The tests drive the C code segment by segment through [`case::Case`]. The
+//! sender's stream begins shortly before its sequence numbers wrap, so that
+//! every rule is tried across the wrap as well.
+
+mod acknowledge;
+mod answers;
+mod case;
+mod congestion;
+mod loss;
+mod setup;
+mod teardown;
+mod thinning;
+mod timestamps;
+mod window;

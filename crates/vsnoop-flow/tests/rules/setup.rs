@@ -1,0 +1,178 @@
+//! How a record comes to be.
+
+use vsnoop_flow::{FromVm, segment, types::*};
+
+use crate::case::*;
+
+#[test]
+fn a_record_begins_with_the_handshake_that_the_vm_accepts() {
+    let c = Case::accepted();
+    assert_eq!(c.f.next_seq, at(0));
+    assert_eq!(c.f.snd_nxt, vm_at(0));
+    assert_eq!(c.f.scale, SCALE);
+    assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    assert!(c.has(FLOW_F_TIMESTAMPS) && c.has(FLOW_F_SACK) && c.has(FLOW_F_SCALE_KNOWN));
+    assert!(!c.has(FLOW_F_VM_OPENED) && !c.has(FLOW_F_MID_FLOW) && !c.has(FLOW_F_UNPROVEN));
+}
+
+#[test]
+fn a_record_begins_with_the_handshake_that_the_vm_opens() {
+    let c = Case::opened();
+    assert_eq!(c.f.next_seq, at(0));
+    assert_eq!(c.f.scale, SCALE);
+    assert!(c.has(FLOW_F_TIMESTAMPS) && c.has(FLOW_F_SACK) && c.has(FLOW_F_SCALE_KNOWN));
+    assert!(c.has(FLOW_F_VM_OPENED) && !c.has(FLOW_F_MID_FLOW) && !c.has(FLOW_F_UNPROVEN));
+}
+
+#[test]
+fn the_window_of_a_syn_is_not_scaled() {
+    let c = Case::accepted();
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let f = vsnoop_flow::flow_accepted(&e, &c.ack_of_sender(0, 0), c.now).expect("handshake");
+    assert_eq!(f.right_edge, at(SYN_WINDOW.into()));
+}
+
+#[test]
+fn nothing_but_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let c = Case::accepted();
+    let good = c.ack_of_sender(0, 0);
+    let made = |s: &segment| vsnoop_flow::flow_accepted(&e, s, c.now).is_some();
+    assert!(made(&good));
+    assert!(!made(&segment { tcp_flags: SYN, ..good }));
+    assert!(!made(&segment { tcp_flags: RST | ACK, ..good }));
+    assert!(!made(&segment { tcp_flags: PSH, ..good }));
+    assert!(!made(&segment { ack: vm_at(1), ..good }));
+    assert!(!made(&segment { ack: vm_at(0).add(u32::MAX), ..good }));
+    assert!(!made(&segment { seq: at(0).add(u32::MAX), ..good }));
+    assert!(!made(&segment { seq: at(u32::from(SYN_WINDOW) + 1), ..good }));
+    // The VM's own SYN awaits a SYN-ACK, not an ACK.
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(0));
+    assert!(vsnoop_flow::flow_accepted(&e, &good, c.now).is_none());
+}
+
+#[test]
+fn a_record_that_begins_after_a_hole_waits_for_the_vm() {
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let mut c = Case::accepted();
+    // The ACK of the handshake and the first segment are lost.
+    let second = c.data(MSS, MSS);
+    c.f = vsnoop_flow::flow_accepted(&e, &second, c.now).expect("it acknowledges the SYN-ACK");
+    c.pass(&second);
+    c.pass(&c.data(0, MSS));
+    assert_eq!(c.f.next_seq, at(0));
+    assert_eq!(c.vm_acks(2 * MSS, WINDOW).0, FromVm::Pass);
+    c.early(&c.data(2 * MSS, MSS));
+}
+
+#[test]
+fn a_syn_ack_for_another_syn_is_ignored() {
+    let mut e = vsnoop_flow::embryo_of_vm(&vm_syn(0));
+    let before = e;
+    let other = segment { ack: vm_at(1), ..sender_syn_ack() };
+    assert!(!vsnoop_flow::answer_embryo(&mut e, &other));
+    assert_eq!(e, before);
+    // Until it is answered, an ACK of the VM completes nothing.
+    let c = Case::accepted();
+    assert!(vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).is_none());
+}
+
+#[test]
+fn only_options_that_both_ends_offer_are_in_use() {
+    let c = Case::opened();
+    for (missing, flag) in [(SEG_TIMESTAMPS, FLOW_F_TIMESTAMPS), (SEG_SACK_PERMITTED, FLOW_F_SACK)]
+    {
+        let mut e = vsnoop_flow::embryo_of_vm(&vm_syn(0));
+        let mut syn_ack = sender_syn_ack();
+        syn_ack.bits &= !(missing as u16);
+        assert!(vsnoop_flow::answer_embryo(&mut e, &syn_ack));
+        let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).expect("handshake");
+        assert_eq!(u32::from(f.flags) & flag, 0);
+        assert_eq!(f.scale, SCALE);
+    }
+    let mut e = vsnoop_flow::embryo_of_vm(&vm_syn(0));
+    let mut syn_ack = sender_syn_ack();
+    syn_ack.bits &= !(SEG_SCALE as u16);
+    assert!(vsnoop_flow::answer_embryo(&mut e, &syn_ack));
+    let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).expect("handshake");
+    assert_eq!(f.scale, 0);
+}
+
+#[test]
+fn fast_open_data_and_foreign_options_in_the_handshake_mean_bypass() {
+    let c = Case::accepted();
+    let mut with_option = vm_syn(ACK);
+    with_option.bits |= SEG_FOREIGN as u16;
+    let with_data = segment { len: 10, ..vm_syn(ACK) };
+    for syn_ack in [with_option, with_data] {
+        let e = vsnoop_flow::embryo_of_vm(&syn_ack);
+        let f = vsnoop_flow::flow_accepted(&e, &c.ack_of_sender(0, 0), c.now).expect("handshake");
+        assert_eq!(u32::from(f.mode), flow_mode::FLOW_BYPASS);
+    }
+}
+
+#[test]
+fn a_repeated_syn_ack_keeps_the_record() {
+    let mut c = Case::accepted();
+    c.early(&c.data(0, MSS));
+    assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "it is ahead of the VM");
+    // Another ISS, or a SYN, is a new connection.
+    let other = segment { seq: vm_at(5_000), ..vm_syn(ACK) };
+    assert!(!vsnoop_flow::is_own_syn(&c.f, &other));
+    assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(0)));
+    let other = segment { ack: at(77_000), ..vm_syn(ACK) };
+    assert!(!vsnoop_flow::is_own_syn(&c.f, &other));
+}
+
+#[test]
+fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
+    let mut c = Case::accepted();
+    let ack = c.ack_of_vm(0, WINDOW);
+    c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
+    c.from_vm(&ack);
+    assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
+    assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
+    // Its ring may hold what the record has not seen: here three segments
+    // behind a hole. The hole is filled, and the VM answers in order.
+    c.pass(&c.data(0, 100));
+    for i in 1..4 {
+        let (verdict, _) = c.from_vm(&c.sack_of_vm(0, (i + 1) * 100));
+        assert_eq!(verdict, FromVm::Pass);
+    }
+    c.vm_acks(400, WINDOW);
+    assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    c.early(&c.data(400, 100));
+}
+
+#[test]
+fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
+    let mut c = Case::accepted();
+    let ack = c.ack_of_vm(0, WINDOW);
+    c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
+    c.vm_acks(300, WINDOW);
+    assert!(c.has(FLOW_F_UNPROVEN));
+    c.pass(&c.data(300, 100));
+    c.vm_acks(400, WINDOW);
+    assert!(!c.has(FLOW_F_UNPROVEN));
+}
+
+#[test]
+fn a_handshake_whose_last_ack_went_another_way_is_not_trusted_at_once() {
+    let c = Case::accepted();
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(2 * MSS, WINDOW), c.now).expect("an ACK");
+    assert_eq!(f.next_seq, at(2 * MSS));
+    assert_ne!(u32::from(f.flags) & FLOW_F_UNPROVEN, 0);
+    assert_ne!(u32::from(f.flags) & FLOW_F_SCALE_KNOWN, 0);
+}
+
+#[test]
+fn nothing_but_a_plain_ack_of_the_vm_reveals_a_flow_in_mid_stream() {
+    let c = Case::accepted();
+    let ack = c.ack_of_vm(0, WINDOW);
+    for flags in [SYN, SYN | ACK, RST, RST | ACK, FIN | ACK, PSH] {
+        let s = segment { tcp_flags: flags, ..ack };
+        assert!(vsnoop_flow::flow_mid_flow(&s, c.now).is_none(), "flags {flags:#x}");
+    }
+    assert!(vsnoop_flow::flow_mid_flow(&ack, c.now).is_some());
+}

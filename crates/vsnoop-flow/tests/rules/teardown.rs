@@ -1,0 +1,112 @@
+//! FIN, RST, and when a record may go.
+
+use vsnoop_flow::{FromVm, segment, types::*};
+
+use crate::case::*;
+
+fn fin(s: segment) -> segment {
+    segment { tcp_flags: s.tcp_flags | FIN, ..s }
+}
+
+#[test]
+fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        c.pass(&fin(c.data(MSS, 10)));
+        assert_eq!(c.f.high_seq, at(MSS + 11));
+        assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Pass);
+        assert_eq!(c.vm_acks(MSS + 11, WINDOW).0, FromVm::Pass);
+        assert_eq!(c.f.next_seq, at(MSS + 11));
+    }
+}
+
+#[test]
+fn a_half_close_keeps_the_record_and_its_service() {
+    for mut c in Case::both() {
+        // The VM has nothing more to say, the sender has.
+        let (verdict, out) = c.from_vm(&fin(c.data_of_vm(0, 0, 0)));
+        assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, 0));
+        c.pass(&c.ack_of_sender(0, 1));
+        for i in 0..30 {
+            let s = segment { ack: vm_at(1), ..c.data(i * MSS, MSS) };
+            c.early(&s);
+            c.vm_acks((i + 1) * MSS, WINDOW);
+        }
+        let out = c.vm_acks(30 * MSS, WINDOW).1;
+        assert_eq!(out.events & EVENT_CLOSED, 0);
+    }
+}
+
+#[test]
+fn a_record_goes_when_both_fins_and_every_byte_are_acknowledged() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        c.pass(&fin(c.data(MSS, 0)));
+        // The VM's FIN acknowledges the sender's data, not yet its FIN.
+        let (verdict, out) = c.from_vm(&fin(c.data_of_vm(0, 0, MSS)));
+        assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, 0));
+        // The sender acknowledges the VM's FIN.
+        let ack = c.ack_of_sender(MSS + 1, 1);
+        assert_eq!(c.to_vm(&ack).1.events & EVENT_CLOSED, 0);
+        let (verdict, out) = c.vm_acks(MSS + 1, WINDOW);
+        assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, EVENT_CLOSED));
+    }
+}
+
+#[test]
+fn a_record_goes_with_the_senders_last_ack() {
+    for mut c in Case::both() {
+        c.pass(&fin(c.data(0, 0)));
+        c.from_vm(&fin(c.data_of_vm(0, 0, 1)));
+        assert_ne!(c.to_vm(&c.ack_of_sender(1, 1)).1.events & EVENT_CLOSED, 0);
+    }
+}
+
+#[test]
+fn a_record_never_goes_while_bytes_are_outstanding() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, 4 * MSS));
+        c.pass(&fin(c.data(4 * MSS, 0)));
+        c.from_vm(&fin(c.data_of_vm(0, 0, MSS)));
+        let out = c.to_vm(&c.ack_of_sender(4 * MSS + 1, 1)).1;
+        assert_eq!(out.events & EVENT_CLOSED, 0);
+        for offset in [2 * MSS, 4 * MSS] {
+            assert_eq!(c.vm_acks(offset, WINDOW).1.events & EVENT_CLOSED, 0);
+        }
+        assert_ne!(c.vm_acks(4 * MSS + 1, WINDOW).1.events & EVENT_CLOSED, 0);
+    }
+}
+
+#[test]
+fn a_reset_by_the_vm_ends_the_record() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
+        let (verdict, out) = c.from_vm(&rst);
+        assert_eq!(verdict, FromVm::Pass);
+        assert_ne!(out.events & EVENT_CLOSED, 0);
+    }
+}
+
+#[test]
+fn an_exact_reset_by_the_sender_ends_early_acknowledgement_but_not_the_record() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        let rst = segment { tcp_flags: RST, ..c.data(MSS, 0) };
+        assert_eq!(c.pass(&rst) & EVENT_CLOSED, 0, "bytes are outstanding");
+        assert!(c.has(FLOW_F_CLOSED));
+        c.pass(&c.data(MSS, MSS));
+        assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "a new connection may begin");
+    }
+}
+
+#[test]
+fn a_reset_elsewhere_in_the_window_ends_nothing() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        let rst = segment { tcp_flags: RST, ..c.data(2 * MSS, 0) };
+        c.pass(&rst);
+        assert!(!c.has(FLOW_F_CLOSED) && c.has(FLOW_F_CHALLENGE_DUE));
+        c.early(&c.data(MSS, MSS));
+    }
+}

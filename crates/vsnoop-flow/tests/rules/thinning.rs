@@ -1,0 +1,134 @@
+//! Standing aside for a VM that answers by itself never leaves a sender waiting.
+
+use vsnoop_flow::types::*;
+
+use crate::case::*;
+
+/// A flow past its ramp, to a VM that has answered promptly for long enough.
+fn prompt(mut c: Case) -> Case {
+    c.policy.thin = 1;
+    let mut offset = 0;
+    for _ in 0..400 {
+        let s = c.data(offset, MSS);
+        if c.to_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
+            c.delivered(&s, true);
+        }
+        offset += MSS;
+        c.now += MS / 10;
+        c.vm_acks(offset, WINDOW);
+        c.now += MS * 9 / 10;
+    }
+    assert_eq!(c.f.next_seq, c.f.vm_seq);
+    c
+}
+
+fn sent(c: &Case) -> u32 {
+    c.f.next_seq.diff(at(0)) as u32
+}
+
+#[test]
+fn a_prompt_vm_is_left_to_answer_by_itself() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_ASIDE);
+        assert_eq!(c.mode(), flow_mode::FLOW_ASIDE);
+        // Until it has caught up, nothing is acknowledged before it.
+        let rest = sent(&c) + MSS;
+        c.pass(&vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(rest, 10) });
+        c.vm_acks(rest + 10, WINDOW);
+        assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    }
+}
+
+#[test]
+fn without_the_operators_leave_nobody_stands_aside() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        c.policy.thin = 0;
+        c.early(&c.data(sent(&c), MSS));
+    }
+}
+
+#[test]
+fn psh_is_acknowledged_at_once_even_when_standing_aside_is_allowed() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let s = vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(sent(&c), MSS) };
+        c.early(&s);
+    }
+}
+
+#[test]
+fn a_segment_below_mss_is_acknowledged_at_once() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        c.early(&c.data(sent(&c), MSS - 1));
+    }
+}
+
+#[test]
+fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let offset = sent(&c);
+        c.vm_acks(offset, (2 * MSS >> SCALE) as u16);
+        c.early(&c.data(offset, MSS));
+    }
+}
+
+#[test]
+fn the_first_16_segments_are_acknowledged_one_by_one() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        c.f.ramp = 0;
+        let offset = sent(&c);
+        for i in 0..16 {
+            c.early(&c.data(offset + i * MSS, MSS));
+        }
+        c.pass(&c.data(offset + 16 * MSS, MSS));
+    }
+}
+
+#[test]
+fn after_a_hole_the_ramp_begins_again() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let offset = sent(&c);
+        c.pass(&c.data(offset + MSS, MSS));
+        c.pass(&c.data(offset, MSS));
+        c.vm_acks(offset + 2 * MSS, WINDOW);
+        c.early(&c.data(offset + 2 * MSS, MSS));
+    }
+}
+
+#[test]
+fn a_vm_that_was_late_is_not_left_alone() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let offset = sent(&c);
+        for i in 0..3 {
+            c.pass(&c.data(offset + i * MSS, MSS));
+        }
+        c.now += 30 * MS;
+        let (_, out) = c.vm_acks(offset + 3 * MSS, WINDOW);
+        assert_ne!(out.events & EVENT_LATE, 0);
+        c.early(&c.data(offset + 3 * MSS, MSS));
+        // One prompt answer does not make it prompt again.
+        c.vm_acks(offset + 4 * MSS, WINDOW);
+        c.early(&c.data(offset + 4 * MSS, MSS));
+    }
+}
+
+#[test]
+fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let offset = sent(&c);
+        c.pass(&c.data(offset, MSS));
+        c.pass(&c.data(offset + MSS, MSS));
+        c.now += 2 * MS;
+        let (_, out) = c.to_vm(&c.data(offset + 2 * MSS, MSS));
+        assert_ne!(out.events & EVENT_LATE, 0);
+        assert_eq!(c.port.late_ns, c.now);
+    }
+}
