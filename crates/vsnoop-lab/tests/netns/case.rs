@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_lab::testbed::stream::{Outcome, Plan, Stream};
-use vsnoop_lab::testbed::topology::{Side, Topology, TopologyOptions};
+use vsnoop_lab::testbed::topology::{Family, Side, Topology, TopologyOptions};
 
 use crate::PREFIX;
 use crate::attached::{self, Attached};
@@ -42,8 +42,10 @@ pub struct Case {
     /// Set at both ends before the first stream.
     pub sysctls: Vec<(&'static str, &'static str)>,
     pub plan: Plan,
+    /// One stream for each combination of these, one after the other.
+    pub families: &'static [Family],
     pub openers: &'static [Side],
-    pub freeze: Freeze,
+    pub freezes: &'static [Freeze],
     /// Faults behind the hooks, on the way to the VM.
     pub to_vm: Faults,
     /// Faults before the hooks see what the VM sends.
@@ -71,8 +73,9 @@ impl Default for Case {
                 seed: number.into(),
                 ..Plan::default()
             },
+            families: &[Family::V4],
             openers: &[Side::Client, Side::Vm],
-            freeze: SHARING_A_CORE,
+            freezes: &[SHARING_A_CORE],
             to_vm: Faults::default(),
             from_vm: Faults::default(),
             network: Faults::default(),
@@ -94,7 +97,8 @@ impl Case {
             }
         }
         for (towards, guest) in [(Side::Vm, &self.to_vm), (Side::Client, &self.from_vm)] {
-            topology.set_guest_faults(towards, Faults { freeze: self.freeze, ..guest.clone() });
+            let freeze = self.freezes.first().copied().unwrap_or_default();
+            topology.set_guest_faults(towards, Faults { freeze, ..guest.clone() });
             topology.set_network_faults(towards, self.network.clone());
         }
         Ok(topology)
@@ -112,16 +116,19 @@ impl Case {
         let topology = self.build()?;
         let mut attached = Attached::new(&topology)?;
         let mut outcomes = Vec::new();
-        for opener in self.openers {
-            let plan = Plan { opener: *opener, ..self.plan.clone() };
-            let outcome = Stream::run(&topology, &plan)
-                .with_context(|| format!("opened by {opener:?}"))
-                .with_context(|| attached.describe())?;
+        for (freeze, plan) in self.streams() {
+            topology.guest().set_freeze(freeze);
+            let which = || {
+                let (family, opener) = (plan.family, plan.opener);
+                let state = attached.describe();
+                let counters = counters(&topology);
+                format!("{family:?}, opened by {opener:?}, {freeze:?}\n{state}\n{counters}")
+            };
+            let outcome = Stream::run(&topology, &plan).with_context(which)?;
             ensure!(
                 self.ends == Ends::CompleteOrReset || outcome.is_complete(),
-                "the stream opened by {opener:?} was reset: {outcome:?}\n{}\n{}",
-                attached.describe(),
-                counters(&topology)
+                "a stream was reset: {outcome:?}\n{}",
+                which()
             );
             outcomes.push(outcome);
         }
@@ -132,6 +139,22 @@ impl Case {
         attached.detach()
     }
 
+    /// All streams of this case, and how the VM runs meanwhile.
+    pub fn streams(&self) -> Vec<(Freeze, Plan)> {
+        let mut streams = Vec::new();
+        for freeze in self.freezes {
+            for family in self.families {
+                for opener in self.openers {
+                    let seed = self.plan.seed.wrapping_add(streams.len() as u64) << 8;
+                    let plan = Plan { family: *family, opener: *opener, seed, ..self.plan.clone() };
+                    streams.push((*freeze, plan));
+                }
+            }
+        }
+        streams
+    }
+
+    /// What vsnoop acknowledged early is what this case wants.
     pub fn verify_early(&self, attached: &Attached<'_>) -> Result<()> {
         if !attached::is_wanted() || self.early == Early::Any {
             return Ok(());

@@ -9,12 +9,12 @@ use vsnoop_lab::testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
 use crate::case::{Case, Early};
-use crate::{probe, trial};
+use crate::{FAMILIES, probe, trial};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
-        trial("features::ecn_marks_reach_the_sender", || congestion_marks(Family::V4)),
-        trial("features::ecn_marks_reach_the_sender_ipv6", || congestion_marks(Family::V6)),
+        trial("features::ecn_marks_reach_the_sender", || congestion_marks(&[Family::V4])),
+        trial("features::ecn_marks_reach_the_sender_ipv6", || congestion_marks(&[Family::V6])),
         trial("features::urgent_data_stays_in_place", urgent_data),
         trial("features::fast_open_data_arrives_once", fast_open),
         trial("features::window_that_closes_opens_again", closing_window),
@@ -54,8 +54,8 @@ fn options(timestamps: bool, window_scale: bool, sack: bool) -> Trial {
         part(sack, "sack"),
     );
     trial(name, move || {
-        for (family, offloads) in
-            [(Family::V4, Offloads::SUPER_PACKETS), (Family::V6, Offloads::NONE)]
+        for (families, offloads) in
+            [(FAMILIES[0].1, Offloads::SUPER_PACKETS), (FAMILIES[1].1, Offloads::NONE)]
         {
             let base = Case::default();
             let value = |on: bool| if on { "1" } else { "0" };
@@ -71,7 +71,7 @@ fn options(timestamps: bool, window_scale: bool, sack: bool) -> Trial {
                     ("net.ipv4.tcp_window_scaling", value(window_scale)),
                     ("net.ipv4.tcp_sack", value(sack)),
                 ],
-                plan: Plan { family, ..base.plan.clone() },
+                families,
                 ..base
             };
             case.run_and(|_, _, outcomes| {
@@ -90,13 +90,13 @@ fn options(timestamps: bool, window_scale: bool, sack: bool) -> Trial {
     })
 }
 
-fn congestion_marks(family: Family) -> anyhow::Result<()> {
+fn congestion_marks(families: &'static [Family]) -> anyhow::Result<()> {
     let base = Case::default();
     let case = Case {
         sysctls: vec![("net.ipv4.tcp_ecn", "1")],
         network: Faults { mark_ce: 0.05, ..Faults::default() },
         topology: TopologyOptions { from_client: Offloads::NONE, ..base.topology.clone() },
-        plan: Plan { family, ..base.plan.clone() },
+        families,
         ..base
     };
     case.run_and(|topology, _, outcomes| {
@@ -192,15 +192,17 @@ fn tiny_writes() -> anyhow::Result<()> {
 
 /// Connections with options that are not understood: exact, and never acknowledged early.
 fn bypassed(socket: SocketOptions) -> anyhow::Result<()> {
-    for family in [Family::V4, Family::V6] {
-        let base = Case::default();
-        Case { plan: Plan { socket, family, ..base.plan.clone() }, early: Early::Never, ..base }
-            .run_and(|_, attached, _| {
-                if attached::is_wanted() {
-                    ensure!(attached.counter("from_vm_packets")? > 0, "the hooks saw nothing");
-                }
-                Ok(())
-            })?;
+    let base = Case::default();
+    Case {
+        plan: Plan { socket, ..base.plan.clone() },
+        families: &[Family::V4, Family::V6],
+        early: Early::Never,
+        ..base
     }
-    Ok(())
+    .run_and(|_, attached, _| {
+        if attached::is_wanted() {
+            ensure!(attached.counter("from_vm_packets")? > 0, "the hooks saw nothing");
+        }
+        Ok(())
+    })
 }

@@ -8,7 +8,7 @@ use vsnoop_lab::testbed::stream::{Plan, Stream};
 use vsnoop_lab::testbed::topology::{PORT, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
-use crate::case::{Case, SHARING_A_CORE};
+use crate::case::Case;
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
@@ -105,7 +105,7 @@ fn pause_and_resume() -> anyhow::Result<()> {
 }
 
 fn several_streams() -> anyhow::Result<()> {
-    let case = Case { freeze: SHARING_A_CORE, ..Case::default() };
+    let case = Case::default();
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;
     let streams: Vec<_> = (0..8)

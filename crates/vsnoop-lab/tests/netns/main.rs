@@ -18,9 +18,12 @@ mod probe;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_lab::testbed::net::remove_stale;
+use vsnoop_lab::testbed::topology::Family;
 
 /// Of all namespaces of this file.
 const PREFIX: &str = "vst";
+/// By name, for tests of which there is one each.
+const FAMILIES: [(&str, &[Family]); 2] = [("ipv4", &[Family::V4]), ("ipv6", &[Family::V6])];
 /// Most of a stream's time is spent waiting for a frozen VM.
 const THREADS: usize = 4;
 

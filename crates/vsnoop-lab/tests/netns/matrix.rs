@@ -5,14 +5,13 @@ use libtest_mimic::Trial;
 use vsnoop_frame::edit::Tag;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::Direction;
-use vsnoop_lab::testbed::stream::Plan;
 use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
 
 use anyhow::ensure;
 
 use crate::attached;
 use crate::case::{Case, Early};
-use crate::trial;
+use crate::{FAMILIES, trial};
 
 pub fn trials() -> Vec<Trial> {
     let tags = [
@@ -27,13 +26,13 @@ pub fn trials() -> Vec<Trial> {
         ("super_packets_that_the_host_cuts", Offloads::SUPER_PACKETS, Offloads::NONE),
     ];
     let mut trials = Vec::new();
-    for (family_name, family) in [("ipv4", Family::V4), ("ipv6", Family::V6)] {
+    for (family_name, families) in FAMILIES {
         for (tags_name, tags) in &tags {
             for (size_name, from_client, to_vm) in sizes {
                 let tags = tags.clone();
                 trials.push(trial(
                     format!("matrix::{family_name}_{tags_name}_{size_name}"),
-                    move || form(family, tags, from_client, to_vm),
+                    move || form(families, tags, from_client, to_vm),
                 ));
             }
         }
@@ -42,7 +41,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn form(
-    family: Family,
+    families: &'static [Family],
     tags: Vec<Tag>,
     from_client: Offloads,
     to_vm: Offloads,
@@ -60,11 +59,11 @@ fn form(
             from_vm: to_vm,
             ..base.topology.clone()
         },
-        plan: Plan { family, ..base.plan.clone() },
+        families,
         early: if cut { Early::Any } else { Early::Yes },
         ..base
     };
-    let all_bytes = case.plan.to_vm_bytes * case.openers.len() as u64;
+    let all_bytes = case.plan.to_vm_bytes * case.streams().len() as u64;
     case.run_and(|topology, attached, _| {
         let counters = topology.guest().counters(Direction::LeftToRight);
         ensure!(counters.untagged == 0, "frames with other tags: {counters:?}");

@@ -11,7 +11,7 @@ use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
 
 use crate::attached;
 use crate::case::{Case, Early, SHARING_A_CORE};
-use crate::trial;
+use crate::{FAMILIES, trial};
 
 type Evidence = fn(&Counters) -> u64;
 
@@ -38,18 +38,19 @@ pub fn trials() -> Vec<Trial> {
         ),
     ];
     let mut trials = Vec::new();
-    for (family_name, family) in [("ipv4", Family::V4), ("ipv6", Family::V6)] {
+    for (family_name, families) in FAMILIES {
         for (size, offloads) in
             [("super_packets", Offloads::SUPER_PACKETS), ("mtu_sized", Offloads::NONE)]
         {
             for (name, faults, evidence) in &faults {
                 let (faults, evidence) = (faults.clone(), *evidence);
                 trials.push(trial(format!("network::{name}_{family_name}_{size}"), move || {
-                    hostile(family, offloads, faults, evidence)
+                    hostile(families, offloads, faults, evidence)
                 }));
             }
         }
-        trials.push(trial(format!("network::fragments_{family_name}"), move || fragments(family)));
+        trials
+            .push(trial(format!("network::fragments_{family_name}"), move || fragments(families)));
     }
     trials
 }
@@ -59,7 +60,7 @@ fn none() -> Faults {
 }
 
 fn hostile(
-    family: Family,
+    families: &'static [Family],
     offloads: Offloads,
     mut network: Faults,
     evidence: Evidence,
@@ -70,33 +71,30 @@ fn hostile(
             *chance *= 5.0;
         }
     }
-    let mut happened = 0;
-    // With a VM that is late every time, and with one that answers by itself.
-    for freeze in [SHARING_A_CORE, Freeze::Never] {
-        let base = Case::default();
-        let case = Case {
-            topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
-            plan: Plan { family, to_vm_bytes: 600_000, ..base.plan.clone() },
-            network: network.clone(),
-            freeze,
-            ..base
-        };
-        case.run_and(|topology, _, _| {
-            let network = topology.network().context("no network relay")?;
-            happened += evidence(&network.counters(Direction::LeftToRight));
-            Ok(())
-        })?;
-    }
-    ensure!(happened > 0, "the fault never happened");
-    Ok(())
+    let base = Case::default();
+    let case = Case {
+        topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
+        plan: Plan { to_vm_bytes: 600_000, ..base.plan.clone() },
+        families,
+        network,
+        // A VM that is late every time, and one that answers by itself.
+        freezes: &[SHARING_A_CORE, Freeze::Never],
+        ..base
+    };
+    case.run_and(|topology, _, _| {
+        let network = topology.network().context("no network relay")?;
+        let counted = network.counters(Direction::LeftToRight);
+        ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
+        Ok(())
+    })
 }
 
 /// Data in fragments is left to the VM; only what is too small to be cut may be acknowledged early.
-fn fragments(family: Family) -> anyhow::Result<()> {
+fn fragments(families: &'static [Family]) -> anyhow::Result<()> {
     let base = Case::default();
-    let whole = base.plan.to_vm_bytes * base.openers.len() as u64;
+    let whole = base.plan.to_vm_bytes * base.streams().len() as u64;
     let case = Case {
-        plan: Plan { family, ..base.plan.clone() },
+        families,
         network: Faults { fragment_bytes: Some(512), data_only: true, ..none() },
         early: Early::Any,
         ..base
