@@ -8,6 +8,7 @@
 //! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
 
 mod attached;
+mod bare;
 mod case;
 mod features;
 mod guest;
@@ -31,6 +32,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     let mut trials: Vec<Trial> = [
+        bare::trials(),
         matrix::trials(),
         features::trials(),
         network::trials(),

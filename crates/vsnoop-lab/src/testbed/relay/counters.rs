@@ -35,6 +35,7 @@ counters! {
     lost,
     duplicated,
     corrupted,
+    falsified,
     reordered,
     misdirected,
     marked,

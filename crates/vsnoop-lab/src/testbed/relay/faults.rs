@@ -13,6 +13,9 @@ pub struct Faults {
     /// the receiver to verify the checksum. A super-packet is cut first and one segment hit. (The
     /// Ethernet header is spared: a real one has a checksum of its own.)
     pub corrupt: f64,
+    /// One bit of TCP payload is flipped in a frame whose checksum is left to the receiver, which
+    /// therefore trusts it. No network does that: it proves that streams are verified.
+    pub falsify: f64,
     /// A frame is held back by up to `reorder_by` while others pass it.
     pub reorder: f64,
     pub reorder_by: Duration,

@@ -191,6 +191,9 @@ impl Lane {
             }
             count(&self.control.counters.misdirected);
         }
+        if packet.header.needs_checksum() && self.hits(self.faults.falsify) {
+            self.falsify(&mut packet);
+        }
         let mut parts = std::mem::take(&mut self.cut);
         match self.faults.fragment_bytes {
             Some(bytes) => {
@@ -259,6 +262,17 @@ impl Lane {
 
     fn hits(&mut self, chance: f64) -> bool {
         chance > 0.0 && self.random.f64() < chance
+    }
+
+    fn falsify(&mut self, packet: &mut Packet) {
+        let frame = packet.frame_mut();
+        let payload = Layout::of(frame)
+            .and_then(|layout| layout.tcp_payload.map(|begin| begin..layout.ip_end))
+            .filter(|payload| !payload.is_empty());
+        if let Some(payload) = payload {
+            frame[self.random.usize(payload)] ^= 1;
+            count(&self.control.counters.falsified);
+        }
     }
 
     fn flip_a_bit(&mut self, packet: &mut Packet) {
