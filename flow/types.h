@@ -242,7 +242,7 @@ struct port_meta {
 	__u64 reserved[4];
 };
 
-/* Counters of one port, one set per CPU. Documented in docs/statistics.md. */
+/* Counters of one port, one set per CPU. Documented in docs/json.md. */
 #define HISTOGRAM_BUCKETS 40
 struct port_stats {
 	__u64 to_vm_packets;

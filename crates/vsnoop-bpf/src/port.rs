@@ -16,6 +16,9 @@ use crate::record::{ProgramInfo, Record};
 
 const ZERO: [u8; 4] = [0; 4];
 
+/// Records fetched by one system call: more than any bucket of the table holds.
+const FLOWS_PER_BATCH: u32 = 4096;
+
 /// One of the two hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
@@ -178,18 +181,14 @@ impl Port {
 
     /// Every flow on record. One that comes or goes meanwhile may be missing.
     pub fn flows(&self) -> Result<Vec<(flow_key, flow)>> {
-        let mut flows = Vec::new();
-        for key in self.flows.keys() {
-            // Under the record's lock: no half-written values.
-            let found = self.flows.lookup(&key, MapFlags::LOCK);
-            let found = found.map_err(Error::bpf(format!("read flows of {}", self.dir.display())))?;
-            if let (Some(key), Some(flow)) =
-                (flow_key::from_bytes(&key), found.and_then(|f| flow::from_bytes(&f)))
-            {
-                flows.push((key, flow));
-            }
-        }
-        Ok(flows)
+        // Under the records' locks: no half-written values.
+        let batches = self
+            .flows
+            .lookup_batch(FLOWS_PER_BATCH, MapFlags::LOCK, MapFlags::ANY)
+            .map_err(Error::bpf(format!("read flows of {}", self.dir.display())))?;
+        Ok(batches
+            .filter_map(|(key, flow)| Some((flow_key::from_bytes(&key)?, flow::from_bytes(&flow)?)))
+            .collect())
     }
 
     /// Puts a flow on record, as known from elsewhere; an error when it exists

@@ -20,7 +20,7 @@ const DROP: i32 = 2;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 9] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -28,6 +28,7 @@ fn main() {
         ("random_frames_pass_untouched", random_frames_pass_untouched),
         ("an_ack_below_next_seq_is_dropped", an_ack_below_next_seq_is_dropped),
         ("data_of_the_vm_is_raised_to_next_seq", data_of_the_vm_is_raised_to_next_seq),
+        ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
     ];
     // SAFETY: no arguments, no effect.
@@ -224,6 +225,19 @@ fn stale_sack_blocks_are_removed() {
         })
         .collect();
     assert_eq!(blocks, [((6000, 7000), [None; 3])]);
+}
+
+fn every_flow_of_a_large_table_is_listed() {
+    let port = Attached::active();
+    let mut expected = std::collections::BTreeSet::new();
+    for n in 0..10_000u16 {
+        let key = flow_key { sender_port: n, ..Default::default() };
+        port.insert_flow(&key, &flow::default()).expect("insert");
+        expected.insert(n);
+    }
+    let flows = port.flows().expect("flows");
+    assert_eq!(flows.len(), expected.len());
+    assert_eq!(flows.iter().map(|(key, _)| key.sender_port).collect(), expected);
 }
 
 /// ACK and window, and whether the TCP checksum is right.
