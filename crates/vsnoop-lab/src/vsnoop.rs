@@ -38,6 +38,12 @@ impl Vsnoop {
         serde_json::from_str(&text).context("vsnoop stats did not print JSON")
     }
 
+    /// What `vsnoop flows PORT --json` prints.
+    pub fn flows(&self, port: &str) -> Result<Value> {
+        let text = self.run(&["flows", port, "--json"])?;
+        serde_json::from_str(&text).context("vsnoop flows did not print JSON")
+    }
+
     pub fn version(&self) -> Result<String> {
         Ok(self.run(&["--version"])?.trim().to_owned())
     }

@@ -152,8 +152,7 @@ impl Bench {
     /// An error with the port's counters unless it has acknowledged early since it had `before`.
     fn ensure_early_acks(&self, before: u64, when: &str) -> Result<()> {
         if self.attached && self.early_acks(VICTIM)? <= before {
-            let stats = self.stage.vsnoop()?.stats(self.stage.tap(VICTIM))?;
-            bail!("nothing was acknowledged early {when}: {stats}");
+            bail!("nothing was acknowledged early {when}: {}", self.story(VICTIM));
         }
         Ok(())
     }
@@ -168,6 +167,17 @@ impl Bench {
     /// Waits until the guest's server has no connection left: its TCP, too, must know the end.
     fn until_no_connection(&self, machine: usize) -> Result<()> {
         wait_until("the guest's connections end", || Ok(self.stage.vm(machine).stats()?.open == 0))
+            .with_context(|| self.story(machine))
+    }
+
+    /// What vsnoop has to say of a machine's port, for a failure's message.
+    fn story(&self, machine: usize) -> String {
+        let tell = || -> Result<String> {
+            let vsnoop = self.stage.vsnoop()?;
+            let port = self.stage.tap(machine);
+            Ok(format!("stats {} flows {}", vsnoop.stats(port)?, vsnoop.flows(port)?))
+        };
+        tell().unwrap_or_else(|error| format!("{error:#}"))
     }
 }
 
