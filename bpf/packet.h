@@ -36,6 +36,29 @@ struct packet {
 	bool ipv6;
 };
 
+/* Sum of 32-bit words, to be folded. */
+static __always_inline __u64 sum_words(const void *from, int words)
+{
+	const __u32 *w = from;
+	__u64 sum = 0;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < words; i++)
+		sum += w[i];
+	return sum;
+}
+
+/* Folds a one's complement sum (RFC 1071). */
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
 enum parsed {
 	PARSED_TCP = 0,
 	PARSED_OTHER = 1, /* nothing for us */
@@ -165,13 +188,14 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	__u8 ce;
 	int i;
 
-	key->vlan_outer = key->vlan_inner = 0;
+	key->vlan_outer = key->vlan_inner = key->zero = 0;
 	if (skb->vlan_present) {
 		*vlan = (skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
 		vlan = &key->vlan_inner;
 	}
 	if ((void *)(eth + 1) > end)
 		return PARSED_SHORT;
+	__builtin_memcpy(key->vm_mac, to_vm ? eth->h_dest : eth->h_source, ETH_ALEN);
 	proto = eth->h_proto;
 	p->l3 = sizeof(*eth);
 	for (i = 0; i < 2; i++) {
@@ -198,6 +222,9 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			return PARSED_SHORT;
 		if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
 			return PARSED_OTHER;
+		/* TCP's checksum covers only some of it. */
+		if (fold(sum_words(ip, 5)) != 0xffff)
+			return PARSED_MALFORMED;
 		ip_len = bpf_ntohs(ip->tot_len);
 		ce = ip->tos & 3;
 		p->ipv6 = false;

@@ -34,18 +34,6 @@ struct reply6 {
 	struct tcp_options opt;
 };
 
-static __always_inline __u64 sum_words(const void *from, int words)
-{
-	const __u32 *w = from;
-	__u64 sum = 0;
-	int i;
-
-#pragma unroll
-	for (i = 0; i < words; i++)
-		sum += w[i];
-	return sum;
-}
-
 static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt,
 				     const struct flow_key *key, bool to_sender,
 				     const struct ack_fields *a, __u8 flags)

@@ -52,15 +52,15 @@ static __always_inline bool insert_flow(const struct flow_key *key, struct flow 
 	return true;
 }
 
-/* The MAC addresses, for resets that no packet triggers. */
-static __always_inline void remember_macs(struct __sk_buff *skb, struct flow *f, bool to_vm)
+/* The sender's MAC address (or its router's), for resets that no packet
+ * triggers. */
+static __always_inline void remember_sender(struct __sk_buff *skb, struct flow *f, bool to_vm)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
 	if (data + 12 > end)
 		return;
-	__builtin_memcpy(to_vm ? f->vm_mac : f->sender_mac, data, 6);
-	__builtin_memcpy(to_vm ? f->sender_mac : f->vm_mac, data + 6, 6);
+	__builtin_memcpy(f->sender_mac, to_vm ? data + 6 : data, 6);
 }
 
 /* A segment of the sender without a flow: it may complete a handshake. True:
@@ -79,7 +79,7 @@ static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct 
 	}
 	if (!flow_accepted(&f, e, s, bpf_ktime_get_ns()))
 		return false;
-	remember_macs(skb, &f, true);
+	remember_sender(skb, &f, true);
 	bpf_map_delete_elem(&embryos, key);
 	return insert_flow(key, &f, st);
 }
@@ -98,7 +98,7 @@ static __always_inline bool flow_for_vm(struct __sk_buff *skb, const struct flow
 		st->flows_mid_flow++;
 	else
 		return false;
-	remember_macs(skb, &f, false);
+	remember_sender(skb, &f, false);
 	return insert_flow(key, &f, st);
 }
 

@@ -50,6 +50,11 @@ int to_vm(struct __sk_buff *skb)
 	case PARSED_TCP:
 		break;
 	}
+	if (!checksum_is_good(skb, &p, &key, &s)) {
+		/* The VM will drop it; for us it was never here. */
+		st->bad_checksum++;
+		return HOOK_NEXT;
+	}
 	verdict = decide_to_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_sender(skb, &key, &s, st))
@@ -64,11 +69,6 @@ int to_vm(struct __sk_buff *skb)
 	if (verdict == TO_VM_RESET) {
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
-	}
-	if (!checksum_is_good(skb, &p, &key, &s)) {
-		/* The VM will drop it; for us it was never here. */
-		st->bad_checksum++;
-		return HOOK_NEXT;
 	}
 	if (verdict == TO_VM_REACK) {
 		st->reacked++;
@@ -126,6 +126,11 @@ int from_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	case PARSED_TCP:
 		break;
+	}
+	if (!checksum_is_good(skb, &p, &key, &s)) {
+		/* The sender will drop it: nothing to learn, nothing to touch. */
+		st->bad_checksum++;
+		return HOOK_NEXT;
 	}
 	if (s.tcp_flags & TCP_SYN) {
 		syn_of_vm(&key, &s);

@@ -117,7 +117,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			f->mode = FLOW_RESET;
 			out->events |= EVENT_LOSS;
 			out->ack.seq = s->ack;
-			out->ack.ack = end;
+			out->ack.ack = f->snd_nxt;
 			return FROM_VM_LOSS;
 		}
 	}

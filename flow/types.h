@@ -24,6 +24,10 @@ struct flow_key {
 	__u16 vm_port;
 	__u16 vlan_outer; /* TCI & 0x0fff, plus VLAN_PRESENT; 0: untagged */
 	__u16 vlan_inner;
+	/* A bridge floods frames for others to all its ports, and another host
+	 * may have the addresses: the VM answers to its own MAC only. */
+	__u8 vm_mac[6];
+	__u16 zero;
 };
 
 #define VLAN_PRESENT 0x1000
@@ -91,12 +95,11 @@ struct flow {
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
 	__u32 reacked; /* retransmissions answered by the host */
 	__u32 offline; /* how often the flow left ACTIVE */
-	__u8 vm_mac[6];
 	__u8 sender_mac[6];
-	__u32 retired; /* bytes outstanding when the flow was reset */
 	__u16 replies_due; /* repeated ACKs that the VM owes, for the proof of a loss */
-	__u16 reserved;
+	__u32 retired; /* bytes outstanding when the flow was reset */
 	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
+	__u32 reserved[2];
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
@@ -134,7 +137,6 @@ struct embryo {
 #define SEG_SCALE 0x08 /* carries a window scale option */
 #define SEG_FOREIGN 0x10 /* carries an option, or AE, that is not understood */
 #define SEG_CE 0x20 /* the IP header says congestion experienced */
-#define SEG_BAD_CHECKSUM 0x40 /* verified and found wrong */
 
 /* A parsed TCP segment. All fields in host byte order. */
 struct segment {

@@ -85,6 +85,7 @@ fn key(n: u32) -> flow_key {
         vm_addr: mapped(VM),
         sender_port: port.to_be(),
         vm_port: 80u16.to_be(),
+        vm_mac: [4; 6],
         ..Default::default()
     }
 }
@@ -107,10 +108,8 @@ fn record() -> flow {
 
 fn segment(n: u32) -> Result<Vec<u8>> {
     let (addr, port) = addresses(n);
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(addr, VM, 64)
-        .tcp(port, 80, 1000, 502)
-        .ack(0);
+    let builder =
+        PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(addr, VM, 64).tcp(port, 80, 1000, 502).ack(0);
     let mut frame = Vec::with_capacity(256);
     builder.write(&mut frame, &[0; 100]).context("building a segment")?;
     Ok(frame)

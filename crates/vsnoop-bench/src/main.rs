@@ -89,4 +89,3 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 pub fn say(text: &str) {
     eprintln!("bench: {text}");
 }
-

@@ -42,7 +42,11 @@ pub fn measure() -> Result<Vec<Figure>> {
         let options =
             TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
         let topology = Topology::build(&options)?;
-        topology.host.command("tc").args(["qdisc", "add", "dev", PORT, "root", "noqueue"]).status()?;
+        topology
+            .host
+            .command("tc")
+            .args(["qdisc", "add", "dev", PORT, "root", "noqueue"])
+            .status()?;
         for number in 1..=ROUNDS {
             interrupt::check()?;
             let paused = round(&topology, port_run::PORT_PAUSED)?;

@@ -169,7 +169,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     let refused = |what: &str| {
         let what = what.to_owned();
         move |source: libbpf_rs::Error| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => Error::Permission { what: format!("load {what}") },
+            libbpf_rs::ErrorKind::PermissionDenied => {
+                Error::Permission { what: format!("load {what}") }
+            }
             _ => Error::Load { what, source },
         }
     };

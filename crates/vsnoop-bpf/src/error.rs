@@ -18,9 +18,7 @@ pub enum Error {
     #[error("port {0} is not attached; `vsnoop status` lists the ports that are")]
     NotAttached(String),
     /// The BPF file system is missing.
-    #[error(
-        "no BPF file system at /sys/fs/bpf; mount it: mount -t bpf bpf /sys/fs/bpf"
-    )]
+    #[error("no BPF file system at /sys/fs/bpf; mount it: mount -t bpf bpf /sys/fs/bpf")]
     NoBpfFs,
     /// No privilege.
     #[error("no permission to {what}; run as root (CAP_BPF and CAP_NET_ADMIN)")]

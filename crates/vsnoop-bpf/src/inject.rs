@@ -50,8 +50,7 @@ pub(crate) fn run(
     };
     // SAFETY: both frames and the context outlive the call, with their true
     // lengths.
-    let rc =
-        unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
+    let rc = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
     if rc != 0 {
         return Err(libbpf_rs::Error::from_raw_os_error(-rc));
     }

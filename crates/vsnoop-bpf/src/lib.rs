@@ -9,6 +9,7 @@
 //! Nothing is half done: an attach that fails leaves no pin and no hook.
 
 mod attach;
+mod batch;
 mod error;
 mod inject;
 mod pins;

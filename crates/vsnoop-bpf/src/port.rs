@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramHandle};
-use vsnoop_flow::types::{self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats};
+use vsnoop_flow::types::{
+    self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
+};
 
 use crate::attach::{self, AttachSpec, open_map};
+use crate::batch;
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::pins::{self, Damaged, Listed};
 use crate::record::{ProgramInfo, Record};
 
 const ZERO: [u8; 4] = [0; 4];
-
-/// Records fetched by one system call: more than any bucket of the table holds.
-const FLOWS_PER_BATCH: u32 = 4096;
 
 /// One of the two hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,8 @@ impl Port {
         };
         let abi = port.meta()?.abi;
         if abi != types::VSNOOP_ABI {
-            let reason = format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
+            let reason =
+                format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
             return Err(damaged(reason));
         }
         for link in pins::LINKS {
@@ -181,14 +182,8 @@ impl Port {
 
     /// Every flow on record. One that comes or goes meanwhile may be missing.
     pub fn flows(&self) -> Result<Vec<(flow_key, flow)>> {
-        // Under the records' locks: no half-written values.
-        let batches = self
-            .flows
-            .lookup_batch(FLOWS_PER_BATCH, MapFlags::LOCK, MapFlags::ANY)
-            .map_err(Error::bpf(format!("read flows of {}", self.dir.display())))?;
-        Ok(batches
-            .filter_map(|(key, flow)| Some((flow_key::from_bytes(&key)?, flow::from_bytes(&flow)?)))
-            .collect())
+        batch::entries(&self.flows)
+            .map_err(Error::bpf(format!("read flows of {}", self.dir.display())))
     }
 
     /// Puts a flow on record, as known from elsewhere; an error when it exists
@@ -230,7 +225,8 @@ impl Port {
     /// false when the VM has advanced since, and nothing was done.
     pub fn mark_reset(&self, key: &flow_key, seen: &flow) -> Result<bool> {
         let what = || format!("reset a flow of {}", self.dir.display());
-        let found = self.flows.lookup(key.as_bytes(), MapFlags::LOCK).map_err(Error::bpf(what()))?;
+        let found =
+            self.flows.lookup(key.as_bytes(), MapFlags::LOCK).map_err(Error::bpf(what()))?;
         let Some(mut now) = found.and_then(|f| flow::from_bytes(&f)) else { return Ok(false) };
         if now.vm_seq != seen.vm_seq || u32::from(now.mode) == flow_mode::FLOW_RESET {
             return Ok(false);

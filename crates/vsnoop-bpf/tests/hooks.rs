@@ -108,9 +108,12 @@ fn a_port_is_attached_once_and_found_again() {
     assert!(matches!(Port::attach(&spec), Err(Error::AlreadyAttached { .. })));
     let again = Port::open(spec.netns, spec.ifindex).expect("open");
     assert_eq!(again.ifname().expect("name"), TAP);
-    assert!(Port::list().expect("list").iter().any(|found| {
-        matches!(found, Listed::Port(port) if port.dir() == again.dir())
-    }));
+    assert!(
+        Port::list()
+            .expect("list")
+            .iter()
+            .any(|found| { matches!(found, Listed::Port(port) if port.dir() == again.dir()) })
+    );
     port.detach().expect("detach");
     assert!(!again.dir().exists());
     assert!(matches!(Port::open(spec.netns, spec.ifindex), Err(Error::NotAttached(_))));
@@ -159,6 +162,7 @@ fn ahead(port: &Port) {
         vm_addr: mapped(VM),
         sender_port: 40000u16.to_be(),
         vm_port: 80u16.to_be(),
+        vm_mac: [2; 6],
         ..Default::default()
     };
     let at = |v| seq { v };
@@ -206,10 +210,8 @@ fn stale_sack_blocks_are_removed() {
     let port = Attached::active();
     ahead(&port);
     // One block below NEXT_SEQ (a D-SACK then), one above.
-    let sack = TcpOptionElement::SelectiveAcknowledgement(
-        (1000, 1500),
-        [Some((6000, 7000)), None, None],
-    );
+    let sack =
+        TcpOptionElement::SelectiveAcknowledgement((1000, 1500), [Some((6000, 7000)), None, None]);
     let options = [TcpOptionElement::Noop, TcpOptionElement::Noop, sack];
     let frame = of_vm(500, 2000, 9000, &options, b"hello");
     let (verdict, after) = port.run_hook(Hook::FromVm, &frame, 1).expect("run");
@@ -237,25 +239,21 @@ fn every_flow_of_a_large_table_is_listed() {
     }
     let flows = port.flows().expect("flows");
     assert_eq!(flows.len(), expected.len());
-    let listed: std::collections::BTreeSet<u16> = flows.iter().map(|(k, _)| k.sender_port).collect();
+    let listed: std::collections::BTreeSet<u16> =
+        flows.iter().map(|(k, _)| k.sender_port).collect();
     assert_eq!(listed, expected);
 }
 
 /// ACK and window, and whether the TCP checksum is right.
 fn checked(frame: &[u8]) -> ((u32, u16), bool) {
     let packet = SlicedPacket::from_ethernet(frame).expect("parse");
-    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) =
-        (packet.net, packet.transport)
+    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
     else {
         panic!("no TCP over IPv4")
     };
     let right = tcp
         .to_header()
-        .calc_checksum_ipv4_raw(
-            ip.header().source(),
-            ip.header().destination(),
-            tcp.payload(),
-        )
+        .calc_checksum_ipv4_raw(ip.header().source(), ip.header().destination(), tcp.payload())
         .expect("checksum");
     ((tcp.acknowledgment_number(), tcp.window_size()), right == tcp.checksum())
 }
@@ -287,6 +285,8 @@ fn damaged_frames_pass_untouched() {
         }
     });
     with("another protocol", &|f| f[23] = 17);
+    with("a wrong IP header checksum", &|f| f[22] ^= 0x10);
+    with("a wrong TCP checksum", &|f| f[42] ^= 0x40);
     with("an unknown ethertype", &|f| f[12..14].copy_from_slice(&[0x88, 0xb5]));
     // The kernel itself takes no shorter frame of IPv4 for a test run.
     for length in 34..54 {

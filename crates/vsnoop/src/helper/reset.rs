@@ -42,9 +42,9 @@ fn frame(key: &flow_key, flow: &flow, to_sender: bool) -> Result<Vec<u8>> {
     let sender = socket(key.sender_addr, key.sender_port);
     let vm = socket(key.vm_addr, key.vm_port);
     let (from, to, seq, ack) = if to_sender {
-        ((vm, flow.vm_mac), (sender, flow.sender_mac), flow.snd_nxt, flow.next_seq)
+        ((vm, key.vm_mac), (sender, flow.sender_mac), flow.snd_nxt, flow.next_seq)
     } else {
-        ((sender, flow.sender_mac), (vm, flow.vm_mac), flow.vm_seq, flow.snd_nxt)
+        ((sender, flow.sender_mac), (vm, key.vm_mac), flow.vm_seq, flow.snd_nxt)
     };
     let mut tcp = TcpHeader::new(from.0.port(), to.0.port(), seq.v, 0);
     tcp.rst = true;
@@ -115,6 +115,7 @@ mod tests {
             vm_addr: address(2),
             sender_port: 5000u16.to_be(),
             vm_port: 80u16.to_be(),
+            vm_mac: [2; 6],
             ..Default::default()
         }
     }
@@ -124,7 +125,6 @@ mod tests {
             next_seq: seq::new(2000),
             vm_seq: seq::new(1000),
             snd_nxt: seq::new(77),
-            vm_mac: [2; 6],
             sender_mac: [4; 6],
             ..Default::default()
         }
