@@ -76,10 +76,10 @@ fn run(options: &Options) -> Result<Results> {
     let image = guest::prepare(guest::Options::default())?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
+    // Described before booting, which is work itself, and before the lab is confined to one core.
+    let mut environment = environment::describe();
     println!("booting {VMS} VMs (Linux {}, {accelerator})", image.kernel_version);
     let stage = Stage::build(&mut session, &image, accelerator, VMS, vsnoop.as_ref())?;
-    // Described before the lab confines itself to one core.
-    let mut environment = environment::describe();
     vm::pin_self()?;
     stage.load(&mut session, LOAD, LOAD_PERIOD_MS)?;
 

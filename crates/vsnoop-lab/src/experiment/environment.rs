@@ -26,11 +26,15 @@ pub fn describe() -> BTreeMap<String, Value> {
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         Some(text.lines().next()?.trim_start_matches("QEMU emulator version ").to_owned())
     });
+    // Other work at the start: on a busy machine the tails say more about that than about vsnoop.
+    let busy =
+        text("/proc/loadavg").and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     let or_unknown = |value: Option<String>| json!(value.unwrap_or_else(|| "unknown".into()));
     BTreeMap::from([
         ("kernel".into(), or_unknown(text("/proc/sys/kernel/osrelease"))),
         ("cpus".into(), json!(thread::available_parallelism().map_or(0, |n| n.get()))),
         ("cpu_model".into(), or_unknown(cpu)),
+        ("load_average_before".into(), json!(busy)),
         ("memory_mb".into(), json!(memory_mb)),
         ("system".into(), or_unknown(system)),
         ("qemu".into(), or_unknown(qemu)),
