@@ -13,8 +13,17 @@ fn main() -> anyhow::Result<()> {
     let out = PathBuf::from(std::env::var("OUT_DIR").context("OUT_DIR is not set: run by cargo")?);
     let wrappers = out.join("wrappers.c");
     println!("cargo:rerun-if-changed={}", flow.display());
+    let with_packets = std::env::var_os("CARGO_FEATURE_NATIVE_PACKETS").is_some();
+    let native = Path::new(env!("CARGO_MANIFEST_DIR")).join("native");
 
-    bindgen::builder()
+    let mut builder = bindgen::builder();
+    if with_packets {
+        println!("cargo:rerun-if-changed={}", native.display());
+        builder = builder
+            .header(native.join("packets.h").display().to_string())
+            .allowlist_file(format!("{}/.*", native.display()));
+    }
+    builder
         .header(flow.join("flow.h").display().to_string())
         .clang_arg(format!("-I{}", flow.display()))
         .allowlist_file(format!("{}/.*", flow.display()))
@@ -31,12 +40,27 @@ fn main() -> anyhow::Result<()> {
         .write_to_file(out.join("flow.rs"))
         .context("cannot write flow.rs")?;
 
-    cc::Build::new()
-        .file(&wrappers)
-        .include(&flow)
-        .include(env!("CARGO_MANIFEST_DIR"))
-        .warnings(false)
+    let mut build = cc::Build::new();
+    build.file(&wrappers).include(&flow).include(env!("CARGO_MANIFEST_DIR")).warnings(false);
+    if with_packets {
+        let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+        println!("cargo:rerun-if-changed={}", bpf.display());
+        build.file(native.join("packets.c")).include(bpf).include(native);
+        forbid_undefined_behaviour(&mut build);
+    }
+    build
         .try_compile("vsnoop_flow")
         .context("compiling flow/ natively failed; is a C compiler installed?")?;
     Ok(())
+}
+
+/// For tests and fuzzing: undefined behaviour in the C code kills the process.
+/// Unaligned headers are the kernel's and the BPF machine's everyday life.
+fn forbid_undefined_behaviour(build: &mut cc::Build) {
+    build.flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
+    build.flag("-fsanitize-undefined-trap-on-error");
+    if std::env::var("CARGO_CFG_SANITIZE").is_ok_and(|s| s.contains("address")) {
+        // cargo-fuzz; its runtime is LLVM's.
+        build.compiler("clang").flag("-fsanitize=address").flag("-fsanitize=fuzzer-no-link");
+    }
 }

@@ -52,13 +52,7 @@ pub fn to_vm(
 }
 
 /// The device took the segment or refused it; `true`: send `outcome.ack`.
-pub fn delivered(
-    f: &mut flow,
-    s: &segment,
-    taken: bool,
-    p: &policy,
-    now: u64,
-) -> (bool, outcome) {
+pub fn delivered(f: &mut flow, s: &segment, taken: bool, p: &policy, now: u64) -> (bool, outcome) {
     let mut out = outcome::default();
     // SAFETY: as in to_vm().
     let ack = unsafe { types::flow_delivered(f, s, taken, p, now, &mut out) };

@@ -13,6 +13,8 @@ pub mod types {
 }
 
 mod decide;
+#[cfg(feature = "native-packets")]
+pub mod packets;
 mod sequence;
 
 pub use decide::{

@@ -130,9 +130,7 @@ impl World {
             FromVm::Rewrite => {
                 self.tally.rewritten += 1;
                 if out.ack.ack.v != s.ack {
-                    s.sack.retain(|&(left, _)| {
-                        vsnoop_flow::seq::new(left).diff(out.ack.ack) > 0
-                    });
+                    s.sack.retain(|&(left, _)| vsnoop_flow::seq::new(left).diff(out.ack.ack) > 0);
                 }
                 s.ack = out.ack.ack.v;
                 s.window = out.ack.window;
@@ -258,4 +256,3 @@ fn reply(a: &ack_fields, flags: u8) -> Seg {
     s.ts = (a.timestamps != 0).then_some((a.tsval, a.tsecr));
     s
 }
-

@@ -45,7 +45,7 @@ fn add(sum: &mut Tally, t: Tally) {
 
 #[test]
 fn every_acknowledged_byte_arrives_or_the_connection_is_reset() {
-    let cases = number("PROPTEST_CASES", 500);
+    let cases = number("PROPTEST_CASES", 10_000);
     let config = Config {
         cases: cases as u32,
         failure_persistence: None,
@@ -67,7 +67,7 @@ fn every_acknowledged_byte_arrives_or_the_connection_is_reset() {
         panic!("{error}");
     }
     // A run in which something never happened would have proved nothing of it.
-    if cases >= 500 {
+    if cases >= 10_000 {
         let happened = [
             ("exact ends", sum.exact),
             ("resets", sum.reset),

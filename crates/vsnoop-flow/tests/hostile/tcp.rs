@@ -189,7 +189,8 @@ impl Tcp {
     /// The operator of the VM takes memory back: the window shrinks.
     pub fn shrink(&mut self) {
         if self.state == State::Open {
-            self.cfg.rcvbuf = (self.cfg.rcvbuf / 3).max(u64::from(self.cfg.mss) + 200).max(2 << self.rcv_scale);
+            self.cfg.rcvbuf =
+                (self.cfg.rcvbuf / 3).max(u64::from(self.cfg.mss) + 200).max(2 << self.rcv_scale);
             self.right_edge = self.rcv_nxt + self.free();
         }
     }
@@ -369,7 +370,8 @@ impl Tcp {
     }
 
     fn acknowledged(&mut self, now: u64, s: &Seg, start: u64, ack: u64) {
-        let window = u64::from(s.window) << if self.snd_scale == u8::MAX { 0 } else { self.snd_scale };
+        let window =
+            u64::from(s.window) << if self.snd_scale == u8::MAX { 0 } else { self.snd_scale };
         let old_edge = self.snd_edge;
         if ack > self.una || start > self.wl1 || (start == self.wl1 && ack + window > self.snd_edge)
         {
@@ -551,7 +553,8 @@ impl Tcp {
         let read = (self.state == State::Open && self.unread() > 0).then_some(self.next_read_ns);
         let open = self.state == State::Open;
         let keepalive = (open && !self.is_done()).then_some(self.keepalive_ns);
-        let times = [self.rto_ns, self.persist_ns, self.delack_ns, read, keepalive, self.next_write(now)];
+        let times =
+            [self.rto_ns, self.persist_ns, self.delack_ns, read, keepalive, self.next_write(now)];
         times.into_iter().flatten().min().map(|t| t.max(now + 1_000))
     }
 

@@ -205,8 +205,7 @@ impl Case {
     }
 
     pub fn to_vm(&mut self, s: &segment) -> (Verdict, outcome) {
-        let (verdict, out) =
-            vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
+        let (verdict, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
         vsnoop_flow::learn(&mut self.port, out.events, self.now);
         (verdict, out)
     }
@@ -219,8 +218,7 @@ impl Case {
 
     /// The device took it or not, after [`Verdict::Deliver`].
     pub fn delivered(&mut self, s: &segment, taken: bool) -> Option<ack_fields> {
-        let (ack, out) =
-            vsnoop_flow::delivered(&mut self.f, s, taken, &self.policy, self.now);
+        let (ack, out) = vsnoop_flow::delivered(&mut self.f, s, taken, &self.policy, self.now);
         ack.then_some(out.ack)
     }
 

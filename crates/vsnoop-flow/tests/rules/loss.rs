@@ -151,5 +151,8 @@ fn a_reset_flow_hands_on_what_is_no_part_of_it() {
         assert_eq!(c.to_vm(&s).0, Verdict::Pass);
     }
     assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "a new connection may begin");
-    assert_eq!(c.from_vm(&vsnoop_flow::segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) }).0, FromVm::Pass);
+    assert_eq!(
+        c.from_vm(&vsnoop_flow::segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) }).0,
+        FromVm::Pass
+    );
 }

@@ -1,0 +1,268 @@
+//! Frames to parse: well-formed ones from a description, and memory that ends
+//! where the frame ends.
+
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+pub enum TcpOption {
+    Nop,
+    Mss(u16),
+    Scale(u8),
+    SackPermitted,
+    /// Left and right edges.
+    Sack(Vec<(u32, u32)>),
+    Timestamps(u32, u32),
+    FastOpen(Vec<u8>),
+    /// An option that is not understood.
+    Foreign(u8, Vec<u8>),
+}
+
+impl TcpOption {
+    pub fn bytes(&self) -> Vec<u8> {
+        let kind = |kind: u8, body: &[u8]| {
+            let mut v = vec![kind, body.len() as u8 + 2];
+            v.extend_from_slice(body);
+            v
+        };
+        match self {
+            TcpOption::Nop => vec![1],
+            TcpOption::Mss(mss) => kind(2, &mss.to_be_bytes()),
+            TcpOption::Scale(shift) => kind(3, &[*shift]),
+            TcpOption::SackPermitted => kind(4, &[]),
+            TcpOption::Sack(blocks) => {
+                let words = blocks.iter().flat_map(|b| [b.0, b.1]);
+                kind(5, &words.flat_map(u32::to_be_bytes).collect::<Vec<_>>())
+            }
+            TcpOption::Timestamps(v, e) => kind(8, &[v.to_be_bytes(), e.to_be_bytes()].concat()),
+            TcpOption::FastOpen(cookie) => kind(34, cookie),
+            TcpOption::Foreign(k, body) => kind(*k, body),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub ipv6: bool,
+    pub tags: Vec<u16>,
+    pub src: [u8; 16],
+    pub dst: [u8; 16],
+    pub sport: u16,
+    pub dport: u16,
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: u8,
+    /// The four bits beside the data offset.
+    pub reserved: u8,
+    pub window: u16,
+    pub ecn: u8,
+    pub options: Vec<TcpOption>,
+    pub payload: Vec<u8>,
+    /// Ethernet padding behind the IP packet.
+    pub padding: usize,
+}
+
+impl Frame {
+    pub fn options_bytes(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        for option in &self.options {
+            let bytes = option.bytes();
+            if all.len() + bytes.len() <= 40 {
+                all.extend(bytes);
+            }
+        }
+        // Ends with end-of-options, then zeros.
+        all.resize(all.len().next_multiple_of(4), 0);
+        all
+    }
+
+    /// The options that fit.
+    pub fn fitting(&self) -> Vec<&TcpOption> {
+        let mut len = 0;
+        self.options
+            .iter()
+            .filter(|o| {
+                let fits = len + o.bytes().len() <= 40;
+                len += if fits { o.bytes().len() } else { 0 };
+                fits
+            })
+            .collect()
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let options = self.options_bytes();
+        let mut tcp = Vec::new();
+        tcp.extend(self.sport.to_be_bytes());
+        tcp.extend(self.dport.to_be_bytes());
+        tcp.extend(self.seq.to_be_bytes());
+        tcp.extend(self.ack.to_be_bytes());
+        tcp.push(((20 + options.len()) / 4) as u8 * 16 + self.reserved);
+        tcp.push(self.flags);
+        tcp.extend(self.window.to_be_bytes());
+        tcp.extend([0; 4]);
+        tcp.extend(&options);
+        tcp.extend(&self.payload);
+        let check = !sum(&tcp, self.pseudo_header(tcp.len()));
+        tcp[16..18].copy_from_slice(&check.to_be_bytes());
+
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        for (i, tag) in self.tags.iter().enumerate() {
+            let qinq = i + 1 < self.tags.len();
+            frame.extend(if qinq { [0x88, 0xa8] } else { [0x81, 0x00] });
+            frame.extend(tag.to_be_bytes());
+        }
+        if self.ipv6 {
+            frame.extend([0x86, 0xdd, 0x60, self.ecn << 4, 0, 0]);
+            frame.extend((tcp.len() as u16).to_be_bytes());
+            frame.extend([6, 64]);
+            frame.extend(self.src);
+            frame.extend(self.dst);
+        } else {
+            let mut ip = vec![0x45, self.ecn];
+            ip.extend((20 + tcp.len() as u16).to_be_bytes());
+            ip.extend([0, 7, 0x40, 0, 64, 6, 0, 0]);
+            ip.extend(&self.src[12..]);
+            ip.extend(&self.dst[12..]);
+            let check = !sum(&ip, 0);
+            ip[10..12].copy_from_slice(&check.to_be_bytes());
+            frame.extend([0x08, 0x00]);
+            frame.extend(ip);
+        }
+        frame.extend(tcp);
+        frame.extend(vec![0xee; self.padding]);
+        frame
+    }
+
+    pub fn ip_len(&self) -> usize {
+        if self.ipv6 { 40 } else { 20 }
+    }
+
+    pub fn tcp_at(&self) -> usize {
+        14 + 4 * self.tags.len() + self.ip_len()
+    }
+
+    fn pseudo_header(&self, tcp_len: usize) -> u32 {
+        let from = if self.ipv6 { 0 } else { 12 };
+        let mut words = Vec::new();
+        words.extend(&self.src[from..]);
+        words.extend(&self.dst[from..]);
+        u32::from(sum(&words, 0)) + tcp_len as u32 + 6
+    }
+
+    /// Is the TCP checksum of these bytes, built from this description, right?
+    pub fn checksum_is_good(&self, bytes: &[u8]) -> bool {
+        let tcp = &bytes[self.tcp_at()..bytes.len() - self.padding];
+        sum(tcp, self.pseudo_header(tcp.len())) == 0xffff
+    }
+}
+
+/// The Internet checksum, not inverted.
+fn sum(bytes: &[u8], seed: u32) -> u16 {
+    let mut sum = u64::from(seed);
+    for pair in bytes.chunks(2) {
+        sum += u64::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+pub fn option() -> impl Strategy<Value = TcpOption> {
+    prop_oneof![
+        4 => Just(TcpOption::Nop),
+        1 => any::<u16>().prop_map(TcpOption::Mss),
+        1 => any::<u8>().prop_map(TcpOption::Scale),
+        1 => Just(TcpOption::SackPermitted),
+        2 => prop::collection::vec(any::<(u32, u32)>(), 1..5).prop_map(TcpOption::Sack),
+        2 => any::<(u32, u32)>().prop_map(|(v, e)| TcpOption::Timestamps(v, e)),
+        1 => prop::collection::vec(any::<u8>(), 0..16).prop_map(TcpOption::FastOpen),
+        1 => (prop_oneof![Just(19u8), Just(29), Just(30), 9u8..34, 35u8..=255],
+              prop::collection::vec(any::<u8>(), 0..8))
+            .prop_map(|(kind, body)| TcpOption::Foreign(kind, body)),
+    ]
+}
+
+pub fn frame() -> impl Strategy<Value = Frame> {
+    let address = any::<([u8; 16], [u8; 16], u16, u16)>();
+    let header = (any::<(u32, u32, u8, u16)>(), prop_oneof![9 => Just(0u8), 1 => 1u8..16], 0u8..4);
+    let shape = (
+        any::<bool>(),
+        prop::collection::vec(any::<u16>(), 0..3),
+        prop::collection::vec(option(), 0..6),
+        prop::collection::vec(any::<u8>(), 0..300),
+        0usize..8,
+    );
+    (address, header, shape).prop_map(|(address, (header, reserved, ecn), shape)| {
+        let (mut src, mut dst, sport, dport) = address;
+        let (ipv6, tags, options, payload, padding) = shape;
+        if !ipv6 {
+            for a in [&mut src, &mut dst] {
+                a[..10].fill(0);
+                a[10..12].fill(0xff);
+            }
+        }
+        Frame {
+            ipv6,
+            tags,
+            src,
+            dst,
+            sport,
+            dport,
+            seq: header.0,
+            ack: header.1,
+            flags: header.2,
+            reserved,
+            window: header.3,
+            ecn,
+            options,
+            payload,
+            padding,
+        }
+    })
+}
+
+/// A copy of some bytes that ends at the end of readable memory: whoever reads
+/// or writes one byte too far is killed.
+pub struct Guarded {
+    map: *mut libc::c_void,
+    map_len: usize,
+    len: usize,
+}
+
+impl Guarded {
+    pub fn new(bytes: &[u8]) -> Self {
+        const PAGE: usize = 4096;
+        let pages = bytes.len().div_ceil(PAGE).max(1);
+        let map_len = (pages + 1) * PAGE;
+        // SAFETY: a new anonymous mapping, whose last page is then closed.
+        let map = unsafe {
+            let map = libc::mmap(
+                std::ptr::null_mut(),
+                map_len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(map, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(map.byte_add(pages * PAGE), PAGE, libc::PROT_NONE), 0);
+            map
+        };
+        let mut guarded = Guarded { map, map_len, len: bytes.len() };
+        guarded.bytes().copy_from_slice(bytes);
+        guarded
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let start = self.map_len - 4096 - self.len;
+        // SAFETY: the last `len` bytes before the closed page, owned by self.
+        unsafe { std::slice::from_raw_parts_mut(self.map.byte_add(start).cast(), self.len) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of new(), of which no reference is left.
+        unsafe { libc::munmap(self.map, self.map_len) };
+    }
+}
