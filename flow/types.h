@@ -241,7 +241,9 @@ struct port_meta {
 	__u32 tx_queues;
 	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
 	__u64 helper_reset_bytes;
-	__u64 reserved[4];
+	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
+	__u32 zero;
+	__u64 reserved[3];
 };
 
 /* Counters of one port, one set per CPU. Documented in docs/json.md. */

@@ -61,6 +61,8 @@ pub struct AttachSpec {
     pub tx_queue_len: u32,
     /// See `tx_queue_len`.
     pub tx_queues: u32,
+    /// Index of the bridge that the tap is a port of; 0: none.
+    pub bridge: u32,
 }
 
 impl AttachSpec {
@@ -82,6 +84,7 @@ impl AttachSpec {
             qdisc_replaced: None,
             tx_queue_len: 0,
             tx_queues: 0,
+            bridge: 0,
         }
     }
 
@@ -118,6 +121,7 @@ impl AttachSpec {
             qdisc: c_name(self.qdisc_replaced.as_deref().unwrap_or("")),
             tx_queue_len: self.tx_queue_len,
             tx_queues: self.tx_queues,
+            bridge: self.bridge,
             ..Default::default()
         }
     }

@@ -245,6 +245,12 @@ impl Port {
         inject::inject(&self.dir.join("inject"), self.meta()?.ifindex, frame, to_sender)
     }
 
+    /// Sends an Ethernet frame out of another interface of the same network
+    /// namespace: the bridge, when the tap itself has gone.
+    pub fn send_out_of(&self, ifindex: u32, frame: &[u8]) -> Result<()> {
+        inject::inject(&self.dir.join("inject"), ifindex, frame, false)
+    }
+
     /// Runs a hook on a frame that goes nowhere, `repeat` times: the hook's
     /// verdict (-1: pass on, 2: drop) and the frame as it left it. The calling
     /// thread must be in the tap's network namespace.

@@ -78,6 +78,7 @@ fn attach(name: &str, place: &Netns, fill: impl FnOnce(&mut AttachSpec) + Send) 
 pub fn spec(device: &Device, place: &Netns) -> AttachSpec {
     let mut spec = AttachSpec::new(device.index, &device.name, place.inode);
     spec.tx_queue_len = device.ring_frames;
+    spec.bridge = device.bridge.unwrap_or(0);
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     spec
 }

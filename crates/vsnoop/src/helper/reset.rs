@@ -26,7 +26,13 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
     }
     let lost_bytes = flow.next_seq.diff(flow.vm_seq).max(0) as u64;
     port.count_helper_resets(1, lost_bytes)?;
-    // A tombstone stands; a frame that cannot be sent now is made up for by the next packet.
+    send(port, key, flow);
+    Ok(true)
+}
+
+/// Sends the RST to both ends, also again: one may be lost like any segment, and an end that only
+/// reads would wait for ever. A frame that cannot be sent is made up for by the tombstone.
+pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     for (to_sender, direction) in [(false, "VM"), (true, "sender")] {
         if let Err(error) =
             frame(key, flow, to_sender).and_then(|frame| Ok(port.inject(&frame, to_sender)?))
@@ -34,7 +40,11 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
             tracing::debug!("RST to the {direction}: {error:#}");
         }
     }
-    Ok(true)
+}
+
+/// Sends the RST to the sender by way of the bridge: the tap, and the VM behind it, have gone.
+pub fn send_by_bridge(port: &Port, bridge: u32, key: &flow_key, flow: &flow) -> Result<()> {
+    Ok(port.send_out_of(bridge, &frame(key, flow, true)?)?)
 }
 
 /// An Ethernet frame with the RST for one end.

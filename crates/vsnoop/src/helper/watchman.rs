@@ -5,17 +5,22 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key};
+use vsnoop_bpf::Record;
+use vsnoop_bpf::types::{flow, flow_key, flow_mode};
 
 use super::expiry;
 use super::loss::{Chance, Suspects, chance_of_vm, is_behind};
-use super::reset::reset;
+use super::reset::{reset, send, send_by_bridge};
 use crate::command::flows::monotonic_ns;
 use crate::ports::{self, Attached, State};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::{self, Tick};
+
+/// The RST of a reset connection is sent again this often, and this many times.
+const REPEAT_PERIOD: Duration = Duration::from_secs(1);
+const REPEATS: u32 = 5;
 
 /// Looking through all processes is not done more often than this.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
@@ -37,6 +42,8 @@ struct Watched {
     searched_at: Option<Instant>,
     ticks: Vec<Tick>,
     was_behind: bool,
+    /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
+    tombstones: HashMap<Vec<u8>, (u32, Instant)>,
 }
 
 impl Watchman {
@@ -67,12 +74,26 @@ impl Watchman {
     }
 }
 
-/// The tap was deleted: whatever was in its ring is lost with the VM's end of it.
+/// The tap was deleted: whatever was in its ring is lost with the VM's end of it. Senders that were
+/// told otherwise are reset, over the bridge that the tap was a port of.
 fn bury(attached: Attached) -> Result<()> {
     let (flows, bytes) = attached.port.outstanding()?;
-    tracing::info!(
+    let bridge = attached.meta.bridge;
+    let mut reset_flows = 0;
+    if flows > 0
+        && bridge != 0
+        && let Some(place) = Netns::find_again(attached.meta.netns, &mut None)
+    {
+        let records = attached.port.flows()?;
+        reset_flows = place.run(|| {
+            let behind = records.iter().filter(|(_, flow)| is_behind(flow));
+            let sent = behind.map(|(key, flow)| send_by_bridge(&attached.port, bridge, key, flow));
+            Ok(sent.filter(Result::is_ok).count())
+        })?;
+    }
+    tracing::warn!(
         "port {} is gone: its tap was deleted, {bytes} acknowledged bytes of {flows} connections \
-         were still on their way to the VM",
+         were still on their way to the VM; {reset_flows} senders were reset",
         attached.name
     );
     Ok(attached.port.detach()?)
@@ -91,6 +112,7 @@ impl Watched {
             searched_at: None,
             ticks: Vec::new(),
             was_behind: false,
+            tombstones: HashMap::new(),
         }
     }
 
@@ -102,6 +124,7 @@ impl Watched {
         if attached.state == State::Observing {
             return Ok(());
         }
+        self.repeat_resets(attached, &flows)?;
         let behind = flows.iter().any(|(_, flow)| is_behind(flow));
         // One look longer than needed, so that a stall always begins with a fresh sample.
         if !behind && !self.was_behind {
@@ -124,6 +147,31 @@ impl Watched {
             }
         }
         Ok(())
+    }
+
+    /// A RST may be lost, inside the guest too, and an end that only reads would never know.
+    fn repeat_resets(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+        let is_reset = |flow: &flow| u32::from(flow.mode) == flow_mode::FLOW_RESET;
+        let mut earlier = std::mem::take(&mut self.tombstones);
+        let mut due = Vec::new();
+        for (key, flow) in flows.iter().filter(|(_, flow)| is_reset(flow)) {
+            let (mut sent, mut at) =
+                earlier.remove(key.as_bytes()).unwrap_or((0, Instant::now()));
+            if sent < REPEATS && at.elapsed() >= REPEAT_PERIOD {
+                due.push((key, flow));
+                (sent, at) = (sent + 1, Instant::now());
+            }
+            self.tombstones.insert(key.as_bytes().to_vec(), (sent, at));
+        }
+        if due.is_empty() {
+            return Ok(());
+        }
+        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+            .context("its network namespace cannot be found")?;
+        place.run(|| {
+            due.iter().for_each(|(key, flow)| send(&attached.port, key, flow));
+            Ok(())
+        })
     }
 
     /// Could the VM have answered since the last look?
