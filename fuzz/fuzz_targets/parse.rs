@@ -45,5 +45,11 @@ fn address(frame: &mut [u8], ipv6: bool) {
         frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
         frame[20..22].fill(0);
         frame[23] = 6;
+        frame[24..26].fill(0);
+        let words = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
+        let sum = words.sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let check = !((sum & 0xffff) + (sum >> 16)) as u16;
+        frame[24..26].copy_from_slice(&check.to_be_bytes());
     }
 }

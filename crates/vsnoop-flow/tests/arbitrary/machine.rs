@@ -83,8 +83,8 @@ fn sound(f: &flow) {
 impl Machine<'_> {
     fn step(&mut self) {
         match self.tape.byte() % 16 {
-            0..=6 => self.to_vm(),
-            7..=12 => self.from_vm(),
+            0..=6 => self.towards_vm(),
+            7..=12 => self.vm_sends(),
             13 => self.now += u64::from(self.tape.half()) << (self.tape.byte() % 24),
             14 => {
                 self.policy = policy {
@@ -179,7 +179,7 @@ impl Machine<'_> {
         }
     }
 
-    fn to_vm(&mut self) {
+    fn towards_vm(&mut self) {
         let mut s = self.segment(false);
         if self.tape.byte() < 128
             && let Some(f) = &self.f
@@ -219,7 +219,7 @@ impl Machine<'_> {
         let how = self.tape.byte();
         if how & 0x30 == 0x30 {
             // Another CPU is faster.
-            if how & 0x40 != 0 { self.to_vm() } else { self.from_vm() }
+            if how & 0x40 != 0 { self.towards_vm() } else { self.vm_sends() }
         }
         let Some(f) = self.f.as_mut() else { return };
         let before = *f;
@@ -247,7 +247,7 @@ impl Machine<'_> {
         self.settle(&out, false);
     }
 
-    fn from_vm(&mut self) {
+    fn vm_sends(&mut self) {
         let mut s = self.segment(true);
         let how = self.tape.byte();
         if how < 192

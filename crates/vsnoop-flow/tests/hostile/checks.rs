@@ -77,7 +77,7 @@ impl Checks {
     }
 
     /// A segment leaves the host for the sender.
-    pub fn to_sender(
+    pub fn for_sender(
         &mut self,
         s: &Seg,
         made: Made,

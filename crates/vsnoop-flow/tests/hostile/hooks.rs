@@ -11,8 +11,8 @@ use crate::world::World;
 
 impl World {
     /// The tap's egress. `depth` > 0: this is another CPU, in the middle of it.
-    pub fn to_vm(&mut self, s: Seg, depth: u32) {
-        if !self.attached {
+    pub fn towards_vm(&mut self, s: Seg, depth: u32) {
+        if !self.attached || s.corrupt {
             self.push(s);
             return;
         }
@@ -33,9 +33,6 @@ impl World {
             }
             Verdict::Reset => {
                 self.send_to_sender(reply(&out.ack, RST), Made::Early);
-            }
-            _ if s.corrupt => {
-                self.push(s);
             }
             Verdict::Reack => {
                 self.tally.reacked += 1;
@@ -82,10 +79,10 @@ impl World {
             0 => {
                 self.vm_poll();
                 while let Some(s) = self.vm.out.pop_front() {
-                    self.from_vm(s);
+                    self.vm_sends(s);
                 }
             }
-            1 => self.to_vm(s.clone(), 1),
+            1 => self.towards_vm(s.clone(), 1),
             2 => {
                 // The next segment of the stream overtakes this one.
                 let mut next = s.clone();
@@ -93,7 +90,7 @@ impl World {
                 let at = position(next.seq, self.sender.cfg.iss, self.vm.rcv_nxt) as u64;
                 if at + u64::from(s.len()) <= self.sender.nxt.min(self.sender.cfg.bytes + 1) {
                     next.data = self.sender.payload(at, u64::from(s.len()));
-                    self.to_vm(next, 1);
+                    self.towards_vm(next, 1);
                 }
             }
             _ => self.policy.run = port_run::PORT_PAUSED,
@@ -101,7 +98,7 @@ impl World {
     }
 
     /// The tap's ingress.
-    pub fn from_vm(&mut self, mut s: Seg) {
+    pub fn vm_sends(&mut self, mut s: Seg) {
         self.checks.granted(&self.vm);
         if !self.attached {
             return self.send_to_sender(s, Made::Passed);

@@ -245,7 +245,7 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::AtHost(s) => self.to_vm(s, 0),
+            Event::AtHost(s) => self.towards_vm(s, 0),
             Event::AtSender(s) => {
                 self.note(|_| format!("        sender < {}", brief(&s)));
                 self.sender.input(self.now, &s, &mut self.rng);
@@ -329,7 +329,7 @@ impl World {
     fn flush(&mut self) {
         while let Some(s) = self.vm.out.pop_front() {
             self.note(|_| format!("            vm > {}", brief(&s)));
-            self.from_vm(s);
+            self.vm_sends(s);
         }
         while let Some(mut s) = self.sender.out.pop_front() {
             self.note(|_| format!("        sender > {}", brief(&s)));
@@ -405,7 +405,7 @@ impl World {
     /// A segment leaves the host for the sender, made or let through.
     pub fn send_to_sender(&mut self, s: Seg, made: Made) {
         self.note(|_| format!("   host {made:?} > {}", brief(&s)));
-        self.checks.to_sender(
+        self.checks.for_sender(
             &s,
             made,
             self.flow.as_ref().filter(|_| self.attached),

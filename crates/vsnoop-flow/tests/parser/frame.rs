@@ -3,6 +3,9 @@
 
 use proptest::prelude::*;
 
+pub const DST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub const SRC_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
 #[derive(Clone, Debug)]
 pub enum TcpOption {
     Nop,
@@ -104,7 +107,7 @@ impl Frame {
         let check = !sum(&tcp, self.pseudo_header(tcp.len()));
         tcp[16..18].copy_from_slice(&check.to_be_bytes());
 
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        let mut frame = [DST_MAC, SRC_MAC].concat();
         for (i, tag) in self.tags.iter().enumerate() {
             let qinq = i + 1 < self.tags.len();
             frame.extend(if qinq { [0x88, 0xa8] } else { [0x81, 0x00] });
@@ -117,19 +120,27 @@ impl Frame {
             frame.extend(self.src);
             frame.extend(self.dst);
         } else {
-            let mut ip = vec![0x45, self.ecn];
-            ip.extend((20 + tcp.len() as u16).to_be_bytes());
-            ip.extend([0, 7, 0x40, 0, 64, 6, 0, 0]);
-            ip.extend(&self.src[12..]);
-            ip.extend(&self.dst[12..]);
-            let check = !sum(&ip, 0);
-            ip[10..12].copy_from_slice(&check.to_be_bytes());
-            frame.extend([0x08, 0x00]);
-            frame.extend(ip);
+            frame.extend([0x08, 0x00, 0x45, self.ecn]);
+            frame.extend((20 + tcp.len() as u16).to_be_bytes());
+            frame.extend([0, 7, 0x40, 0, 64, 6, 0, 0]);
+            frame.extend(&self.src[12..]);
+            frame.extend(&self.dst[12..]);
+            self.mend_ip(&mut frame);
         }
         frame.extend(tcp);
         frame.extend(vec![0xee; self.padding]);
         frame
+    }
+
+    /// Puts the IPv4 header's checksum right.
+    pub fn mend_ip(&self, bytes: &mut [u8]) {
+        if self.ipv6 {
+            return;
+        }
+        let ip = self.tcp_at() - 20;
+        bytes[ip + 10..ip + 12].fill(0);
+        let check = !sum(&bytes[ip..ip + 20], 0);
+        bytes[ip + 10..ip + 12].copy_from_slice(&check.to_be_bytes());
     }
 
     pub fn ip_len(&self) -> usize {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use vsnoop_flow::packets::{Meta, parse, rewrite};
 use vsnoop_flow::{ack_fields, seq, types::*};
 
-use frame::{Frame, Guarded, TcpOption, frame, option};
+use frame::{DST_MAC, Frame, Guarded, SRC_MAC, TcpOption, frame, option};
 
 fn all(bytes: &[u8], to_vm: bool) -> Meta {
     Meta { linear: bytes.len(), to_vm, ..Meta::default() }
@@ -100,6 +100,7 @@ proptest! {
         prop_assert_eq!((key.sender_addr, key.vm_addr), (sender, vm));
         prop_assert_eq!(key.sender_port, sender_port.to_be());
         prop_assert_eq!(key.vm_port, vm_port.to_be());
+        prop_assert_eq!(key.vm_mac, if to_vm { DST_MAC } else { SRC_MAC });
         let tags: Vec<u16> = beside
             .into_iter()
             .chain(f.tags.iter().copied())
@@ -138,6 +139,7 @@ proptest! {
         let parses = |at: usize, with: &[u8]| {
             let mut changed = bytes.clone();
             changed[at..at + with.len()].copy_from_slice(with);
+            f.mend_ip(&mut changed);
             let mut memory = Guarded::new(&changed);
             parse(memory.bytes(), all(&changed, true)).is_some()
         };
@@ -149,6 +151,16 @@ proptest! {
             prop_assert!(!parses(ip, &[0x40 | header]));
             prop_assert_eq!(parses(ip + 9, &[protocol]), protocol == 6);
         }
+    }
+
+    #[test]
+    fn a_damaged_ip_header_passes_untouched(f in frame(), at in 0usize..20, flip in 1u8..=255) {
+        let mut f = f;
+        f.ipv6 = false;
+        let mut bytes = f.bytes();
+        bytes[f.tcp_at() - 20 + at] ^= flip;
+        let mut memory = Guarded::new(&bytes);
+        prop_assert!(parse(memory.bytes(), all(&bytes, true)).is_none());
     }
 
     #[test]
@@ -165,6 +177,7 @@ proptest! {
     fn a_damaged_frame_does_no_harm(
         f in frame(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        mended in any::<bool>(),
         linear in 0usize..200, gso in any::<u32>(), to_vm in any::<bool>(),
         beside in proptest::option::of(any::<u16>()), ack in any::<(u32, u16)>(),
     ) {
@@ -173,6 +186,9 @@ proptest! {
             // Mostly in the headers, where it hurts.
             let headers = bytes.len().min(120);
             bytes[at.index(headers)] = value;
+        }
+        if mended {
+            f.mend_ip(&mut bytes);
         }
         harmless(&bytes, Meta { linear, to_vm, gso_size: gso, vlan_tci: beside }, ack);
     }
@@ -195,6 +211,7 @@ proptest! {
             bytes[ip + 4..ip + 6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
         } else {
             bytes[ip + 2..ip + 4].copy_from_slice(&(20 + tcp_len as u16).to_be_bytes());
+            f.mend_ip(&mut bytes);
         }
         let meta = all(&bytes, false);
         prop_assert!(harmless(&bytes, meta, ack), "options do not make it malformed");

@@ -31,7 +31,7 @@ fn a_super_packet_is_acknowledged_as_one() {
 fn nothing_is_acknowledged_before_the_hand_over_has_succeeded() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.to_vm(&s).0, Verdict::Deliver);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
         assert_eq!(c.f.next_seq, at(0));
         assert_eq!(c.delivered(&s, false), None);
         assert_eq!(c.f.next_seq, at(0));
@@ -44,7 +44,7 @@ fn a_full_ring_takes_the_flow_offline_until_the_vm_has_caught_up() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         let refused = c.data(MSS, MSS);
-        c.to_vm(&refused);
+        c.towards_vm(&refused);
         c.delivered(&refused, false);
         c.pass(&c.data(2 * MSS, MSS));
         // Sent again, it is still the VM's to acknowledge.
@@ -93,7 +93,7 @@ fn a_hole_is_not_forgotten_in_a_silence() {
         c.pass(&c.data(0, MSS));
         // The VM wakes and answers what is in its ring, in order.
         for i in 1..4 {
-            let (verdict, _) = c.from_vm(&c.sack_of_vm(0, (i + 1) * MSS));
+            let (verdict, _) = c.vm_sends(&c.sack_of_vm(0, (i + 1) * MSS));
             assert_eq!(verdict, FromVm::Pass);
         }
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
@@ -140,7 +140,7 @@ fn a_foreign_option_of_the_vm_puts_the_flow_in_bypass() {
     for mut c in Case::both() {
         let mut s = c.ack_of_vm(0, WINDOW);
         s.bits |= SEG_FOREIGN as u16;
-        c.from_vm(&s);
+        c.vm_sends(&s);
         c.pass(&c.data(0, MSS));
         assert_eq!(c.mode(), flow_mode::FLOW_BYPASS);
     }
@@ -153,7 +153,7 @@ fn in_bypass_what_was_acknowledged_is_still_honoured() {
         let mut s = c.data(2 * MSS, MSS);
         s.bits |= SEG_FOREIGN as u16;
         c.pass(&s);
-        let (verdict, out) = c.from_vm(&c.data_of_vm(0, 100, MSS));
+        let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 100, MSS));
         assert_eq!(verdict, FromVm::Rewrite);
         assert_eq!(out.ack.ack, at(2 * MSS));
     }
@@ -172,7 +172,7 @@ fn an_ack_of_what_the_vm_never_sent_is_left_to_the_vm() {
 #[test]
 fn a_segment_with_an_old_ack_is_left_to_the_vm() {
     for mut c in Case::both() {
-        c.from_vm(&c.data_of_vm(0, 500, 0));
+        c.vm_sends(&c.data_of_vm(0, 500, 0));
         c.pass(&c.ack_of_sender(0, 500));
         let mut s = c.data(0, MSS);
         s.ack = vm_at(499);
@@ -187,7 +187,7 @@ fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
         c.policy.run = port_run::PORT_PAUSED;
         c.pass(&c.data(2 * MSS, MSS));
         assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
-        assert_eq!(c.to_vm(&c.data(MSS, MSS)).0, Verdict::Reack);
+        assert_eq!(c.towards_vm(&c.data(MSS, MSS)).0, Verdict::Reack);
         assert_eq!(c.vm_acks(3 * MSS, WINDOW).0, FromVm::Pass);
         c.policy.run = port_run::PORT_ACTIVE;
         c.early(&c.data(3 * MSS, MSS));
@@ -198,7 +198,7 @@ fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
 fn a_pause_between_decision_and_hand_over_stops_the_early_ack() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.to_vm(&s).0, Verdict::Deliver);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
         c.policy.run = port_run::PORT_PAUSED;
         assert_eq!(c.delivered(&s, true), None);
         assert_eq!(c.f.high_seq, at(MSS));
@@ -216,7 +216,7 @@ fn an_observed_port_changes_no_packet() {
         for i in 1..5 {
             assert_eq!(c.vm_acks(i * MSS, WINDOW).0, FromVm::Pass);
         }
-        assert_eq!(c.from_vm(&c.data_of_vm(0, 100, 5 * MSS)).0, FromVm::Pass);
+        assert_eq!(c.vm_sends(&c.data_of_vm(0, 100, 5 * MSS)).0, FromVm::Pass);
         assert_eq!(c.f.early_acks + c.f.suppressed + c.f.rewritten, 0);
     }
 }
@@ -225,14 +225,14 @@ fn an_observed_port_changes_no_packet() {
 fn another_cpu_that_came_first_leaves_the_segment_to_the_vm() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.to_vm(&s).0, Verdict::Deliver);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
         // The same segment, on another CPU, is faster.
         c.early(&s);
         assert_eq!(c.delivered(&s, true), None);
         assert_eq!(c.f.next_seq, at(MSS));
         // The VM itself is faster.
         let s = c.data(MSS, MSS);
-        assert_eq!(c.to_vm(&s).0, Verdict::Deliver);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
         c.vm_acks(2 * MSS, WINDOW);
         assert_eq!(c.delivered(&s, true), None);
         assert_eq!(c.f.next_seq, at(2 * MSS));
@@ -243,7 +243,7 @@ fn another_cpu_that_came_first_leaves_the_segment_to_the_vm() {
 fn a_segment_that_overtook_another_between_decision_and_hand_over_takes_the_flow_offline() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.to_vm(&s).0, Verdict::Deliver);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
         c.pass(&c.data(MSS, MSS));
         assert_eq!(c.delivered(&s, true), None);
         assert_eq!(c.f.next_seq, at(0));

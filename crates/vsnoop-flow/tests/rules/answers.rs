@@ -38,7 +38,7 @@ fn an_ack_below_next_seq_is_superfluous() {
 fn data_of_the_vm_always_passes_with_next_seq_and_the_window_from_the_right_edge() {
     for mut c in Case::both() {
         c.early(&c.data(0, 3 * MSS));
-        let (verdict, out) = c.from_vm(&c.data_of_vm(0, 100, MSS));
+        let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 100, MSS));
         assert_eq!(verdict, FromVm::Rewrite);
         assert_eq!(out.ack.ack, at(3 * MSS));
         let edge = c.f.right_edge.diff(at(3 * MSS)) as u32;
@@ -50,11 +50,11 @@ fn data_of_the_vm_always_passes_with_next_seq_and_the_window_from_the_right_edge
 #[test]
 fn early_acks_carry_the_seq_that_the_vm_sends_next() {
     for mut c in Case::both() {
-        c.from_vm(&c.data_of_vm(0, 700, 0));
+        c.vm_sends(&c.data_of_vm(0, 700, 0));
         let ack = c.early(&c.data(0, MSS));
         assert_eq!(ack.seq, vm_at(700));
         // A retransmission of the VM does not take it back.
-        c.from_vm(&c.data_of_vm(0, 100, 0));
+        c.vm_sends(&c.data_of_vm(0, 100, 0));
         assert_eq!(c.early(&c.data(MSS, MSS)).seq, vm_at(700));
     }
 }
@@ -63,13 +63,13 @@ fn early_acks_carry_the_seq_that_the_vm_sends_next() {
 fn retransmission_is_reacked_by_the_host() {
     for mut c in Case::both() {
         c.early(&c.data(0, 3 * MSS));
-        let (verdict, out) = c.to_vm(&c.data(MSS, MSS));
+        let (verdict, out) = c.towards_vm(&c.data(MSS, MSS));
         assert_eq!(verdict, Verdict::Reack);
         assert_eq!(out.ack.ack, at(3 * MSS));
         assert_eq!(c.f.reacked, 1);
         // Partly acknowledged by the VM already: still on its way.
         c.vm_acks(MSS / 2, c.window_at(MSS / 2));
-        assert_eq!(c.to_vm(&c.data(0, MSS)).0, Verdict::Reack);
+        assert_eq!(c.towards_vm(&c.data(0, MSS)).0, Verdict::Reack);
     }
 }
 
@@ -198,7 +198,7 @@ fn an_old_or_unbelievable_ack_is_not_learnt_from() {
         assert_eq!(c.vm_acks(MSS, 1).0, FromVm::Pass);
         let mut wild = c.ack_of_vm(0, 1);
         wild.ack = at(2 * MSS + (1 << 30) + 1);
-        assert_eq!(c.from_vm(&wild).0, FromVm::Pass);
+        assert_eq!(c.vm_sends(&wild).0, FromVm::Pass);
         assert_eq!(c.f, before);
     }
 }

@@ -98,7 +98,7 @@ impl Case {
         let mut case = Case::of(flow::default());
         let first = case.ack_of_sender(0, 0);
         case.f = vsnoop_flow::flow_accepted(&e, &first, case.now).expect("the handshake is whole");
-        case.to_vm(&first);
+        case.towards_vm(&first);
         // The VM opens its window as far as its ACKs say.
         case.vm_acks(0, WINDOW);
         case
@@ -111,7 +111,7 @@ impl Case {
         assert!(vsnoop_flow::answer_embryo(&mut e, &sender_syn_ack()));
         let ack = case.ack_of_vm(0, WINDOW);
         case.f = vsnoop_flow::flow_opened(&e, &ack, case.now).expect("the handshake is whole");
-        case.from_vm(&ack);
+        case.vm_sends(&ack);
         case
     }
 
@@ -120,7 +120,7 @@ impl Case {
         let mut case = Case::of(flow::default());
         let ack = case.ack_of_vm(0, WINDOW);
         case.f = vsnoop_flow::flow_mid_flow(&ack, case.now).expect("an ACK of the VM");
-        case.from_vm(&ack);
+        case.vm_sends(&ack);
         case.pass(&case.data(0, 1));
         case.vm_acks(1, WINDOW);
         case
@@ -204,13 +204,13 @@ impl Case {
         (self.f.right_edge.diff(at(offset)).max(0) >> self.f.scale) as u16
     }
 
-    pub fn to_vm(&mut self, s: &segment) -> (Verdict, outcome) {
+    pub fn towards_vm(&mut self, s: &segment) -> (Verdict, outcome) {
         let (verdict, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
         vsnoop_flow::learn(&mut self.port, out.events, self.now);
         (verdict, out)
     }
 
-    pub fn from_vm(&mut self, s: &segment) -> (FromVm, outcome) {
+    pub fn vm_sends(&mut self, s: &segment) -> (FromVm, outcome) {
         let (verdict, out) = vsnoop_flow::from_vm(&mut self.f, s, &self.policy, self.now);
         vsnoop_flow::learn(&mut self.port, out.events, self.now);
         (verdict, out)
@@ -225,7 +225,7 @@ impl Case {
     /// This one is acknowledged early.
     #[track_caller]
     pub fn early(&mut self, s: &segment) -> ack_fields {
-        assert_eq!(self.to_vm(s).0, Verdict::Deliver, "{:?}", self.f);
+        assert_eq!(self.towards_vm(s).0, Verdict::Deliver, "{:?}", self.f);
         self.delivered(s, true).expect("acknowledged")
     }
 
@@ -233,7 +233,7 @@ impl Case {
     #[track_caller]
     pub fn pass(&mut self, s: &segment) -> u32 {
         let next = self.f.next_seq;
-        let (verdict, out) = self.to_vm(s);
+        let (verdict, out) = self.towards_vm(s);
         assert_eq!(verdict, Verdict::Pass, "{:?}", self.f);
         assert_eq!(self.f.next_seq, next, "NEXT_SEQ moved without an ACK");
         out.events
@@ -241,7 +241,7 @@ impl Case {
 
     /// The VM acknowledges up to `offset`.
     pub fn vm_acks(&mut self, offset: u32, window: u16) -> (FromVm, outcome) {
-        self.from_vm(&self.ack_of_vm(offset, window))
+        self.vm_sends(&self.ack_of_vm(offset, window))
     }
 
     pub fn mode(&self) -> u32 {

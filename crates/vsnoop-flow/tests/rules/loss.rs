@@ -17,9 +17,9 @@ fn waiting(mut c: Case) -> Case {
 fn three_repeated_acks_below_next_seq_reset_both_sides() {
     for c in Case::both() {
         let mut c = waiting(c);
-        assert_eq!(c.from_vm(&c.sack_of_vm(MSS, 3 * MSS)).0, FromVm::Drop);
-        assert_eq!(c.from_vm(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Drop);
-        let (verdict, out) = c.from_vm(&c.sack_of_vm(MSS, 5 * MSS));
+        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 3 * MSS)).0, FromVm::Drop);
+        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Drop);
+        let (verdict, out) = c.vm_sends(&c.sack_of_vm(MSS, 5 * MSS));
         assert_eq!(verdict, FromVm::Loss);
         assert_eq!(out.events, EVENT_LOSS);
         assert_eq!(out.ack.seq, at(MSS), "the VM's RCV.NXT");
@@ -47,7 +47,7 @@ fn with_sack_a_repetition_without_blocks_proves_nothing() {
         }
         // Nor does the report of a duplicate (RFC 2883).
         for _ in 0..10 {
-            assert_eq!(c.from_vm(&c.sack_of_vm(MSS, MSS / 2)).0, FromVm::Drop);
+            assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, MSS / 2)).0, FromVm::Drop);
         }
         assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
     }
@@ -69,11 +69,11 @@ fn an_asked_for_ack_is_no_proof_of_loss() {
 #[test]
 fn a_probe_of_the_vm_is_no_proof_of_loss() {
     let mut c = Case::plain();
-    c.from_vm(&c.data_of_vm(0, 50, 0));
+    c.vm_sends(&c.data_of_vm(0, 50, 0));
     let mut c = waiting(c);
     for _ in 0..5 {
         let probe = vsnoop_flow::segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
-        assert_ne!(c.from_vm(&probe).0, FromVm::Loss);
+        assert_ne!(c.vm_sends(&probe).0, FromVm::Loss);
     }
 }
 
@@ -93,7 +93,7 @@ fn data_of_the_vm_is_no_proof_of_loss() {
             let mut s = c.data_of_vm(i * 10, 10, MSS);
             s.bits |= SEG_SACK as u16;
             s.sack_end = at(4 * MSS);
-            assert_eq!(c.from_vm(&s).0, FromVm::Rewrite);
+            assert_eq!(c.vm_sends(&s).0, FromVm::Rewrite);
         }
     }
 }
@@ -102,10 +102,10 @@ fn data_of_the_vm_is_no_proof_of_loss() {
 fn progress_of_the_vm_refutes_a_loss() {
     for c in Case::both() {
         let mut c = waiting(c);
-        c.from_vm(&c.sack_of_vm(MSS, 3 * MSS));
-        c.from_vm(&c.sack_of_vm(MSS, 4 * MSS));
+        c.vm_sends(&c.sack_of_vm(MSS, 3 * MSS));
+        c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS));
         c.vm_acks(2 * MSS, c.window_at(2 * MSS));
-        assert_eq!(c.from_vm(&c.sack_of_vm(2 * MSS, 4 * MSS)).0, FromVm::Drop);
+        assert_eq!(c.vm_sends(&c.sack_of_vm(2 * MSS, 4 * MSS)).0, FromVm::Drop);
     }
 }
 
@@ -116,7 +116,7 @@ fn repeated_acks_of_next_seq_are_the_senders_business() {
         c.vm_acks(MSS, WINDOW);
         for i in 2..8 {
             c.pass(&c.data(i * MSS, MSS));
-            assert_eq!(c.from_vm(&c.sack_of_vm(MSS, (i + 1) * MSS)).0, FromVm::Pass);
+            assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, (i + 1) * MSS)).0, FromVm::Pass);
         }
     }
 }
@@ -124,7 +124,7 @@ fn repeated_acks_of_next_seq_are_the_senders_business() {
 fn lost() -> Case {
     let mut c = waiting(Case::accepted());
     for _ in 0..3 {
-        c.from_vm(&c.sack_of_vm(MSS, 4 * MSS));
+        c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS));
     }
     assert_eq!(c.mode(), flow_mode::FLOW_RESET);
     c
@@ -133,14 +133,14 @@ fn lost() -> Case {
 #[test]
 fn a_reset_flow_answers_both_ends_with_rst() {
     let mut c = lost();
-    let (verdict, out) = c.to_vm(&c.data(4 * MSS, 10));
+    let (verdict, out) = c.towards_vm(&c.data(4 * MSS, 10));
     assert_eq!(verdict, Verdict::Reset);
     assert_eq!(out.ack.seq, c.f.snd_nxt, "the ACK of the segment: exact for the sender");
-    let (verdict, out) = c.from_vm(&c.data_of_vm(0, 10, MSS));
+    let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 10, MSS));
     assert_eq!(verdict, FromVm::Reset);
     assert_eq!(out.ack.seq, at(MSS), "exact for the VM");
     // A keep-alive of an idle sender too: nobody hangs.
-    assert_eq!(c.to_vm(&c.data(4 * MSS - 1, 0)).0, Verdict::Reset);
+    assert_eq!(c.towards_vm(&c.data(4 * MSS - 1, 0)).0, Verdict::Reset);
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn a_reset_flow_hands_on_what_is_no_part_of_it() {
     let mut c = lost();
     for flags in [RST, RST | ACK, SYN] {
         let s = vsnoop_flow::segment { tcp_flags: flags, ..c.data(4 * MSS, 0) };
-        assert_eq!(c.to_vm(&s).0, Verdict::Pass);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Pass);
     }
     assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "a new connection may begin");
     assert_eq!(
-        c.from_vm(&vsnoop_flow::segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) }).0,
+        c.vm_sends(&vsnoop_flow::segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) }).0,
         FromVm::Pass
     );
 }

@@ -129,14 +129,14 @@ fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
     let mut c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
-    c.from_vm(&ack);
+    c.vm_sends(&ack);
     assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
     assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
     // Its ring may hold what the record has not seen: here three segments
     // behind a hole. The hole is filled, and the VM answers in order.
     c.pass(&c.data(0, 100));
     for i in 1..4 {
-        let (verdict, _) = c.from_vm(&c.sack_of_vm(0, (i + 1) * 100));
+        let (verdict, _) = c.vm_sends(&c.sack_of_vm(0, (i + 1) * 100));
         assert_eq!(verdict, FromVm::Pass);
     }
     c.vm_acks(400, WINDOW);

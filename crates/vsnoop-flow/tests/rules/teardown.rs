@@ -24,7 +24,7 @@ fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
 fn a_half_close_keeps_the_record_and_its_service() {
     for mut c in Case::both() {
         // The VM has nothing more to say, the sender has.
-        let (verdict, out) = c.from_vm(&fin(c.data_of_vm(0, 0, 0)));
+        let (verdict, out) = c.vm_sends(&fin(c.data_of_vm(0, 0, 0)));
         assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, 0));
         c.pass(&c.ack_of_sender(0, 1));
         for i in 0..30 {
@@ -43,11 +43,11 @@ fn a_record_goes_when_both_fins_and_every_byte_are_acknowledged() {
         c.early(&c.data(0, MSS));
         c.pass(&fin(c.data(MSS, 0)));
         // The VM's FIN acknowledges the sender's data, not yet its FIN.
-        let (verdict, out) = c.from_vm(&fin(c.data_of_vm(0, 0, MSS)));
+        let (verdict, out) = c.vm_sends(&fin(c.data_of_vm(0, 0, MSS)));
         assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, 0));
         // The sender acknowledges the VM's FIN.
         let ack = c.ack_of_sender(MSS + 1, 1);
-        assert_eq!(c.to_vm(&ack).1.events & EVENT_CLOSED, 0);
+        assert_eq!(c.towards_vm(&ack).1.events & EVENT_CLOSED, 0);
         let (verdict, out) = c.vm_acks(MSS + 1, WINDOW);
         assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, EVENT_CLOSED));
     }
@@ -57,8 +57,8 @@ fn a_record_goes_when_both_fins_and_every_byte_are_acknowledged() {
 fn a_record_goes_with_the_senders_last_ack() {
     for mut c in Case::both() {
         c.pass(&fin(c.data(0, 0)));
-        c.from_vm(&fin(c.data_of_vm(0, 0, 1)));
-        assert_ne!(c.to_vm(&c.ack_of_sender(1, 1)).1.events & EVENT_CLOSED, 0);
+        c.vm_sends(&fin(c.data_of_vm(0, 0, 1)));
+        assert_ne!(c.towards_vm(&c.ack_of_sender(1, 1)).1.events & EVENT_CLOSED, 0);
     }
 }
 
@@ -67,8 +67,8 @@ fn a_record_never_goes_while_bytes_are_outstanding() {
     for mut c in Case::both() {
         c.early(&c.data(0, 4 * MSS));
         c.pass(&fin(c.data(4 * MSS, 0)));
-        c.from_vm(&fin(c.data_of_vm(0, 0, MSS)));
-        let out = c.to_vm(&c.ack_of_sender(4 * MSS + 1, 1)).1;
+        c.vm_sends(&fin(c.data_of_vm(0, 0, MSS)));
+        let out = c.towards_vm(&c.ack_of_sender(4 * MSS + 1, 1)).1;
         assert_eq!(out.events & EVENT_CLOSED, 0);
         for offset in [2 * MSS, 4 * MSS] {
             assert_eq!(c.vm_acks(offset, WINDOW).1.events & EVENT_CLOSED, 0);
@@ -82,7 +82,7 @@ fn a_reset_by_the_vm_ends_the_record() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
-        let (verdict, out) = c.from_vm(&rst);
+        let (verdict, out) = c.vm_sends(&rst);
         assert_eq!(verdict, FromVm::Pass);
         assert_ne!(out.events & EVENT_CLOSED, 0);
     }

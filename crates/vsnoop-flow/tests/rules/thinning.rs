@@ -10,7 +10,7 @@ fn prompt(mut c: Case) -> Case {
     let mut offset = 0;
     for _ in 0..400 {
         let s = c.data(offset, MSS);
-        if c.to_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
+        if c.towards_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
             c.delivered(&s, true);
         }
         offset += MSS;
@@ -71,7 +71,7 @@ fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
-        c.vm_acks(offset, (2 * MSS >> SCALE) as u16);
+        c.vm_acks(offset, ((2 * MSS) >> SCALE) as u16);
         c.early(&c.data(offset, MSS));
     }
 }
@@ -127,7 +127,7 @@ fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
         c.pass(&c.data(offset, MSS));
         c.pass(&c.data(offset + MSS, MSS));
         c.now += 2 * MS;
-        let (_, out) = c.to_vm(&c.data(offset + 2 * MSS, MSS));
+        let (_, out) = c.towards_vm(&c.data(offset + 2 * MSS, MSS));
         assert_ne!(out.events & EVENT_LATE, 0);
         assert_eq!(c.port.late_ns, c.now);
     }

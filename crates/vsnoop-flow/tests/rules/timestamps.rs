@@ -14,7 +14,7 @@ fn early_acks_keep_the_vms_last_tsval_and_echo_the_segments() {
         c.vm_acks(MSS, WINDOW);
         // An older ACK of the VM does not take it back.
         let old = segment { tsval: VM_TS, ..c.ack_of_vm(MSS, WINDOW) };
-        c.from_vm(&old);
+        c.vm_sends(&old);
         let ack = c.early(&c.data(MSS, MSS));
         assert_eq!(ack.tsval, VM_TS + 100);
     }

@@ -102,7 +102,7 @@ fn a_window_shown_while_observing_is_not_taken_back() {
         c.policy.buf_size = 10_000;
         let ack = c.early(&c.data(0, MSS));
         let shown = ack.ack.add(u32::from(ack.window) << SCALE);
-        assert!(at(2 * u32::from(WINDOW) << SCALE).diff(shown) < 1 << SCALE);
+        assert!(at((2 * u32::from(WINDOW)) << SCALE).diff(shown) < 1 << SCALE);
     }
 }
 
@@ -117,12 +117,12 @@ fn unknown_scale_never_shows_more_than_the_vm_granted() {
             assert!(granted.diff(shown) >= 0, "scale {scale}: {} too far", shown.diff(granted));
         }
         // Data of the VM in between shows no more either.
-        let (verdict, out) = c.from_vm(&c.data_of_vm(0, 10, 1));
+        let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 10, 1));
         assert_eq!(verdict, FromVm::Rewrite);
         let shown = out.ack.ack.add(u32::from(out.ack.window) << scale);
         assert!(granted.diff(shown) >= 0);
         // Beyond the raw window nothing is acknowledged.
-        assert_eq!(c.to_vm(&c.data(450, 60)).0, Verdict::Pass);
+        assert_eq!(c.towards_vm(&c.data(450, 60)).0, Verdict::Pass);
     }
 }
 
