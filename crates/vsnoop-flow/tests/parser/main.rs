@@ -194,6 +194,23 @@ proptest! {
     }
 
     #[test]
+    fn an_option_of_impossible_length_is_foreign(
+        f in frame(), kind in 2u8..=255, len in prop_oneof![Just(0u8), Just(1), 5u8..=255],
+        before in 0usize..9,
+    ) {
+        let mut f = f;
+        // The last four bytes of the options: nothing longer fits.
+        f.options = vec![TcpOption::Nop; 4 * before];
+        f.options.extend([TcpOption::Nop, TcpOption::Nop, TcpOption::Nop, TcpOption::Nop]);
+        let mut bytes = f.bytes();
+        let at = f.tcp_at() + 20 + 4 * before;
+        bytes[at..at + 2].copy_from_slice(&[kind, len]);
+        let mut memory = Guarded::new(&bytes);
+        let parsed = parse(memory.bytes(), all(&bytes, true)).expect("it is TCP");
+        prop_assert!(bit(parsed.segment().bits, SEG_FOREIGN));
+    }
+
+    #[test]
     fn random_options_do_no_harm(
         f in frame(), options in prop::collection::vec(any::<u8>(), 0..41), ack in any::<(u32, u16)>(),
     ) {
