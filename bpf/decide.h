@@ -60,7 +60,7 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 
 	if (!out->events)
 		return;
-	port_learn(&port, out->events, now);
+	port_learn(&port, out, now);
 	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);

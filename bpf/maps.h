@@ -79,7 +79,7 @@ struct {
 /* Written by the command, read by the hooks. */
 struct policy policy = {
 	.run = PORT_OBSERVE,
-	.buf_size = 4 << 20,
+	.buf_size = 16 << 20,
 	.thin = 1,
 };
 

@@ -73,7 +73,7 @@ pub fn measure() -> Result<Vec<Figure>> {
 
 fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
     let port = attach(&topology.host, run)?;
-    let flow = bulk(topology, Family::V4, ROUND);
+    let flow = bulk(topology, Family::V4, ROUND, None);
     let (programs, stats) = (port.programs()?, port.stats()?);
     port.detach()?;
     flow.context("one bulk flow")?;

@@ -74,7 +74,7 @@ impl AttachSpec {
             netns,
             policy: types::policy {
                 run: types::port_run::PORT_OBSERVE,
-                buf_size: 4 << 20,
+                buf_size: 16 << 20,
                 thin: 1,
                 lists: 0,
             },

@@ -75,10 +75,10 @@ pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outc
     (verdict, out)
 }
 
-/// Remembers what a decision's events tell of the VM behind the port.
-pub fn learn(port: &mut port_state, events: u32, now: u64) {
+/// Remembers what a decision tells of the VM behind the port.
+pub fn learn(port: &mut port_state, out: &outcome, now: u64) {
     // SAFETY: as in to_vm().
-    unsafe { types::port_learn(port, events, now) }
+    unsafe { types::port_learn(port, out, now) }
 }
 
 /// The embryo of the VM's SYN or SYN-ACK.

@@ -80,7 +80,7 @@ pub struct Attach {
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Cap the window that a VM advertises to this many bytes (suffixes K, M, G); 0: no cap.
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     pub buf_size: u32,
     /// Connections on record per port; those beyond are not accelerated.
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]

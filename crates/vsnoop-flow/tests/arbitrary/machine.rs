@@ -310,7 +310,7 @@ impl Machine<'_> {
     }
 
     fn settle(&mut self, out: &outcome, rst: bool) {
-        vsnoop_flow::learn(&mut self.port, out.events, self.now);
+        vsnoop_flow::learn(&mut self.port, out, self.now);
         if out.events & EVENT_CLOSED != 0 {
             self.seen.closed += 1;
             let f = self.f.take();

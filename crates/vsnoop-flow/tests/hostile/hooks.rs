@@ -26,7 +26,7 @@ impl World {
         let f = self.flow.as_mut().expect("found or made above");
         let (verdict, out) = without_lock(f, &view, &port, &policy, now)
             .unwrap_or_else(|| vsnoop_flow::to_vm(f, &view, &port, &policy, now));
-        self.after(out.events, false);
+        self.after(&out, false);
         match verdict {
             Verdict::Pass => {
                 self.push(s);
@@ -61,7 +61,7 @@ impl World {
         };
         let (ack, out) = vsnoop_flow::delivered(f, &s.view(), taken, &self.policy, self.now);
         let f = *f;
-        self.after(out.events, false);
+        self.after(&out, false);
         if !taken {
             // The original goes the ordinary way; there may be room by now.
             self.push(s);
@@ -116,7 +116,7 @@ impl World {
         let f = self.flow.as_mut().expect("found or made above");
         let (verdict, out) = vsnoop_flow::from_vm(f, &view, &policy, now);
         let snapshot = *f;
-        self.after(out.events, s.has(RST));
+        self.after(&out, s.has(RST));
         match verdict {
             FromVm::Pass => self.send_to_sender(s, Made::Passed),
             FromVm::Drop => {
@@ -150,8 +150,9 @@ impl World {
     }
 
     /// What follows every decision: learn, count, remove.
-    fn after(&mut self, events: u32, rst: bool) {
-        vsnoop_flow::learn(&mut self.port, events, self.now);
+    fn after(&mut self, out: &outcome, rst: bool) {
+        vsnoop_flow::learn(&mut self.port, out, self.now);
+        let events = out.events;
         let t = &mut self.tally;
         t.aside += u64::from(events & EVENT_ASIDE != 0);
         t.capped += u64::from(events & EVENT_WINDOW_CAPPED != 0);

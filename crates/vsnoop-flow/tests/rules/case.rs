@@ -206,13 +206,13 @@ impl Case {
 
     pub fn towards_vm(&mut self, s: &segment) -> (Verdict, outcome) {
         let (verdict, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
-        vsnoop_flow::learn(&mut self.port, out.events, self.now);
+        vsnoop_flow::learn(&mut self.port, &out, self.now);
         (verdict, out)
     }
 
     pub fn vm_sends(&mut self, s: &segment) -> (FromVm, outcome) {
         let (verdict, out) = vsnoop_flow::from_vm(&mut self.f, s, &self.policy, self.now);
-        vsnoop_flow::learn(&mut self.port, out.events, self.now);
+        vsnoop_flow::learn(&mut self.port, &out, self.now);
         (verdict, out)
     }
 

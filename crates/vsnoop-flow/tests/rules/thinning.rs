@@ -132,3 +132,67 @@ fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
         assert_eq!(c.port.late_ns, c.now);
     }
 }
+
+/// Bulk for half a second to a VM that is late for `late_ns` after every 6 ms or so.
+fn bulk(c: Case, late_ns: u64) -> Case {
+    let mut c = prompt(c);
+    for turn in 0..1000 {
+        let offset = sent(&c);
+        for i in 0..4 {
+            let s = c.data(offset + i * MSS, MSS);
+            if c.towards_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
+                c.delivered(&s, true);
+            }
+        }
+        let delay = if turn % 16 == 0 { late_ns } else { MS / 10 };
+        c.now += delay;
+        c.vm_acks(offset + 4 * MSS, WINDOW);
+        c.now += MS / 2 - MS / 10;
+    }
+    c
+}
+
+#[test]
+fn a_vm_delayed_for_a_moment_now_and_then_is_still_prompt() {
+    for c in Case::both() {
+        let mut c = bulk(c, 2 * MS);
+        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_ASIDE);
+    }
+}
+
+#[test]
+fn a_vm_delayed_for_half_of_the_time_is_not() {
+    for c in Case::both() {
+        let mut c = bulk(c, 7 * MS); // of 13 ms
+        c.early(&c.data(sent(&c), MSS));
+    }
+}
+
+#[test]
+fn a_clock_read_late_on_another_core_makes_nobody_late() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let offset = sent(&c);
+        c.pass(&c.data(offset, MSS));
+        c.pass(&c.data(offset + MSS, MSS));
+        c.vm_acks(offset + MSS / 2, WINDOW);
+        // Decided with a time from before the VM's ACK.
+        c.now -= 1000;
+        let (_, out) = c.towards_vm(&c.data(offset + 2 * MSS, MSS));
+        assert_eq!(out.events & EVENT_LATE, 0);
+    }
+}
+
+#[test]
+fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
+    for c in Case::both() {
+        let mut c = prompt(c);
+        let psh =
+            |c: &Case, offset| vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
+        // The VM has a backlog: it will answer, and this with it.
+        let offset = sent(&c);
+        c.early(&psh(&c, offset));
+        assert_eq!(c.pass(&psh(&c, offset + MSS)), EVENT_ASIDE);
+        assert_eq!(c.pass(&psh(&c, offset + 2 * MSS)), EVENT_ASIDE);
+    }
+}

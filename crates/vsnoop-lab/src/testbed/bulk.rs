@@ -5,6 +5,8 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 use super::socket::{SocketOptions, connect, info, listen};
 use super::topology::{Family, Side, Topology};
@@ -27,13 +29,28 @@ impl Bulk {
     }
 }
 
-/// Sends from the client to the VM for `duration`, by cubic, over a connection of its own.
-pub fn bulk(topology: &Topology, family: Family, duration: Duration) -> Result<Bulk> {
+/// Keeps the calling thread, and what it starts from now on, on one core.
+pub fn pin(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core).with_context(|| format!("core {core} cannot be named"))?;
+    sched_setaffinity(Pid::from_raw(0), &cores)
+        .with_context(|| format!("keeping a thread on core {core}"))
+}
+
+/// Sends from the client to the VM for `duration`, by cubic, over a connection of its own; the
+/// receiver stays on `receiver_core`, as in a VM that has one.
+pub fn bulk(
+    topology: &Topology,
+    family: Family,
+    duration: Duration,
+    receiver_core: Option<usize>,
+) -> Result<Bulk> {
     let options = SocketOptions::default();
     let (listener, at) = listen(topology, Side::Vm, family, options)?;
     let sender = connect(topology, Side::Client, at, options)?;
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || -> Result<(u64, f64)> {
+            receiver_core.map_or(Ok(()), pin)?;
             let (receiver, _) = listener.accept().context("accepting the bulk connection")?;
             let mut buffer = vec![0; CHUNK_BYTES];
             let mut bytes = (&receiver).read(&mut buffer).context("receiving bulk data")? as u64;
