@@ -22,10 +22,9 @@
 static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u64 now,
 					     struct outcome *out)
 {
-	if (flow_is_late(f, now))
-		flow_saw_late(f, out);
-	else if (since_ns(now, f->progress_ns) <= FLOW_PROMPT_NS)
-		out->events |= EVENT_PROMPT;
+	out->events |= flow_is_late(f, now)		       ? EVENT_LATE
+		       : now - f->progress_ns <= FLOW_PROMPT_NS ? EVENT_PROMPT
+								: 0;
 	/* The ring keeps the order: with the first byte that the record has
 	 * seen, all that was in the ring before it is behind the VM. */
 	if (seq_gt(f->high_seq, f->vm_seq) && seq_ge(ack, f->high_seq))
@@ -37,7 +36,7 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
 		f->high_seq = ack;
 	if (f->flags & FLOW_F_SAMPLE && seq_ge(ack, f->sample_seq)) {
-		out->sample_ns = since_ns(now, f->sample_ns);
+		out->sample_ns = now - f->sample_ns;
 		out->events |= EVENT_SAMPLE;
 		if (f->flags & FLOW_F_SAMPLE_EARLY)
 			out->events |= EVENT_SAMPLE_EARLY;
@@ -58,15 +57,30 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 
 /* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
  * does it prove that the guest lost one of them?  With SACK, a duplicate
- * reports bytes above the hole; without, it changes nothing (nor is it a probe
- * of the VM, which repeats a SEQ too), and is no answer to anything that asked
- * for one. */
+ * reports bytes above the hole; without, it changes nothing, and is no probe of
+ * the VM, which repeats a SEQ too. */
 static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const struct segment *s,
 						    struct seq edge)
 {
 	if (f->flags & FLOW_F_SACK)
 		return s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack);
-	return seq_eq(edge, f->right_edge) && seq_eq(s->seq, f->snd_nxt) && !f->replies_due;
+	return seq_eq(edge, f->right_edge) && seq_eq(s->seq, f->snd_nxt);
+}
+
+/* Another such ACK: is the loss proven?  Everything below NEXT_SEQ was handed
+ * over before the bytes that a SACK block reports, and on a single queue comes
+ * out before them: three are enough.  Several queues come out in any order; and
+ * without SACK the VM repeats its ACK for old segments and for those that PAWS
+ * refuses too, but no longer than its ring lasts. */
+static __always_inline bool flow_loss_is_proven(struct flow *f, const struct policy *p, __u64 now)
+{
+	bool apart = p->lists & PORT_UNORDERED || !(f->flags & FLOW_F_SACK);
+	__u32 at = now >> 20;
+
+	if (apart && f->dup_acks && at - f->repeated_at < FLOW_DUP_ACKS_APART)
+		return false;
+	f->repeated_at = at;
+	return ++f->dup_acks >= FLOW_DUP_ACKS;
 }
 
 static __always_inline enum from_vm_verdict
@@ -113,7 +127,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
-		if (flow_repeats_for_a_hole(f, s, edge) && ++f->dup_acks >= FLOW_DUP_ACKS) {
+		if (flow_repeats_for_a_hole(f, s, edge) && flow_loss_is_proven(f, p, now)) {
 			f->retired = flow_outstanding(f);
 			f->mode = FLOW_RESET;
 			out->events |= EVENT_LOSS;
@@ -122,8 +136,6 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			return FROM_VM_LOSS;
 		}
 	}
-	if (pure && !advanced && f->replies_due)
-		f->replies_due--;
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
 	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))

@@ -34,17 +34,14 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 	return true;
 }
 
-/* May the host leave this segment to a VM that answers by itself?  Not where a
- * sender could be waiting: near the edge of the window, during the ramp, and on
- * PSH or a segment below MSS, unless the VM has a backlog of the flow to answer
- * anyway (senders set PSH on every super-packet of a bulk transfer). */
+/* May the host leave this segment to a VM that answers by itself?  Never where
+ * a sender could be waiting: on PSH, on a segment below MSS, near the edge of
+ * the window, and during the ramp. */
 static __always_inline bool flow_may_stand_aside(const struct flow *f, const struct segment *s,
 						 struct seq end, const struct port_state *port,
 						 const struct policy *p, __u64 now)
 {
-	bool may_wait = s->tcp_flags & TCP_PSH || s->unit_len < f->mss;
-
-	if (!p->thin || f->ramp < FLOW_RAMP || (may_wait && seq_le(f->high_seq, f->vm_seq)))
+	if (!p->thin || f->ramp < FLOW_RAMP || s->tcp_flags & TCP_PSH || s->unit_len < f->mss)
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
@@ -138,17 +135,7 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 	if (s->tcp_flags & TCP_CWR)
 		f->ramp = 0;
 	if (flow_is_late(f, now))
-		flow_saw_late(f, out);
-}
-
-/* The VM will answer this one with an ACK that repeats what it has said: each
- * segment of a super-packet, should somebody split it. */
-static __always_inline void flow_reply_due(struct flow *f, const struct segment *s, __u16 flag)
-{
-	__u32 replies = f->replies_due + 1 + (s->unit_len ? s->len / s->unit_len : 0);
-
-	f->replies_due = replies < 0xffff ? replies : 0xffff;
-	f->flags |= flag;
+		out->events |= EVENT_LATE;
 }
 
 /*
@@ -178,11 +165,11 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		if (seq_eq(s->seq, f->next_seq) || seq_eq(s->seq, f->vm_seq))
 			flow_closed(f);
 		else
-			flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
+			f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
 	if (flags & TCP_SYN) {
-		flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
+		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
 	if (s->bits & SEG_FOREIGN)
@@ -191,7 +178,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		return TO_VM_PASS;
 	flow_note_ack(f, s);
 	if (seq_gt(s->ack, f->snd_nxt))
-		flow_reply_due(f, s, FLOW_F_CHALLENGE_DUE);
+		f->flags |= FLOW_F_CHALLENGE_DUE;
 	if (flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_SENDER;
 	if (seq_eq(s->seq, end)) {
@@ -199,7 +186,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		 * which the VM must answer. */
 		if (seq_lt(s->seq, f->next_seq)) {
 			flow_note_timestamp(f, s);
-			flow_reply_due(f, s, FLOW_F_REPLY_DUE);
+			f->flags |= FLOW_F_REPLY_DUE;
 		}
 		if (f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
 		    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
@@ -218,15 +205,13 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 			return TO_VM_REACK;
 		}
 		flow_note_timestamp(f, s);
-		flow_reply_due(f, s, FLOW_F_REPLY_DUE);
+		f->flags |= FLOW_F_REPLY_DUE;
 		return TO_VM_PASS;
 	}
 
 	flow_note_data(f, s, now, out);
-	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
-		flow_reply_due(f, s, 0);
+	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end))
 		flow_note_timestamp(f, s);
-	}
 	if (flow_is_bypassed(f)) {
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;

@@ -96,10 +96,11 @@ struct flow {
 	__u32 reacked; /* retransmissions answered by the host */
 	__u32 offline; /* how often the flow left ACTIVE */
 	__u8 sender_mac[6];
-	__u16 replies_due; /* repeated ACKs that the VM owes, for the proof of a loss */
+	__u16 zero;
 	__u32 retired; /* bytes outstanding when the flow was reset */
 	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
-	__u32 reserved[2];
+	__u32 repeated_at; /* when a repeated ACK was last counted, 2^20 ns */
+	__u32 reserved;
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
@@ -197,7 +198,6 @@ struct outcome {
 	struct ack_fields ack;
 	__u64 now; /* when it was decided, ns */
 	__u64 sample_ns; /* how long the VM took to acknowledge the timed byte */
-	__u64 late_since_ns; /* with EVENT_LATE: since when nothing moved */
 	__u32 events; /* EVENT_* */
 };
 
@@ -213,20 +213,23 @@ struct policy {
 	__u32 run; /* enum port_run */
 	__u32 buf_size; /* the VM's window is capped to this, bytes; 0: no cap */
 	__u32 thin; /* 1: stand aside for a VM that answers by itself */
-	__u32 lists; /* LIST_* */
+	__u32 lists; /* LIST_*, PORT_UNORDERED */
 };
 
 #define LIST_PORTS 0x01 /* the port list is not empty */
 #define LIST_PREFIXES 0x02
 #define LIST_PORTS_ALLOW 0x04 /* only listed ports are accelerated */
 #define LIST_PREFIXES_ALLOW 0x08
+/* The device has several queues. The kernel moves a flow from one to another
+ * without waiting for the first to run empty, so that the VM may meet its
+ * segments in any order. */
+#define PORT_UNORDERED 0x10
 
 /* What is known about the VM behind a port: how promptly it answers. */
 struct port_state {
 	__u64 late_ns; /* when it was last seen late */
-	__u64 run_ns; /* start of the present run of observation */
-	__u64 late_in_run_ns; /* how long it was late within it */
-	__u64 prompt_until_ns; /* it is taken to be prompt until then */
+	__u64 prompt_since_ns; /* start of the present run of prompt answers */
+	__u64 prompt_ns; /* last prompt answer */
 	__u64 ring_full; /* segments that the ring refused */
 };
 

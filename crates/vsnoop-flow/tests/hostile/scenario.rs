@@ -73,6 +73,9 @@ pub struct Scenario {
     /// After this the network and the VM behave.
     pub hostile_ms: u64,
     pub ring_slots: usize,
+    /// Of the tap. A flow changes its queue when the guest does, and what is in
+    /// two queues at a time comes out in any order.
+    pub queues: u8,
     /// When the VM does not run: start and length, ms.
     pub freezes: Vec<(u64, u64)>,
     /// Segments that the guest loses after its ring, per thousand.
@@ -93,13 +96,6 @@ pub struct Scenario {
     pub acts: Vec<(u64, Act)>,
     /// Idle records are forgotten after this.
     pub idle_ms: u64,
-}
-
-impl Scenario {
-    /// May a connection end in a reset?
-    pub fn may_reset(&self) -> bool {
-        self.guest_loss > 0 || self.shrink_ms.is_some() || self.abort.is_some()
-    }
 }
 
 /// Zero half of the time, so that calm and storm both occur.
@@ -210,6 +206,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
         prop_oneof![8 => Just(None), 1 => (0u64..2_000).prop_map(Some)],
         prop_oneof![8 => Just(None), 1 => (any::<bool>(), 0u64..3_000).prop_map(Some)],
         prop_oneof![9 => Just(0u32), 1 => 1u32..50],
+        prop_oneof![3 => Just(1u8), 1 => Just(2)],
     );
     let host = (
         prop_oneof![3 => Just(0u32), 1 => 1u32..300],
@@ -223,7 +220,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
     (any::<u64>(), any::<bool>(), end(), end(), network, vm, host).prop_map(
         |(seed, vm_opens, mut sender, mut vm, network, guest, host)| {
             let (to_vm, from_vm, hostile_ms, ring_slots) = network;
-            let (freezes, guest_loss, shrink_ms, abort, foreign) = guest;
+            let (freezes, guest_loss, shrink_ms, abort, foreign, queues) = guest;
             let (inexact, races, attached, buf_size, thin, acts, idle_ms) = host;
             // Both waiting for the other to close would wait for ever.
             vm.closes_last &= !sender.closes_last;
@@ -242,6 +239,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
                 from_vm,
                 hostile_ms,
                 ring_slots,
+                queues,
                 freezes,
                 guest_loss,
                 shrink_ms,

@@ -26,6 +26,8 @@ pub struct Seg {
     pub ce: bool,
     /// The checksum is wrong: no TCP may believe a word of it.
     pub corrupt: bool,
+    /// Which queue of the tap it is in.
+    pub queue: u8,
 }
 
 pub const FIN: u8 = TCP_FIN as u8;
@@ -54,6 +56,7 @@ impl Seg {
             foreign: false,
             ce: false,
             corrupt: false,
+            queue: 0,
         }
     }
 

@@ -86,6 +86,8 @@ pub struct Tcp {
     pub(crate) cwr_until: u64,
     /// Segments sent again.
     pub retransmissions: u64,
+    /// Segments with data that PAWS refused.
+    pub paws_drops: u64,
 }
 
 impl Tcp {
@@ -136,6 +138,7 @@ impl Tcp {
             cwr_due: false,
             cwr_until: 0,
             retransmissions: 0,
+            paws_drops: 0,
             cfg,
         }
     }
@@ -305,6 +308,7 @@ impl Tcp {
             && !s.has(RST)
             && (tsval.wrapping_sub(self.ts_recent) as i32) < 0
         {
+            self.paws_drops += u64::from(s.len() > 0);
             return self.send_ack(now);
         }
         let edge = self.right_edge as i64;

@@ -65,6 +65,8 @@ pub struct World {
     pub sender: Tcp,
     pub vm: Tcp,
     pub ring: VecDeque<Seg>,
+    /// Where the next segment for the VM goes.
+    queue: u8,
     vm_poll_due: bool,
     sender_timer: u64,
     vm_timer: u64,
@@ -92,6 +94,7 @@ impl World {
             sender: Tcp::new(sc.sender.clone(), 0),
             vm: Tcp::new(sc.vm.clone(), 1),
             ring: VecDeque::new(),
+            queue: 0,
             vm_poll_due: false,
             sender_timer: u64::MAX,
             vm_timer: u64::MAX,
@@ -107,7 +110,7 @@ impl World {
                 run: port_run::PORT_ACTIVE,
                 buf_size: sc.buf_size,
                 thin: sc.thin.into(),
-                lists: 0,
+                lists: if sc.queues > 1 { PORT_UNORDERED } else { 0 },
             },
             sc,
         };
@@ -235,7 +238,7 @@ impl World {
             assert_eq!(a.rcv_nxt, b.cfg.bytes + 2, "the sender's copy has the wrong length");
             self.tally.exact += 1;
         } else {
-            assert!(self.sc.may_reset(), "reset without a reason: {}", self.summary());
+            assert!(self.may_reset(), "reset without a reason: {}", self.summary());
             let whole = |t: &Tcp, peer: &Tcp| !t.is_done() || peer.rcv_nxt == t.cfg.bytes + 2;
             assert!(whole(a, b) && whole(b, a), "an end believes in more than arrived");
             self.tally.reset += 1;
@@ -285,8 +288,10 @@ impl World {
 
     /// The VM takes some segments off its ring.
     pub fn vm_poll(&mut self) {
+        let queue = self.rng.u8(0..self.sc.queues);
         for _ in 0..self.rng.u32(1..8) {
-            let Some(s) = self.ring.pop_front() else { break };
+            let at = self.ring.iter().position(|s| s.queue == queue).unwrap_or(0);
+            let Some(s) = self.ring.remove(at) else { break };
             let lossy = self.hostile() && s.has(ACK);
             if lossy && self.rng.u32(0..1000) < self.sc.guest_loss {
                 self.note(|_| format!("guest LOSES {}", brief(&s)));
@@ -296,6 +301,8 @@ impl World {
             self.note(|_| format!("            vm < {}", brief(&s)));
             self.vm.input(self.now, &s, &mut self.rng);
         }
+        // Out of another queue, a later segment may have come first.
+        self.checks.vm_is_at_fault |= self.sc.queues > 1 && self.vm.paws_drops > 0;
         self.wake_vm();
     }
 
@@ -308,7 +315,8 @@ impl World {
     }
 
     /// The tap's ring takes a segment, or is full.
-    pub fn push(&mut self, s: Seg) -> bool {
+    pub fn push(&mut self, mut s: Seg) -> bool {
+        s.queue = self.queue;
         if self.ring.len() >= self.sc.ring_slots {
             return false;
         }
@@ -329,6 +337,9 @@ impl World {
     fn flush(&mut self) {
         while let Some(s) = self.vm.out.pop_front() {
             self.note(|_| format!("            vm > {}", brief(&s)));
+            if self.rng.u32(0..1000) < 50 {
+                self.queue = self.rng.u8(0..self.sc.queues);
+            }
             self.vm_sends(s);
         }
         while let Some(mut s) = self.sender.out.pop_front() {
@@ -457,7 +468,9 @@ impl World {
             self.tally.drained_detach += u64::from(outstanding == 0);
             self.excused |= outstanding > 0;
         }
-        let Some(f) = self.flow.filter(|_| self.attached) else { return };
+        let Some(f) = self.flow.filter(|_| self.attached) else {
+            return;
+        };
         if u32::from(f.mode) != flow_mode::FLOW_RESET
             && outstanding > 0
             && self.run_time(f.progress_ns.max(START)) >= 1_000 * MS
@@ -465,7 +478,7 @@ impl World {
             self.note(|_| "helper resets both ends".into());
             self.tally.helper_resets += 1;
             assert!(
-                self.sc.may_reset(),
+                self.may_reset(),
                 "the VM ran for 1 s and did not acknowledge: {}",
                 self.summary()
             );
@@ -478,6 +491,11 @@ impl World {
             self.checks.removal(&f);
             self.flow = None;
         }
+    }
+
+    /// May the connection end in a reset?  Not without a reason.
+    fn may_reset(&self) -> bool {
+        self.sc.abort.is_some() || self.checks.vm_is_at_fault
     }
 
     /// Is the VM's connection one that the checks can speak of?

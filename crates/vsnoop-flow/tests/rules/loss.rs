@@ -29,13 +29,34 @@ fn three_repeated_acks_below_next_seq_reset_both_sides() {
     }
 }
 
+/// Far enough apart for repetitions that may have another cause.
+const APART: u64 = 300 * MS;
+
 #[test]
-fn without_sack_three_unasked_repetitions_reset_both_sides() {
+fn without_sack_repetitions_over_half_a_second_reset_both_sides() {
     let mut c = waiting(Case::plain());
     for _ in 0..2 {
-        assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
+        for _ in 0..10 {
+            assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
+        }
+        c.now += APART;
     }
     assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Loss);
+}
+
+#[test]
+fn where_the_device_keeps_no_order_sack_must_say_so_over_half_a_second() {
+    for c in Case::both() {
+        let mut c = waiting(c);
+        c.policy.lists = PORT_UNORDERED;
+        for _ in 0..2 {
+            for _ in 0..10 {
+                assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Drop);
+            }
+            c.now += APART;
+        }
+        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Loss);
+    }
 }
 
 #[test]
@@ -54,15 +75,21 @@ fn with_sack_a_repetition_without_blocks_proves_nothing() {
 }
 
 #[test]
-fn an_asked_for_ack_is_no_proof_of_loss() {
+fn acks_that_were_asked_for_are_no_proof_of_loss() {
     let mut c = waiting(Case::plain());
-    // A sender that went back sends old segments, one of them a super-packet.
-    for _ in 0..4 {
+    // A sender that went back, and ACKs so late that PAWS refuses them: the VM
+    // repeats its ACK for each, as long as its ring lasts.
+    for _ in 0..10 {
         c.pass(&c.data(0, MSS));
+        c.pass(&c.ack_of_sender(4 * MSS, 0));
     }
-    c.pass(&vsnoop_flow::segment { unit_len: 100, ..c.data(0, MSS) });
-    for i in 0..4 + MSS / 100 {
+    for i in 0..20 {
         assert_ne!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Loss, "answer {i}");
+    }
+    c.now += APART;
+    c.vm_acks(2 * MSS, c.window_at(2 * MSS));
+    for _ in 0..3 {
+        assert_ne!(c.vm_acks(2 * MSS, c.window_at(2 * MSS)).0, FromVm::Loss);
     }
 }
 
@@ -72,6 +99,7 @@ fn a_probe_of_the_vm_is_no_proof_of_loss() {
     c.vm_sends(&c.data_of_vm(0, 50, 0));
     let mut c = waiting(c);
     for _ in 0..5 {
+        c.now += APART;
         let probe = vsnoop_flow::segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
         assert_ne!(c.vm_sends(&probe).0, FromVm::Loss);
     }
@@ -81,6 +109,7 @@ fn a_probe_of_the_vm_is_no_proof_of_loss() {
 fn a_window_update_is_no_proof_of_loss() {
     let mut c = waiting(Case::plain());
     for i in 0..5 {
+        c.now += APART;
         assert_ne!(c.vm_acks(MSS, c.window_at(MSS) + i).0, FromVm::Loss);
     }
 }
