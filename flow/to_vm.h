@@ -161,11 +161,11 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 	f->last_ns = now;
 	if (flags & TCP_RST) {
 		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
-		 * is NEXT_SEQ by then (RFC 5961, section 3.2). */
-		if (seq_eq(s->seq, f->next_seq) || seq_eq(s->seq, f->vm_seq))
+		 * is NEXT_SEQ by then (RFC 5961, section 3.2).  Else, and if
+		 * the guest has lost something, the VM challenges it. */
+		if (seq_eq(s->seq, f->next_seq))
 			flow_closed(f);
-		else
-			f->flags |= FLOW_F_CHALLENGE_DUE;
+		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
 	if (flags & TCP_SYN) {
