@@ -22,9 +22,10 @@
 static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u64 now,
 					     struct outcome *out)
 {
-	out->events |= flow_is_late(f, now)		       ? EVENT_LATE
-		       : now - f->progress_ns <= FLOW_PROMPT_NS ? EVENT_PROMPT
-								: 0;
+	if (flow_is_late(f, now))
+		flow_saw_late(f, out);
+	else if (since_ns(now, f->progress_ns) <= FLOW_PROMPT_NS)
+		out->events |= EVENT_PROMPT;
 	/* The ring keeps the order: with the first byte that the record has
 	 * seen, all that was in the ring before it is behind the VM. */
 	if (seq_gt(f->high_seq, f->vm_seq) && seq_ge(ack, f->high_seq))
@@ -36,7 +37,7 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
 		f->high_seq = ack;
 	if (f->flags & FLOW_F_SAMPLE && seq_ge(ack, f->sample_seq)) {
-		out->sample_ns = now - f->sample_ns;
+		out->sample_ns = since_ns(now, f->sample_ns);
 		out->events |= EVENT_SAMPLE;
 		if (f->flags & FLOW_F_SAMPLE_EARLY)
 			out->events |= EVENT_SAMPLE_EARLY;

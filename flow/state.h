@@ -19,9 +19,14 @@
 
 /* A VM that leaves two segments unanswered for longer than this is late. */
 #define FLOW_PROMPT_NS NSEC_PER_MSEC
-/* A VM counts as prompt after this long without being late: longer than a
- * turn of the usual schedulers (3 VMs x 30 ms; a quota's 100 ms period). */
+/* Promptness is judged over this long: more than a turn of the usual
+ * schedulers (3 VMs x 30 ms; a quota's 100 ms period). */
 #define FLOW_PROMPT_RUN_NS (250 * NSEC_PER_MSEC)
+/* A prompt VM is late for less than this share of the time: a host that is
+ * saturated delays even a VM with a core to itself by a few ms now and then. */
+#define FLOW_LATE_SHARE 3 /* one third */
+/* ... and was never late for as long as this: then it had lost its core. */
+#define FLOW_TURN_NS (8 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
  * again after a loss, before the host may stand aside. */
 #define FLOW_RAMP 16
@@ -33,6 +38,13 @@
 /* Those that may have another cause prove it when the VM has stood still for
  * long, having run: they must lie this far apart. In 2^20 ns (1.05 ms). */
 #define FLOW_DUP_ACKS_APART 256
+
+/* Nanoseconds from `then` to `now`; 0 when another CPU has looked at the clock
+ * a little later than we did. */
+static __always_inline __u64 since_ns(__u64 now, __u64 then)
+{
+	return now > then ? now - then : 0;
+}
 
 static __always_inline bool flow_is_bypassed(const struct flow *f)
 {
@@ -121,28 +133,46 @@ static __always_inline void flow_handed_over(struct flow *f, struct seq end, boo
 static __always_inline bool flow_is_late(const struct flow *f, __u64 now)
 {
 	return seq_diff(f->high_seq, f->vm_seq) >= 2 * (__s32)f->mss &&
-	       now - f->progress_ns > FLOW_PROMPT_NS;
+	       since_ns(now, f->progress_ns) > FLOW_PROMPT_NS;
 }
 
-/* Remember what a decision learnt of the VM behind the port. */
-static __always_inline void port_learn(struct port_state *port, __u32 events, __u64 now)
+static __always_inline void flow_saw_late(const struct flow *f, struct outcome *out)
 {
-	if (events & EVENT_LATE) {
+	out->events |= EVENT_LATE;
+	out->late_since_ns = f->progress_ns;
+}
+
+/* Remember what a decision learnt of the VM behind the port.  Its flows are
+ * late together; time that one of them has counted counts once. */
+static __always_inline void port_learn(struct port_state *port, const struct outcome *out,
+				       __u64 now)
+{
+	__u64 since = out->late_since_ns, run = since_ns(now, port->run_ns);
+
+	if (!(out->events & (EVENT_LATE | EVENT_PROMPT)))
+		return;
+	if (out->events & EVENT_LATE) {
+		port->late_in_run_ns += since_ns(now, since > port->late_ns ? since : port->late_ns);
 		port->late_ns = now;
-		port->prompt_since_ns = 0;
-	} else if (events & EVENT_PROMPT) {
-		if (now - port->prompt_ns > FLOW_PROMPT_RUN_NS || !port->prompt_since_ns)
-			port->prompt_since_ns = now;
-		/* Written once per 1 ms at most: the line is shared by all CPUs. */
-		if (now - port->prompt_ns > FLOW_PROMPT_NS)
-			port->prompt_ns = now;
+		if (since_ns(now, since) > FLOW_TURN_NS) {
+			port->prompt_until_ns = 0;
+			port->late_in_run_ns = 0;
+			port->run_ns = now;
+			return;
+		}
 	}
+	if (run < FLOW_PROMPT_RUN_NS)
+		return;
+	/* A run during which nothing was seen proves nothing. */
+	if (run < 2 * FLOW_PROMPT_RUN_NS && port->late_in_run_ns < run / FLOW_LATE_SHARE)
+		port->prompt_until_ns = now + 2 * FLOW_PROMPT_RUN_NS;
+	port->late_in_run_ns = 0;
+	port->run_ns = now;
 }
 
 static __always_inline bool port_is_prompt(const struct port_state *port, __u64 now)
 {
-	return port->prompt_since_ns && now - port->prompt_since_ns > FLOW_PROMPT_RUN_NS &&
-	       now - port->prompt_ns < FLOW_PROMPT_RUN_NS;
+	return now < port->prompt_until_ns;
 }
 
 #endif

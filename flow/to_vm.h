@@ -34,14 +34,17 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 	return true;
 }
 
-/* May the host leave this segment to a VM that answers by itself?  Never where
- * a sender could be waiting: on PSH, on a segment below MSS, near the edge of
- * the window, and during the ramp. */
+/* May the host leave this segment to a VM that answers by itself?  Not where a
+ * sender could be waiting: near the edge of the window, during the ramp, and on
+ * PSH or a segment below MSS, unless the VM has a backlog of the flow to answer
+ * anyway (senders set PSH on every super-packet of a bulk transfer). */
 static __always_inline bool flow_may_stand_aside(const struct flow *f, const struct segment *s,
 						 struct seq end, const struct port_state *port,
 						 const struct policy *p, __u64 now)
 {
-	if (!p->thin || f->ramp < FLOW_RAMP || s->tcp_flags & TCP_PSH || s->unit_len < f->mss)
+	bool may_wait = s->tcp_flags & TCP_PSH || s->unit_len < f->mss;
+
+	if (!p->thin || f->ramp < FLOW_RAMP || (may_wait && seq_le(f->high_seq, f->vm_seq)))
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
@@ -135,7 +138,7 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 	if (s->tcp_flags & TCP_CWR)
 		f->ramp = 0;
 	if (flow_is_late(f, now))
-		out->events |= EVENT_LATE;
+		flow_saw_late(f, out);
 }
 
 /*

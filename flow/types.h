@@ -198,6 +198,7 @@ struct outcome {
 	struct ack_fields ack;
 	__u64 now; /* when it was decided, ns */
 	__u64 sample_ns; /* how long the VM took to acknowledge the timed byte */
+	__u64 late_since_ns; /* with EVENT_LATE: since when nothing moved */
 	__u32 events; /* EVENT_* */
 };
 
@@ -228,8 +229,9 @@ struct policy {
 /* What is known about the VM behind a port: how promptly it answers. */
 struct port_state {
 	__u64 late_ns; /* when it was last seen late */
-	__u64 prompt_since_ns; /* start of the present run of prompt answers */
-	__u64 prompt_ns; /* last prompt answer */
+	__u64 run_ns; /* start of the present run of observation */
+	__u64 late_in_run_ns; /* how long it was late within it */
+	__u64 prompt_until_ns; /* it is taken to be prompt until then */
 	__u64 ring_full; /* segments that the ring refused */
 };
 
