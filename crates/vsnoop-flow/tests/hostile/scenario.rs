@@ -86,6 +86,8 @@ pub struct Scenario {
     pub abort: Option<(bool, u64)>,
     /// An option that is not understood appears in mid-stream, per 10,000.
     pub foreign: u32,
+    /// Blind SYN and RST segments of an attacker, per thousand of the sender's.
+    pub attacks: u32,
     /// Hand-overs that cannot be known to be exact, per thousand.
     pub inexact: u32,
     /// Another CPU gets in between decision and hand-over, per thousand.
@@ -207,6 +209,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
         prop_oneof![8 => Just(None), 1 => (any::<bool>(), 0u64..3_000).prop_map(Some)],
         prop_oneof![9 => Just(0u32), 1 => 1u32..50],
         prop_oneof![3 => Just(1u8), 1 => Just(2)],
+        prop_oneof![4 => Just(0u32), 1 => 1u32..100],
     );
     let host = (
         prop_oneof![3 => Just(0u32), 1 => 1u32..300],
@@ -220,7 +223,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
     (any::<u64>(), any::<bool>(), end(), end(), network, vm, host).prop_map(
         |(seed, vm_opens, mut sender, mut vm, network, guest, host)| {
             let (to_vm, from_vm, hostile_ms, ring_slots) = network;
-            let (freezes, guest_loss, shrink_ms, abort, foreign, queues) = guest;
+            let (freezes, guest_loss, shrink_ms, abort, foreign, queues, attacks) = guest;
             let (inexact, races, attached, buf_size, thin, acts, idle_ms) = host;
             // Both waiting for the other to close would wait for ever.
             vm.closes_last &= !sender.closes_last;
@@ -245,6 +248,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
                 shrink_ms,
                 abort,
                 foreign,
+                attacks,
                 inexact,
                 races,
                 attached,

@@ -347,6 +347,10 @@ impl World {
             if self.hostile() && s.len() > 0 && self.rng.u32(0..10_000) < self.sc.foreign {
                 s.foreign = true;
             }
+            let attacks = self.sc.attacks;
+            if self.hostile() && self.sender.state == State::Open && self.chance(attacks) {
+                self.attack();
+            }
             self.travel(s, true);
         }
         if let Some(t) = self.sender.next_timer(self.now)
@@ -391,6 +395,19 @@ impl World {
             self.at(self.now + delay, event);
             delay += self.rng.u64(0..2 * MS);
         }
+    }
+
+    /// Somebody who knows the addresses, but not where the stream is: a RST is
+    /// beyond its end, so that it is never exact.
+    fn attack(&mut self) {
+        let mut s = Seg::bare(0, self.sender.wire(0), RST);
+        let beyond = self.sender.cfg.bytes + 3 + self.rng.u64(0..100_000);
+        s.seq = self.sender.wire(beyond);
+        if self.rng.bool() {
+            s.seq = self.rng.u32(..);
+            s.flags = SYN;
+        }
+        self.travel(s, true);
     }
 
     fn corrupt(&mut self, s: &mut Seg) {
