@@ -98,7 +98,7 @@ impl World {
             vm_poll_due: false,
             sender_timer: u64::MAX,
             vm_timer: u64::MAX,
-            checks: Checks::default(),
+            checks: Checks::new(sc.queues > 1),
             tally: Tally::default(),
             attached: sc.attached,
             detaching: None,
@@ -335,7 +335,10 @@ impl World {
 
     /// Everything that the endpoints have to say goes on its way.
     fn flush(&mut self) {
-        while let Some(s) = self.vm.out.pop_front() {
+        while !self.vm.out.is_empty() {
+            // Out of two queues, the later one may come first.
+            let overtakes = self.sc.queues > 1 && self.vm.out.len() > 1 && self.chance(50);
+            let s = self.vm.out.remove(usize::from(overtakes)).expect("not empty");
             self.note(|_| format!("            vm > {}", brief(&s)));
             if self.rng.u32(0..1000) < 50 {
                 self.queue = self.rng.u8(0..self.sc.queues);
