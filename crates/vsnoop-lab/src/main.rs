@@ -35,6 +35,12 @@ enum Action {
         /// Only this configuration (may be repeated).
         #[arg(long = "configuration", value_name = "NAME")]
         configurations: Vec<String>,
+        /// Only transfers of this size.
+        #[arg(long = "size", value_name = "BYTES")]
+        size_bytes: Option<u64>,
+        /// Pairs of transfers of each size, instead of the experiment's own number.
+        #[arg(long)]
+        pairs: Option<usize>,
     },
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
@@ -61,13 +67,13 @@ fn act(action: Action) -> Result<()> {
             }
             Ok(())
         }
-        Action::Run { names, quick, out, configurations } => {
+        Action::Run { names, quick, out, configurations, size_bytes, pairs } => {
             anyhow::ensure!(out.is_none() || names.len() == 1, "--out takes a single experiment");
             // All names first: a typing error must not cost the minutes of the runs before it.
             let experiments =
                 names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?;
             interrupt::install()?;
-            let options = Options { quick, configurations };
+            let options = Options { quick, configurations, size_bytes, pairs };
             for experiment in experiments {
                 let dir = match &out {
                     Some(dir) => dir.clone(),

@@ -103,11 +103,24 @@ fn run(options: &Options) -> Result<Results> {
         summary: Vec::new(),
         figures: Vec::new(),
     };
-    let plan = if options.quick { QUICK_PLAN } else { PLAN };
+    let plan = plan(options)?;
     measure(&stage, &configurations, &plan, &mut results.samples)?;
     ensure!(!results.samples.is_empty(), "no transfer was finished within {BUDGET:?}");
     statistics::summarise(&mut results);
     Ok(results)
+}
+
+/// Sizes and pairs, as asked for.
+fn plan(options: &Options) -> Result<Vec<(u64, usize)>> {
+    let mut plan = if options.quick { QUICK_PLAN } else { PLAN }.to_vec();
+    if let Some(size_bytes) = options.size_bytes {
+        plan.retain(|(size, _)| *size == size_bytes);
+        ensure!(!plan.is_empty(), "there are no transfers of {size_bytes} bytes in this experiment");
+    }
+    if let Some(pairs) = options.pairs {
+        plan.iter_mut().for_each(|(_, count)| *count = pairs);
+    }
+    Ok(plan)
 }
 
 fn configurations(options: &Options) -> Result<Vec<&'static str>> {

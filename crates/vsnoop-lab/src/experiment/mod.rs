@@ -18,6 +18,10 @@ pub struct Options {
     pub quick: bool,
     /// Only these configurations; all if empty.
     pub configurations: Vec<String>,
+    /// Only transfers of this size, bytes.
+    pub size_bytes: Option<u64>,
+    /// Pairs of each size instead of the experiment's own number.
+    pub pairs: Option<usize>,
 }
 
 /// An experiment by name.
