@@ -155,8 +155,7 @@ impl Watched {
         let mut earlier = std::mem::take(&mut self.tombstones);
         let mut due = Vec::new();
         for (key, flow) in flows.iter().filter(|(_, flow)| is_reset(flow)) {
-            let (mut sent, mut at) =
-                earlier.remove(key.as_bytes()).unwrap_or((0, Instant::now()));
+            let (mut sent, mut at) = earlier.remove(key.as_bytes()).unwrap_or((0, Instant::now()));
             if sent < REPEATS && at.elapsed() >= REPEAT_PERIOD {
                 due.push((key, flow));
                 (sent, at) = (sent + 1, Instant::now());
