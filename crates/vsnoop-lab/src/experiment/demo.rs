@@ -115,7 +115,10 @@ fn plan(options: &Options) -> Result<Vec<(u64, usize)>> {
     let mut plan = if options.quick { QUICK_PLAN } else { PLAN }.to_vec();
     if let Some(size_bytes) = options.size_bytes {
         plan.retain(|(size, _)| *size == size_bytes);
-        ensure!(!plan.is_empty(), "there are no transfers of {size_bytes} bytes in this experiment");
+        ensure!(
+            !plan.is_empty(),
+            "there are no transfers of {size_bytes} bytes in this experiment"
+        );
     }
     if let Some(pairs) = options.pairs {
         plan.iter_mut().for_each(|(_, count)| *count = pairs);

@@ -64,6 +64,11 @@ impl<'a> Attached<'a> {
         if self.attached { vsnoop(self.host, arguments) } else { Ok(String::new()) }
     }
 
+    /// The port is going to be deleted; what was pinned goes with it.
+    pub fn forget(&mut self) {
+        self.attached = false;
+    }
+
     /// Detaches, and verifies that the port is as it was.
     pub fn detach(&mut self) -> Result<()> {
         if !self.attached {

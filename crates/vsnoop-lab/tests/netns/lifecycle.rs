@@ -1,11 +1,17 @@
 //! Attaching, detaching, pausing and resuming while streams run.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::Freeze;
 use vsnoop_lab::testbed::stream::{Plan, Stream};
 use vsnoop_lab::testbed::topology::{PORT, Side, TopologyOptions};
+
+use vsnoop_lab::testbed::topology::{Family, address};
 
 use crate::attached::{self, Attached};
 use crate::case::Case;
@@ -18,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         trial("lifecycle::attach_and_detach_again_and_again", again_and_again),
         trial("lifecycle::pause_stops_early_acknowledgements", pause_and_resume),
         trial("lifecycle::several_streams_at_once", several_streams),
+        trial("lifecycle::a_deleted_tap_resets_senders_that_were_told_too_much", deleted_tap),
     ]
 }
 
@@ -121,4 +128,35 @@ fn several_streams() -> anyhow::Result<()> {
     case.verify_early(&attached)?;
     topology.guest().set_freeze(Freeze::Never);
     attached.detach()
+}
+
+/// A sender whose bytes were acknowledged and then lost with the tap only reads: nothing but a reset
+/// can tell it.
+fn deleted_tap() -> anyhow::Result<()> {
+    const BYTES: usize = 30_000;
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let topology = Case::default().build()?;
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let mut attached = Attached::new(&topology)?;
+    let to = SocketAddr::new(address(Side::Vm, Family::V4), 7);
+    let listener = topology.vm.run(|| Ok(TcpListener::bind(to)?))?;
+    let mut sender = topology.client.run(|| Ok(TcpStream::connect(to)?))?;
+    let _receiver = listener.accept()?;
+    topology.guest().set_freeze(Freeze::Now);
+    // The relay may be in the middle of a read when it is told to stop.
+    std::thread::sleep(Duration::from_millis(50));
+    sender.write_all(&vec![1; BYTES])?;
+    let acknowledged = Instant::now();
+    while attached.counter("early_bytes")? < BYTES as u64 {
+        ensure!(acknowledged.elapsed() < PATIENCE, "not acknowledged: {}", attached.describe());
+    }
+    attached.forget();
+    topology.host.delete(PORT)?;
+    sender.set_read_timeout(Some(PATIENCE))?;
+    match sender.read(&mut [0]) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
+        other => anyhow::bail!("a sender that waits for an answer was not reset: {other:?}"),
+    }
 }
