@@ -61,6 +61,8 @@ pub struct AttachSpec {
     pub tx_queue_len: u32,
     /// See `tx_queue_len`.
     pub tx_queues: u32,
+    /// The tap may have several queues: then it does not keep the order.
+    pub multi_queue: bool,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
 }
@@ -84,6 +86,7 @@ impl AttachSpec {
             qdisc_replaced: None,
             tx_queue_len: 0,
             tx_queues: 0,
+            multi_queue: false,
             bridge: 0,
         }
     }
@@ -92,6 +95,9 @@ impl AttachSpec {
     /// something, what it does not name is denied.
     fn effective_policy(&self) -> types::policy {
         let mut policy = self.policy;
+        if self.multi_queue {
+            policy.lists |= types::PORT_UNORDERED;
+        }
         let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
             policy.lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
         };

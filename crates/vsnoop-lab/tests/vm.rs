@@ -356,8 +356,8 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
             client::transfer(bench.stage.client(), &request)
         });
         bench.until_moved(since, 2 * MB)?;
-        bench.stage.host().delete(port)?;
         ensure!(!up.is_finished(), "the transfer was over before the tap was deleted");
+        bench.stage.host().delete(port)?;
         // Nobody is left who could answer, so neither an answer nor a wrong byte can come.
         match joined(up)? {
             Outcome::Hung | Outcome::Broken(_) => (),

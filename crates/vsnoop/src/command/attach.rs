@@ -79,6 +79,8 @@ pub fn spec(device: &Device, place: &Netns) -> AttachSpec {
     let mut spec = AttachSpec::new(device.index, &device.name, place.inode);
     spec.tx_queue_len = device.ring_frames;
     spec.bridge = device.bridge.unwrap_or(0);
+    // Also when it has one queue now: the guest may enable more.
+    spec.multi_queue = device.tap.is_some_and(|tap| tap.multi_queue);
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     spec
 }

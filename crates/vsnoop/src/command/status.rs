@@ -132,7 +132,7 @@ fn port_status(
         qdisc_replaced: port.qdisc_replaced()?,
         buf_size_bytes: policy.buf_size,
         thin: policy.thin != 0,
-        lists: policy.lists != 0,
+        lists: policy.lists & !vsnoop_bpf::types::PORT_UNORDERED != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
         process: holder.map(|process| ProcessStatus { pid: process.pid, name: process.name }),
