@@ -22,12 +22,19 @@ static __always_inline bool handover_is_exact(struct __sk_buff *skb)
 	struct net_device *dev = k->dev;
 	struct Qdisc *qdisc = dev->qdisc;
 	struct skb_shared_info *shared;
+	__u8 ip_summed;
 	__u64 needed;
 
-	if (qdisc->enqueue || qdisc->flags & TCQ_F_MQROOT)
+	if (!qdisc || qdisc->enqueue || qdisc->flags & TCQ_F_MQROOT)
 		return false;
 	if (!skb->gso_size)
 		return true;
+	/* netif_needs_gso(): split for want of a checksum. */
+	ip_summed = BPF_CORE_READ_BITFIELD(k, ip_summed);
+	if (ip_summed != CHECKSUM_PARTIAL && ip_summed != CHECKSUM_UNNECESSARY)
+		return false;
+	if (skb->protocol == bpf_htons(ETH_P_IP) && skb->len >= dev->gso_ipv4_max_size)
+		return false;
 	shared = bpf_rdonly_cast(k->head + k->end,
 				 bpf_core_type_id_kernel(struct skb_shared_info));
 	/* A super-packet that another VM made is marked as untrusted; the stack

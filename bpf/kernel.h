@@ -24,6 +24,7 @@ struct net_device {
 	netdev_features_t features;
 	struct Qdisc *qdisc;
 	unsigned int gso_max_size;
+	unsigned int gso_ipv4_max_size;
 	__u16 gso_max_segs;
 };
 

@@ -96,6 +96,17 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 
 	out->events = 0;
 	if (flags & TCP_RST) {
+		if (f->mode == FLOW_RESET)
+			return FROM_VM_PASS; /* a tombstone answers as long as it stands */
+		if (flow_outstanding(f)) {
+			/* Should this RST get lost, nothing else would tell a
+			 * sender that only reads: keep answering. */
+			f->retired = flow_outstanding(f);
+			f->snd_nxt = seq_max(f->snd_nxt, s->seq);
+			f->mode = FLOW_RESET;
+			f->last_ns = now;
+			return FROM_VM_PASS;
+		}
 		flow_closed(f);
 		out->events |= EVENT_CLOSED;
 		return FROM_VM_PASS;
@@ -124,6 +135,11 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		return FROM_VM_PASS;
 
 	edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
+	/* What the VM reports to have was handed to it, whichever way it went. */
+	if (s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack) &&
+	    seq_gt(s->sack_end, f->high_seq) &&
+	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
+		f->high_seq = s->sack_end;
 	advanced = seq_gt(s->ack, f->vm_seq);
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
@@ -179,7 +195,9 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		out->events |= EVENT_WINDOW_CAPPED;
 		return FROM_VM_REWRITE;
 	}
-	if (pure && !flow_window_opens(f, p) && !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE)) {
+	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
+	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, p) &&
+	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}

@@ -8,6 +8,7 @@
 
 mod lookup;
 mod packet;
+mod stage;
 mod throughput;
 
 use std::time::SystemTime;

@@ -8,29 +8,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::bulk::{bulk, pin};
-use vsnoop_lab::testbed::net::Offloads;
-use vsnoop_lab::testbed::topology::{Family, PORT, Topology, TopologyOptions};
+use vsnoop_lab::testbed::bulk::bulk;
+use vsnoop_lab::testbed::topology::{Family, PORT};
 use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
-use crate::{PREFIX, figure, median, say};
+use crate::stage::{self, SHAPES, VM_CORE};
+use crate::{figure, median, say};
 
-/// The VM has a core to itself; sender and host saturate another.
-const VM_CORE: usize = 1;
-const SENDER_CORE: usize = 0;
 const PAIRS: usize = 7;
 const ROUND: Duration = Duration::from_secs(8);
 
 pub fn measure() -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for (name, from_client) in [("gso", Offloads::SUPER_PACKETS), ("mtu", Offloads::CHECKSUM)] {
-        let options =
-            TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
-        // What the VM's stand-in is made of inherits its core; so does the sender.
-        pin(VM_CORE)?;
-        let topology = Topology::build(&options)?;
-        never_deschedule("relay vst-port")?;
-        pin(SENDER_CORE)?;
+    for (name, from_client) in SHAPES {
+        let topology = stage::build(from_client)?;
         let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
         let (mut ratios, mut attached, mut detached) = (Vec::new(), Vec::new(), Vec::new());
         for pair in 0..PAIRS {
@@ -73,24 +64,4 @@ pub fn measure() -> Result<Vec<Figure>> {
         ));
     }
     Ok(figures)
-}
-
-/// Gives the threads of this name real-time priority.
-fn never_deschedule(name: &str) -> Result<()> {
-    let tasks = std::fs::read_dir("/proc/self/task").context("list this process's threads")?;
-    for task in tasks.flatten() {
-        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        if comm.trim_end() != name {
-            continue;
-        }
-        let tid = task.file_name().to_string_lossy().parse().context("a thread's number")?;
-        let param = libc::sched_param { sched_priority: 1 };
-        // SAFETY: a complete parameter record that outlives the call.
-        if unsafe { libc::sched_setscheduler(tid, libc::SCHED_RR, &param) } != 0 {
-            return Err(std::io::Error::last_os_error())
-                .with_context(|| format!("give thread {name} real-time priority"));
-        }
-        return Ok(());
-    }
-    anyhow::bail!("the testbed has no thread {name}")
 }

@@ -26,7 +26,7 @@ impl World {
         let f = self.flow.as_mut().expect("found or made above");
         let (verdict, out) = without_lock(f, &view, &port, &policy, now)
             .unwrap_or_else(|| vsnoop_flow::to_vm(f, &view, &port, &policy, now));
-        self.after(&out, false);
+        self.after(&out);
         match verdict {
             Verdict::Pass => {
                 self.push(s);
@@ -61,7 +61,7 @@ impl World {
         };
         let (ack, out) = vsnoop_flow::delivered(f, &s.view(), taken, &self.policy, self.now);
         let f = *f;
-        self.after(&out, false);
+        self.after(&out);
         if !taken {
             // The original goes the ordinary way; there may be room by now.
             self.push(s);
@@ -116,7 +116,7 @@ impl World {
         let f = self.flow.as_mut().expect("found or made above");
         let (verdict, out) = vsnoop_flow::from_vm(f, &view, &policy, now);
         let snapshot = *f;
-        self.after(&out, s.has(RST));
+        self.after(&out);
         match verdict {
             FromVm::Pass => self.send_to_sender(s, Made::Passed),
             FromVm::Drop => {
@@ -150,7 +150,7 @@ impl World {
     }
 
     /// What follows every decision: learn, count, remove.
-    fn after(&mut self, out: &outcome, rst: bool) {
+    fn after(&mut self, out: &outcome) {
         vsnoop_flow::learn(&mut self.port, out, self.now);
         let events = out.events;
         let t = &mut self.tally;
@@ -167,9 +167,7 @@ impl World {
         }
         if events & EVENT_CLOSED != 0 {
             self.tally.closed += 1;
-            if !rst {
-                self.checks.removal(&f);
-            }
+            self.checks.removal(&f);
             self.flow = None;
         }
     }

@@ -220,3 +220,13 @@ fn the_vms_answers_are_timed() {
         assert_eq!(out.sample_ns, 7 * MS);
     }
 }
+
+#[test]
+fn keep_alives_and_probes_of_the_vm_pass_while_bytes_are_outstanding() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        let ack = c.ack_of_vm(0, WINDOW);
+        let probe = segment { seq: ack.seq.add(u32::MAX), ..ack };
+        assert_eq!(c.vm_sends(&probe).0, FromVm::Rewrite);
+    }
+}

@@ -81,10 +81,26 @@ fn a_record_never_goes_while_bytes_are_outstanding() {
 fn a_reset_by_the_vm_ends_the_record() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
-        let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
+        c.vm_acks(MSS, WINDOW);
+        let rst = segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
         let (verdict, out) = c.vm_sends(&rst);
         assert_eq!(verdict, FromVm::Pass);
         assert_ne!(out.events & EVENT_CLOSED, 0);
+    }
+}
+
+#[test]
+fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_tombstone() {
+    for mut c in Case::both() {
+        c.early(&c.data(0, MSS));
+        let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
+        for _ in 0..2 {
+            let (verdict, out) = c.vm_sends(&rst);
+            assert_eq!(verdict, FromVm::Pass);
+            assert_eq!(out.events & EVENT_CLOSED, 0, "the RST may get lost");
+        }
+        // A sender that has not heard of it is told again.
+        assert_eq!(c.towards_vm(&c.data(MSS, MSS)).0, vsnoop_flow::Verdict::Reset);
     }
 }
 

@@ -1,0 +1,68 @@
+//! The network of the benchmarks: sender and host on one core, the VM's stand-in
+//! on another, and the flow's packets in order.
+//!
+//! A network card gives all packets of a flow to one core; a veth gives them to
+//! whichever core sends, and with two senders (the application, and the ACK that
+//! lets TCP send on) they overtake each other. Receive packet steering puts that
+//! right.
+
+use anyhow::{Context, Result};
+use vsnoop_lab::testbed::bulk::pin;
+use vsnoop_lab::testbed::net::{Netns, Offloads};
+use vsnoop_lab::testbed::topology::{Topology, TopologyOptions};
+
+use crate::PREFIX;
+
+/// The VM has a core to itself; sender and host saturate another.
+pub const VM_CORE: usize = 1;
+const SENDER_CORE: usize = 0;
+
+/// Super-packets, or MTU-sized segments with checksum offload.
+pub const SHAPES: [(&str, Offloads); 2] =
+    [("gso", Offloads::SUPER_PACKETS), ("mtu", Offloads::CHECKSUM)];
+
+pub fn build(from_client: Offloads) -> Result<Topology> {
+    let options =
+        TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
+    // What the VM's stand-in is made of inherits its core; so does the sender.
+    pin(VM_CORE)?;
+    let topology = Topology::build(&options)?;
+    never_deschedule("relay vst-port")?;
+    pin(SENDER_CORE)?;
+    steer(&topology.host, "vst-uplink")?;
+    steer(&topology.client, "vst-client")?;
+    Ok(topology)
+}
+
+/// What the device receives is handled on the sender's core, in order.
+fn steer(netns: &Netns, device: &str) -> Result<()> {
+    let mask = 1 << SENDER_CORE;
+    let write = format!("echo {mask} > /sys/class/net/{device}/queues/rx-0/rps_cpus");
+    // `ip netns exec` shows the namespace's own /sys.
+    let status = std::process::Command::new("ip")
+        .args(["netns", "exec", netns.name(), "sh", "-c", &write])
+        .status()
+        .context("run ip netns exec")?;
+    anyhow::ensure!(status.success(), "packets of {device} cannot be steered to one core");
+    Ok(())
+}
+
+/// Gives the threads of this name real-time priority.
+fn never_deschedule(name: &str) -> Result<()> {
+    let tasks = std::fs::read_dir("/proc/self/task").context("list this process's threads")?;
+    for task in tasks.flatten() {
+        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if comm.trim_end() != name {
+            continue;
+        }
+        let tid = task.file_name().to_string_lossy().parse().context("a thread's number")?;
+        let param = libc::sched_param { sched_priority: 1 };
+        // SAFETY: a complete parameter record that outlives the call.
+        if unsafe { libc::sched_setscheduler(tid, libc::SCHED_RR, &param) } != 0 {
+            return Err(std::io::Error::last_os_error())
+                .with_context(|| format!("give thread {name} real-time priority"));
+        }
+        return Ok(());
+    }
+    anyhow::bail!("the testbed has no thread {name}")
+}
