@@ -9,6 +9,7 @@ use vsnoop_bpf::types::{port_meta, port_run};
 use vsnoop_bpf::{Damaged, Listed, Port};
 
 use crate::error::{Unfit, unfit};
+use crate::helper;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};
 
@@ -150,7 +151,7 @@ pub fn sweep_gone() -> Result<Vec<String>> {
     for attached in inventory()?.ports {
         if attached.state == State::Gone {
             let name = attached.name.clone();
-            attached.port.detach().with_context(|| format!("clean up after port {name}"))?;
+            helper::bury(attached).with_context(|| format!("clean up after port {name}"))?;
             swept.push(name);
         }
     }

@@ -5,11 +5,16 @@
 
 use anyhow::Result;
 
+use crate::helper;
 use crate::ports::{Attached, State};
 use crate::system::{netdev, qdisc};
 
 /// Takes everything away. Returns what is worth telling about the qdisc.
 pub fn release(attached: Attached) -> Result<Option<String>> {
+    if attached.state == State::Gone {
+        helper::bury(attached)?;
+        return Ok(None);
+    }
     let note = restore_qdisc(&attached)?;
     attached.port.detach()?;
     Ok(note)
@@ -17,9 +22,6 @@ pub fn release(attached: Attached) -> Result<Option<String>> {
 
 fn restore_qdisc(attached: &Attached) -> Result<Option<String>> {
     let Some(default) = attached.port.qdisc_replaced()? else { return Ok(None) };
-    if attached.state == State::Gone {
-        return Ok(None);
-    }
     let Some(place) = attached.netns() else {
         return Ok(Some(format!(
             "its network namespace cannot be found: noqueue stays where {default} was"

@@ -18,6 +18,7 @@ mod reset;
 mod watchman;
 
 pub use instance::{ensure_running, restart_if_needed, running_pid};
+pub use watchman::bury;
 
 use std::time::{Duration, Instant};
 

@@ -56,7 +56,10 @@ impl Watchman {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
             if attached.state == State::Gone {
-                bury(attached).with_context(|| format!("port {name}"))?;
+                // One that cannot be buried is no reason to neglect the others.
+                if let Err(error) = bury(attached) {
+                    tracing::warn!("port {name}: {error:#}");
+                }
                 continue;
             }
             count += 1;
@@ -76,7 +79,7 @@ impl Watchman {
 
 /// The tap was deleted: whatever was in its ring is lost with the VM's end of it. Senders that were
 /// told otherwise are reset, over the bridge that the tap was a port of.
-fn bury(attached: Attached) -> Result<()> {
+pub fn bury(attached: Attached) -> Result<()> {
     let (flows, bytes) = attached.port.outstanding()?;
     let bridge = attached.meta.bridge;
     let mut reset_flows = 0;

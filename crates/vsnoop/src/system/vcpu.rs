@@ -72,15 +72,17 @@ pub struct Tick {
     pub run_ns: u64,
 }
 
-/// The vCPU threads as they are now; empty when no VM stands behind the process.
+/// The vCPU threads as they are now. Where none is known by its name, every thread may be one: a
+/// process that stands still has no VM that runs. Empty when the process has gone.
 pub fn ticks(pid: i32) -> Vec<Tick> {
-    tids(pid)
-        .filter(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)))
-        .filter_map(|tid| {
-            let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
-            Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
-        })
-        .collect()
+    let tick = |tid| {
+        let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
+        Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
+    };
+    let (vcpus, others): (Vec<i32>, Vec<i32>) =
+        tids(pid).partition(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)));
+    let chosen = if vcpus.is_empty() { others } else { vcpus };
+    chosen.into_iter().filter_map(tick).collect()
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {
