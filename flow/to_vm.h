@@ -72,7 +72,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct segment *
 }
 
 /* Nothing about it but the ACK field: the sender's answer to data of the VM.
- * May be asked, and noted, without the lock: snd_una is written here alone, and
+ * May be asked, and noted, without the lock: snd_una may step back for a moment, and
  * a value that is overtaken only makes flow_acceptable() more lenient. */
 static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct segment *s)
 {

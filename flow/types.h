@@ -38,9 +38,9 @@ enum flow_mode {
 	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
 	 * FIN, URG, a CE mark, anything that the VM itself must answer. */
 	FLOW_UNEXPECTED_SEQ = 1,
-	/* Offline: the tap's ring refused a segment. */
+	/* Offline: the tap's ring refused a segment, or cannot tell. */
 	FLOW_NO_BUF = 2,
-	/* Offline: the VM answers by itself within 1 ms; nothing to gain. */
+	/* Offline: the VM answers promptly by itself; nothing to gain. */
 	FLOW_ASIDE = 3,
 	/* Never acknowledged early: options not understood, or denied. */
 	FLOW_BYPASS = 4,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::Record;
-use vsnoop_bpf::types::{flow, flow_key, flow_mode};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 
 use super::expiry;
 use super::loss::{Chance, Suspects, chance_of_vm, is_behind};
@@ -44,6 +44,8 @@ struct Watched {
     was_behind: bool,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
+    /// NEXT_SEQ of connections whose VM was behind at the last look, by the bytes of their keys.
+    behind: HashMap<Vec<u8>, seq>,
 }
 
 impl Watchman {
@@ -116,6 +118,7 @@ impl Watched {
             ticks: Vec::new(),
             was_behind: false,
             tombstones: HashMap::new(),
+            behind: HashMap::new(),
         }
     }
 
@@ -191,6 +194,8 @@ impl Watched {
             return Chance::None;
         }
         match (before.is_empty(), self.ticks.is_empty()) {
+            // Its vCPU threads cannot be told from others; stopped, it runs none.
+            (_, true) if vcpu::is_stopped(process.pid) => Chance::None,
             (_, true) => wall,
             (true, false) => Chance::None,
             (false, false) => chance_of_vm(&before, &self.ticks),
@@ -215,11 +220,18 @@ impl Watched {
         let queues = device.tap.map_or(0, |tap| tap.queues);
         let shrunk = device.ring_frames < self.ring_frames || queues < self.queues;
         (self.ring_frames, self.queues) = (device.ring_frames, queues);
+        let behind = flows.iter().filter(|(_, flow)| is_behind(flow));
+        let behind = behind.map(|(key, flow)| (key.as_bytes().to_vec(), flow.next_seq)).collect();
+        let before = std::mem::replace(&mut self.behind, behind);
         if !shrunk {
             return Ok(());
         }
-        let behind: Vec<_> = flows.iter().filter(|(_, flow)| is_behind(flow)).copied().collect();
-        self.reset(attached, &behind, "the tap's ring shrank while data was in it")
+        // Only what was in the ring at the last look: the ring may have shrunk when it was empty.
+        let was_in_ring = |(key, flow): &&(flow_key, flow)| {
+            before.get(key.as_bytes()).is_some_and(|next| next.diff(flow.vm_seq) > 0)
+        };
+        let lost: Vec<_> = flows.iter().filter(was_in_ring).copied().collect();
+        self.reset(attached, &lost, "the tap's ring shrank while data was in it")
     }
 
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {

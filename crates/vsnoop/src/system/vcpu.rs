@@ -72,17 +72,20 @@ pub struct Tick {
     pub run_ns: u64,
 }
 
-/// The vCPU threads as they are now. Where none is known by its name, every thread may be one: a
-/// process that stands still has no VM that runs. Empty when the process has gone.
+/// The vCPU threads as they are now; empty when none is known by its name.
 pub fn ticks(pid: i32) -> Vec<Tick> {
-    let tick = |tid| {
-        let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
-        Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
-    };
-    let (vcpus, others): (Vec<i32>, Vec<i32>) =
-        tids(pid).partition(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)));
-    let chosen = if vcpus.is_empty() { others } else { vcpus };
-    chosen.into_iter().filter_map(tick).collect()
+    tids(pid)
+        .filter(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)))
+        .filter_map(|tid| {
+            let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
+            Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
+        })
+        .collect()
+}
+
+/// Is the process stopped (SIGSTOP, a debugger)?
+pub fn is_stopped(pid: i32) -> bool {
+    Stat::read(&format!("/proc/{pid}/stat")).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {
