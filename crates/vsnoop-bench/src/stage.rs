@@ -27,7 +27,6 @@ pub fn build(from_client: Offloads) -> Result<Topology> {
     // What the VM's stand-in is made of inherits its core; so does the sender.
     pin(VM_CORE)?;
     let topology = Topology::build(&options)?;
-    never_deschedule("relay vst-port")?;
     pin(SENDER_CORE)?;
     steer(&topology.host, "vst-uplink")?;
     steer(&topology.client, "vst-client")?;
@@ -45,24 +44,4 @@ fn steer(netns: &Netns, device: &str) -> Result<()> {
         .context("run ip netns exec")?;
     anyhow::ensure!(status.success(), "packets of {device} cannot be steered to one core");
     Ok(())
-}
-
-/// Gives the threads of this name real-time priority.
-fn never_deschedule(name: &str) -> Result<()> {
-    let tasks = std::fs::read_dir("/proc/self/task").context("list this process's threads")?;
-    for task in tasks.flatten() {
-        let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        if comm.trim_end() != name {
-            continue;
-        }
-        let tid = task.file_name().to_string_lossy().parse().context("a thread's number")?;
-        let param = libc::sched_param { sched_priority: 1 };
-        // SAFETY: a complete parameter record that outlives the call.
-        if unsafe { libc::sched_setscheduler(tid, libc::SCHED_RR, &param) } != 0 {
-            return Err(std::io::Error::last_os_error())
-                .with_context(|| format!("give thread {name} real-time priority"));
-        }
-        return Ok(());
-    }
-    anyhow::bail!("the testbed has no thread {name}")
 }
