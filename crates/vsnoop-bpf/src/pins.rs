@@ -60,18 +60,34 @@ pub(crate) fn entries() -> Result<Vec<PathBuf>> {
 
 /// Removes a port's directory: unpinning the links takes the hooks off, to_vm
 /// first, so that no segment is acknowledged whose ACK nobody would honour.
+/// Somebody else may be removing it too (a command and the helper, when a tap was
+/// deleted): what is gone already is as it should be.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     for link in LINKS {
         let _ = fs::remove_file(path.join(link));
     }
     if !path.is_dir() {
-        return fs::remove_file(path).map_err(Error::io(format!("remove {}", path.display())));
+        return gone(path, fs::remove_file(path));
     }
-    let entries = fs::read_dir(path).map_err(Error::io(format!("read {}", path.display())))?;
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let gone = if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-        gone.map_err(Error::io(format!("remove {}", path.display())))?;
+    match fs::read_dir(path) {
+        Ok(entries) => {
+            for entry in entries.flatten() {
+                let path = entry.path();
+                let removed =
+                    if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+                gone(&path, removed)?;
+            }
+        }
+        Err(error) => gone(path, Err(error))?,
     }
-    fs::remove_dir(path).map_err(Error::io(format!("remove {}", path.display())))
+    gone(path, fs::remove_dir(path))
+}
+
+fn gone(path: &Path, removed: std::io::Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format!("remove {}", path.display()))(error))
+        }
+        _ => Ok(()),
+    }
 }

@@ -20,7 +20,7 @@ const DROP: i32 = 2;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -29,6 +29,7 @@ fn main() {
         ("an_ack_below_next_seq_is_dropped", an_ack_below_next_seq_is_dropped),
         ("data_of_the_vm_is_raised_to_next_seq", data_of_the_vm_is_raised_to_next_seq),
         ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
+        ("a_syn_flood_pushes_out_no_flow", a_syn_flood_pushes_out_no_flow),
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
     ];
     // SAFETY: no arguments, no effect.
@@ -227,6 +228,40 @@ fn stale_sack_blocks_are_removed() {
         })
         .collect();
     assert_eq!(blocks, [((6000, 7000), [None; 3])]);
+}
+
+/// The VM answers each SYN of a flood; nobody acknowledges its answers.
+fn a_syn_flood_pushes_out_no_flow() {
+    let port = Attached::active();
+    ahead(&port);
+    let answer = |n: u32| {
+        let from = [10, 2, (n >> 8) as u8, n as u8];
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4(VM, from, 64)
+            .tcp(80, 50000, 7000, 64000)
+            .syn()
+            .ack(9001);
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[]).expect("build a SYN-ACK");
+        frame
+    };
+    for n in 0..20_000 {
+        assert_eq!(port.run_hook(Hook::FromVm, &answer(n), 1).expect("run").0, NEXT);
+    }
+    assert_eq!(port.flows().expect("flows").len(), 1, "half-open connections are on record");
+    // A handshake in the midst of the flood still makes a flow.
+    let n = 20_000u32;
+    port.run_hook(Hook::FromVm, &answer(n), 1).expect("run");
+    let builder = PacketBuilder::ethernet2([4; 6], [2; 6])
+        .ipv4([10, 2, (n >> 8) as u8, n as u8], VM, 64)
+        .tcp(50000, 80, 9001, 502)
+        .ack(7001);
+    let mut ack = Vec::new();
+    builder.write(&mut ack, &[]).expect("build an ACK");
+    assert_eq!(port.run_hook(Hook::ToVm, &ack, 1).expect("run").0, NEXT);
+    let flows = port.flows().expect("flows");
+    assert_eq!(flows.len(), 2);
+    assert!(flows.iter().any(|(_, flow)| flow.next_seq.v == 4000), "the working flow is gone");
 }
 
 fn every_flow_of_a_large_table_is_listed() {

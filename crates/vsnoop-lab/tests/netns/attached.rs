@@ -31,10 +31,15 @@ impl<'a> Attached<'a> {
     }
 
     pub fn attach(&mut self) -> Result<()> {
+        self.attach_with(&[])
+    }
+
+    /// Attaches with more arguments.
+    pub fn attach_with(&mut self, arguments: &[&str]) -> Result<()> {
         if is_wanted() {
             // Set first: an attach that failed halfway is to be detached as well.
             self.attached = true;
-            vsnoop(self.host, &["attach", PORT])?;
+            vsnoop(self.host, &[&["attach", PORT], arguments].concat())?;
         }
         Ok(())
     }

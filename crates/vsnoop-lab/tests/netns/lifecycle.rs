@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         trial("lifecycle::attach_and_detach_again_and_again", again_and_again),
         trial("lifecycle::pause_stops_early_acknowledgements", pause_and_resume),
         trial("lifecycle::several_streams_at_once", several_streams),
+        trial("lifecycle::denied_connections_are_left_alone", denied),
         trial("lifecycle::a_deleted_tap_resets_senders_that_were_told_too_much", || {
             deleted_tap(false)
         }),
@@ -168,4 +169,43 @@ fn deleted_tap(detach: bool) -> anyhow::Result<()> {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
         other => anyhow::bail!("a sender that waits for an answer was not reset: {other:?}"),
     }
+}
+
+/// Lists by port number and by prefix: what they deny is never acknowledged early.
+fn denied() -> anyhow::Result<()> {
+    const BYTES: usize = 30_000;
+    let topology = Case::default().build()?;
+    let mut attached = Attached::new(&topology)?;
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    attached.detach()?;
+    let client = address(Side::Client, Family::V4);
+    let (own, other) = (format!("{client}/32"), "192.0.2.0/24".to_owned());
+    for (arguments, port, allowed) in [
+        (vec!["--deny-port", "7"], 7, false),
+        (vec!["--deny-port", "7"], 8, true),
+        (vec!["--allow-port", "7"], 7, true),
+        (vec!["--allow-port", "7"], 8, false),
+        (vec!["--deny", &own], 7, false),
+        (vec!["--deny", &other], 7, true),
+        (vec!["--allow", &other], 7, false),
+    ] {
+        attached.attach_with(&arguments)?;
+        let to = SocketAddr::new(address(Side::Vm, Family::V4), port);
+        let listener = topology.vm.run(|| Ok(TcpListener::bind(to)?))?;
+        let mut sender = topology.client.run(|| Ok(TcpStream::connect(to)?))?;
+        let (mut receiver, _) = listener.accept()?;
+        sender.write_all(&vec![1; BYTES])?;
+        receiver.read_exact(&mut vec![0; BYTES])?;
+        let early = attached.counter("early_bytes")?;
+        ensure!(
+            (early > 0) == allowed,
+            "{arguments:?}, port {port}: {early} bytes acknowledged early\n{}",
+            attached.describe()
+        );
+        drop((sender, receiver));
+        attached.detach()?;
+    }
+    Ok(())
 }
