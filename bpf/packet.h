@@ -173,8 +173,8 @@ static __always_inline void map_address(__u8 to[16], __be32 from)
 	((__u32 *)to)[3] = from;
 }
 
-/* Fills `key` as seen from the sender (`to_vm`) or turned round.  Returns the
- * payload's upper bound: bytes from the TCP header to the end of the IP packet. */
+/* Fills `p`, `s` and `key`, the key as seen from the sender whichever way the
+ * packet goes. */
 static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, struct packet *p,
 					 struct flow_key *key, struct segment *s)
 {

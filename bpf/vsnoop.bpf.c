@@ -19,6 +19,27 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
+/* A TCP segment that its receiver will not drop for its checksums?  Of anything
+ * else there is nothing to learn, and nothing to touch. */
+static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct packet *p,
+				   struct flow_key *key, struct segment *s, struct port_stats *st)
+{
+	switch (parse_packet(skb, to_vm, p, key, s)) {
+	case PARSED_OTHER:
+		return false;
+	case PARSED_MALFORMED:
+	case PARSED_SHORT:
+		st->malformed++;
+		return false;
+	case PARSED_TCP:
+		break;
+	}
+	if (checksum_is_good(skb, p, key, s))
+		return true;
+	st->bad_checksum++;
+	return false;
+}
+
 SEC("tcx/egress")
 int to_vm(struct __sk_buff *skb)
 {
@@ -40,21 +61,8 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	st->to_vm_packets++;
 	st->to_vm_bytes += skb->len;
-	switch (parse_packet(skb, true, &p, &key, &s)) {
-	case PARSED_OTHER:
+	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	case PARSED_MALFORMED:
-	case PARSED_SHORT:
-		st->malformed++;
-		return HOOK_NEXT;
-	case PARSED_TCP:
-		break;
-	}
-	if (!checksum_is_good(skb, &p, &key, &s)) {
-		/* The VM will drop it; for us it was never here. */
-		st->bad_checksum++;
-		return HOOK_NEXT;
-	}
 	verdict = decide_to_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_sender(skb, &key, &s, st))
@@ -117,21 +125,8 @@ int from_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	st->from_vm_packets++;
 	st->from_vm_bytes += skb->len;
-	switch (parse_packet(skb, false, &p, &key, &s)) {
-	case PARSED_OTHER:
+	if (!is_tcp(skb, false, &p, &key, &s, st))
 		return HOOK_NEXT;
-	case PARSED_MALFORMED:
-	case PARSED_SHORT:
-		st->malformed++;
-		return HOOK_NEXT;
-	case PARSED_TCP:
-		break;
-	}
-	if (!checksum_is_good(skb, &p, &key, &s)) {
-		/* The sender will drop it: nothing to learn, nothing to touch. */
-		st->bad_checksum++;
-		return HOOK_NEXT;
-	}
 	if (s.tcp_flags & TCP_SYN) {
 		syn_of_vm(&key, &s);
 		return HOOK_NEXT;

@@ -87,7 +87,7 @@ struct flow {
 	__u64 progress_ns; /* the VM last advanced, or its backlog began */
 	__u64 sample_ns; /* when sample_seq was handed to the VM */
 	__u16 mss; /* largest segment payload seen, bytes */
-	__u8 ramp; /* segments since the start or the last hole, up to THIN_AFTER */
+	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 dup_acks; /* repeated ACKs of the VM below NEXT_SEQ */
 	__u32 early_acks;
 	__u64 early_bytes;
