@@ -15,6 +15,7 @@ mod inject;
 mod pins;
 mod port;
 mod record;
+mod run;
 
 pub use attach::{AttachSpec, Limits};
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! One attached tap.
 
 use std::ffi::CStr;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
@@ -139,25 +139,17 @@ impl Port {
         Ok(Some(c_string(&self.meta()?.qdisc)).filter(|q| !q.is_empty()))
     }
 
-    /// Counts resets made by user space. Only the helper may call it: the
-    /// record is read, changed and written without a lock.
-    pub fn count_helper_resets(&self, flows: u64, bytes: u64) -> Result<()> {
-        let mut meta = self.meta()?;
-        meta.helper_resets += flows;
-        meta.helper_reset_bytes += bytes;
-        self.write(&self.meta, &meta, "meta")
+    pub(crate) fn write_meta(&self, meta: &port_meta) -> Result<()> {
+        self.write(&self.meta, meta, "meta")
     }
 
-    /// The settings in force.
-    pub fn policy(&self) -> Result<policy> {
+    /// `run` with what src/run.rs keeps beside the operator's choice.
+    pub(crate) fn raw_policy(&self) -> Result<policy> {
         self.read(&self.policy, "policy")
     }
 
-    /// Switches between `PORT_OBSERVE`, `PORT_ACTIVE` and `PORT_PAUSED`.
-    pub fn set_run(&self, run: types::port_run::Type) -> Result<()> {
-        let mut policy = self.policy()?;
-        policy.run = run;
-        self.write(&self.policy, &policy, "policy")
+    pub(crate) fn write_policy(&self, policy: &policy) -> Result<()> {
+        self.write(&self.policy, policy, "policy")
     }
 
     /// What the hooks know of the VM.
@@ -210,33 +202,94 @@ impl Port {
         Ok(behind.fold((0, 0), |(flows, total), bytes| (flows + 1, total + bytes)))
     }
 
-    /// Forgets a flow.
-    pub fn delete_flow(&self, key: &flow_key) -> Result<()> {
-        match self.flows.delete(key.as_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(Error::bpf(format!("delete a flow of {}", self.dir.display()))(error))
-            }
-            _ => Ok(()),
+    /// Forgets a flow if `is_due` says so of the record as it leaves the table; a record that
+    /// became busy since it was listed is put back. False when it was kept, or gone already.
+    ///
+    /// `is_due` is asked twice: a look first, so that busy records are hardly ever taken out,
+    /// then of what was taken out, which nobody can change any more. While a busy record is
+    /// out, segments for the VM pass and nothing is acknowledged early. The VM's ACK passes as
+    /// well, or starts another record; if that one begins below what the sender was told, it
+    /// knows nothing of the bytes between, and the connection becomes a tombstone (the helper
+    /// sends the RSTs).
+    ///
+    /// What remains, and why it cannot be closed from here: a hook on another CPU that has
+    /// looked the record up and not locked it yet, a few instructions later, works on a record
+    /// that is no longer in the table. If that is decide_delivered(), one segment is
+    /// acknowledged early and forgotten. It is in the VM's ring all the same; only a guest that
+    /// loses that very segment would leave its sender waiting, on a connection that was idle for
+    /// as long as `is_due` asks and resumed within those nanoseconds. To close it, the record
+    /// would have to be marked as dead under its lock before it goes, which takes a BPF program;
+    /// or the port held back for an RCU grace period, which costs all its connections more than
+    /// the risk is worth. A table that fills up while the record is out is an error, and the
+    /// record is gone.
+    pub fn delete_flow_if(
+        &self,
+        key: &flow_key,
+        mut is_due: impl FnMut(&flow) -> bool,
+    ) -> Result<bool> {
+        let what = || format!("delete a flow of {}", self.dir.display());
+        let Some(flow) = self.flow(key)? else { return Ok(false) };
+        if !is_due(&flow) {
+            return Ok(false);
         }
+        let taken = take::<flow>(&self.flows, key.as_bytes()).map_err(Error::bpf(what()))?;
+        let Some(mut taken) = taken else { return Ok(false) };
+        if is_due(&taken) {
+            return Ok(true);
+        }
+        match self.flows.update(key.as_bytes(), taken.as_bytes(), MapFlags::NO_EXIST) {
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Error::bpf(what())(error)),
+        }
+        let acknowledged = self.flow(key)?.map_or(taken.vm_seq, |other| other.vm_seq);
+        let unknown = taken.next_seq.diff(acknowledged);
+        if unknown > 0 {
+            taken.mode = flow_mode::FLOW_RESET as u8;
+            taken.retired = unknown as u32;
+            self.flows
+                .update(key.as_bytes(), taken.as_bytes(), MapFlags::ANY)
+                .map_err(Error::bpf(what()))?;
+        }
+        Ok(false)
+    }
+
+    /// The record of one flow.
+    pub fn flow(&self, key: &flow_key) -> Result<Option<flow>> {
+        let found = self
+            .flows
+            .lookup(key.as_bytes(), MapFlags::LOCK)
+            .map_err(Error::bpf(format!("read a flow of {}", self.dir.display())))?;
+        Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
     }
 
     /// Turns a flow into a tombstone: whatever either end sends from now on is
     /// answered with RST. `seen` is the record that the decision rests on;
     /// false when the VM has advanced since, and nothing was done.
+    ///
+    /// Looking and writing are two system calls, each under the record's lock; what the
+    /// hooks do to the record between them is overwritten. None of it breaks the promise:
+    /// - the VM acknowledges: a healthy connection is reset. It is the answer that would
+    ///   have acquitted it, arriving within microseconds after seconds of silence;
+    /// - more is acknowledged early: the connection is reset, as it must be then; `retired`
+    ///   misses those bytes;
+    /// - either end sends: the sequence numbers of the first RSTs are out of date, and the
+    ///   tombstone answers the next packet;
+    /// - the connection ends, and the record goes: nothing is written, and false returned. Only
+    ///   where another one of the same addresses and ports begins as well is that one reset.
     pub fn mark_reset(&self, key: &flow_key, seen: &flow) -> Result<bool> {
         let what = || format!("reset a flow of {}", self.dir.display());
-        let found =
-            self.flows.lookup(key.as_bytes(), MapFlags::LOCK).map_err(Error::bpf(what()))?;
-        let Some(mut now) = found.and_then(|f| flow::from_bytes(&f)) else { return Ok(false) };
+        let Some(mut now) = self.flow(key)? else { return Ok(false) };
         if now.vm_seq != seen.vm_seq || u32::from(now.mode) == flow_mode::FLOW_RESET {
             return Ok(false);
         }
         now.mode = flow_mode::FLOW_RESET as u8;
         now.retired = now.next_seq.diff(now.vm_seq).max(0) as u32;
-        self.flows
-            .update(key.as_bytes(), now.as_bytes(), MapFlags::LOCK | MapFlags::EXIST)
-            .map_err(Error::bpf(what()))?;
-        Ok(true)
+        let existing = MapFlags::LOCK | MapFlags::EXIST;
+        match self.flows.update(key.as_bytes(), now.as_bytes(), existing) {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+            other => other.map(|()| true).map_err(Error::bpf(what())),
+        }
     }
 
     /// Sends an Ethernet frame to the VM, or to the sender as if the VM had
@@ -256,9 +309,8 @@ impl Port {
     /// thread must be in the tap's network namespace.
     pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let what = || format!("run {hook:?} on a frame");
-        let link = self.dir.join(pins::LINKS[hook as usize]);
-        let id = Link::open(link).and_then(|l| l.info()).map_err(Error::bpf(what()))?.prog_id;
-        let program = ProgramHandle::from_prog_id(id).map_err(Error::bpf(what()))?;
+        let program =
+            ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
         let run = inject::run(&program, self.meta()?.ifindex, 0, frame, repeat)
             .map_err(Error::bpf(what()))?;
         Ok((run.verdict, run.frame))
@@ -270,6 +322,13 @@ impl Port {
             let info = Link::open(self.dir.join(name)).and_then(|link| link.info());
             matches!(info.map(|i| i.info), Ok(LinkTypeInfo::Tcx(tcx)) if tcx.ifindex != 0)
         })
+    }
+
+    /// The kernel's id of a hook's program.
+    pub fn program_id(&self, hook: Hook) -> Result<u32> {
+        let link = self.dir.join(pins::LINKS[hook as usize]);
+        let what = format!("read {}", link.display());
+        Ok(Link::open(link).and_then(|link| link.info()).map_err(Error::bpf(what))?.prog_id)
     }
 
     /// The programs behind the hooks, with the kernel's own accounting.
@@ -292,9 +351,26 @@ impl Port {
     }
 }
 
-fn program_info(id: u32) -> libbpf_rs::Result<ProgramInfo> {
-    use std::os::fd::{AsFd, AsRawFd};
+/// Takes a record out of a hash map, as it was when it left.
+fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> {
+    let mut value = vec![0u8; map.value_size() as usize];
+    // SAFETY: a key and room for a value of the map's own sizes, which outlive the call.
+    let rc = unsafe {
+        libbpf_sys::bpf_map_lookup_and_delete_elem_flags(
+            map.as_fd().as_raw_fd(),
+            key.as_ptr().cast(),
+            value.as_mut_ptr().cast(),
+            u64::from(libbpf_sys::BPF_F_LOCK),
+        )
+    };
+    match -rc {
+        0 => Ok(T::from_bytes(&value)),
+        libc::ENOENT => Ok(None),
+        errno => Err(libbpf_rs::Error::from_raw_os_error(errno)),
+    }
+}
 
+fn program_info(id: u32) -> libbpf_rs::Result<ProgramInfo> {
     let program = ProgramHandle::from_prog_id(id)?;
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;

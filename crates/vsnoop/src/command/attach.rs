@@ -59,9 +59,9 @@ fn attach(name: &str, place: &Netns, fill: impl FnOnce(&mut AttachSpec) + Send) 
         qdisc::refuse_configured(&device, &root)?;
         egress::refuse_foreign(&device)?;
 
-        let mut spec = spec(&device, place);
+        let mut spec = spec(&device, place)?;
         fill(&mut spec);
-        refuse_too_many(&spec)?;
+        refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
         if let qdisc::Root::Default(kind) = &root {
             spec.qdisc_replaced = Some(kind.clone());
         }
@@ -75,14 +75,14 @@ fn attach(name: &str, place: &Netns, fill: impl FnOnce(&mut AttachSpec) + Send) 
 }
 
 /// What `attach` and `observe` have in common.
-pub fn spec(device: &Device, place: &Netns) -> AttachSpec {
+pub fn spec(device: &Device, place: &Netns) -> Result<AttachSpec> {
     let mut spec = AttachSpec::new(device.index, &device.name, place.inode);
     spec.tx_queue_len = device.ring_frames;
-    spec.bridge = device.bridge.unwrap_or(0);
+    spec.bridge = helper::bridge_of(device)?;
     // Also when it has one queue now: the guest may enable more.
     spec.multi_queue = device.tap.is_some_and(|tap| tap.multi_queue);
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
-    spec
+    Ok(spec)
 }
 
 /// An attached port, or one with damaged state, is never attached again.
@@ -96,7 +96,8 @@ pub fn refuse_attached(device: &Device, place: &Netns) -> Result<()> {
     }
 }
 
-fn refuse_too_many(spec: &AttachSpec) -> Result<()> {
+/// `way_out`: what this command's user can do about it.
+pub fn refuse_too_many(spec: &AttachSpec, way_out: &str) -> Result<()> {
     let taken: u64 =
         ports::inventory()?.ports.iter().map(|other| u64::from(other.port.max_flows())).sum();
     let wanted = u64::from(spec.limits.max_flows);
@@ -107,7 +108,7 @@ fn refuse_too_many(spec: &AttachSpec) -> Result<()> {
         Unfit::Other,
         format!(
             "port {} asks for {wanted} flows, but the other ports have {taken} of the {HOST_FLOWS} \
-             that are possible on a host; give a smaller --max-flows or detach a port",
+             that are possible on a host; {way_out}",
             spec.ifname
         ),
     ))

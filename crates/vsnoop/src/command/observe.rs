@@ -10,7 +10,7 @@ use serde::Serialize;
 use vsnoop_bpf::Port;
 
 use crate::cli::{self, Cli};
-use crate::command::attach::{refuse_attached, spec};
+use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
 use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
@@ -92,7 +92,9 @@ fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
             let port = place.run(|| {
                 let device = netdev::find_tap(name, place.label())?;
                 refuse_attached(&device, place)?;
-                Ok(Port::attach(&spec(&device, place))?)
+                let spec = spec(&device, place)?;
+                refuse_too_many(&spec, "detach a port")?;
+                Ok(Port::attach(&spec)?)
             })?;
             let process = process::holding_tap(name, place.inode);
             let vcpus = process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_bpf::Hook;
 
 use crate::cli::{self, Cli};
 use crate::command::stats::NOTHING;
@@ -12,9 +13,13 @@ use crate::helper;
 use crate::identity::Identity;
 use crate::output::{table, units, watch};
 use crate::ports::{self, Attached, Inventory, State};
+use crate::system::egress::{self, Foreign};
 use crate::system::netns::Netns;
 use crate::system::process::Process;
 use crate::system::{netdev, netns, process, qdisc};
+
+const OPERATOR: &str = "operator";
+const HELPER: &str = "helper";
 
 #[derive(Serialize)]
 struct Document {
@@ -37,6 +42,12 @@ struct PortStatus {
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
+    /// "operator" or "helper" while the port is paused. The helper holds it back while it has
+    /// `foreign_programs`, and has done so `helper_pauses` times.
+    paused_by: Option<&'static str>,
+    helper_pauses: u64,
+    /// Other programs on the tap's egress; null when they cannot be read.
+    foreign_programs: Option<Vec<Foreign>>,
     /// Hand-overs that proved nothing, so that nothing was acknowledged.
     not_exact: u64,
     guest_loss: u64,
@@ -107,7 +118,7 @@ fn read(inventory: Inventory) -> Result<Document> {
 
 fn port_status(
     attached: &Attached,
-    identity: Identity,
+    mut identity: Identity,
     paths: &HashMap<u64, PathBuf>,
     holder: Option<Process>,
 ) -> Result<PortStatus> {
@@ -115,6 +126,16 @@ fn port_status(
     let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
     let stats = port.stats()?;
     let policy = port.policy()?;
+    let paused_by = match attached.state {
+        State::Paused => Some(OPERATOR),
+        State::Active if port.is_held()? => Some(HELPER),
+        _ => None,
+    };
+    if paused_by.is_some() {
+        identity.state = State::Paused.text();
+    }
+    let around = paths.get(&meta.netns).and_then(|path| Around::of(attached, path));
+    let (qdisc, foreign_programs) = around.map(|around| (around.qdisc, around.foreign)).unzip();
     Ok(PortStatus {
         identity,
         attached_at: meta.attached_at,
@@ -124,11 +145,14 @@ fn port_status(
         outstanding_bytes,
         early_acks: stats.early_acks,
         early_bytes: stats.early_bytes,
+        paused_by,
+        helper_pauses: port.times_held()?,
+        foreign_programs,
         not_exact: stats.not_exact,
         guest_loss: stats.guest_loss,
         helper_resets: meta.helper_resets,
         helper_reset_bytes: meta.helper_reset_bytes,
-        qdisc: paths.get(&meta.netns).and_then(|path| qdisc_kind(attached, path)),
+        qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
         buf_size_bytes: policy.buf_size,
         thin: policy.thin != 0,
@@ -139,25 +163,53 @@ fn port_status(
     })
 }
 
-fn qdisc_kind(attached: &Attached, path: &Path) -> Option<String> {
-    let place = Netns::open(path.to_str()?).ok()?;
-    let found = place.run(|| match netdev::find_index(attached.meta.ifindex)? {
-        Some(device) => Ok(Some(qdisc::root(&device)?.kind().to_owned())),
-        None => Ok(None),
-    });
-    found.ok().flatten()
+/// What others may have changed on the tap since it was attached.
+struct Around {
+    qdisc: String,
+    foreign: Vec<Foreign>,
 }
 
-/// What keeps an active port from being accelerated.
+impl Around {
+    /// `None` when the tap, or the way to it, cannot be found.
+    fn of(attached: &Attached, path: &Path) -> Option<Self> {
+        let own = attached.port.program_id(Hook::ToVm).ok()?;
+        let place = Netns::open(path.to_str()?).ok()?;
+        let found = place.run(|| {
+            let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
+            let qdisc = qdisc::root(&device)?.kind().to_owned();
+            Ok(Some(Self { qdisc, foreign: egress::foreign(&device, Some(own))? }))
+        });
+        found.ok().flatten()
+    }
+}
+
+/// What keeps a port from being accelerated, but for the operator's own pause.
 fn hindrance(port: &PortStatus) -> Option<String> {
     let name = &port.identity.port;
-    if port.identity.state != State::Active.text() {
+    if [State::Gone, State::Observing].map(State::text).contains(&port.identity.state) {
         return None;
+    }
+    if let Some(found) = port.foreign_programs.as_deref().filter(|found| !found.is_empty()) {
+        let (what, way_out) = (egress::complaint(found), egress::way_out(name));
+        return Some(match port.paused_by {
+            Some(HELPER) => format!(
+                "{name}: paused by the helper: it has {what}; {way_out}, and it goes on by itself"
+            ),
+            Some(_) => {
+                format!("{name}: `vsnoop resume` has no effect while it has {what}; {way_out}")
+            }
+            None => format!("{name}: it has {what}; {way_out}"),
+        });
+    }
+    match port.paused_by {
+        Some(HELPER) => return Some(format!("{name}: paused by the helper until its next look")),
+        Some(_) => return None,
+        None => {}
     }
     if let Some(kind) = port.qdisc.as_deref().filter(|kind| *kind != qdisc::NOQUEUE) {
         return Some(format!(
-            "{name}: nothing is acknowledged early, its qdisc is {kind} instead of noqueue; \
-             detach and attach it again"
+            "{name}: nothing is acknowledged early, its qdisc is {kind} instead of noqueue; if that \
+             is no limit set on purpose, `tc qdisc replace dev {name} root noqueue`"
         ));
     }
     (port.not_exact > port.early_acks).then(|| {

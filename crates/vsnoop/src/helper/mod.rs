@@ -6,6 +6,8 @@
 //! - forgets connections that ended or have been idle for long (`expiry`);
 //! - resets connections whose VM lost data that vsnoop had acknowledged, where no later packet reveals
 //!   it (`loss`, `reset`);
+//! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
+//!   (`surroundings`);
 //! - cleans up after taps that were deleted (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
@@ -15,9 +17,11 @@ mod expiry;
 mod instance;
 mod loss;
 mod reset;
+mod surroundings;
 mod watchman;
 
 pub use instance::{ensure_running, restart_if_needed, running_pid};
+pub use surroundings::bridge_of;
 pub use watchman::bury;
 
 use std::time::{Duration, Instant};

@@ -11,6 +11,7 @@ use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use super::expiry;
 use super::loss::{Chance, Suspects, chance_of_vm, is_behind};
 use super::reset::{reset, send, send_by_bridge};
+use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
 use crate::ports::{self, Attached, State};
 use crate::system::netdev::{self, Device};
@@ -38,6 +39,7 @@ struct Watched {
     ring_frames: u32,
     queues: u32,
     netns_path: Option<PathBuf>,
+    surroundings: Surroundings,
     process: Option<Process>,
     searched_at: Option<Instant>,
     ticks: Vec<Tick>,
@@ -113,6 +115,7 @@ impl Watched {
             ring_frames: attached.meta.tx_queue_len,
             queues: attached.meta.tx_queues,
             netns_path: None,
+            surroundings: Surroundings::default(),
             process: None,
             searched_at: None,
             ticks: Vec::new(),
@@ -125,6 +128,7 @@ impl Watched {
     fn look(&mut self, attached: &Attached) -> Result<()> {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
+        self.surroundings.look(attached, &mut self.netns_path);
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
         if attached.state == State::Observing {
@@ -149,7 +153,8 @@ impl Watched {
         let crowded = flows.len() as u64 * 10 > u64::from(attached.port.max_flows()) * 9;
         for (key, flow) in flows {
             if expiry::is_due(flow, now_ns, crowded) {
-                attached.port.delete_flow(key)?;
+                let is_due = |flow: &flow| expiry::is_due(flow, now_ns, crowded);
+                attached.port.delete_flow_if(key, is_due)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::sandbox::{PORT, Place, vsnoop, vsnoop_under};
+use crate::sandbox::{PORT, Place, foreign_program, vsnoop, vsnoop_under};
 use crate::{skipped, trial};
 
 pub fn trials() -> Vec<Trial> {
@@ -97,6 +97,18 @@ pub fn trials() -> Vec<Trial> {
         trial("more_flows_than_a_host_may_have_are_refused", || {
             let place = Place::new("many")?;
             refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
+        }),
+        trial("observing_is_refused_where_other_ports_have_all_the_flows", || {
+            let full = Place::new("full")?;
+            let place = Place::new("more")?;
+            let before = place.state()?;
+            full.vsnoop(["attach", PORT, "--max-flows", "1048576"])?.ok()?;
+            let refused = place.vsnoop(["observe", PORT, "--for", "0.1"])?;
+            let attached = place.state()?;
+            full.vsnoop(["detach", PORT])?.ok()?;
+            refused.failed(3, &[PORT, "1048576", "detach a port"])?;
+            ensure!(attached.programs == before.programs, "something was attached");
+            place.vsnoop(["observe", PORT, "--for", "0.1"])?.ok().map(drop)
         }),
         trial("wrong_arguments_are_usage_errors", || {
             let place = Place::new("usage")?;
@@ -201,40 +213,4 @@ fn foreign_filter() -> Trial {
         Ok(()) => test,
         Err(_) => skipped(test, "this kernel has no u32 filter"),
     }
-}
-
-/// Somebody else's program on the port's egress, as long as the link lives.
-fn foreign_program(device: &str) -> Result<std::os::fd::OwnedFd> {
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-    // r0 = -1 (next program); exit
-    let instructions: [[u8; 8]; 2] =
-        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    // SAFETY: two instructions that outlive the call, C strings, no options.
-    let program = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
-            c"foreign".as_ptr(),
-            c"GPL".as_ptr(),
-            instructions.as_ptr().cast(),
-            2,
-            std::ptr::null_mut(),
-        )
-    };
-    ensure!(program >= 0, "loading a program: {program}");
-    // SAFETY: a descriptor that was just made for us.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
-    let index = nix::net::if_::if_nametoindex(device)? as i32;
-    // SAFETY: plain numbers; the options may be null.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            index,
-            libbpf_sys::BPF_TCX_EGRESS,
-            std::ptr::null(),
-        )
-    };
-    ensure!(link >= 0, "attaching a program: {link}");
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }

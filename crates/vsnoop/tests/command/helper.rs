@@ -135,24 +135,24 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A client, a host and a stand-in for a VM, attached.
-struct Network {
-    topology: Topology,
+pub struct Network {
+    pub topology: Topology,
 }
 
-struct Pair {
-    client: TcpStream,
-    server: TcpStream,
+pub struct Pair {
+    pub client: TcpStream,
+    pub server: TcpStream,
 }
 
 impl Network {
-    fn new(role: &str) -> Result<Self> {
+    pub fn new(role: &str) -> Result<Self> {
         let prefix = format!("vscli-{role}-");
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
         vsnoop_in(topology.host.name(), ["attach", topology::PORT])?.ok()?;
         Ok(Self { topology })
     }
 
-    fn connect(&self) -> Result<Pair> {
+    pub fn connect(&self) -> Result<Pair> {
         let place = SocketAddr::new(address(Side::Vm, Family::V4), 5001);
         let listener = self.topology.vm.run(|| Ok(TcpListener::bind(place)?))?;
         let client = self.topology.client.run(|| Ok(TcpStream::connect(place)?))?;
@@ -164,23 +164,23 @@ impl Network {
         Ok(Pair { client, server })
     }
 
-    fn vsnoop(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+    pub fn vsnoop(&self, arguments: &[&str]) -> Result<serde_json::Value> {
         vsnoop_in(self.topology.host.name(), arguments)?.json()
     }
 
-    fn outstanding_bytes(&self) -> Result<u64> {
+    pub fn outstanding_bytes(&self) -> Result<u64> {
         let status = self.vsnoop(&["status", topology::PORT, "--json"])?;
         status["ports"][0]["outstanding_bytes"].as_u64().context("no outstanding_bytes")
     }
 
-    fn detach(&self) -> Result<()> {
+    pub fn detach(&self) -> Result<()> {
         vsnoop_in(self.topology.host.name(), ["detach", topology::PORT])?.ok().map(drop)
     }
 }
 
 impl Pair {
     /// Bytes to the VM and back.
-    fn exchange(&mut self, bytes: usize) -> Result<()> {
+    pub fn exchange(&mut self, bytes: usize) -> Result<()> {
         let sent: Vec<_> = (0..bytes).map(|i| (i % 251) as u8).collect();
         let mut received = vec![0; bytes];
         self.client.write_all(&sent)?;
@@ -193,7 +193,7 @@ impl Pair {
     }
 }
 
-fn expect_reset(end: &mut TcpStream) -> Result<()> {
+pub fn expect_reset(end: &mut TcpStream) -> Result<()> {
     match end.read(&mut [0]) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
         other => bail!("instead of a reset: {other:?}"),

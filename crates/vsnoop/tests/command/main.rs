@@ -9,8 +9,10 @@ mod bad_input;
 mod damaged;
 mod helper;
 mod off;
+mod records;
 mod round_trip;
 mod sandbox;
+mod surroundings;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -24,6 +26,8 @@ fn main() {
         round_trip::trials(),
         off::trials(),
         helper::trials(),
+        surroundings::trials(),
+        records::trials(),
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,106 @@
+//! What others change around an attached tap.
+//!
+//! `attach` looks at the tap once; the tap lives on among others. At each look the helper sees to
+//!
+//! - programs of others that appeared on the egress: they could take away what the hook believes to be
+//!   delivered, so the port is held back (no new early ACKs, those given out are honoured) until they
+//!   have gone. The mark is in the pinned policy (`Port::hold`), beside the operator's own choice, so
+//!   that the next helper finds it if this one is killed. Between two looks, and while no helper runs,
+//!   such a program goes unnoticed;
+//! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are to be
+//!   reset over it.
+//!
+//! A queue discipline is no concern here: the hook itself looks at it for every segment.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use vsnoop_bpf::Hook;
+
+use crate::ports::{Attached, State};
+use crate::system::egress::{self, Foreign};
+use crate::system::netdev::{self, Device};
+use crate::system::netns::Netns;
+
+/// What is remembered of one port from one look to the next, only to log each thing once.
+#[derive(Default)]
+pub struct Surroundings {
+    foreign: Vec<Foreign>,
+    trouble: Option<String>,
+}
+
+impl Surroundings {
+    /// `path` leads to the tap's network namespace, as [`Netns::find_again`] keeps it.
+    pub fn look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) {
+        // Where nothing is acknowledged early there is nothing to hold back.
+        if attached.state == State::Observing {
+            return;
+        }
+        let trouble = match self.try_look(attached, path) {
+            Ok(()) => None,
+            // Detached, or its tap deleted, at this moment: no concern of ours any more.
+            Err(_) if !attached.port.links_alive() => None,
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Some(text) = trouble.as_ref().filter(|text| self.trouble.as_ref() != Some(*text)) {
+            tracing::warn!(
+                "port {}: its surroundings cannot be looked at, and other egress programs go \
+                 unnoticed: {text}",
+                attached.name
+            );
+        }
+        self.trouble = trouble;
+    }
+
+    fn try_look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) -> Result<()> {
+        let own = attached.port.program_id(Hook::ToVm)?;
+        // A namespace that nothing leads to has taken its taps along.
+        let Some(place) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
+        place.run(|| {
+            let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
+            self.hold(attached, &device, egress::foreign(&device, Some(own))?)?;
+            follow_bridge(attached, &device)
+        })
+    }
+
+    fn hold(&mut self, attached: &Attached, device: &Device, found: Vec<Foreign>) -> Result<()> {
+        let changed = attached.port.hold(!found.is_empty())?;
+        if found.is_empty() && changed {
+            tracing::info!(
+                "port {}: no other egress program is left; it is no longer held back",
+                attached.name
+            );
+        } else if found != self.foreign && !found.is_empty() {
+            tracing::warn!(
+                "port {}: paused: it has {}; {}, and it goes on by itself, or detach it",
+                attached.name,
+                egress::complaint(&found),
+                egress::way_out(&device.name)
+            );
+        }
+        self.foreign = found;
+        Ok(())
+    }
+}
+
+/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters (Open
+/// vSwitch, a VRF) take no frame for the senders.
+pub fn bridge_of(device: &Device) -> Result<u32> {
+    let Some(index) = device.bridge else { return Ok(0) };
+    let master = netdev::find_index(index)?.filter(|master| master.kind == "bridge");
+    Ok(master.map_or(0, |bridge| bridge.index))
+}
+
+/// A tap that is no port of a bridge any more keeps its last one: scripts take a tap off its bridge
+/// before they delete it, and the senders are still behind it.
+fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
+    if device.bridge.unwrap_or(0) == attached.meta.bridge {
+        return Ok(());
+    }
+    let bridge = bridge_of(device)?;
+    if bridge != 0 && bridge != attached.meta.bridge {
+        attached.port.set_bridge(bridge)?;
+        tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Records are forgotten only if they are still due when they leave the table.
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::{AttachSpec, Port, Record};
+
+use crate::sandbox::{PORT, Place, helper_pid, wait_until};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_record_that_is_due_is_forgotten", || {
+            with_table("due", |table| {
+                table.insert_flow(&KEY, &record(1000, 1000))?;
+                ensure!(table.delete_flow_if(&KEY, |_| true)?, "it was kept");
+                ensure!(table.flow(&KEY)?.is_none(), "it is still there");
+                ensure!(!table.delete_flow_if(&KEY, |_| true)?, "it was forgotten twice");
+                Ok(())
+            })
+        }),
+        trial("a_record_that_becomes_busy_while_it_is_looked_at_is_put_back", || {
+            with_table("busy", |table| {
+                table.insert_flow(&KEY, &record(1000, 1000))?;
+                let busy = record(3000, 1000);
+                let mut looks = 0;
+                let forgotten = table.delete_flow_if(&KEY, |seen| {
+                    looks += 1;
+                    if looks == 1 {
+                        replace(table, &busy);
+                    }
+                    seen.next_seq.v == seen.vm_seq.v
+                })?;
+                ensure!(!forgotten && looks == 2, "forgotten: {forgotten}, looks: {looks}");
+                let found = table.flow(&KEY)?.context("it is gone")?;
+                ensure!(found.as_bytes() == busy.as_bytes(), "it has changed: {found:?}");
+                Ok(())
+            })
+        }),
+        trial("bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone", || {
+            with_table("clash", |table| {
+                // Begun by an ACK of the VM below what the sender was told.
+                let found = after_clash(table, &record(3000, 1000), &record(2000, 2000))?;
+                ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "mode {}", found.mode);
+                ensure!(found.retired == 1000 && found.next_seq.v == 3000, "{found:?}");
+                Ok(())
+            })
+        }),
+        trial("a_new_record_stays_when_the_vm_has_everything", || {
+            with_table("news", |table| {
+                let new = record(3000, 3000);
+                let found = after_clash(table, &record(3000, 1000), &new)?;
+                ensure!(found.as_bytes() == new.as_bytes(), "it has changed: {found:?}");
+                Ok(())
+            })
+        }),
+    ]
+}
+
+const KEY: flow_key = flow_key {
+    sender_addr: [1; 16],
+    vm_addr: [2; 16],
+    sender_port: 3,
+    vm_port: 4,
+    vlan_outer: 0,
+    vlan_inner: 0,
+    vm_mac: [5; 6],
+    zero: 0,
+};
+
+fn record(next_seq: u32, vm_seq: u32) -> flow {
+    flow { next_seq: seq::new(next_seq), vm_seq: seq::new(vm_seq), ..Default::default() }
+}
+
+/// What is in the table when `old` was taken out, turned out to be busy, and `new` had come meanwhile.
+fn after_clash(table: &Port, old: &flow, new: &flow) -> Result<flow> {
+    table.insert_flow(&KEY, old)?;
+    let mut looks = 0;
+    let forgotten = table.delete_flow_if(&KEY, |_| {
+        looks += 1;
+        if looks == 2 {
+            table.insert_flow(&KEY, new).expect("the old record is out of the table");
+        }
+        looks == 1
+    })?;
+    ensure!(!forgotten, "it was forgotten");
+    table.flow(&KEY)?.context("nothing is on record")
+}
+
+fn replace(table: &Port, flow: &flow) {
+    assert!(table.delete_flow_if(&KEY, |_| true).expect("delete"), "nothing was on record");
+    table.insert_flow(&KEY, flow).expect("insert");
+}
+
+/// A port that no helper looks at.
+fn with_table(role: &str, test: impl FnOnce(&Port) -> Result<()>) -> Result<()> {
+    wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+    let place = Place::new(role)?;
+    let index = place.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
+    let spec = AttachSpec::new(index, PORT, place.inode()?);
+    let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
+    let result = test(&port);
+    port.detach()?;
+    result
+}

@@ -1,0 +1,235 @@
+//! What others do to an attached tap: programs on its egress that come and go, another bridge.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::net::if_::if_nametoindex;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use vsnoop_bpf::Port;
+use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::topology::{self, Side};
+
+use crate::helper::{Network, expect_reset};
+use crate::sandbox::{PORT, Place, foreign_program, helper_pid, program, vsnoop_in, wait_until};
+use crate::{skipped, trial};
+
+const BRIDGE: &str = "vst-bridge";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_program_that_comes_later_pauses_the_port_until_it_goes", || {
+            let place = Place::new("come")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let before = status(&place)?;
+            ensure!(before["paused_by"].is_null() && before["helper_pauses"] == 0, "{before}");
+            ensure!(before["foreign_programs"] == serde_json::json!([]), "{before}");
+
+            let program = place.netns.run(|| foreign_program(PORT))?;
+            wait_for_state(&place, "paused")?;
+            let held = status(&place)?;
+            ensure!(held["paused_by"] == "helper" && held["helper_pauses"] == 1, "{held}");
+            let found = held["foreign_programs"].as_array().context("no list")?;
+            ensure!(found.len() == 1, "{held}");
+            ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "foreign", "{held}");
+            let id = found[0]["id"].as_u64().context("no id")?;
+            let table = place.vsnoop(["status", PORT])?.ok()?.out;
+            let named = format!("tcx program foreign (id {id})");
+            for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
+                ensure!(table.contains(word), "{word:?} is not in: {table}");
+            }
+
+            drop(program);
+            wait_for_state(&place, "active")?;
+            let after = status(&place)?;
+            ensure!(after["paused_by"].is_null() && after["helper_pauses"] == 1, "{after}");
+            ensure!(!place.vsnoop(["status", PORT])?.ok()?.out.contains("egress"));
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("a_port_that_the_operator_paused_stays_paused_when_the_program_goes", || {
+            let place = Place::new("chose")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            place.vsnoop(["pause", PORT])?.ok()?;
+            let program = place.netns.run(|| foreign_program(PORT))?;
+            wait_for_hold(&place, true)?;
+            ensure!(status(&place)?["paused_by"] == "operator", "{}", status(&place)?);
+            drop(program);
+            wait_for_hold(&place, false)?;
+            let after = status(&place)?;
+            ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
+            place.vsnoop(["resume", PORT])?.ok()?;
+            ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("pause_and_resume_of_a_port_that_is_held_back_count_when_the_program_goes", || {
+            let place = Place::new("both")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let program = place.netns.run(|| foreign_program(PORT))?;
+            wait_for_hold(&place, true)?;
+            place.vsnoop(["resume", PORT])?.ok()?;
+            let resumed = status(&place)?;
+            ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
+            place.vsnoop(["pause", PORT])?.ok()?;
+            drop(program);
+            wait_for_hold(&place, false)?;
+            let after = status(&place)?;
+            ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("a_new_helper_lets_go_what_the_killed_one_held_back", || {
+            let place = Place::new("heir")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let program = place.netns.run(|| foreign_program(PORT))?;
+            wait_for_hold(&place, true)?;
+            let pid = helper_pid()?.context("no helper")?;
+            kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+            wait_until("the helper is dead", || {
+                Ok(fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty()))
+            })?;
+            drop(program);
+            ensure!(port_of(&place)?.is_held()?, "the kernel side went on without a look");
+            // Which starts another.
+            wait_for_state(&place, "active")?;
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("the_log_names_port_program_and_way_out_once", || {
+            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+            let place = Place::new("log")?;
+            let log = format!("/run/{}.log", place.netns.name());
+            let mut helper = Command::new(program());
+            let helper = helper.args(["helper", "--foreground"]).stdin(Stdio::null());
+            let mut helper = helper.stderr(File::create(&log)?).spawn()?;
+            wait_until("the helper runs", || Ok(helper_pid()? == Some(helper.id() as i32)))?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let foreign = place.netns.run(|| foreign_program(PORT))?;
+            wait_for_hold(&place, true)?;
+            drop(foreign);
+            wait_for_hold(&place, false)?;
+            place.vsnoop(["detach", PORT])?.ok()?;
+            ensure!(helper.wait()?.success(), "the helper failed");
+            let text = fs::read_to_string(&log)?;
+            let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+            ensure!(warnings.len() == 1, "{text}");
+            for word in [PORT, "tcx program foreign (id ", "tc filter del", "goes on by itself"] {
+                ensure!(warnings[0].contains(word), "{word:?} is not in: {text}");
+            }
+            ensure!(text.contains("no longer held back"), "{text}");
+            Ok(())
+        }),
+        trial(
+            "a_port_that_is_held_back_acknowledges_nothing_early_and_honours_what_it_has",
+            || {
+                let network = Network::new("held")?;
+                network.detach()?;
+                let host = &network.topology.host;
+                vsnoop_in(host.name(), ["attach", topology::PORT, "--no-thin"])?.ok()?;
+                let mut pair = network.connect()?;
+                pair.exchange(10_000)?;
+                let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+                network.topology.set_guest_faults(Side::Vm, frozen);
+                pair.client.write_all(&[7; 1000])?;
+                wait_until("the host has acknowledged", || {
+                    Ok(network.outstanding_bytes()? == 1000)
+                })?;
+
+                let program = host.run(|| foreign_program(topology::PORT))?;
+                let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
+                wait_until("the port is paused", || Ok(shown()?["ports"][0]["state"] == "paused"))?;
+                pair.client.write_all(&[8; 1000])?;
+                network.topology.set_guest_faults(Side::Vm, Faults::default());
+                let mut received = [0; 2000];
+                pair.server
+                    .read_exact(&mut received)
+                    .context("the bytes that were on their way")?;
+                ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
+                wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
+                let early = early_acks(&shown()?)?;
+                pair.exchange(10_000)?;
+                ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+
+                drop(program);
+                wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
+                pair.exchange(10_000)?;
+                pair.exchange(10_000)?;
+                ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
+                network.detach()
+            },
+        ),
+        trial("a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it", || {
+            let network = Network::new("join")?;
+            network.detach()?;
+            let host = &network.topology.host;
+            host.ip(&format!("link set {} nomaster", topology::PORT))?;
+            vsnoop_in(host.name(), ["attach", topology::PORT])?.ok()?;
+            let inode = fs::metadata(format!("/run/netns/{}", host.name()))?.ino();
+            let index = |name: &'static str| host.run(move || Ok(if_nametoindex(name)?));
+            let port = Port::open(inode, index(topology::PORT)?)?;
+            ensure!(port.meta()?.bridge == 0, "it is on a bridge already");
+            host.add_port(BRIDGE, topology::PORT)?;
+            let bridge = index(BRIDGE)?;
+            wait_until("the bridge is known", || Ok(port.meta()?.bridge == bridge))?;
+
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            // As scripts do it: off the bridge first.
+            host.ip(&format!("link set {} nomaster", topology::PORT))?;
+            host.ip(&format!("link del {}", topology::PORT))?;
+            expect_reset(&mut pair.client).context("the sender")
+        }),
+        filter_that_comes_later(),
+    ]
+}
+
+fn filter_that_comes_later() -> Trial {
+    let make = |place: &Place| {
+        place.tc(&format!("qdisc add dev {PORT} clsact"))?;
+        place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
+    };
+    let test = trial("a_tc_filter_that_comes_later_pauses_the_port_until_it_goes", move || {
+        let place = Place::new("u32")?;
+        place.vsnoop(["attach", PORT])?.ok()?;
+        make(&place)?;
+        wait_for_state(&place, "paused")?;
+        let table = place.vsnoop(["status", PORT])?.ok()?.out;
+        ensure!(table.contains("(tc filter u32)"), "{table}");
+        place.tc(&format!("filter del dev {PORT} egress"))?;
+        wait_for_state(&place, "active")?;
+        place.vsnoop(["detach", PORT])?.ok().map(drop)
+    });
+    match Place::new("probe").and_then(|place| make(&place)) {
+        Ok(()) => test,
+        Err(_) => skipped(test, "this kernel has no u32 filter"),
+    }
+}
+
+fn status(place: &Place) -> Result<Value> {
+    Ok(place.vsnoop(["status", PORT, "--json"])?.json()?["ports"][0].take())
+}
+
+fn wait_for_state(place: &Place, state: &str) -> Result<()> {
+    wait_until(&format!("the port is {state}"), || Ok(status(place)?["state"] == state))
+}
+
+/// Beneath what `status` shows: whatever the operator chose.
+fn wait_for_hold(place: &Place, held: bool) -> Result<()> {
+    let port = port_of(place)?;
+    wait_until(&format!("held back is {held}"), || Ok(port.is_held()? == held))
+}
+
+fn port_of(place: &Place) -> Result<Port> {
+    let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+    Ok(Port::open(place.inode()?, index)?)
+}
+
+fn early_acks(status: &Value) -> Result<u64> {
+    status["ports"][0]["early_acks"].as_u64().context("no early_acks")
+}
