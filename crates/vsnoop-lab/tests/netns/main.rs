@@ -16,6 +16,7 @@ mod lifecycle;
 mod matrix;
 mod network;
 mod probe;
+mod question;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_lab::testbed::net::remove_stale;
@@ -38,6 +39,7 @@ fn main() {
         network::trials(),
         guest::trials(),
         lifecycle::trials(),
+        question::trials(),
     ]
     .into_iter()
     .flatten()

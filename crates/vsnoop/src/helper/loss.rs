@@ -5,55 +5,50 @@
 //! complain of: the connection would hang. What gives it away is that the VM has run and has still not
 //! acknowledged them, although nothing waits in the tap's ring.
 //!
-//! So time counts only while the VM demonstrably could have answered: some vCPU has run, none wanted to
-//! run and could not (the one that takes the interrupt may be the one that starves), and the monitor
-//! has emptied the ring. A stopped, paused or starved VM is therefore never suspected. Where no VM is
-//! behind the tap (a sandbox, a test), time on the clock counts instead, and more of it is needed.
+//! So time counts only while the VM demonstrably could have answered ([`Chance`]) and the monitor has
+//! emptied the ring. A stopped, paused or starved VM is therefore never suspected. Where it cannot be
+//! told whether a VM runs, time on the clock counts instead, and more of it is needed.
+//!
+//! On the way to the verdict the VM is asked twice how far it has got (`question`), because its own ACK
+//! may be what was lost, and it has time to answer after the second question too. Only one that could
+//! not be asked, because its device takes nothing, is judged without: twice as late.
 
 use std::collections::HashMap;
 
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
 
-use crate::system::vcpu::Tick;
+use super::chance::Chance;
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// A vCPU that ran for less in a period has not really run.
-const RAN_NS: u64 = MILLISECOND_NS / 10;
 /// Time on a CPU after which the VM must have answered.
 const OWN_RUN_NS: u64 = 1000 * MILLISECOND_NS;
 /// Or periods in which it ran: 2 s of a VM that is mostly idle.
-const PERIODS: u32 = 8;
-/// Time on the clock where no VM is behind the tap.
+const PERIODS: u64 = 8;
+/// Time on the clock where it cannot be told whether the VM runs.
 const WALL_NS: u64 = 5000 * MILLISECOND_NS;
 
-/// What one period says about the VM's chance to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chance {
-    /// It did not run, or could not have seen its packets.
-    None,
-    /// It ran for so long.
-    Ran { ns: u64 },
-    /// No VM is behind the tap; so much time passed.
-    Wall { ns: u64 },
-}
+/// The questions are due after these quarters of that.
+const QUESTIONS: [u64; 2] = [1, 3];
+/// Looks from one question to the next, three quarters of a second: Linux answers old segments without
+/// data every 500 ms at most (tcp_invalid_ratelimit).
+const LOOKS_APART: u32 = 3;
+/// Quarters after which the verdict falls, if the VM was asked, and one of them after the last question.
+const VERDICT: u64 = 4;
+/// Quarters after which it falls if the VM could not be asked.
+const VERDICT_UNASKED: u64 = 2 * VERDICT;
 
-/// The chance that a VM had between two looks at its vCPU threads; `before` and `now` are not empty.
-pub fn chance_of_vm(before: &[Tick], now: &[Tick]) -> Chance {
-    let mut least_ns = None;
-    for tick in now {
-        let Some(earlier) = before.iter().find(|earlier| earlier.tid == tick.tid) else {
-            return Chance::None;
-        };
-        let ran_ns = tick.run_ns.saturating_sub(earlier.run_ns);
-        if ran_ns >= RAN_NS {
-            least_ns = Some(least_ns.map_or(ran_ns, |least: u64| least.min(ran_ns)));
-        } else if tick.state != 'S' {
-            return Chance::None;
-        }
-    }
-    least_ns.map_or(Chance::None, |ns| Chance::Ran { ns })
+/// A flow as it was read.
+pub type Entry = (flow_key, flow);
+
+/// What one look comes to.
+#[derive(Debug, Default)]
+pub struct Judgement<'a> {
+    /// Their VM is to be asked; [`Suspects::asked`] wants to know when that was done.
+    pub ask: Vec<&'a Entry>,
+    /// Their data is lost for certain.
+    pub lost: Vec<&'a Entry>,
 }
 
 /// The suspects of one port.
@@ -62,24 +57,36 @@ pub struct Suspects {
     stalled: HashMap<Vec<u8>, Stall>,
 }
 
+/// A VM that stands still.
 #[derive(Debug, Default)]
 struct Stall {
     vm_seq: u32,
     progress_ns: u64,
+    chances: Chances,
+    questions: usize,
+    chances_since: Chances,
+    looks_since: u32,
+}
+
+/// What the VM had, all in all.
+#[derive(Debug, Default)]
+struct Chances {
     run_ns: u64,
-    periods: u32,
+    periods: u64,
     wall_ns: u64,
 }
 
+enum Next {
+    Wait,
+    Ask,
+    Lost,
+}
+
 impl Suspects {
-    /// Takes one period's look at the flows; returns those whose data is lost for certain.
-    pub fn judge<'a>(
-        &mut self,
-        flows: &'a [(flow_key, flow)],
-        chance: Chance,
-    ) -> Vec<&'a (flow_key, flow)> {
+    /// Takes one period's look at the flows.
+    pub fn judge<'a>(&mut self, flows: &'a [Entry], chance: Chance) -> Judgement<'a> {
         let mut earlier = std::mem::take(&mut self.stalled);
-        let mut lost = Vec::new();
+        let mut judgement = Judgement::default();
         for entry @ (key, flow) in flows.iter().filter(|(_, flow)| is_behind(flow)) {
             let key = key.as_bytes().to_vec();
             let stall = earlier.remove(&key).filter(|stall| {
@@ -91,17 +98,49 @@ impl Suspects {
                 self.stalled.insert(key, Stall { vm_seq, progress_ns, ..Stall::default() });
                 continue;
             };
-            stall.add(chance);
-            if stall.is_lost() {
-                lost.push(entry);
+            match stall.look(chance) {
+                Next::Wait => {}
+                Next::Ask => judgement.ask.push(entry),
+                Next::Lost => judgement.lost.push(entry),
             }
             self.stalled.insert(key, stall);
         }
-        lost
+        judgement
+    }
+
+    /// The VM's device has taken the question.
+    pub fn asked(&mut self, key: &flow_key) {
+        if let Some(stall) = self.stalled.get_mut(key.as_bytes()) {
+            stall.questions += 1;
+            stall.chances_since = Chances::default();
+            stall.looks_since = 0;
+        }
     }
 }
 
 impl Stall {
+    fn look(&mut self, chance: Chance) -> Next {
+        self.looks_since += 1;
+        if chance == Chance::None {
+            return Next::Wait;
+        }
+        self.chances.add(chance);
+        self.chances_since.add(chance);
+        let quarters = self.chances.quarters();
+        match QUESTIONS.get(self.questions) {
+            _ if quarters >= VERDICT_UNASKED => Next::Lost,
+            None if quarters >= VERDICT && self.chances_since.quarters() >= 1 => Next::Lost,
+            Some(due)
+                if quarters >= *due && (self.questions == 0 || self.looks_since >= LOOKS_APART) =>
+            {
+                Next::Ask
+            }
+            _ => Next::Wait,
+        }
+    }
+}
+
+impl Chances {
     fn add(&mut self, chance: Chance) {
         match chance {
             Chance::None => {}
@@ -113,8 +152,10 @@ impl Stall {
         }
     }
 
-    fn is_lost(&self) -> bool {
-        self.run_ns >= OWN_RUN_NS || self.periods >= PERIODS || self.wall_ns >= WALL_NS
+    /// How many quarters of what proves a loss.
+    fn quarters(&self) -> u64 {
+        let run = self.run_ns * 4 / OWN_RUN_NS;
+        run.max(self.periods * 4 / PERIODS).max(self.wall_ns * 4 / WALL_NS)
     }
 }
 
@@ -131,69 +172,107 @@ mod tests {
 
     use super::*;
 
-    fn tick(tid: i32, state: char, run_ns: u64) -> Tick {
-        Tick { tid, state, run_ns }
-    }
+    const MS: u64 = MILLISECOND_NS;
+    /// More than any verdict needs.
+    const MANY: usize = 1000;
 
-    fn behind() -> Vec<(flow_key, flow)> {
+    fn behind() -> Vec<Entry> {
         let flow = flow { next_seq: seq::new(2000), vm_seq: seq::new(1000), ..Default::default() };
         vec![(flow_key::default(), flow)]
     }
 
-    const MS: u64 = MILLISECOND_NS;
-
-    #[test]
-    fn a_vm_that_ran_a_second_of_its_own_has_lost_the_data() {
+    /// The looks, counted from the first with a chance, at which the VM was asked, and the one of the
+    /// verdict.
+    fn course(mut chance: impl FnMut(usize) -> Chance, takes: bool) -> (Vec<usize>, Option<usize>) {
         let flows = behind();
         let mut suspects = Suspects::default();
-        let ran = Chance::Ran { ns: 250 * MS };
-        for _ in 0..4 {
-            assert!(suspects.judge(&flows, ran).is_empty());
+        let mut asked = Vec::new();
+        for look in 0..MANY {
+            let judgement = suspects.judge(&flows, chance(look));
+            if !judgement.lost.is_empty() {
+                assert!(judgement.ask.is_empty());
+                return (asked, Some(look));
+            }
+            for (key, _) in judgement.ask {
+                asked.push(look);
+                if takes {
+                    suspects.asked(key);
+                }
+            }
         }
-        assert_eq!(suspects.judge(&flows, ran).len(), 1);
+        (asked, None)
+    }
+
+    #[test]
+    fn a_vm_that_is_busy_is_asked_twice_and_has_time_for_both_answers() {
+        let ran = Chance::Ran { ns: 250 * MS };
+        assert_eq!(course(|_| ran, true), (vec![1, 4], Some(5)));
     }
 
     #[test]
     fn a_vm_that_hardly_runs_has_eight_periods() {
-        let flows = behind();
-        let mut suspects = Suspects::default();
         let ran = Chance::Ran { ns: MS };
-        for _ in 0..8 {
-            assert!(suspects.judge(&flows, ran).is_empty());
-        }
-        assert_eq!(suspects.judge(&flows, ran).len(), 1);
+        assert_eq!(course(|_| ran, true), (vec![2, 6], Some(8)));
     }
 
     #[test]
-    fn a_stopped_vm_is_never_suspected() {
-        let flows = behind();
-        let mut suspects = Suspects::default();
-        for _ in 0..1000 {
-            assert!(suspects.judge(&flows, Chance::None).is_empty());
-        }
+    fn the_clock_decides_later() {
+        let wall = Chance::Wall { ns: 250 * MS };
+        assert_eq!(course(|_| wall, true), (vec![5, 15], Some(20)));
     }
 
     #[test]
-    fn progress_acquits() {
+    fn a_vm_that_cannot_be_asked_has_twice_the_time() {
+        let (asked, verdict) = course(|_| Chance::Ran { ns: MS }, false);
+        assert_eq!((asked[0], verdict), (2, Some(16)));
+    }
+
+    #[test]
+    fn a_stopped_vm_is_neither_asked_nor_suspected() {
+        assert_eq!(course(|_| Chance::None, true), (vec![], None));
+    }
+
+    #[test]
+    fn a_vm_that_stops_after_the_questions_is_not_lost_until_it_runs_again() {
+        let stops_at = 6;
+        let ran = Chance::Ran { ns: MS };
+        let stopped = |look| if look > stops_at { Chance::None } else { ran };
+        assert_eq!(course(stopped, true), (vec![2, 6], None));
+        let goes_on = |look| if (7..100).contains(&look) { Chance::None } else { ran };
+        assert_eq!(course(goes_on, true), (vec![2, 6], Some(101)));
+    }
+
+    #[test]
+    fn an_answer_that_makes_progress_acquits() {
         let mut flows = behind();
         let mut suspects = Suspects::default();
-        let ran = Chance::Ran { ns: 900 * MS };
+        let ran = Chance::Ran { ns: 250 * MS };
         for step in 0..100 {
-            assert!(suspects.judge(&flows, ran).is_empty());
-            assert!(suspects.judge(&flows, ran).is_empty());
+            let mut questions = 0;
+            while questions < 2 {
+                let judgement = suspects.judge(&flows, ran);
+                assert!(judgement.lost.is_empty());
+                for (key, _) in judgement.ask {
+                    suspects.asked(key);
+                    questions += 1;
+                }
+            }
             flows[0].1.vm_seq = seq::new(1001 + step);
         }
     }
 
     #[test]
-    fn without_a_vm_the_clock_decides_later() {
-        let flows = behind();
+    fn an_answer_of_everything_ends_the_suspicion() {
+        let mut flows = behind();
         let mut suspects = Suspects::default();
-        let wall = Chance::Wall { ns: 1000 * MS };
-        for _ in 0..5 {
-            assert!(suspects.judge(&flows, wall).is_empty());
+        let ran = Chance::Ran { ns: 250 * MS };
+        while suspects.judge(&flows, ran).ask.is_empty() {}
+        suspects.asked(&flows[0].0);
+        flows[0].1.vm_seq = flows[0].1.next_seq;
+        for _ in 0..MANY {
+            let judgement = suspects.judge(&flows, ran);
+            assert!(judgement.ask.is_empty() && judgement.lost.is_empty());
         }
-        assert_eq!(suspects.judge(&flows, wall).len(), 1);
     }
 
     #[test]
@@ -202,26 +281,5 @@ mod tests {
         assert!(is_behind(&flow));
         flow.mode = flow_mode::FLOW_RESET as u8;
         assert!(!is_behind(&flow));
-    }
-
-    #[test]
-    fn a_halted_vcpu_does_not_excuse_but_a_starved_one_does() {
-        let before = [tick(1, 'R', 0), tick(2, 'S', 0)];
-        assert_eq!(
-            chance_of_vm(&before, &[tick(1, 'R', 5 * MS), tick(2, 'S', 0)]),
-            Chance::Ran { ns: 5 * MS }
-        );
-        for state in ['R', 'T', 'D'] {
-            let now = [tick(1, 'R', 5 * MS), tick(2, state, 0)];
-            assert_eq!(chance_of_vm(&before, &now), Chance::None, "{state}");
-        }
-        assert_eq!(chance_of_vm(&before, &[tick(1, 'S', 0), tick(2, 'S', 0)]), Chance::None);
-    }
-
-    #[test]
-    fn the_vcpu_that_ran_least_counts() {
-        let before = [tick(1, 'R', 0), tick(2, 'R', 0)];
-        let now = [tick(1, 'R', 100 * MS), tick(2, 'R', 3 * MS)];
-        assert_eq!(chance_of_vm(&before, &now), Chance::Ran { ns: 3 * MS });
     }
 }

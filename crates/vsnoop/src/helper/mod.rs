@@ -5,7 +5,7 @@
 //!
 //! - forgets connections that ended or have been idle for long (`expiry`);
 //! - resets connections whose VM lost data that vsnoop had acknowledged, where no later packet reveals
-//!   it (`loss`, `reset`);
+//!   it (`loss`, `reset`), once the VM had a chance to answer (`chance`) and was asked (`question`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - cleans up after taps that were deleted (`watchman`).
@@ -13,9 +13,12 @@
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
 //! that waits for lost data waits on. So it may be killed at any time; the next command starts it.
 
+mod chance;
 mod expiry;
+mod frame;
 mod instance;
 mod loss;
+mod question;
 mod reset;
 mod surroundings;
 mod watchman;

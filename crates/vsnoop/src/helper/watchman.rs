@@ -8,8 +8,10 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 
+use super::chance::Chance;
 use super::expiry;
-use super::loss::{Chance, Suspects, chance_of_vm, is_behind};
+use super::loss::{Entry, Suspects, is_behind};
+use super::question::ask;
 use super::reset::{reset, send, send_by_bridge};
 use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
@@ -17,11 +19,14 @@ use crate::ports::{self, Attached, State};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::process::{self, Process};
-use crate::system::vcpu::{self, Tick};
+use crate::system::vcpu::Threads;
 
 /// The RST of a reset connection is sent again this often, and this many times.
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 5;
+
+/// The questions of one look take at most this part of the VM's ring.
+const RING_PART: u32 = 4;
 
 /// Looking through all processes is not done more often than this.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
@@ -42,7 +47,7 @@ struct Watched {
     surroundings: Surroundings,
     process: Option<Process>,
     searched_at: Option<Instant>,
-    ticks: Vec<Tick>,
+    threads: Threads,
     was_behind: bool,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
@@ -118,7 +123,7 @@ impl Watched {
             surroundings: Surroundings::default(),
             process: None,
             searched_at: None,
-            ticks: Vec::new(),
+            threads: Threads::default(),
             was_behind: false,
             tombstones: HashMap::new(),
             behind: HashMap::new(),
@@ -138,14 +143,34 @@ impl Watched {
         let behind = flows.iter().any(|(_, flow)| is_behind(flow));
         // One look longer than needed, so that a stall always begins with a fresh sample.
         if !behind && !self.was_behind {
-            self.ticks.clear();
+            self.threads = Threads::default();
             return self.notice_shrinking(attached, &[]);
         }
         self.was_behind = behind;
         let chance = self.chance(attached, elapsed);
-        let lost: Vec<_> = self.suspects.judge(&flows, chance).into_iter().copied().collect();
+        let judgement = self.suspects.judge(&flows, chance);
+        let lost: Vec<_> = judgement.lost.into_iter().copied().collect();
         self.reset(attached, &lost, "the VM ran and did not acknowledge what it was given")?;
+        self.ask(attached, &judgement.ask)?;
         self.notice_shrinking(attached, &flows)
+    }
+
+    /// Asks the VM about these flows, as far as its ring has room: the rest has its turn at the next look.
+    fn ask(&mut self, attached: &Attached, flows: &[&Entry]) -> Result<()> {
+        if flows.is_empty() {
+            return Ok(());
+        }
+        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+            .context("its network namespace cannot be found")?;
+        let most = (self.ring_frames / RING_PART).max(1) as usize;
+        let port = &attached.port;
+        let taken: Vec<_> = place.run(|| {
+            let flows = flows.iter().take(most);
+            Ok(flows.filter(|(key, flow)| is_taken(ask(port, key, flow))).collect())
+        })?;
+        tracing::debug!("port {}: the VM was asked about {} flows", attached.name, taken.len());
+        taken.into_iter().for_each(|(key, _)| self.suspects.asked(key));
+        Ok(())
     }
 
     fn expire(&self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
@@ -187,24 +212,17 @@ impl Watched {
     /// Could the VM have answered since the last look?
     fn chance(&mut self, attached: &Attached, elapsed: Duration) -> Chance {
         self.find_process(attached);
-        let wall = Chance::Wall { ns: elapsed.as_nanos() as u64 };
         let Some(process) = &self.process else {
             // Nobody reads the tap.
-            return wall;
+            return Chance::wall(elapsed);
         };
-        let now = vcpu::ticks(process.pid);
-        let before = std::mem::replace(&mut self.ticks, now);
+        let now = Threads::of_process(process.pid);
+        let before = std::mem::replace(&mut self.threads, now);
         if process::rings_are_empty(process.pid, &attached.name, attached.meta.netns) == Some(false)
         {
             return Chance::None;
         }
-        match (before.is_empty(), self.ticks.is_empty()) {
-            // Its vCPU threads cannot be told from others; stopped, it runs none.
-            (_, true) if vcpu::is_stopped(process.pid) => Chance::None,
-            (_, true) => wall,
-            (true, false) => Chance::None,
-            (false, false) => chance_of_vm(&before, &self.ticks),
-        }
+        Chance::between(&before, &self.threads, elapsed)
     }
 
     fn find_process(&mut self, attached: &Attached) {
@@ -215,7 +233,7 @@ impl Watched {
         if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
             self.searched_at = Some(Instant::now());
             self.process = process::holding_tap(&attached.name, attached.meta.netns);
-            self.ticks.clear();
+            self.threads = Threads::default();
         }
     }
 
@@ -265,4 +283,8 @@ impl Watched {
         }
         Ok(())
     }
+}
+
+fn is_taken(asked: Result<()>) -> bool {
+    asked.inspect_err(|error| tracing::debug!("a question to the VM: {error:#}")).is_ok()
 }

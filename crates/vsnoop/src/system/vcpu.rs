@@ -63,7 +63,7 @@ pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
     shares
 }
 
-/// What is needed several times a second to tell whether a VM runs.
+/// What is needed several times a second to tell whether a thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     pub tid: i32,
@@ -72,20 +72,35 @@ pub struct Tick {
     pub run_ns: u64,
 }
 
-/// The vCPU threads as they are now; empty when none is known by its name.
-pub fn ticks(pid: i32) -> Vec<Tick> {
-    tids(pid)
-        .filter(|tid| name(pid, *tid).is_some_and(|name| is_vcpu(&name)))
-        .filter_map(|tid| {
-            let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
-            Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
-        })
-        .collect()
+/// One look at the threads of a monitor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// The ticks are those of its vCPU threads; else none is known by its name, and they are all.
+    pub are_vcpus: bool,
+    /// Empty when /proc does not tell.
+    pub ticks: Vec<Tick>,
+    /// The process is stopped (SIGSTOP, a debugger).
+    pub stopped: bool,
 }
 
-/// Is the process stopped (SIGSTOP, a debugger)?
-pub fn is_stopped(pid: i32) -> bool {
-    Stat::read(&format!("/proc/{pid}/stat")).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
+impl Threads {
+    pub fn of_process(pid: i32) -> Self {
+        let is_vcpu = |tid: &i32| name(pid, *tid).is_some_and(|name| is_vcpu(&name));
+        let mut ticks: Vec<_> =
+            tids(pid).filter(is_vcpu).filter_map(|tid| tick(pid, tid)).collect();
+        let are_vcpus = !ticks.is_empty();
+        if !are_vcpus {
+            ticks = tids(pid).filter_map(|tid| tick(pid, tid)).collect();
+        }
+        let stat = Stat::read(&format!("/proc/{pid}/stat"));
+        let stopped = stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'));
+        Self { are_vcpus, ticks, stopped }
+    }
+}
+
+fn tick(pid: i32, tid: i32) -> Option<Tick> {
+    let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
+    Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {

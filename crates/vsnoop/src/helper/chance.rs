@@ -1,0 +1,146 @@
+//! What chance a VM had to answer, from what its threads did between two looks.
+//!
+//! A VM had one if some vCPU has run and none wanted to run and could not: the one that takes the
+//! interrupt may be the one that starves. Where the vCPU threads are not known by their names, or
+//! nobody reads the tap, it cannot be told whether the VM ran; time on the clock counts instead, unless
+//! the threads show that it could not have run, and at a slower pace while all of them sleep: that may
+//! be a VM that its monitor has paused, and may be an idle one.
+
+use std::time::Duration;
+
+use crate::system::vcpu::{Threads, Tick};
+
+/// A vCPU, or a process, that ran for less in a period has not really run.
+const RAN: Duration = Duration::from_micros(100);
+/// One second in which a whole process slept counts as this part of one.
+const ASLEEP_PART: u32 = 6;
+
+/// What one period says about the VM's chance to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chance {
+    /// It did not run, or could not have seen its packets.
+    None,
+    /// It ran for so long.
+    Ran { ns: u64 },
+    /// It cannot be told; so much time passed.
+    Wall { ns: u64 },
+}
+
+impl Chance {
+    /// Between two looks at the same process, `elapsed` apart.
+    pub fn between(before: &Threads, now: &Threads, elapsed: Duration) -> Self {
+        match (before.ticks.is_empty(), now.ticks.is_empty()) {
+            // /proc does not tell what they do; stopped, they do nothing.
+            (_, true) if now.stopped => Self::None,
+            (_, true) => Self::wall(elapsed),
+            (true, false) => Self::None,
+            (false, false) if now.are_vcpus => of_vcpus(&before.ticks, &now.ticks),
+            (false, false) => of_process(&before.ticks, &now.ticks, elapsed),
+        }
+    }
+
+    /// Nothing is known but the time.
+    pub fn wall(elapsed: Duration) -> Self {
+        Self::Wall { ns: elapsed.as_nanos() as u64 }
+    }
+}
+
+fn of_vcpus(before: &[Tick], now: &[Tick]) -> Chance {
+    let ran_ns = RAN.as_nanos() as u64;
+    let mut least_ns = None;
+    for tick in now {
+        let Some(earlier) = before.iter().find(|earlier| earlier.tid == tick.tid) else {
+            return Chance::None;
+        };
+        let grown_ns = tick.run_ns.saturating_sub(earlier.run_ns);
+        if grown_ns >= ran_ns {
+            least_ns = Some(least_ns.map_or(grown_ns, |least: u64| least.min(grown_ns)));
+        } else if tick.state != 'S' {
+            return Chance::None;
+        }
+    }
+    least_ns.map_or(Chance::None, |ns| Chance::Ran { ns })
+}
+
+/// All threads of a process, of which some may be vCPUs.
+fn of_process(before: &[Tick], now: &[Tick], elapsed: Duration) -> Chance {
+    let grown_ns = |tick: &Tick| {
+        let earlier = before.iter().find(|earlier| earlier.tid == tick.tid);
+        tick.run_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.run_ns))
+    };
+    if now.iter().map(grown_ns).sum::<u64>() >= RAN.as_nanos() as u64 {
+        Chance::wall(elapsed)
+    } else if now.iter().any(|tick| matches!(tick.state, 'R' | 'D' | 'T' | 't')) {
+        // It starves, waits for a disk, or is stopped.
+        Chance::None
+    } else {
+        Chance::wall(elapsed / ASLEEP_PART)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const PERIOD: Duration = Duration::from_millis(240);
+
+    fn tick(tid: i32, state: char, run_ns: u64) -> Tick {
+        Tick { tid, state, run_ns }
+    }
+
+    fn threads(are_vcpus: bool, ticks: &[Tick]) -> Threads {
+        Threads { are_vcpus, ticks: ticks.to_vec(), stopped: false }
+    }
+
+    #[test]
+    fn a_halted_vcpu_does_not_excuse_but_a_starved_one_does() {
+        let before = threads(true, &[tick(1, 'R', 0), tick(2, 'S', 0)]);
+        let chance = |first: Tick, second: Tick| {
+            Chance::between(&before, &threads(true, &[first, second]), PERIOD)
+        };
+        let ran = tick(1, 'R', 5 * MS);
+        assert_eq!(chance(ran, tick(2, 'S', 0)), Chance::Ran { ns: 5 * MS });
+        for state in ['R', 'T', 'D'] {
+            assert_eq!(chance(ran, tick(2, state, 0)), Chance::None, "{state}");
+        }
+        assert_eq!(chance(tick(1, 'S', 0), tick(2, 'S', 0)), Chance::None);
+    }
+
+    #[test]
+    fn the_vcpu_that_ran_least_counts() {
+        let before = threads(true, &[tick(1, 'R', 0), tick(2, 'R', 0)]);
+        let now = threads(true, &[tick(1, 'R', 100 * MS), tick(2, 'R', 3 * MS)]);
+        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Ran { ns: 3 * MS });
+    }
+
+    #[test]
+    fn a_process_without_known_vcpus_has_the_time_in_which_it_did_anything() {
+        let before = threads(false, &[tick(1, 'S', 0), tick(2, 'S', 7 * MS)]);
+        let chance = |state, run_ns| {
+            let now = threads(false, &[tick(1, 'S', 0), tick(2, state, run_ns)]);
+            Chance::between(&before, &now, PERIOD)
+        };
+        assert_eq!(chance('S', 8 * MS), Chance::Wall { ns: 240 * MS });
+        assert_eq!(chance('R', 8 * MS), Chance::Wall { ns: 240 * MS });
+        assert_eq!(chance('S', 7 * MS), Chance::Wall { ns: 40 * MS });
+        for state in ['R', 'T', 'D'] {
+            assert_eq!(chance(state, 7 * MS), Chance::None, "{state}");
+        }
+        // A thread that came has run, one that went has not.
+        let now = threads(false, &[tick(1, 'S', 0), tick(3, 'S', MS)]);
+        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Wall { ns: 240 * MS });
+        let now = threads(false, &[tick(1, 'S', 0)]);
+        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Wall { ns: 40 * MS });
+    }
+
+    #[test]
+    fn the_first_look_says_nothing_and_unreadable_threads_leave_the_clock() {
+        let nothing = threads(false, &[]);
+        let known = threads(true, &[tick(1, 'R', 5 * MS)]);
+        assert_eq!(Chance::between(&nothing, &known, PERIOD), Chance::None);
+        assert_eq!(Chance::between(&known, &nothing, PERIOD), Chance::Wall { ns: 240 * MS });
+        let stopped = Threads { stopped: true, ..nothing };
+        assert_eq!(Chance::between(&known, &stopped, PERIOD), Chance::None);
+    }
+}
