@@ -4,12 +4,14 @@
 //!   descheduled (nothing to gain), attached and detached in turn, as ratios;
 //! - [`packet`]: nanoseconds per packet, by the kernel's own accounting of BPF
 //!   programs, under real traffic;
-//! - [`lookup`]: a passing segment among 1 and among 100,000 flows.
+//! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
+//! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
 
 mod lookup;
 mod packet;
 mod stage;
 mod throughput;
+mod verifier;
 
 use std::time::SystemTime;
 
@@ -41,6 +43,7 @@ fn run() -> Result<()> {
         "bytes",
         "lower",
     )];
+    figures.extend(verifier::measure()?);
     figures.extend(lookup::measure()?);
     figures.extend(packet::measure()?);
     figures.extend(throughput::measure()?);
