@@ -59,6 +59,8 @@ pub struct TopologyOptions {
     pub tags: Vec<Tag>,
     /// Frames that the ring of the attached tap holds.
     pub ring_frames: usize,
+    /// Of the attached tap; more than one move every connection between them.
+    pub queues: usize,
     pub mtu_bytes: usize,
     /// Of the relays' faults.
     pub seed: u64,
@@ -74,6 +76,7 @@ impl Default for TopologyOptions {
             from_client: Offloads::SUPER_PACKETS,
             tags: Vec::new(),
             ring_frames: 1000,
+            queues: 1,
             mtu_bytes: 1500,
             seed: 1,
         }
@@ -119,12 +122,17 @@ impl Topology {
             let right = tap(&host, UPLINK, Offloads::SUPER_PACKETS)?;
             let right_tags = options.tags.clone();
             let seed = options.seed;
-            Some(Relay::start(left, right, &RelayOptions { seed, left_tags: vec![], right_tags })?)
+            let options = RelayOptions { seed, left_tags: vec![], right_tags };
+            Some(Relay::start(vec![left], right, &options)?)
         } else {
             host.veth(UPLINK, &client, CLIENT_DEVICE)?;
             None
         };
-        let attached = tap(&host, PORT, options.to_vm)?;
+        let queue = || {
+            let (multi_queue, offloads) = (options.queues > 1, options.to_vm);
+            host.tap(PORT, &TapOptions { multi_queue, offloads, ..TapOptions::default() })
+        };
+        let attached = (0..options.queues).map(|_| queue()).collect::<Result<_>>()?;
         let inside = tap(&vm, VM_DEVICE, options.from_vm)?;
         let guest = Relay::start(
             attached,

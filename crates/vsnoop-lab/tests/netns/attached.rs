@@ -1,12 +1,16 @@
 //! The `vsnoop` command on the port of a topology, and the proof that it left nothing there.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use vsnoop_lab::testbed::net::Netns;
 use vsnoop_lab::testbed::topology::{PORT, Topology};
 use vsnoop_lab::workspace;
+
+/// Far longer than a VM takes to acknowledge what waits in its ring.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether tests attach at all; the streams alone prove the network.
 pub fn is_wanted() -> bool {
@@ -49,6 +53,21 @@ impl<'a> Attached<'a> {
         let text = vsnoop(self.host, &["stats", PORT, "--json"])?;
         let stats: Value = serde_json::from_str(&text).context("vsnoop stats printed no JSON")?;
         find(&stats, name).with_context(|| format!("vsnoop stats has no counter {name}: {stats}"))
+    }
+
+    /// Waits until the VM itself has acknowledged everything.
+    pub fn until_nothing_is_outstanding(&self) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let text = vsnoop(self.host, &["status", PORT, "--json"])?;
+            let status: Value =
+                serde_json::from_str(&text).context("vsnoop status printed no JSON")?;
+            match find(&status, "outstanding_bytes") {
+                Some(0) => return Ok(()),
+                Some(_) if since.elapsed() < PATIENCE => {}
+                _ => bail!("waited in vain for the VM to acknowledge everything: {status}"),
+            }
+        }
     }
 
     /// All the command says, for the message of a failed test.

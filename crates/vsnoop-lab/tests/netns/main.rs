@@ -8,6 +8,7 @@
 //! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
 
 mod attached;
+mod backlog;
 mod bare;
 mod case;
 mod features;
@@ -17,6 +18,8 @@ mod matrix;
 mod network;
 mod probe;
 mod question;
+mod queues;
+mod shrinking;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_lab::testbed::net::remove_stale;
@@ -40,6 +43,8 @@ fn main() {
         guest::trials(),
         lifecycle::trials(),
         question::trials(),
+        queues::trials(),
+        shrinking::trials(),
     ]
     .into_iter()
     .flatten()
@@ -50,7 +55,7 @@ fn main() {
             .map(|trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true))
             .collect();
     } else if let Err(error) =
-        (0..100).try_for_each(|n| remove_stale(&format!("{PREFIX}{n}-")).map(drop))
+        (0..1000).try_for_each(|n| remove_stale(&format!("{PREFIX}{n}-")).map(drop))
     {
         eprintln!("left-overs of an earlier run stay: {error:#}");
     }

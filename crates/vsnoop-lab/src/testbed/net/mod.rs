@@ -9,6 +9,7 @@
 //! run left behind is found by both ([`remove_stale`]).
 
 mod command;
+mod counter;
 mod link;
 mod stale;
 

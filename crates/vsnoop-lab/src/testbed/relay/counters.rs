@@ -30,6 +30,8 @@ counters! {
     bytes,
     /// Of those, super-packets.
     super_packets,
+    /// Of those, frames out of another queue than the tap's first.
+    other_queues,
     /// Frames written.
     delivered,
     lost,

@@ -13,11 +13,11 @@ use vsnoop_frame::edit::{self, Tag};
 use vsnoop_frame::layout::Layout;
 use vsnoop_frame::packet::{Packet, Pool};
 use vsnoop_frame::segment;
-use vsnoop_frame::tap::Tap;
 
 use super::Control;
 use super::counters::{add, count};
 use super::faults::{Faults, Freeze};
+use super::queues::Queues;
 
 /// Frames, and bytes, read before the other direction has its turn: no answer waits for longer than
 /// some 0.1 ms behind data.
@@ -98,27 +98,39 @@ impl Lane {
     }
 
     /// Moves what can be moved now.
-    pub fn turn(&mut self, from: &Tap, to: &Tap) -> std::io::Result<Next> {
+    pub fn turn(&mut self, from: &Queues, to: &Queues) -> std::io::Result<Next> {
         self.control.refresh(&mut self.generation, &mut self.faults);
         let (frozen, change) = self.frozen(Instant::now());
         if frozen {
             return Ok(Next { readable: false, busy: false, at: change });
         }
         self.release(to);
-        let (mut read, mut bytes) = (0, 0);
-        while read < BATCH_FRAMES && bytes < BATCH_BYTES {
-            let mut packet = self.pool.take();
-            if !from.read(&mut packet)? {
-                self.pool.give_back(packet);
-                break;
-            }
-            read += 1;
-            bytes += packet.frame().len();
-            self.pass(packet, to);
+        let mut busy = false;
+        for queue in 0..from.count() {
+            busy |= self.read(from, queue, to)?;
         }
         let due = self.waiting.peek().map(|Reverse(first)| first.until);
         let at = [due, change].into_iter().flatten().min();
-        Ok(Next { readable: true, busy: read == BATCH_FRAMES || bytes >= BATCH_BYTES, at })
+        Ok(Next { readable: true, busy, at })
+    }
+
+    /// Moves a batch of one queue; whether there may be more.
+    fn read(&mut self, from: &Queues, queue: usize, to: &Queues) -> std::io::Result<bool> {
+        let (mut read, mut bytes) = (0, 0);
+        while read < BATCH_FRAMES && bytes < BATCH_BYTES {
+            let mut packet = self.pool.take();
+            if !from.read(queue, &mut packet)? {
+                self.pool.give_back(packet);
+                return Ok(false);
+            }
+            read += 1;
+            bytes += packet.frame().len();
+            if queue > 0 {
+                count(&self.control.counters.other_queues);
+            }
+            self.pass(packet, to);
+        }
+        Ok(true)
     }
 
     /// Whether nothing may be read now, and when that changes.
@@ -140,7 +152,7 @@ impl Lane {
         }
     }
 
-    fn pass(&mut self, mut packet: Packet, to: &Tap) {
+    fn pass(&mut self, mut packet: Packet, to: &Queues) {
         let counters = &self.control.counters;
         count(&counters.frames);
         add(&counters.bytes, packet.frame().len() as u64);
@@ -162,7 +174,7 @@ impl Lane {
             && self.to_tags.iter().rev().all(|tag| edit::push_tag(packet, *tag))
     }
 
-    fn harm(&mut self, packet: Packet, to: &Tap) {
+    fn harm(&mut self, packet: Packet, to: &Queues) {
         if self.faults.data_only && !carries_data(packet.frame()) {
             return self.send(packet, to);
         }
@@ -184,7 +196,7 @@ impl Lane {
         self.whole = packets;
     }
 
-    fn harm_one(&mut self, mut packet: Packet, to: &Tap) {
+    fn harm_one(&mut self, mut packet: Packet, to: &Queues) {
         if self.hits(self.faults.mark_ce) && edit::mark_ce(&mut packet) {
             count(&self.control.counters.marked);
         }
@@ -225,7 +237,7 @@ impl Lane {
     }
 
     /// Writes a packet, or lets it wait.
-    fn send(&mut self, packet: Packet, to: &Tap) {
+    fn send(&mut self, packet: Packet, to: &Queues) {
         let mut wait = self.faults.delay;
         if self.hits(self.faults.reorder) {
             count(&self.control.counters.reordered);
@@ -244,7 +256,7 @@ impl Lane {
     }
 
     /// Writes what has waited long enough.
-    fn release(&mut self, to: &Tap) {
+    fn release(&mut self, to: &Queues) {
         let now = Instant::now();
         while self.waiting.peek().is_some_and(|Reverse(first)| first.until <= now) {
             if let Some(Reverse(first)) = self.waiting.pop() {
@@ -253,7 +265,7 @@ impl Lane {
         }
     }
 
-    fn write(&mut self, packet: Packet, to: &Tap) {
+    fn write(&mut self, packet: Packet, to: &Queues) {
         let counters = &self.control.counters;
         // A frame that the kernel finds malformed, or a device that is down, is a frame lost.
         match to.write(&packet) {

@@ -5,7 +5,7 @@
 //! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
 //! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
 //! own [`Counters`]. A side may carry VLAN tags: frames from it must have them and lose them, frames
-//! to it get them.
+//! to it get them. A tap may have several queues ([`queues`]).
 //!
 //! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already have
 //! acknowledged. One before the bridge has the faults of a network: nothing there may ever show in a
@@ -14,12 +14,13 @@
 mod counters;
 mod faults;
 mod lane;
+mod queues;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -31,6 +32,7 @@ use vsnoop_frame::tap::Tap;
 pub use counters::Counters;
 pub use faults::{Faults, Freeze};
 use lane::{Lane, Next};
+use queues::Queues;
 
 /// One of the two directions between the taps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,7 @@ pub struct RelayOptions {
 /// A running relay; it stops, and its taps close, when this is dropped.
 #[derive(Debug)]
 pub struct Relay {
+    left: Arc<Queues>,
     lanes: [Arc<Control>; 2],
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -68,6 +71,8 @@ struct Control {
     faults: Mutex<Faults>,
     /// Counts changes of `faults`, so that a lane need not take the lock to see that there is none.
     generation: AtomicU64,
+    /// The change that the lane has seen.
+    obeyed: AtomicU64,
     counters: counters::Live,
 }
 
@@ -82,13 +87,21 @@ impl Control {
         if current != *generation {
             *generation = current;
             *faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            self.obeyed.store(current, Ordering::Release);
         }
+    }
+
+    fn is_obeyed(&self) -> bool {
+        self.obeyed.load(Ordering::Acquire) == self.generation.load(Ordering::Acquire)
     }
 }
 
 impl Relay {
-    /// Starts moving frames between two taps (opened `nonblocking`, with a `virtio_net_hdr` each).
-    pub fn start(left: Tap, right: Tap, options: &RelayOptions) -> Result<Self> {
+    /// Starts moving frames between two taps (opened `nonblocking`, with a `virtio_net_hdr` each);
+    /// of the left one all queues.
+    pub fn start(left: Vec<Tap>, right: Tap, options: &RelayOptions) -> Result<Self> {
+        let left = Arc::new(Queues::new(left));
+        let right = Queues::new(vec![right]);
         let controls: [Arc<Control>; 2] = Default::default();
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -104,7 +117,7 @@ impl Relay {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn({
-                let shared = shared.clone();
+                let (shared, left) = (shared.clone(), left.clone());
                 move || {
                     // A tap that its namespace took down under us is the end of the relay, not a fault.
                     if let Err(error) = work(&shared, &left, &right, &mut lanes) {
@@ -113,7 +126,7 @@ impl Relay {
                 }
             })
             .context("starting a relay's thread")?;
-        Ok(Self { lanes: controls, shared, thread: Some(thread) })
+        Ok(Self { left, lanes: controls, shared, thread: Some(thread) })
     }
 
     /// Changes the faults of one direction, from the next frames on.
@@ -122,13 +135,30 @@ impl Relay {
         self.wake();
     }
 
-    /// Changes only when both directions stand still, as a VM does that does not run.
+    /// Changes only when both directions stand still, as a VM does that does not run. With
+    /// [`Freeze::Now`] no frame moves any more when this returns.
     pub fn set_freeze(&self, freeze: Freeze) {
         for lane in &self.lanes {
             let faults = lane.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
             lane.set(Faults { freeze, ..faults });
         }
         self.wake();
+        let ended = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        while !self.lanes.iter().all(|lane| lane.is_obeyed()) && !ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Enables or disables a queue of the left tap, as a guest does.
+    pub fn set_queue(&self, number: usize, enabled: bool) -> Result<()> {
+        self.left.set_enabled(number, enabled)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Whether frames wait in a queue of the left tap.
+    pub fn is_waiting(&self, queue: usize) -> Result<bool> {
+        self.left.is_waiting(queue)
     }
 
     pub fn counters(&self, direction: Direction) -> Counters {
@@ -153,7 +183,7 @@ impl Drop for Relay {
     }
 }
 
-fn work(shared: &Shared, left: &Tap, right: &Tap, lanes: &mut [Lane; 2]) -> Result<()> {
+fn work(shared: &Shared, left: &Queues, right: &Queues, lanes: &mut [Lane; 2]) -> Result<()> {
     while !shared.stop.load(Ordering::Acquire) {
         let rightward = lanes[0].turn(left, right).context("reading the left tap")?;
         let leftward = lanes[1].turn(right, left).context("reading the right tap")?;
@@ -165,13 +195,18 @@ fn work(shared: &Shared, left: &Tap, right: &Tap, lanes: &mut [Lane; 2]) -> Resu
 }
 
 /// Sleeps until a tap has frames, something is due, or the owner wants something.
-fn wait(shared: &Shared, left: &Tap, rightward: &Next, right: &Tap, leftward: &Next) -> Result<()> {
-    let interest = |next: &Next| if next.readable { PollFlags::POLLIN } else { PollFlags::empty() };
-    let mut fds = [
-        PollFd::new(shared.wake.as_fd(), PollFlags::POLLIN),
-        PollFd::new(left.as_fd(), interest(rightward)),
-        PollFd::new(right.as_fd(), interest(leftward)),
-    ];
+fn wait(
+    shared: &Shared,
+    left: &Queues,
+    rightward: &Next,
+    right: &Queues,
+    leftward: &Next,
+) -> Result<()> {
+    let mut fds = vec![PollFd::new(shared.wake.as_fd(), PollFlags::POLLIN)];
+    for (side, next) in [(left, rightward), (right, leftward)] {
+        let interest = if next.readable { PollFlags::POLLIN } else { PollFlags::empty() };
+        fds.extend(side.descriptors().map(|queue| PollFd::new(queue, interest)));
+    }
     let timeout = [rightward.at, leftward.at]
         .into_iter()
         .flatten()
@@ -182,9 +217,9 @@ fn wait(shared: &Shared, left: &Tap, rightward: &Next, right: &Tap, leftward: &N
         Err(error) => return Err(error).context("polling two taps"),
     }
     let gone = |fd: &PollFd| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
-    if gone(&fds[1]) || gone(&fds[2]) {
+    if fds[1..].iter().any(gone) {
         // POLLERR comes with a device that is down or gone; reading tells which.
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     // Empties the eventfd; it may be empty already.
     let _ = shared.wake.read();
