@@ -152,6 +152,8 @@ pub struct ConnectionInfo {
     pub retransmissions: u32,
     /// Segments of this end that arrived with a CE mark, as the other end's echo says.
     pub delivered_ce: u32,
+    /// How long this end had more to send than the other's window let it.
+    pub window_limited_us: u64,
 }
 
 /// The value of `tcpi_state`, include/net/tcp_states.h.
@@ -194,5 +196,6 @@ pub fn info(socket: &Socket) -> Result<ConnectionInfo> {
         fast_open: has(SYN_DATA),
         retransmissions: info.tcpi_total_retrans,
         delivered_ce: info.tcpi_delivered_ce,
+        window_limited_us: info.tcpi_rwnd_limited,
     })
 }

@@ -39,8 +39,9 @@ pub struct Plan {
     pub write_bytes: usize,
     /// After how many bytes one byte is sent as urgent data.
     pub urgent_every_bytes: Option<u64>,
-    /// Where each writer stops until [`Stream::go_on`].
-    pub pause_at_bytes: Option<u64>,
+    /// After how many bytes each writer stops until [`Stream::step`] or [`Stream::go_on`], and again
+    /// after as many.
+    pub pause_every_bytes: Option<u64>,
     /// How long the VM's application sleeps after each read, so that its window closes.
     pub vm_dawdles: Duration,
     pub socket: SocketOptions,
@@ -56,7 +57,7 @@ impl Default for Plan {
             seed: 1,
             write_bytes: CHUNK_BYTES,
             urgent_every_bytes: None,
-            pause_at_bytes: None,
+            pause_every_bytes: None,
             vm_dawdles: Duration::ZERO,
             socket: SocketOptions::default(),
         }
@@ -110,12 +111,17 @@ struct Shared {
     verified: [AtomicU64; 2],
 }
 
+/// What writers wait at. It opens once for each step, or for good.
 #[derive(Debug, Default)]
 struct Gate {
     open: bool,
-    /// Writers that have come to the gate, or will never come.
-    arrived: usize,
+    steps: u64,
+    /// How often the client's writer and the VM's have come to the gate; `NO_MORE` of one that will
+    /// not come again.
+    arrivals: [u64; 2],
 }
+
+const NO_MORE: u64 = u64::MAX;
 
 impl Stream {
     /// Opens the connection and starts both ends.
@@ -141,19 +147,27 @@ impl Stream {
         Self::start(topology, plan)?.finish()
     }
 
-    /// Waits until both writers have come to `pause_at_bytes`, or have ended before.
+    /// Waits until both writers have come to their next pause, or have ended before.
     pub fn wait_paused(&self) -> Result<()> {
         let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let (gate, _) = self
+        let under_way = |gate: &mut Gate| gate.arrivals.iter().any(|count| *count <= gate.steps);
+        let (gate, waited) = self
             .shared
             .changed
-            .wait_timeout_while(gate, PATIENCE, |gate| gate.arrived < self.ends.len())
+            .wait_timeout_while(gate, PATIENCE, under_way)
             .unwrap_or_else(PoisonError::into_inner);
-        ensure!(gate.arrived >= self.ends.len(), "a writer hangs before the pause");
+        drop(gate);
+        ensure!(!waited.timed_out(), "a writer hangs before the pause");
         Ok(())
     }
 
-    /// Lets paused writers continue.
+    /// Lets paused writers continue to their next pause.
+    pub fn step(&self) {
+        self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner).steps += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// Lets paused writers continue to their end.
     pub fn go_on(&self) {
         self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner).open = true;
         self.shared.changed.notify_all();
@@ -195,25 +209,25 @@ fn spawn(
         .name(format!("stream {side:?}"))
         .spawn(move || {
             let end = socket().and_then(|socket| converse(&socket, side, &plan, &shared));
-            if end.is_err() {
-                // Nobody is to wait for a writer that never came to be.
-                shared.arrive();
-            }
+            // Nobody is to wait for a writer that has ended, or never came to be.
+            shared.arrive(side, NO_MORE);
             end
         })
         .context("starting a stream's thread")
 }
 
 impl Shared {
-    fn arrive(&self) {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
+    fn arrive(&self, side: Side, count: u64) {
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        gate.arrivals[side as usize] = count;
         self.changed.notify_all();
     }
 
-    fn pass_gate(&self) {
-        self.arrive();
+    /// Waits at the gate, for the `count`th time.
+    fn pass_gate(&self, side: Side, count: u64) {
+        self.arrive(side, count);
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_while(gate, |gate| !gate.open));
+        drop(self.changed.wait_while(gate, |gate| !gate.open && gate.steps < count));
     }
 }
 
@@ -236,7 +250,7 @@ fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result
     let (verdict, verified) = mpsc::channel();
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
-            let result = write(socket, seed_of(side), out_bytes, plan, shared, &verified);
+            let result = write(socket, seed_of(side), out_bytes, side, plan, shared, &verified);
             if result.is_err() {
                 // The reader must not wait for what the other end will never send.
                 let _ = socket.shutdown(Shutdown::Both);
@@ -259,22 +273,22 @@ fn write(
     socket: &Socket,
     seed: u64,
     bytes: u64,
+    side: Side,
     plan: &Plan,
     shared: &Shared,
     verified: &mpsc::Receiver<()>,
 ) -> Result<Half> {
     let mut buffer = vec![0; plan.write_bytes];
     let mut offset = 0;
-    let mut arrived = false;
+    let mut pauses = 0;
     while offset < bytes {
         let mut length = (buffer.len() as u64).min(bytes - offset);
-        if let Some(pause) = plan.pause_at_bytes.filter(|pause| *pause < bytes) {
-            if offset == pause {
-                shared.pass_gate();
-                arrived = true;
-            } else if offset < pause {
-                length = length.min(pause - offset);
+        if let Some(every) = plan.pause_every_bytes {
+            if offset > pauses * every && offset % every == 0 {
+                pauses += 1;
+                shared.pass_gate(side, pauses);
             }
+            length = length.min(every - offset % every);
         }
         let urgent = plan.urgent_every_bytes.is_some_and(|every| {
             length = length.min(every - offset % every);
@@ -290,16 +304,12 @@ fn write(
         match sent {
             Ok(sent) => offset += sent as u64,
             Err(error) => {
-                if !arrived {
-                    shared.arrive();
-                }
+                shared.arrive(side, NO_MORE);
                 return ended(error).with_context(|| format!("writing at byte {offset}"));
             }
         }
     }
-    if !arrived {
-        shared.arrive();
-    }
+    shared.arrive(side, NO_MORE);
     // The reader drops its end without a word when the connection was reset or it found a fault.
     if verified.recv().is_err() {
         return Ok(Half::Reset);
@@ -368,9 +378,14 @@ fn early_end(socket: &Socket, place: String) -> Result<Half> {
 
 /// Tells the end of a connection from an error.
 fn ended(error: io::Error) -> Result<Half> {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, WouldBlock};
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, WouldBlock,
+    };
     match error.kind() {
-        BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut => Ok(Half::Reset),
+        // Not connected: a reset came between the last write and the shutdown.
+        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut => {
+            Ok(Half::Reset)
+        }
         WouldBlock => bail!("no progress for a minute: the connection hangs"),
         _ => Err(error.into()),
     }

@@ -153,6 +153,7 @@ fn fast_open() -> anyhow::Result<()> {
         }
     }
     ensure!(used > 0, "no connection had data in its SYN");
+    case.verify_early(&attached)?;
     attached.detach()
 }
 
@@ -171,7 +172,13 @@ fn closing_window() -> anyhow::Result<()> {
             },
             ..base
         }
-        .run()?;
+        .run_and(|_, _, outcomes| {
+            for outcome in outcomes {
+                let info = outcome.client.info()?;
+                ensure!(info.window_limited_us > 0, "the window never closed: {info:?}");
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }
@@ -201,7 +208,8 @@ fn bypassed(socket: SocketOptions) -> anyhow::Result<()> {
     }
     .run_and(|_, attached, _| {
         if attached::is_wanted() {
-            ensure!(attached.counter("from_vm_packets")? > 0, "the hooks saw nothing");
+            let bypassed = attached.counter("bypassed")?;
+            ensure!(bypassed > 0, "no connection was on record\n{}", attached.describe());
         }
         Ok(())
     })

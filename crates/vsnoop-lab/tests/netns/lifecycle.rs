@@ -1,8 +1,7 @@
 //! Attaching, detaching, pausing and resuming while streams run.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
@@ -14,6 +13,7 @@ use vsnoop_lab::testbed::topology::{PORT, Side, TopologyOptions};
 use vsnoop_lab::testbed::topology::{Family, address};
 
 use crate::attached::{self, Attached};
+use crate::backlog::Backlog;
 use crate::case::Case;
 use crate::trial;
 
@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn paused_in_the_middle(case: &Case, opener: Side) -> Plan {
-    Plan { opener, pause_at_bytes: Some(150_000), ..case.plan.clone() }
+    Plan { opener, pause_every_bytes: Some(150_000), ..case.plan.clone() }
 }
 
 fn attach_in_mid_stream() -> anyhow::Result<()> {
@@ -76,20 +76,32 @@ fn detach_in_mid_stream() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Under full traffic, of a VM that shares a core.
+/// Under full traffic, of a VM that shares a core: each switch begins with streams that go on, and they
+/// never come to their end before the last.
 fn again_and_again() -> anyhow::Result<()> {
+    const SWITCHES: u64 = 5;
+    const STEP_BYTES: u64 = 400_000;
     let case = Case::default();
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;
-    let plan = Plan { to_vm_bytes: 4_000_000, from_vm_bytes: 1_000_000, ..case.plan.clone() };
+    let bytes = (SWITCHES + 2) * STEP_BYTES;
+    let plan = Plan {
+        to_vm_bytes: bytes,
+        from_vm_bytes: bytes,
+        pause_every_bytes: Some(STEP_BYTES),
+        ..case.plan.clone()
+    };
     let streams = [Side::Client, Side::Vm]
         .map(|opener| Stream::start(&topology, &Plan { opener, ..plan.clone() }));
-    for _ in 0..5 {
+    let streams: Vec<_> = streams.into_iter().collect::<anyhow::Result<_>>()?;
+    for _ in 0..SWITCHES {
+        streams.iter().try_for_each(Stream::wait_paused)?;
+        streams.iter().for_each(Stream::step);
         attached.detach()?;
         attached.attach()?;
     }
     for stream in streams {
-        let outcome = stream?.finish().with_context(|| attached.describe())?;
+        let outcome = stream.finish().with_context(|| attached.describe())?;
         ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
     }
     topology.guest().set_freeze(Freeze::Never);
@@ -139,36 +151,21 @@ fn several_streams() -> anyhow::Result<()> {
 ///
 /// With `detach` the operator is faster than the helper.
 fn deleted_tap(detach: bool) -> anyhow::Result<()> {
-    const BYTES: usize = 30_000;
-    const PATIENCE: Duration = Duration::from_secs(20);
-    let topology = Case::default().build()?;
     if !attached::is_wanted() {
         return Ok(());
     }
+    let topology = Case::default().build()?;
     let mut attached = Attached::new(&topology)?;
-    let to = SocketAddr::new(address(Side::Vm, Family::V4), 7);
-    let listener = topology.vm.run(|| Ok(TcpListener::bind(to)?))?;
-    let mut sender = topology.client.run(|| Ok(TcpStream::connect(to)?))?;
-    let _receiver = listener.accept()?;
+    let mut connection = Backlog::connect(&topology)?;
     topology.guest().set_freeze(Freeze::Now);
-    // The relay may be in the middle of a read when it is told to stop.
-    std::thread::sleep(Duration::from_millis(50));
-    sender.write_all(&vec![1; BYTES])?;
-    let acknowledged = Instant::now();
-    while attached.counter("early_bytes")? < BYTES as u64 {
-        ensure!(acknowledged.elapsed() < PATIENCE, "not acknowledged: {}", attached.describe());
-    }
+    connection.send(16)?;
     topology.host.delete(PORT)?;
     if detach {
         // The helper may have been faster after all; then there is nothing to detach any more.
         let _ = attached.run(&["detach", PORT]);
     }
     attached.forget();
-    sender.set_read_timeout(Some(PATIENCE))?;
-    match sender.read(&mut [0]) {
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
-        other => anyhow::bail!("a sender that waits for an answer was not reset: {other:?}"),
-    }
+    connection.expect_reset_of_sender()
 }
 
 /// Lists by port number and by prefix: what they deny is never acknowledged early.

@@ -22,7 +22,7 @@ pub fn trials() -> Vec<Trial> {
         ("reordering", reorder.clone(), |counted| counted.reordered),
         ("duplication", Faults { duplicate: 0.1, ..none() }, |counted| counted.duplicated),
         ("corruption", Faults { corrupt: 0.03, ..none() }, |counted| counted.corrupted),
-        ("misdirection", Faults { misdirect: 0.01, data_only: true, ..none() }, |counted| {
+        ("misdirection", Faults { misdirect: 0.03, data_only: true, ..none() }, |counted| {
             counted.misdirected
         }),
         ("delay", Faults { delay: Duration::from_millis(5), ..none() }, |counted| {
