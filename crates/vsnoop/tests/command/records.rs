@@ -57,7 +57,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-const KEY: flow_key = flow_key {
+pub const KEY: flow_key = flow_key {
     sender_addr: [1; 16],
     vm_addr: [2; 16],
     sender_port: 3,

@@ -12,10 +12,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Port;
+use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
 use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::topology::{self, Side};
 
 use crate::helper::{Network, expect_reset};
+use crate::records::KEY;
 use crate::sandbox::{PORT, Place, foreign_program, helper_pid, program, vsnoop_in, wait_until};
 use crate::{skipped, trial};
 
@@ -108,6 +110,7 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["attach", PORT])?.ok()?;
             let foreign = place.netns.run(|| foreign_program(PORT))?;
             wait_for_hold(&place, true)?;
+            wait_for_a_look(&port_of(&place)?)?;
             drop(foreign);
             wait_for_hold(&place, false)?;
             place.vsnoop(["detach", PORT])?.ok()?;
@@ -182,6 +185,7 @@ pub fn trials() -> Vec<Trial> {
             wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
             // As scripts do it: off the bridge first.
             host.ip(&format!("link set {} nomaster", topology::PORT))?;
+            wait_for_a_look(&port)?;
             host.ip(&format!("link del {}", topology::PORT))?;
             expect_reset(&mut pair.client).context("the sender")
         }),
@@ -223,6 +227,17 @@ fn wait_for_state(place: &Place, state: &str) -> Result<()> {
 fn wait_for_hold(place: &Place, held: bool) -> Result<()> {
     let port = port_of(place)?;
     wait_until(&format!("held back is {held}"), || Ok(port.is_held()? == held))
+}
+
+/// The helper has looked at the port from beginning to end: it removes an ended connection in each look,
+/// and the look that removes the second began after the first was put there.
+fn wait_for_a_look(port: &Port) -> Result<()> {
+    let ended = flow { flags: FLOW_F_CLOSED as u16, ..Default::default() };
+    for _ in 0..2 {
+        port.insert_flow(&KEY, &ended)?;
+        wait_until("the helper has looked", || Ok(port.flow(&KEY)?.is_none()))?;
+    }
+    Ok(())
 }
 
 fn port_of(place: &Place) -> Result<Port> {
