@@ -2,13 +2,14 @@
 //!
 //! The package is downloaded with apt and unpacked, never installed. Debian's kernel for clouds is
 //! preferred (small, quick to boot, has netem and the like as modules); Ubuntu's for virtual
-//! machines and Debian's general one follow.
+//! machines and Debian's general one follow. A kernel of a certain series can be asked for too.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, ensure};
 
 const META_PACKAGES: [&str; 3] =
     ["linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64"];
@@ -22,17 +23,47 @@ pub struct Kernel {
     pub modules: PathBuf,
 }
 
-/// Returns the cached kernel, or downloads one.
+/// No package of such a kernel can be had on this machine.
+#[derive(Debug)]
+pub struct Unavailable(String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
+
+fn unavailable(reason: impl Into<String>) -> Error {
+    Unavailable(reason.into()).into()
+}
+
+/// Returns the cached kernel of the lab's machines, or downloads one.
 pub fn prepare(dir: &Path) -> Result<Kernel> {
-    let unpacked = dir.join("kernel");
+    obtain(dir, "kernel", &META_PACKAGES, "linux-image-")
+}
+
+/// Returns the cached kernel of a series ("6.12"), or downloads one.
+///
+/// A distribution has a meta package for a series only if it is not its own.
+pub fn prepare_series(dir: &Path, series: &str) -> Result<Kernel> {
+    let own = format!("linux-image-{series}-cloud-amd64");
+    let mut metas = vec![own.as_str()];
+    metas.extend(META_PACKAGES);
+    obtain(dir, &format!("kernel-{series}"), &metas, &format!("linux-image-{series}."))
+}
+
+fn obtain(dir: &Path, name: &str, metas: &[&str], begins: &str) -> Result<Kernel> {
+    let unpacked = dir.join(name);
     if unpacked.is_dir() {
         return find(&unpacked);
     }
-    let package = choose()?;
+    let package = choose(metas, begins)?;
     println!(
         "guest kernel: downloading the package {package} (unpacked into build/guest, not installed)"
     );
-    let staging = dir.join("kernel.partial");
+    let staging = dir.join(format!("{name}.partial"));
     if staging.exists() {
         fs::remove_dir_all(&staging).with_context(|| format!("remove {}", staging.display()))?;
     }
@@ -50,11 +81,12 @@ pub fn prepare(dir: &Path) -> Result<Kernel> {
         .current_dir(&debs)
         .status()
         .context("run apt-get")?;
-    ensure!(
-        status.success(),
-        "apt-get could not download {}: is there a network?",
-        wanted.join(", ")
-    );
+    if !status.success() {
+        let packages = wanted.join(", ");
+        return Err(unavailable(format!(
+            "apt-get could not download {packages}: is there a network?"
+        )));
+    }
     for entry in fs::read_dir(&debs).context("list the downloaded packages")? {
         let path = entry.context("list the downloaded packages")?.path();
         let status = Command::new("dpkg-deb")
@@ -72,24 +104,31 @@ pub fn prepare(dir: &Path) -> Result<Kernel> {
     find(&unpacked)
 }
 
-/// The concrete package behind the first of the meta packages that apt knows.
-fn choose() -> Result<String> {
-    for meta in META_PACKAGES {
+/// The concrete package behind the first of the meta packages that apt knows, whose name begins so.
+fn choose(metas: &[&str], begins: &str) -> Result<String> {
+    for meta in metas {
         let output = Command::new("apt-cache")
             .args(["depends", "--important", meta])
             .stderr(Stdio::null())
             .output()
-            .context("run apt-cache: the guest's kernel needs a Debian-family machine")?;
+            .map_err(|error| {
+                unavailable(format!(
+                    "cannot run apt-cache ({error}): the guest's kernel needs a Debian-family machine"
+                ))
+            })?;
         let text = String::from_utf8_lossy(&output.stdout);
         let image = text
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "))
-            .find(|name| name.starts_with("linux-image-"));
+            .find(|name| name.starts_with(begins));
         if let Some(name) = image {
             return Ok(name.to_owned());
         }
     }
-    bail!("apt knows none of {}: run `apt-get update` first", META_PACKAGES.join(", "))
+    let metas = metas.join(", ");
+    Err(unavailable(format!(
+        "apt knows no package {begins}* behind any of {metas}: run `apt-get update` first"
+    )))
 }
 
 fn known(package: &str) -> bool {

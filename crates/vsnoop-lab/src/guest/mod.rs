@@ -2,9 +2,13 @@
 //!
 //! Nothing is installed: the kernel package is downloaded and unpacked into the build directory
 //! ([`kernel`]), the few modules that are needed are taken from it in the order of their
-//! dependencies ([`modules`]), and an archive is written around our init ([`initramfs`]). All steps
-//! are safe to repeat and do only what is missing.
+//! dependencies ([`modules`]), and an [`archive`] is written around our init ([`initramfs`]). All
+//! steps are safe to repeat and do only what is missing.
+//!
+//! Apart from that, [`batch`] boots any kernel to run programs of this host under it.
 
+mod archive;
+pub mod batch;
 mod initramfs;
 mod kernel;
 mod modules;
@@ -16,6 +20,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::workspace;
+
+pub use archive::installed;
+pub use kernel::{Kernel, Unavailable};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -39,8 +46,7 @@ pub fn prepare(options: Options) -> Result<Image> {
     if cfg!(not(target_arch = "x86_64")) {
         bail!("the lab's guests are x86_64 machines and need a host of that kind");
     }
-    let dir = workspace::build_dir()?;
-    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let dir = build_dir()?;
     let kernel = kernel::prepare(&dir).context("prepare the guest's kernel")?;
     let init = build_init().context("build the guest's init")?;
     let name = if options.firewall { "initramfs-firewall.cpio" } else { "initramfs.cpio" };
@@ -48,6 +54,19 @@ pub fn prepare(options: Options) -> Result<Image> {
     initramfs::write(&initramfs, &kernel, &init, options)
         .with_context(|| format!("write {}", initramfs.display()))?;
     Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
+}
+
+/// The newest kernel of a series ("6.12") that the distribution has, or an error that is
+/// [`Unavailable`] where it has none.
+pub fn kernel_of_series(series: &str) -> Result<Kernel> {
+    kernel::prepare_series(&build_dir()?, series)
+        .with_context(|| format!("prepare a kernel {series}"))
+}
+
+fn build_dir() -> Result<PathBuf> {
+    let dir = workspace::build_dir()?;
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// A static build, apart from the ordinary target directory because its flags differ.

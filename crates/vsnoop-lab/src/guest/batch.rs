@@ -1,0 +1,238 @@
+//! Runs programs of this host under another kernel: a machine that does a list of commands and powers
+//! off.
+//!
+//! The programs and their shared libraries go into an initramfs whose init is a shell script; it loads
+//! modules, runs the commands one after the other as root and prints a line before and after each, by
+//! which their output and status are found on the console. The machine has no network, no disk and
+//! nothing to do with the machines of [`crate::vm`]; it is emulated, so that it runs wherever QEMU is.
+//! Its kernel is seldom that of the host, but its C library and commands are.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
+
+use super::Kernel;
+use super::archive::{self, Archive};
+
+const QEMU: &str = "qemu-system-x86_64";
+const CPUS: &str = "2";
+const MEMORY_MB: &str = "1024";
+/// What the script itself needs, by program and package.
+const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
+/// Before all that the script itself says; the word after it says what.
+const MARK: &str = "vsnoop-lab-batch:";
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A machine and what it is to do.
+pub struct Batch<'a> {
+    pub kernel: &'a Kernel,
+    /// Loaded with all that they need.
+    pub modules: &'a [&'a str],
+    /// Names in `/bin`, which is the machine's PATH, and the programs of this host behind them.
+    pub programs: &'a [(&'a str, PathBuf)],
+    /// Programs with their arguments.
+    pub commands: &'a [&'a [&'a str]],
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub struct Report {
+    /// All that the machine printed.
+    pub console: String,
+    /// Has it run to its end, and not been killed?
+    pub in_time: bool,
+}
+
+/// What a command printed, on both of its channels, and its exit status.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub output: String,
+    pub status: i32,
+}
+
+impl Batch<'_> {
+    /// Boots the machine and waits until it powers off; after `limit` it is killed.
+    pub fn run(&self, limit: Duration) -> Result<Report> {
+        // In memory: nothing is left behind, whatever becomes of us.
+        let image = memfd_create(c"vsnoop-lab-batch", MFdFlags::MFD_CLOEXEC)
+            .context("make a file for the initramfs")?;
+        let mut image = File::from(image);
+        image.write_all(&self.initramfs()?).context("write the initramfs")?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
+        boot(&self.kernel.image, Path::new(&path), limit)
+    }
+
+    fn initramfs(&self) -> Result<Vec<u8>> {
+        let mut archive = Archive::default();
+        for dir in ["dev", "proc", "sys", "run", "tmp"] {
+            archive.directory(dir)?;
+        }
+        archive.modules(self.kernel, self.modules)?;
+        for (name, package) in TOOLS {
+            archive.program(name, &archive::installed(name, package)?)?;
+        }
+        for (name, program) in self.programs {
+            archive.program(name, program)?;
+        }
+        archive.file("init", script(self.commands).as_bytes())?;
+        archive.finish()
+    }
+}
+
+impl Report {
+    /// The kernel that ran, as `uname -r` gives it.
+    pub fn release(&self) -> Option<&str> {
+        self.console.lines().find_map(|line| marked(line, "kernel"))
+    }
+
+    /// The command of this index, if it came to an end.
+    pub fn command(&self, index: usize) -> Option<Ended> {
+        let mut output = String::new();
+        let mut begun = false;
+        for line in self.console.lines() {
+            if begun && let Some(status) = marked(line, "ended") {
+                return Some(Ended { output, status: status.parse().ok()? });
+            } else if begun {
+                output += line;
+                output.push('\n');
+            }
+            begun |= marked(line, "begins").is_some_and(|found| found == index.to_string());
+        }
+        None
+    }
+}
+
+/// What follows the mark and this word.
+fn marked<'a>(line: &'a str, word: &str) -> Option<&'a str> {
+    line.strip_prefix(MARK)?.trim_start().strip_prefix(word).map(str::trim)
+}
+
+/// The init. Whatever fails is seen in what follows, and the machine powers off in the end.
+fn script(commands: &[&[&str]]) -> String {
+    let mut script = String::from(
+        "#!/bin/sh\n\
+         export PATH=/bin\n\
+         mount -t proc proc /proc\n\
+         mount -t sysfs sysfs /sys\n\
+         mount -t devtmpfs devtmpfs /dev\n\
+         mount -t bpf bpf /sys/fs/bpf\n\
+         while read -r module; do insmod \"/modules/$module\"; done < /modules/order\n\
+         read -r release < /proc/sys/kernel/osrelease\n",
+    );
+    // Writing to a String cannot fail.
+    let _ = writeln!(script, "echo \"{MARK} kernel $release\"");
+    for (index, command) in commands.iter().enumerate() {
+        let words: Vec<_> = command.iter().map(|word| quoted(word)).collect();
+        let _ = writeln!(script, "echo '{MARK} begins {index}'");
+        let _ = writeln!(script, "{} < /dev/null 2>&1", words.join(" "));
+        // The last line of a program that died may lack its end.
+        let _ = writeln!(script, "status=$?; echo; echo \"{MARK} ended $status\"");
+    }
+    // It takes a moment, in which the init must not end.
+    script += "echo o > /proc/sysrq-trigger\nwhile :; do :; done\n";
+    script
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
+    let mut command = Command::new(QEMU);
+    command
+        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+        .args(["-machine", "pc", "-smp", CPUS, "-m", MEMORY_MB])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "qemu64"])
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(initramfs)
+        .args(["-append", "console=ttyS0 panic=-1 quiet"])
+        .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    // SAFETY: prctl is a plain system call, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
+    }
+    let child = command
+        .spawn()
+        .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
+    let mut machine = Machine(child);
+    let mut output = machine.0.stdout.take().context("QEMU's output was not kept")?;
+    thread::scope(|scope| {
+        let console = scope.spawn(move || {
+            let mut bytes = Vec::new();
+            output.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let in_time = machine.wait(limit);
+        // Dead, it has closed the console; otherwise the reader would never end.
+        drop(machine);
+        let bytes = console.join().expect("reading does not panic").context("read the console")?;
+        let console = String::from_utf8_lossy(&bytes).replace('\r', "");
+        Ok(Report { console, in_time: in_time? })
+    })
+}
+
+/// A QEMU process that dies with its owner, or with the thread that started it.
+struct Machine(Child);
+
+impl Machine {
+    /// Has it ended by itself?
+    fn wait(&mut self, limit: Duration) -> Result<bool> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if self.0.try_wait().context("look after QEMU")?.is_some() {
+                return Ok(true);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have ended already, and killing one that was waited for is an error too.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_status_of_each_command_are_found() {
+        let console = format!(
+            "SeaBIOS\n{MARK} kernel 6.12.1\n{MARK} begins 0\na\nb\n\n{MARK} ended 0\n\
+             {MARK} begins 1\n\n{MARK} ended 101\n{MARK} begins 2\nkilled while it"
+        );
+        let report = Report { console, in_time: false };
+        assert_eq!(report.release(), Some("6.12.1"));
+        assert_eq!(report.command(0), Some(Ended { output: "a\nb\n\n".into(), status: 0 }));
+        assert_eq!(report.command(1), Some(Ended { output: "\n".into(), status: 101 }));
+        assert_eq!(report.command(2), None);
+        assert_eq!(report.command(3), None);
+    }
+
+    #[test]
+    fn words_reach_the_command_whole() {
+        let commands: [&[&str]; 1] = [&["printf", "%s|", "a b", "it's", "$x", ""]];
+        let script = script(&commands);
+        let line = script.lines().find(|line| line.contains("printf")).unwrap();
+        let output = Command::new("sh").args(["-c", line]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a b|it's|$x||");
+    }
+}
