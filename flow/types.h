@@ -210,8 +210,12 @@ enum port_run {
 	PORT_PAUSED = 2, /* no new early ACKs; those given out are honoured */
 };
 
+/* In `run`, beside the operator's choice: the helper holds the port back. The
+ * hooks then take it for paused, whatever was chosen. */
+#define PORT_HELD 0x80000000
+
 struct policy {
-	__u32 run; /* enum port_run */
+	__u32 run; /* enum port_run, PORT_HELD */
 	__u32 buf_size; /* the VM's window is capped to this, bytes; 0: no cap */
 	__u32 thin; /* 1: stand aside for a VM that answers by itself */
 	__u32 lists; /* LIST_*, PORT_UNORDERED */
@@ -250,7 +254,8 @@ struct port_meta {
 	__u64 helper_reset_bytes;
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
 	__u32 zero;
-	__u64 reserved[3];
+	__u64 times_held; /* how often PORT_HELD was set */
+	__u64 reserved[2];
 };
 
 /* Counters of one port, one set per CPU. Documented in docs/json.md. */

@@ -12,6 +12,7 @@ mod attach;
 mod batch;
 mod error;
 mod inject;
+mod link;
 mod pins;
 mod port;
 mod record;

@@ -4,8 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle};
 use vsnoop_flow::types::{
     self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
 };
@@ -14,6 +13,7 @@ use crate::attach::{self, AttachSpec, open_map};
 use crate::batch;
 use crate::error::{Error, Result};
 use crate::inject;
+use crate::link::{LinkInfo, PinnedLink};
 use crate::pins::{self, Damaged, Listed};
 use crate::record::{ProgramInfo, Record};
 
@@ -45,6 +45,8 @@ pub fn account_run_time() -> Result<OwnedFd> {
 #[derive(Debug)]
 pub struct Port {
     dir: PathBuf,
+    /// Of `dir`; another attachment of the same tap has another one.
+    inode: u64,
     meta: MapHandle,
     policy: MapHandle,
     state: MapHandle,
@@ -62,24 +64,45 @@ impl Port {
     /// The attachment of interface `ifindex` in network namespace `netns`
     /// (inode). [`Error::NotAttached`] when there is none.
     pub fn open(netns: u64, ifindex: u32) -> Result<Port> {
-        let dir = pins::directory(netns, ifindex);
-        if !dir.exists() {
-            return Err(Error::NotAttached(format!("with index {ifindex}")));
+        match Self::open_dir(&pins::directory(netns, ifindex)) {
+            Err(Error::NotAttached(_)) => Err(Error::NotAttached(format!("with index {ifindex}"))),
+            other => other,
         }
-        Self::open_dir(&dir)
     }
 
-    /// Everything under [`crate::PIN_ROOT`], damaged or not.
+    /// Everything under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
     pub fn list() -> Result<Vec<Listed>> {
-        let found = pins::entries()?.into_iter().map(|path| match Self::open_dir(&path) {
-            Ok(port) => Listed::Port(Box::new(port)),
-            Err(Error::Damaged { path, reason }) => Listed::Damaged(Damaged { path, reason }),
-            Err(error) => Listed::Damaged(Damaged { path, reason: error.to_string() }),
+        Self::open_all(pins::entries(false)?)
+    }
+
+    /// What somebody is taking away at this moment, or was when his process was killed.
+    pub fn cut_short() -> Result<Vec<Listed>> {
+        Self::open_all(pins::entries(true)?)
+    }
+
+    fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Listed>> {
+        let found = paths.into_iter().filter_map(|path| match Self::open_dir(&path) {
+            Ok(port) => Some(Listed::Port(Box::new(port))),
+            Err(Error::NotAttached(_)) => None,
+            Err(Error::Damaged { path, reason }) => Some(Listed::Damaged(Damaged { path, reason })),
+            Err(error) => Some(Listed::Damaged(Damaged { path, reason: error.to_string() })),
         });
         Ok(found.collect())
     }
 
     fn open_dir(dir: &Path) -> Result<Port> {
+        let gone = || Error::NotAttached(format!("of {}", dir.display()));
+        let inode = pins::inode(dir).ok_or_else(gone)?;
+        let opened = Self::open_pins(dir, inode);
+        // Set aside while its pins were opened: it is not there, or there is another one.
+        match pins::inode(dir) {
+            Some(now) if now == inode => opened,
+            Some(_) => Self::open_dir(dir),
+            None => Err(gone()),
+        }
+    }
+
+    fn open_pins(dir: &Path, inode: u64) -> Result<Port> {
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
         let open = |name: &str| dir.join(name);
         let port = Port {
@@ -89,6 +112,7 @@ impl Port {
             stats: open_map::<port_stats>(&open("stats")).map_err(damaged)?,
             flows: open_map::<flow>(&open("flows")).map_err(damaged)?,
             dir: dir.to_owned(),
+            inode,
         };
         let abi = port.meta()?.abi;
         if abi != types::VSNOOP_ABI {
@@ -96,12 +120,7 @@ impl Port {
                 format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
             return Err(damaged(reason));
         }
-        for link in pins::LINKS {
-            if !dir.join(link).exists() {
-                return Err(damaged(format!("{link} is missing")));
-            }
-        }
-        Ok(port)
+        port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
     }
 
     fn read<T: Record>(&self, map: &MapHandle, what: &str) -> Result<T> {
@@ -316,38 +335,88 @@ impl Port {
         Ok((run.verdict, run.frame))
     }
 
-    /// Are both hooks still on the tap? Not after the tap was deleted.
+    /// Are the hooks off the tap, as their pinned links have it? Of a listed port: because the tap
+    /// was deleted. A pin that cannot be read proves nothing and is an error: [`Error::NotAttached`]
+    /// when the port has been taken away meanwhile.
+    pub fn hooks_are_off(&self) -> Result<bool> {
+        let is_off = |hook| self.link(hook).map(|link| link.ifindex == 0);
+        let off = is_off(Hook::ToVm).and_then(|off| Ok(is_off(Hook::FromVm)? || off));
+        if self.is_there() { off } else { Err(self.taken_away()) }
+    }
+
+    /// Are both hooks on the tap for certain?
     pub fn links_alive(&self) -> bool {
-        pins::LINKS.iter().all(|name| {
-            let info = Link::open(self.dir.join(name)).and_then(|link| link.info());
-            matches!(info.map(|i| i.info), Ok(LinkTypeInfo::Tcx(tcx)) if tcx.ifindex != 0)
-        })
+        matches!(self.hooks_are_off(), Ok(false))
+    }
+
+    /// Is somebody taking it away, or was he killed while he did ([`Port::cut_short`])?
+    pub fn is_set_aside(&self) -> bool {
+        pins::is_aside(&self.dir)
+    }
+
+    /// Are the pins where they were when they were opened?
+    pub(crate) fn is_there(&self) -> bool {
+        pins::inode(&self.dir) == Some(self.inode)
+    }
+
+    pub(crate) fn taken_away(&self) -> Error {
+        Error::NotAttached(format!("of {}", self.dir.display()))
     }
 
     /// The kernel's id of a hook's program.
     pub fn program_id(&self, hook: Hook) -> Result<u32> {
-        let link = self.dir.join(pins::LINKS[hook as usize]);
-        let what = format!("read {}", link.display());
-        Ok(Link::open(link).and_then(|link| link.info()).map_err(Error::bpf(what))?.prog_id)
+        Ok(self.link(hook)?.program_id)
     }
 
     /// The programs behind the hooks, with the kernel's own accounting.
     pub fn programs(&self) -> Result<Vec<ProgramInfo>> {
-        let mut programs = Vec::new();
-        for name in pins::LINKS {
-            let what = || format!("read {}", self.dir.join(name).display());
-            let link = Link::open(self.dir.join(name)).map_err(Error::bpf(what()))?;
-            let id = link.info().map_err(Error::bpf(what()))?.prog_id;
-            programs.push(program_info(id).map_err(Error::bpf(what()))?);
+        let program = |hook| {
+            let what = format!("read the program of {hook:?}");
+            program_info(self.program_id(hook)?).map_err(Error::bpf(what))
+        };
+        [Hook::ToVm, Hook::FromVm].into_iter().map(program).collect()
+    }
+
+    fn link(&self, hook: Hook) -> Result<LinkInfo> {
+        let name = pins::LINKS[hook as usize];
+        let info = PinnedLink::open(&self.dir.join(name)).and_then(|link| link.info());
+        info.map_err(|source| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => {
+                Error::Permission { what: format!("read {}", self.dir.join(name).display()) }
+            }
+            _ => Error::Damaged {
+                path: self.dir.clone(),
+                reason: format!("{name} cannot be read as a tcx link: {source}"),
+            },
+        })
+    }
+
+    /// The first part of [`Port::detach`]: nobody finds the port any more, and
+    /// when this returns no packet meets a hook. What is known of its
+    /// connections can still be read, and frames be sent. False when somebody
+    /// else has done so: then there is nothing left to do.
+    pub fn leave(&mut self) -> Result<bool> {
+        if !self.is_there() {
+            return Ok(false);
         }
-        Ok(programs)
+        if !self.is_set_aside() {
+            let Some(aside) = pins::set_aside(&self.dir)? else { return Ok(false) };
+            self.dir = aside;
+        }
+        pins::take_hooks_off(&self.dir)?;
+        Ok(true)
     }
 
     /// Takes the hooks off and forgets everything. What was acknowledged and
     /// has not been handed over yet does not exist: strict acknowledges only
     /// what is in the tap's ring.
-    pub fn detach(self) -> Result<()> {
-        pins::remove(&self.dir)
+    pub fn detach(mut self) -> Result<()> {
+        let left = self.leave();
+        // The pins go all the same: without them the kernel takes the hooks off by itself.
+        if self.is_set_aside() {
+            pins::clear(&self.dir)?;
+        }
+        left.map(drop)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The operator chooses active or paused. The helper may hold the port back, whatever was
 //! chosen, while something on the tap makes the hand-over inexact. Both are in one word of
-//! the pinned policy, `run`: the choice, and beside it a mark. The hooks compare the word
+//! the pinned policy, `run`: the choice, and beside it the mark `PORT_HELD`. The hooks compare the word
 //! with `PORT_ACTIVE` and `PORT_OBSERVE` and take everything else for `PORT_PAUSED`, so that
 //! the mark alone pauses the port. It is in the kernel: neither the end of the helper nor a
 //! `resume` lets a port go that is held back, and the operator's choice is not forgotten.
@@ -10,15 +10,10 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use vsnoop_flow::types::{policy, port_run};
+use vsnoop_flow::types::{PORT_HELD, policy, port_run};
 
 use crate::error::{Error, Result};
 use crate::port::Port;
-
-/// In `policy.run`: held back by the helper.
-const HELD: u32 = 1 << 31;
-/// In `port_meta.reserved`: how often it was.
-const TIMES_HELD: usize = 0;
 
 /// While it lives, no other process changes the records of a port that user space writes.
 #[derive(Debug)]
@@ -30,7 +25,7 @@ impl Port {
     /// The settings in force; `run` is the operator's choice.
     pub fn policy(&self) -> Result<policy> {
         let policy = self.raw_policy()?;
-        Ok(policy { run: policy.run & !HELD, ..policy })
+        Ok(policy { run: policy.run & !PORT_HELD, ..policy })
     }
 
     /// Chooses between `PORT_OBSERVE`, `PORT_ACTIVE` and `PORT_PAUSED`. A port that is held
@@ -38,17 +33,17 @@ impl Port {
     pub fn set_run(&self, run: port_run::Type) -> Result<()> {
         let _turn = self.turn()?;
         let policy = self.raw_policy()?;
-        self.write_policy(&policy { run: run | policy.run & HELD, ..policy })
+        self.write_policy(&policy { run: run | policy.run & PORT_HELD, ..policy })
     }
 
     /// Is the port held back?
     pub fn is_held(&self) -> Result<bool> {
-        Ok(self.raw_policy()?.run & HELD != 0)
+        Ok(self.raw_policy()?.run & PORT_HELD != 0)
     }
 
     /// How often the port has been held back since it was attached.
     pub fn times_held(&self) -> Result<u64> {
-        Ok(self.meta()?.reserved[TIMES_HELD])
+        Ok(self.meta()?.times_held)
     }
 
     /// Holds the port back (no new early ACKs; those given out are honoured) or lets it go
@@ -56,13 +51,13 @@ impl Port {
     pub fn hold(&self, held: bool) -> Result<bool> {
         let _turn = self.turn()?;
         let policy = self.raw_policy()?;
-        if (policy.run & HELD != 0) == held {
+        if (policy.run & PORT_HELD != 0) == held {
             return Ok(false);
         }
-        self.write_policy(&policy { run: policy.run ^ HELD, ..policy })?;
+        self.write_policy(&policy { run: policy.run ^ PORT_HELD, ..policy })?;
         if held {
             let mut meta = self.meta()?;
-            meta.reserved[TIMES_HELD] += 1;
+            meta.times_held += 1;
             self.write_meta(&meta)?;
         }
         Ok(true)
@@ -89,11 +84,18 @@ impl Port {
     /// kernel lets it go with the process.
     fn turn(&self) -> Result<Turn> {
         let what = || format!("lock {}", self.dir().display());
-        let directory = File::open(self.dir()).map_err(Error::io(what()))?;
+        let directory = match File::open(self.dir()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(self.taken_away());
+            }
+            opened => opened.map_err(Error::io(what()))?,
+        };
         loop {
             // SAFETY: an open descriptor and a number.
             if unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX) } == 0 {
-                return Ok(Turn { _directory: directory });
+                // A port that was taken away while we waited has nobody who would heed a change.
+                let turn = Turn { _directory: directory };
+                return if self.is_there() { Ok(turn) } else { Err(self.taken_away()) };
             }
             let error = std::io::Error::last_os_error();
             if error.kind() != std::io::ErrorKind::Interrupted {

@@ -2,7 +2,8 @@
 //! has acknowledged all that the sender was told it had.
 //!
 //! The wait is bounded. Past it nothing is lost that was not lost before: what was acknowledged early is
-//! in the tap's ring or in the VM already.
+//! in the tap's ring or in the VM already. It ends at once when the tap is deleted, or the port detached
+//! by somebody else: the caller finds out which.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> R
     loop {
         let (flows, bytes) = port.outstanding()?;
         let left = Left { flows, bytes };
-        if bytes == 0 || start.elapsed() >= timeout {
+        if bytes == 0 || start.elapsed() >= timeout || !port.links_alive() {
             return Ok(left);
         }
         if interrupt.is_set() {

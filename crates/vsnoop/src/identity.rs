@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::ports::Attached;
+use crate::ports::{Attached, PausedBy};
 
 /// The first fields of every JSON object about an attached port.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +17,7 @@ pub struct Identity {
     pub netns_name: Option<String>,
     /// "active", "paused", "observing" or "gone".
     pub state: &'static str,
+    pub paused_by: Option<PausedBy>,
 }
 
 impl Identity {
@@ -27,7 +28,8 @@ impl Identity {
             ifindex: attached.meta.ifindex,
             netns: attached.meta.netns,
             netns_name: names.get(&attached.meta.netns).filter(|name| !name.is_empty()).cloned(),
-            state: attached.state.text(),
+            state: attached.condition(),
+            paused_by: attached.paused_by(),
         }
     }
 

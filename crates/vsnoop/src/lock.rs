@@ -25,8 +25,8 @@ impl CommandLock {
     pub fn take() -> Result<Self> {
         let start = Instant::now();
         loop {
-            if let Some(file) = try_lock("command.lock")? {
-                return Ok(Self { _file: file });
+            if let Some(lock) = Self::try_take()? {
+                return Ok(lock);
             }
             if start.elapsed() > PATIENCE {
                 bail!(
@@ -37,6 +37,11 @@ impl CommandLock {
             }
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// `None` while somebody has it.
+    pub fn try_take() -> Result<Option<Self>> {
+        Ok(try_lock("command.lock")?.map(|file| Self { _file: file }))
     }
 }
 

@@ -2,14 +2,17 @@
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is what
 //! the tap was called when it was attached. A port whose tap has been deleted is "gone": its pins are
-//! all that is left, and every command that changes something sweeps them away first.
+//! all that is left, and every command that changes something sweeps them away first. A port that is
+//! being detached is not found any more (`release` tells more).
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 use vsnoop_bpf::types::{port_meta, port_run};
-use vsnoop_bpf::{Damaged, Listed, Port};
+use vsnoop_bpf::{Damaged, Error, Listed, Port};
 
 use crate::error::{Unfit, unfit};
-use crate::helper;
+use crate::lock::CommandLock;
+use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};
 
@@ -19,8 +22,11 @@ pub struct Attached {
     pub meta: port_meta,
     pub name: String,
     pub state: State,
+    /// The helper holds it back, whatever the operator chose.
+    pub held: bool,
 }
 
+/// What the operator chose, as long as the tap exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Observing,
@@ -30,15 +36,12 @@ pub enum State {
     Gone,
 }
 
-impl State {
-    pub fn text(self) -> &'static str {
-        match self {
-            State::Observing => "observing",
-            State::Active => "active",
-            State::Paused => "paused",
-            State::Gone => "gone",
-        }
-    }
+/// Who paused a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PausedBy {
+    Operator,
+    Helper,
 }
 
 /// Everything under the directory of the pins.
@@ -49,9 +52,9 @@ pub struct Inventory {
 }
 
 impl Attached {
-    pub fn of(port: Port) -> Result<Self> {
+    pub fn of(port: Port) -> vsnoop_bpf::Result<Self> {
         let meta = port.meta()?;
-        let state = if !port.links_alive() {
+        let state = if port.hooks_are_off()? {
             State::Gone
         } else {
             match port.policy()?.run {
@@ -60,7 +63,26 @@ impl Attached {
                 _ => State::Paused,
             }
         };
-        Ok(Self { name: port.ifname()?, meta, state, port })
+        Ok(Self { name: port.ifname()?, meta, state, held: port.is_held()?, port })
+    }
+
+    /// Who keeps it from acknowledging early; the operator's choice outlasts the helper's reasons.
+    pub fn paused_by(&self) -> Option<PausedBy> {
+        match self.state {
+            State::Paused => Some(PausedBy::Operator),
+            State::Active if self.held => Some(PausedBy::Helper),
+            _ => None,
+        }
+    }
+
+    /// How it is, for people and programs.
+    pub fn condition(&self) -> &'static str {
+        match (self.state, self.paused_by()) {
+            (State::Observing, _) => "observing",
+            (State::Gone, _) => "gone",
+            (_, Some(_)) => "paused",
+            (_, None) => "active",
+        }
     }
 
     /// The network namespace of the tap, if anything on the host still refers to it.
@@ -80,11 +102,25 @@ pub fn inventory() -> Result<Inventory> {
     let mut inventory = Inventory::default();
     for listed in Port::list()? {
         match listed {
-            Listed::Port(port) => inventory.ports.push(Attached::of(*port)?),
+            Listed::Port(port) => match Attached::of(*port) {
+                Ok(attached) => inventory.ports.push(attached),
+                // Taken off while we looked.
+                Err(Error::NotAttached(_)) => {}
+                Err(Error::Damaged { path, reason }) => {
+                    inventory.damaged.push(Damaged { path, reason });
+                }
+                Err(error) => return Err(error.into()),
+            },
             Listed::Damaged(damaged) => inventory.damaged.push(damaged),
         }
     }
     Ok(inventory)
+}
+
+/// Is there anything for the helper to do?
+pub fn are_any() -> bool {
+    inventory().is_ok_and(|found| !found.ports.is_empty())
+        || Port::cut_short().is_ok_and(|found| !found.is_empty())
 }
 
 /// The attachments that the arguments choose: of the named ports in the namespace of `--netns` (or the
@@ -109,9 +145,9 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
     kernel::require()?;
     let device = place.run(|| netdev::find(name))?;
     if let Some(device) = &device {
-        match Port::open(place.inode, device.index) {
-            Ok(port) => return Attached::of(port),
-            Err(vsnoop_bpf::Error::NotAttached(_)) => {}
+        match Port::open(place.inode, device.index).and_then(Attached::of) {
+            Ok(attached) => return Ok(attached),
+            Err(Error::NotAttached(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -142,21 +178,21 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
     if device.is_none() {
         return Err(netdev::does_not_exist(name, place.label()));
     }
-    Err(vsnoop_bpf::Error::NotAttached(name.to_owned()).into())
+    Err(Error::NotAttached(name.to_owned()).into())
 }
 
-/// Takes away what is left of ports whose tap has been deleted; their names.
-pub fn sweep_gone() -> Result<Vec<String>> {
-    let mut swept = Vec::new();
+/// Takes away what is left of ports whose tap has been deleted, and of those that a killed command has
+/// not done with.
+pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in inventory()?.ports {
         if attached.state == State::Gone {
             let name = attached.name.clone();
-            helper::bury(attached).with_context(|| format!("clean up after port {name}"))?;
-            swept.push(name);
+            release::release(attached).with_context(|| format!("clean up after port {name}"))?;
         }
     }
+    release::finish(lock)?;
     tidy();
-    Ok(swept)
+    Ok(())
 }
 
 /// Removes the directory of all pins when nothing is in it any more.

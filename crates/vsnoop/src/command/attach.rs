@@ -35,7 +35,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
         lists: 0,
     };
     let lock = CommandLock::take()?;
-    ports::sweep_gone()?;
+    ports::sweep(&lock)?;
     let code = report::each(&arguments.ports, cli.json, |name| {
         let limits = Limits { max_flows: arguments.max_flows, ..Limits::default() };
         attach(name, &place, |spec| {

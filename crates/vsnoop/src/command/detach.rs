@@ -9,8 +9,8 @@ use crate::drain::{Left, drain};
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
 use crate::output::watch::Interrupt;
-use crate::ports::{self, State};
-use crate::release::release;
+use crate::ports;
+use crate::release::{Released, release};
 use crate::system::kernel;
 use crate::system::netns::Netns;
 
@@ -21,24 +21,27 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let timeout = Duration::from_secs_f64(arguments.timeout);
     let code = report::each(&arguments.ports, cli.json, |name| {
         let attached = ports::find(name, &place)?;
-        let gone = attached.state == State::Gone;
         // The lock is not held while waiting: other ports are none of this one's business.
         let left = drain(&attached, timeout, &interrupt)?;
         let _lock = CommandLock::take()?;
-        let note = release(attached)?;
-        Ok(outcome(name, gone, left, note))
+        Ok(outcome(name, left, release(attached)?))
     })?;
-    let _lock = CommandLock::take()?;
-    ports::sweep_gone()?;
+    ports::sweep(&CommandLock::take()?)?;
     Ok(code)
 }
 
-fn outcome(name: &str, gone: bool, left: Left, note: Option<String>) -> Outcome {
+fn outcome(name: &str, left: Left, released: Released) -> Outcome {
+    // Otherwise there is no ring any more that it could be in, or it is the concern of somebody else.
+    let has_ring = !released.tap_deleted && !released.by_another;
+    let left = if has_ring { left } else { Left::default() };
     let mut text = format!("{name}: detached");
-    if gone {
+    if released.tap_deleted {
         text.push_str("; the tap had been deleted before");
     }
-    if let Some(note) = note {
+    if released.by_another {
+        text.push_str(" meanwhile, by somebody else or because its tap was deleted");
+    }
+    if let Some(note) = released.note {
         text.push_str(&format!("; {note}"));
     }
     let mut outcome = Outcome::done(name, "detached", text);

@@ -84,8 +84,8 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
 }
 
 fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
-    let _lock = CommandLock::take()?;
-    ports::sweep_gone()?;
+    let lock = CommandLock::take()?;
+    ports::sweep(&lock)?;
     names
         .iter()
         .map(|name| {

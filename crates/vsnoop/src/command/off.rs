@@ -21,6 +21,7 @@ use crate::error::EXIT_RUNTIME;
 use crate::output::units;
 use crate::output::watch::print;
 use crate::ports;
+use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev, qdisc};
 
@@ -55,16 +56,17 @@ pub fn run(cli: &Cli) -> Result<u8> {
     kernel::require()?;
     let mut document = Document::default();
     let mut replaced = Vec::new();
-    for listed in Port::list()? {
+    let mut deleted = Vec::new();
+    for listed in Port::list()?.into_iter().chain(Port::cut_short()?) {
         let (path, removal, damaged) = match listed {
             Listed::Port(port) => {
                 let path = port.dir().to_owned();
                 replaced.extend(port.meta().ok().and_then(|meta| replaced_qdisc(&meta)));
-                (path, port.detach(), false)
+                (path, take_off(*port, &mut deleted), false)
             }
             Listed::Damaged(damaged) => {
                 replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
-                (damaged.path.clone(), damaged.remove(), true)
+                (damaged.path.clone(), damaged.remove().map_err(Into::into), true)
             }
         };
         match removal {
@@ -74,6 +76,9 @@ pub fn run(cli: &Cli) -> Result<u8> {
                 .failed
                 .push(Failed { path: path.display().to_string(), error: error.to_string() }),
         }
+    }
+    for port in deleted {
+        bury(port);
     }
     ports::tidy();
     restore(replaced, start + LIMIT, &mut document);
@@ -93,6 +98,30 @@ pub fn run(cli: &Cli) -> Result<u8> {
         );
     }
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
+}
+
+/// The pins of a port whose tap was deleted stay until its senders have been reset, which can wait.
+fn take_off(mut port: Port, deleted: &mut Vec<Port>) -> Result<()> {
+    if port.is_set_aside() {
+        return release::finish_one(port);
+    }
+    let tap_deleted = matches!(port.hooks_are_off(), Ok(true));
+    if !tap_deleted {
+        return Ok(port.detach()?);
+    }
+    if port.leave()? {
+        deleted.push(port);
+    }
+    Ok(())
+}
+
+/// Best effort: the hooks are off.
+fn bury(port: Port) {
+    let place = port.meta().ok().and_then(|meta| Netns::find(meta.netns));
+    let buried = release::bury(&port, place.as_ref()).and_then(|()| Ok(port.detach()?));
+    if let Err(error) = buried {
+        eprintln!("vsnoop: cleaning up after a deleted tap: {error:#}");
+    }
 }
 
 fn file_name(path: &Path) -> String {

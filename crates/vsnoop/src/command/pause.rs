@@ -23,8 +23,9 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
     report::each(&arguments.ports, cli.json, |name| {
-        let attached = usable(name, &place)?;
-        let left = drain(&attached, timeout, &interrupt)?;
+        let left = drain(&usable(name, &place)?, timeout, &interrupt)?;
+        // Its tap may have been deleted meanwhile, or somebody may have detached it.
+        usable(name, &place)?;
         let mut outcome = Outcome::done(name, "paused", format!("{name}: paused"));
         outcome.outstanding_flows = Some(left.flows);
         outcome.outstanding_bytes = Some(left.bytes);
@@ -46,8 +47,18 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     kernel::require()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
     let code = report::each(&arguments.ports, cli.json, |name| {
-        usable(name, &place)?.port.set_run(port_run::PORT_ACTIVE)?;
-        Ok(Outcome::done(name, "active", format!("{name}: active")))
+        let attached = usable(name, &place)?;
+        attached.port.set_run(port_run::PORT_ACTIVE)?;
+        // Not as it was found: the helper may have let it go since.
+        Ok(if attached.port.is_held()? {
+            let text = format!(
+                "{name}: stays paused by the helper while it has another egress program, which \
+                 `vsnoop status {name}` names; then it goes on by itself"
+            );
+            Outcome::done(name, "paused", text)
+        } else {
+            Outcome::done(name, "active", format!("{name}: active"))
+        })
     })?;
     helper::ensure_running();
     Ok(code)

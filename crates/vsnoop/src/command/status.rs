@@ -12,14 +12,11 @@ use crate::command::stats::NOTHING;
 use crate::helper;
 use crate::identity::Identity;
 use crate::output::{table, units, watch};
-use crate::ports::{self, Attached, Inventory, State};
+use crate::ports::{self, Attached, Inventory, PausedBy};
 use crate::system::egress::{self, Foreign};
 use crate::system::netns::Netns;
 use crate::system::process::Process;
 use crate::system::{netdev, netns, process, qdisc};
-
-const OPERATOR: &str = "operator";
-const HELPER: &str = "helper";
 
 #[derive(Serialize)]
 struct Document {
@@ -42,9 +39,7 @@ struct PortStatus {
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
-    /// "operator" or "helper" while the port is paused. The helper holds it back while it has
-    /// `foreign_programs`, and has done so `helper_pauses` times.
-    paused_by: Option<&'static str>,
+    /// How often the helper has held it back, which it does while there are `foreign_programs`.
     helper_pauses: u64,
     /// Other programs on the tap's egress; null when they cannot be read.
     foreign_programs: Option<Vec<Foreign>>,
@@ -118,7 +113,7 @@ fn read(inventory: Inventory) -> Result<Document> {
 
 fn port_status(
     attached: &Attached,
-    mut identity: Identity,
+    identity: Identity,
     paths: &HashMap<u64, PathBuf>,
     holder: Option<Process>,
 ) -> Result<PortStatus> {
@@ -126,14 +121,6 @@ fn port_status(
     let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
     let stats = port.stats()?;
     let policy = port.policy()?;
-    let paused_by = match attached.state {
-        State::Paused => Some(OPERATOR),
-        State::Active if port.is_held()? => Some(HELPER),
-        _ => None,
-    };
-    if paused_by.is_some() {
-        identity.state = State::Paused.text();
-    }
     let around = paths.get(&meta.netns).and_then(|path| Around::of(attached, path));
     let (qdisc, foreign_programs) = around.map(|around| (around.qdisc, around.foreign)).unzip();
     Ok(PortStatus {
@@ -145,7 +132,6 @@ fn port_status(
         outstanding_bytes,
         early_acks: stats.early_acks,
         early_bytes: stats.early_bytes,
-        paused_by,
         helper_pauses: port.times_held()?,
         foreign_programs,
         not_exact: stats.not_exact,
@@ -185,14 +171,14 @@ impl Around {
 
 /// What keeps a port from being accelerated, but for the operator's own pause.
 fn hindrance(port: &PortStatus) -> Option<String> {
-    let name = &port.identity.port;
-    if [State::Gone, State::Observing].map(State::text).contains(&port.identity.state) {
+    let (name, paused_by) = (&port.identity.port, port.identity.paused_by);
+    if !["active", "paused"].contains(&port.identity.state) {
         return None;
     }
     if let Some(found) = port.foreign_programs.as_deref().filter(|found| !found.is_empty()) {
         let (what, way_out) = (egress::complaint(found), egress::way_out(name));
-        return Some(match port.paused_by {
-            Some(HELPER) => format!(
+        return Some(match paused_by {
+            Some(PausedBy::Helper) => format!(
                 "{name}: paused by the helper: it has {what}; {way_out}, and it goes on by itself"
             ),
             Some(_) => {
@@ -201,8 +187,10 @@ fn hindrance(port: &PortStatus) -> Option<String> {
             None => format!("{name}: it has {what}; {way_out}"),
         });
     }
-    match port.paused_by {
-        Some(HELPER) => return Some(format!("{name}: paused by the helper until its next look")),
+    match paused_by {
+        Some(PausedBy::Helper) => {
+            return Some(format!("{name}: paused by the helper until its next look"));
+        }
         Some(_) => return None,
         None => {}
     }

@@ -129,7 +129,7 @@ fn report(
         .ok()
         .and_then(|()| Port::open(place.inode, device.index).ok())
         .and_then(|port| Attached::of(port).ok())
-        .map(|attached| attached.state.text());
+        .map(|attached| attached.condition());
     let refused = if attached.is_some() { None } else { refusal(device, &root) };
     let offloads = offload::read(&device.name).ok();
     let has_vm = !vcpus.is_empty();

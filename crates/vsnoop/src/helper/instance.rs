@@ -69,7 +69,7 @@ pub fn ensure_running() {
 
 /// [`ensure_running`] where something is attached.
 pub fn restart_if_needed() {
-    if running_pid().is_none() && ports::inventory().is_ok_and(|found| !found.ports.is_empty()) {
+    if running_pid().is_none() && ports::are_any() {
         ensure_running();
     }
 }

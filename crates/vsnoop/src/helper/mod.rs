@@ -8,7 +8,8 @@
 //!   it (`loss`, `reset`), once the VM had a chance to answer (`chance`) and was asked (`question`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
-//! - cleans up after taps that were deleted (`watchman`).
+//! - cleans up after taps that were deleted, and after commands that were killed while they detached
+//!   (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
 //! that waits for lost data waits on. So it may be killed at any time; the next command starts it.
@@ -24,8 +25,8 @@ mod surroundings;
 mod watchman;
 
 pub use instance::{ensure_running, restart_if_needed, running_pid};
+pub use reset::reset_senders;
 pub use surroundings::bridge_of;
-pub use watchman::bury;
 
 use std::time::{Duration, Instant};
 

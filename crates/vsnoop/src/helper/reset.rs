@@ -8,6 +8,7 @@ use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{flow, flow_key};
 
 use super::frame::{Segment, frame};
+use super::loss::is_behind;
 
 /// Resets the connection at both ends; false when the VM has acknowledged something since `flow` was
 /// read. The calling thread must be in the tap's network namespace.
@@ -33,7 +34,17 @@ pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     }
 }
 
-/// Sends the RST to the sender by way of the bridge: the tap, and the VM behind it, have gone.
-pub fn send_by_bridge(port: &Port, bridge: u32, key: &flow_key, flow: &flow) -> Result<()> {
-    Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender)?)?)
+/// The tap, and the VM behind it, have gone: resets the senders of what the VM had not acknowledged, by
+/// way of the bridge; how many. The calling thread must be in the tap's network namespace.
+pub fn reset_senders(port: &Port) -> Result<usize> {
+    let bridge = port.meta()?.bridge;
+    if bridge == 0 {
+        return Ok(0);
+    }
+    let reset = |(key, flow): &(flow_key, flow)| -> Result<()> {
+        Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender)?)?)
+    };
+    let flows = port.flows()?;
+    let behind = flows.iter().filter(|(_, flow)| is_behind(flow));
+    Ok(behind.map(reset).filter(Result::is_ok).count())
 }

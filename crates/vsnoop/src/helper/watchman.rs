@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::Record;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::{Port, Record};
 
 use super::chance::Chance;
 use super::expiry;
 use super::loss::{Entry, Suspects, is_behind};
 use super::question::ask;
-use super::reset::{reset, send, send_by_bridge};
+use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
+use crate::lock::CommandLock;
 use crate::ports::{self, Attached, State};
+use crate::release::{finish, release};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::process::{self, Process};
@@ -66,7 +68,7 @@ impl Watchman {
             let name = attached.name.clone();
             if attached.state == State::Gone {
                 // One that cannot be buried is no reason to neglect the others.
-                if let Err(error) = bury(attached) {
+                if let Err(error) = release(attached) {
                     tracing::warn!("port {name}: {error:#}");
                 }
                 continue;
@@ -82,33 +84,22 @@ impl Watchman {
             }
             self.watched.insert(key, watched);
         }
-        Ok(count)
+        let cut_short = finish_what_was_cut_short();
+        Ok(count + cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0))
     }
 }
 
-/// The tap was deleted: whatever was in its ring is lost with the VM's end of it. Senders that were
-/// told otherwise are reset, over the bridge that the tap was a port of.
-pub fn bury(attached: Attached) -> Result<()> {
-    let (flows, bytes) = attached.port.outstanding()?;
-    let bridge = attached.meta.bridge;
-    let mut reset_flows = 0;
-    if flows > 0
-        && bridge != 0
-        && let Some(place) = Netns::find_again(attached.meta.netns, &mut None)
+/// What commands left that were killed while they detached; how much there is, while a command works
+/// that may come to it yet.
+fn finish_what_was_cut_short() -> Result<usize> {
+    let count = Port::cut_short()?.len();
+    if count > 0
+        && let Some(lock) = CommandLock::try_take()?
     {
-        let records = attached.port.flows()?;
-        reset_flows = place.run(|| {
-            let behind = records.iter().filter(|(_, flow)| is_behind(flow));
-            let sent = behind.map(|(key, flow)| send_by_bridge(&attached.port, bridge, key, flow));
-            Ok(sent.filter(Result::is_ok).count())
-        })?;
+        finish(&lock)?;
+        return Ok(0);
     }
-    tracing::warn!(
-        "port {} is gone: its tap was deleted, {bytes} acknowledged bytes of {flows} connections \
-         were still on their way to the VM; {reset_flows} senders were reset",
-        attached.name
-    );
-    Ok(attached.port.detach()?)
+    Ok(count)
 }
 
 impl Watched {

@@ -92,8 +92,11 @@ pub fn replace_by_noqueue(device: &Device) -> Result<()> {
 /// Takes our noqueue away again; the kernel then creates its default. False when another qdisc has
 /// been set meanwhile, which is left alone.
 pub fn restore_default(device: &Device) -> Result<bool> {
-    if root(device)? != Root::NoQueue {
-        return Ok(false);
+    match root(device)? {
+        Root::NoQueue => {}
+        // By a command that was killed later on, say.
+        Root::Default(_) => return Ok(true),
+        Root::Configured(..) => return Ok(false),
     }
     let mut request = TcMessage::with_index(device.index as i32);
     request.header.parent = TcHandle::ROOT;
@@ -103,6 +106,8 @@ pub fn restore_default(device: &Device) -> Result<bool> {
         Err(error) if matches!(netlink::errno(&error), Some(libc::ENOENT | libc::EINVAL)) => {
             Ok(false)
         }
+        // Deleted at this moment, its qdisc with it.
+        Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(true),
         Err(error) => {
             Err(error.context(format!("restore the default qdisc of port {}", device.name)))
         }

@@ -7,13 +7,13 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use libtest_mimic::Trial;
 
-use crate::sandbox::{PINS, PORT, Place, State, vsnoop};
+use crate::sandbox::{PINS, PORT, Place, State, vsnoop, wait_until};
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("state_of_another_abi_is_refused_and_removed_by_off", || {
-            damaged("abi", true, |pins| {
+            damaged("abi", true, (1, 1), |pins| {
                 let meta = MapHandle::from_pinned_path(pins.join("meta"))?;
                 let key = 0u32.to_ne_bytes();
                 let mut value = meta.lookup(&key, MapFlags::ANY)?.context("no record")?;
@@ -22,13 +22,20 @@ pub fn trials() -> Vec<Trial> {
             })
         }),
         trial("a_missing_pin_is_refused_and_removed_by_off", || {
-            damaged("pin", true, |pins| Ok(fs::remove_file(pins.join("flows"))?))
+            damaged("pin", true, (1, 1), |pins| Ok(fs::remove_file(pins.join("flows"))?))
         }),
         trial("a_missing_link_is_refused_and_removed_by_off", || {
-            damaged("link", true, |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
+            damaged("link", true, (1, 0), |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
+        }),
+        trial("a_pin_that_is_no_link_is_refused_and_removed_by_off", || {
+            damaged("nolink", true, (0, 1), |pins| {
+                fs::remove_file(pins.join("link_to_vm"))?;
+                let mut flows = MapHandle::from_pinned_path(pins.join("flows"))?;
+                Ok(flows.pin(pins.join("link_to_vm"))?)
+            })
         }),
         trial("records_of_another_size_are_refused_and_removed_by_off", || {
-            damaged("size", false, |pins| {
+            damaged("size", false, (1, 1), |pins| {
                 let path = pins.join("meta");
                 fs::remove_file(&path)?;
                 let options = libbpf_sys::bpf_map_create_opts {
@@ -58,13 +65,20 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// `remembers`: what is left still tells which qdisc was replaced.
-fn damaged(role: &str, remembers: bool, damage: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
+/// `remembers`: what is left still tells which qdisc was replaced. `programs`: the hooks whose links are
+/// still pinned; the kernel takes the others off when it gets round to it.
+fn damaged(
+    role: &str,
+    remembers: bool,
+    programs: (u32, u32),
+    damage: impl FnOnce(PathBuf) -> Result<()>,
+) -> Result<()> {
     let place = Place::new(role)?;
     let before = place.state()?;
     place.vsnoop(["attach", PORT])?.ok()?;
     let pins = place.pins()?;
     damage(pins.clone())?;
+    wait_until("only pinned hooks are left", || Ok(place.programs()? == programs))?;
 
     let damaged = place.state()?;
     let path = pins.display().to_string();

@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod damaged;
+mod detach;
 mod helper;
 mod off;
 mod records;
@@ -24,6 +25,7 @@ fn main() {
         bad_input::trials(),
         damaged::trials(),
         round_trip::trials(),
+        detach::trials(),
         off::trials(),
         helper::trials(),
         surroundings::trials(),

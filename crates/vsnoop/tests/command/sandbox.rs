@@ -88,8 +88,13 @@ impl Place {
         Ok(State {
             qdiscs: qdiscs.join("\n"),
             pins: list(Path::new(PINS)),
-            programs: self.netns.run(|| tcx_programs(PORT))?,
+            programs: self.programs()?,
         })
+    }
+
+    /// How many tcx programs are on the egress and the ingress of the port.
+    pub fn programs(&self) -> Result<(u32, u32)> {
+        self.netns.run(|| tcx_programs(PORT))
     }
 }
 
@@ -98,7 +103,7 @@ impl Place {
 pub struct State {
     pub qdiscs: String,
     pub pins: Vec<PathBuf>,
-    /// How many tcx programs are on the egress and the ingress of the port.
+    /// See [`Place::programs`].
     pub programs: (u32, u32),
 }
 

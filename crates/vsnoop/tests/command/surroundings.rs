@@ -40,6 +40,15 @@ pub fn trials() -> Vec<Trial> {
             ensure!(found.len() == 1, "{held}");
             ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "foreign", "{held}");
             let id = found[0]["id"].as_u64().context("no id")?;
+            for command in ["stats", "flows"] {
+                let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+                let port = &json["ports"][0];
+                ensure!(port["state"] == "paused" && port["paused_by"] == "helper", "{json}");
+            }
+            let doctor = place.vsnoop(["doctor", PORT, "--json"])?.json()?;
+            ensure!(doctor["ports"][0]["attached"] == "paused", "{doctor}");
+            let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+            ensure!(table.contains("(paused, "), "{table}");
             let table = place.vsnoop(["status", PORT])?.ok()?.out;
             let named = format!("tcx program foreign (id {id})");
             for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
@@ -73,7 +82,10 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["attach", PORT])?.ok()?;
             let program = place.netns.run(|| foreign_program(PORT))?;
             wait_for_hold(&place, true)?;
-            place.vsnoop(["resume", PORT])?.ok()?;
+            let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
+            ensure!(json["ports"][0]["result"] == "paused", "{json}");
+            let text = place.vsnoop(["resume", PORT])?.ok()?.out;
+            ensure!(text.contains("stays paused") && text.contains("vsnoop status"), "{text}");
             let resumed = status(&place)?;
             ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
             place.vsnoop(["pause", PORT])?.ok()?;
@@ -231,7 +243,7 @@ fn wait_for_hold(place: &Place, held: bool) -> Result<()> {
 
 /// The helper has looked at the port from beginning to end: it removes an ended connection in each look,
 /// and the look that removes the second began after the first was put there.
-fn wait_for_a_look(port: &Port) -> Result<()> {
+pub fn wait_for_a_look(port: &Port) -> Result<()> {
     let ended = flow { flags: FLOW_F_CLOSED as u16, ..Default::default() };
     for _ in 0..2 {
         port.insert_flow(&KEY, &ended)?;
@@ -240,7 +252,7 @@ fn wait_for_a_look(port: &Port) -> Result<()> {
     Ok(())
 }
 
-fn port_of(place: &Place) -> Result<Port> {
+pub fn port_of(place: &Place) -> Result<Port> {
     let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
     Ok(Port::open(place.inode()?, index)?)
 }

@@ -1,0 +1,64 @@
+//! A hook's pinned link to its tap: where it is, and taking it off.
+//!
+//! By plain system calls: libbpf tells a pin that is not there on standard error, and somebody else may
+//! be removing it at any time.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What the kernel says about a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LinkInfo {
+    /// Of the program behind it.
+    pub program_id: u32,
+    /// The interface that it is on; 0: on none any more.
+    pub ifindex: u32,
+}
+
+/// An open link, which pins nothing by itself.
+#[derive(Debug)]
+pub(crate) struct PinnedLink(OwnedFd);
+
+impl PinnedLink {
+    pub fn open(path: &Path) -> libbpf_rs::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: a C string that outlives the call.
+        let fd = check(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
+        // SAFETY: a fresh descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// An error also when it is no tcx link.
+    pub fn info(&self) -> libbpf_rs::Result<LinkInfo> {
+        let mut info = libbpf_sys::bpf_link_info::default();
+        let mut len = size_of::<libbpf_sys::bpf_link_info>() as u32;
+        // SAFETY: an open descriptor, and a zeroed record with its true length.
+        check(unsafe {
+            libbpf_sys::bpf_obj_get_info_by_fd(
+                self.0.as_raw_fd(),
+                std::ptr::from_mut(&mut info).cast(),
+                &mut len,
+            )
+        })?;
+        if info.type_ != libbpf_sys::BPF_LINK_TYPE_TCX {
+            return Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the type says that the kernel filled in this member of the union.
+        let tcx = unsafe { info.__bindgen_anon_1.tcx };
+        Ok(LinkInfo { program_id: info.prog_id, ifindex: tcx.ifindex })
+    }
+
+    /// When this returns, no packet meets the program. No error when it was off before.
+    pub fn detach(&self) -> libbpf_rs::Result<()> {
+        // SAFETY: takes no pointers.
+        check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
+    }
+}
+
+/// libbpf returns the negative errno.
+fn check(result: i32) -> libbpf_rs::Result<i32> {
+    if result < 0 { Err(libbpf_rs::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}

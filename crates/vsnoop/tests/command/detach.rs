@@ -1,0 +1,257 @@
+//! Detaching is over when it returns, and nobody takes a port in the middle of it for anything else:
+//! src/release.rs lists what may meet.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::Trial;
+use nix::fcntl::{Flock, FlockArg};
+use nix::net::if_::if_nametoindex;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vsnoop_bpf::types::flow_mode;
+use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
+use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::topology::{self, Side};
+
+use crate::helper::{Network, Pair, expect_reset};
+use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};
+use crate::surroundings::{port_of, wait_for_a_look};
+use crate::trial;
+
+const LOCK: &str = "/run/vsnoop/command.lock";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("no_hook_is_left_when_detach_returns_and_attach_may_follow_at_once", || {
+            let place = Place::new("rounds")?;
+            let before = place.state()?;
+            let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+            let spec = AttachSpec::new(index, PORT, place.inode()?);
+            for round in 0..30 {
+                let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
+                ensure!(place.programs()? == (1, 1), "round {round}");
+                port.detach()?;
+                ensure!(place.programs()? == (0, 0), "round {round}");
+            }
+            for round in 0..5 {
+                place.vsnoop(["attach", PORT])?.ok()?;
+                place.vsnoop(["detach", PORT])?.ok()?;
+                ensure!(place.programs()? == (0, 0), "round {round}");
+            }
+            ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+            Ok(())
+        }),
+        trial("no_hook_of_damaged_pins_is_left_when_they_are_removed", || {
+            let place = Place::new("torn")?;
+            let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+            let spec = AttachSpec::new(index, PORT, place.inode()?);
+            let missing = [["flows"; 5], ["link_from_vm"; 5], ["link_to_vm"; 5]].concat();
+            for missing in missing {
+                let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
+                fs::remove_file(port.dir().join(missing))?;
+                let found = Port::list()?;
+                let [Listed::Damaged(damaged)] = &found[..] else { bail!("found {found:?}") };
+                damaged.remove()?;
+                let left = place.programs()?;
+                // The hook of a link without a pin goes when the kernel gets round to it.
+                let is_right = match missing {
+                    "link_from_vm" => left.0 == 0,
+                    "link_to_vm" => left.1 == 0,
+                    _ => left == (0, 0),
+                };
+                ensure!(is_right, "{missing} was missing: {left:?}");
+                wait_until("no hook is left", || Ok(place.programs()? == (0, 0)))?;
+            }
+            Ok(())
+        }),
+        trial("a_port_that_is_being_detached_is_not_found_and_not_taken_for_a_deleted_one", || {
+            let place = Place::new("leave")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let lock = take_lock()?;
+            let (found, mut port) = (port_of(&place)?, port_of(&place)?);
+            ensure!(port.leave()?, "somebody else was faster");
+            ensure!(place.programs()? == (0, 0), "a hook is left");
+            ensure!(matches!(found.hooks_are_off(), Err(Error::NotAttached(_))), "found");
+            ensure!(!port_of(&place).is_ok_and(|port| port.links_alive()), "it is still found");
+            let status = vsnoop(["status", "--json"])?.json()?;
+            ensure!(status["ports"] == serde_json::json!([]), "{status}");
+            ensure!(status["damaged"] == serde_json::json!([]), "{status}");
+            place.vsnoop(["pause", PORT])?.failed(39, &[PORT])?;
+            drop(lock);
+            wait_until("the helper has finished", || Ok(!Path::new(port.dir()).exists()))
+        }),
+        trial("the_helper_resets_nothing_in_the_middle_of_a_detach", || {
+            let other = Place::new("other")?;
+            other.vsnoop(["attach", PORT])?.ok()?;
+            let (network, mut pair) = outstanding("mid")?;
+            let lock = take_lock()?;
+            let mut port = port_of_network(&network)?;
+            ensure!(port.leave()?, "somebody else was faster");
+            wait_for_a_look(&port_of(&other)?)?;
+            ensure!(port.dir().exists(), "the helper did not wait for the command");
+            drop(lock);
+            wait_until("the helper has finished", || Ok(!port.dir().exists()))?;
+            let flows = port.flows()?;
+            let reset = |mode: u8| u32::from(mode) == flow_mode::FLOW_RESET;
+            ensure!(!flows.is_empty() && !flows.iter().any(|(_, flow)| reset(flow.mode)));
+            thaw(&network);
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+            pair.exchange(10_000)?;
+            other.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("a_detach_that_was_killed_with_the_hooks_on_is_finished_by_the_helper", || {
+            let place = Place::new("cut1")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            // As a killed process leaves it: set aside, and no more.
+            fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
+            ensure!(place.programs()? == (1, 1), "the hooks went by themselves");
+            wait_until("the hooks are off", || Ok(place.programs()? == (0, 0)))?;
+            wait_for_no_pins()
+        }),
+        trial("a_detach_that_was_killed_is_finished_by_the_next_command_or_its_helper", || {
+            let place = Place::new("cut2")?;
+            // The first two start no helper.
+            for command in [&["detach", "nowhere"][..], &["off", "--all"], &["status"]] {
+                place.vsnoop(["attach", PORT])?.ok()?;
+                let lock = take_lock()?;
+                kill_helper()?;
+                fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
+                drop(lock);
+                let code = place.vsnoop(command)?.code;
+                ensure!(code == if command[0] == "detach" { 31 } else { 0 }, "exit code {code}");
+                if command == ["status"] {
+                    wait_until("the hooks are off", || Ok(place.programs()? == (0, 0)))?;
+                }
+                ensure!(place.programs()? == (0, 0), "{command:?} left a hook");
+                wait_for_no_pins()?;
+            }
+            Ok(())
+        }),
+        trial("a_tap_that_is_deleted_after_the_hooks_went_has_its_senders_reset", || {
+            let (network, mut pair) = outstanding("late")?;
+            let lock = take_lock()?;
+            let mut port = port_of_network(&network)?;
+            ensure!(port.leave()?, "somebody else was faster");
+            network.topology.host.ip(&format!("link del {}", topology::PORT))?;
+            drop(lock);
+            expect_reset(&mut pair.client).context("the sender")?;
+            wait_for_no_pins()
+        }),
+        trial(
+            "a_tap_that_is_deleted_while_detach_waits_ends_the_wait_and_resets_the_senders",
+            || {
+                let (network, mut pair) = outstanding("drain2")?;
+                let host = &network.topology.host;
+                let detach = ["--netns", host.name(), "detach", topology::PORT, "--json"];
+                let mut child = Command::new(program())
+                    .args(detach)
+                    .args(["--timeout", "600"])
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()?;
+                wait_until("the port is paused", || {
+                    let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+                    Ok(status["ports"][0]["state"] == "paused")
+                })?;
+                host.ip(&format!("link del {}", topology::PORT))?;
+                let ended = wait_until("detach has ended", || Ok(child.try_wait()?.is_some()));
+                if ended.is_err() {
+                    child.kill()?;
+                }
+                let output = child.wait_with_output()?;
+                ended?;
+                ensure!(output.status.success(), "{}", text(&output.stderr));
+                ensure!(output.stderr.is_empty(), "{}", text(&output.stderr));
+                let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+                ensure!(json["ports"][0]["result"] == "detached", "{json}");
+                ensure!(json["ports"][0]["outstanding_bytes"] == 0, "{json}");
+                expect_reset(&mut pair.client).context("the sender")
+            },
+        ),
+        trial("off_resets_the_senders_of_a_deleted_tap", || {
+            let (network, mut pair) = outstanding("off3")?;
+            kill_helper()?;
+            network.topology.host.ip(&format!("link del {}", topology::PORT))?;
+            vsnoop(["off", "--all"])?.ok()?;
+            ensure!(!Path::new(PINS).exists(), "pins are left");
+            expect_reset(&mut pair.client).context("the sender")
+        }),
+        trial("off_in_the_middle_of_a_detach_resets_nothing", || {
+            let (network, mut pair) = outstanding("off4")?;
+            let _lock = take_lock()?;
+            let mut port = port_of_network(&network)?;
+            ensure!(port.leave()?, "somebody else was faster");
+            vsnoop(["off", "--all"])?.ok()?;
+            ensure!(!port.dir().exists(), "pins are left");
+            thaw(&network);
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+            pair.exchange(10_000)
+        }),
+        trial("an_observer_whose_hooks_were_taken_off_leaves_a_later_attachment_alone", || {
+            let place = Place::new("stale")?;
+            let mut observe = Command::new(program());
+            let observe = observe.args(["--netns", place.netns.name(), "observe", PORT]);
+            let child = observe.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+            wait_until("the port is observed", || Ok(place.programs()? == (1, 1)))?;
+            wait_until("the helper runs", || Ok(helper_pid()?.is_some()))?;
+            vsnoop(["off", "--all"])?.ok()?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            kill(Pid::from_raw(child.id() as i32), Signal::SIGINT)?;
+            let output = child.wait_with_output()?;
+            ensure!(output.status.success(), "{}", text(&output.stderr));
+            ensure!(place.programs()? == (1, 1), "it took them off: {:?}", place.programs()?);
+            let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+            ensure!(status["ports"][0]["state"] == "active", "{status}");
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+    ]
+}
+
+/// While it lives, every other command, and the helper where it needs it, waits.
+fn take_lock() -> Result<Flock<fs::File>> {
+    let file = fs::OpenOptions::new().write(true).open(LOCK).context(LOCK)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context(LOCK)
+}
+
+fn kill_helper() -> Result<()> {
+    let pid = helper_pid()?.context("no helper")?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    wait_until("the helper is dead", || {
+        Ok(fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty()))
+    })
+}
+
+fn wait_for_no_pins() -> Result<()> {
+    wait_until("no pins are left", || {
+        Ok(fs::read_dir(PINS).map_or(true, |mut entries| entries.next().is_none()))
+    })
+}
+
+/// A thousand bytes that the sender was told the VM had, while the VM is frozen.
+fn outstanding(role: &str) -> Result<(Network, Pair)> {
+    let network = Network::new(role)?;
+    let mut pair = network.connect()?;
+    pair.exchange(10_000)?;
+    let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+    network.topology.set_guest_faults(Side::Vm, frozen);
+    pair.client.write_all(&[7; 1000])?;
+    wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+    Ok((network, pair))
+}
+
+fn thaw(network: &Network) {
+    network.topology.set_guest_faults(Side::Vm, Faults::default());
+}
+
+fn port_of_network(network: &Network) -> Result<Port> {
+    let host = &network.topology.host;
+    let inode = fs::metadata(Path::new("/run/netns").join(host.name()))?.ino();
+    Ok(Port::open(inode, host.run(|| Ok(if_nametoindex(topology::PORT)?))?)?)
+}
