@@ -29,19 +29,19 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	/* The ring keeps the order: with the first byte that the record has
 	 * seen, all that was in the ring before it is behind the VM. */
 	if (seq_gt(f->high_seq, f->vm_seq) && seq_ge(ack, f->high_seq))
-		f->flags &= ~FLOW_F_UNPROVEN;
+		flow_clear(f, FLOW_F_UNPROVEN);
 	f->vm_seq = ack;
 	f->progress_ns = now;
 	f->dup_acks = 0;
 	f->next_seq = seq_max(f->next_seq, ack);
 	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
 		f->high_seq = ack;
-	if (f->flags & FLOW_F_SAMPLE && seq_ge(ack, f->sample_seq)) {
+	if (f->sample && seq_ge(ack, f->sample_seq)) {
 		out->sample_ns = since_ns(now, f->sample_ns);
 		out->events |= EVENT_SAMPLE;
-		if (f->flags & FLOW_F_SAMPLE_EARLY)
+		if (f->sample == FLOW_SAMPLE_EARLY)
 			out->events |= EVENT_SAMPLE_EARLY;
-		f->flags &= ~(FLOW_F_SAMPLE | FLOW_F_SAMPLE_EARLY);
+		f->sample = FLOW_SAMPLE_NONE;
 	}
 }
 
@@ -104,7 +104,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			f->retired = flow_outstanding(f);
 			f->snd_nxt = seq_max(f->snd_nxt, s->seq);
 			f->mode = FLOW_RESET;
-			f->last_ns = now;
+			flow_touch(f, now);
 			return FROM_VM_PASS;
 		}
 		flow_closed(f);
@@ -118,7 +118,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	}
 	if (!(flags & TCP_ACK))
 		return FROM_VM_PASS;
-	f->last_ns = now;
+	flow_touch(f, now);
 	if (s->bits & SEG_FOREIGN)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	f->snd_nxt = seq_max(f->snd_nxt, end);
@@ -159,7 +159,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		f->ts_recent = s->tsecr; /* what the VM itself compares with */
 
 	if (!(flags & TCP_ECE))
-		f->flags &= ~FLOW_F_ECE;
+		flow_clear(f, FLOW_F_ECE);
 	else if (!flow_is_bypassed(f)) {
 		f->flags |= FLOW_F_ECE;
 		flow_offline(f, FLOW_UNEXPECTED_SEQ, EVENT_OFFLINE_CE, out);
@@ -180,13 +180,13 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		/* Never touched (RFC 5961): its ACK is what the sender's answer
 		 * will be built on.  It may come with news, or after them. */
 		if (!advanced)
-			f->flags &= ~FLOW_F_CHALLENGE_DUE;
+			flow_clear(f, FLOW_F_CHALLENGE_DUE);
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
 	}
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
-		f->flags &= ~FLOW_F_REPLY_DUE;
+		flow_clear(f, FLOW_F_REPLY_DUE);
 		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, p), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;
@@ -201,7 +201,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
-	f->flags &= ~FLOW_F_REPLY_DUE;
+	flow_clear(f, FLOW_F_REPLY_DUE);
 	out->ack.window = flow_advertise(f, out->ack.ack, p);
 	f->rewritten++;
 	return FROM_VM_REWRITE;

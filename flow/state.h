@@ -27,6 +27,8 @@
 #define FLOW_LATE_SHARE 3 /* one third */
 /* ... and was never late for as long as this: then it had lost its core. */
 #define FLOW_TURN_NS (8 * NSEC_PER_MSEC)
+/* last_ns is allowed to lag so far behind. */
+#define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
  * again after a loss, before the host may stand aside. */
 #define FLOW_RAMP 16
@@ -44,6 +46,20 @@
 static __always_inline __u64 since_ns(__u64 now, __u64 then)
 {
 	return now > then ? now - then : 0;
+}
+
+/* A packet of the flow.  Expiry counts in seconds, so that most packets need not
+ * write where both directions read. */
+static __always_inline void flow_touch(struct flow *f, __u64 now)
+{
+	if (since_ns(now, f->last_ns) > FLOW_TOUCH_NS)
+		f->last_ns = now;
+}
+
+static __always_inline void flow_clear(struct flow *f, __u16 flags)
+{
+	if (f->flags & flags)
+		f->flags &= ~flags;
 }
 
 static __always_inline bool flow_is_bypassed(const struct flow *f)
@@ -119,10 +135,8 @@ static __always_inline void flow_handed_over(struct flow *f, struct seq end, boo
 	if (seq_le(f->high_seq, f->vm_seq))
 		f->progress_ns = now;
 	f->high_seq = end;
-	if (!(f->flags & FLOW_F_SAMPLE)) {
-		f->flags |= FLOW_F_SAMPLE;
-		f->flags = early ? f->flags | FLOW_F_SAMPLE_EARLY
-				 : f->flags & ~FLOW_F_SAMPLE_EARLY;
+	if (!f->sample) {
+		f->sample = early ? FLOW_SAMPLE_EARLY : FLOW_SAMPLE_PASSED;
 		f->sample_seq = end;
 		f->sample_ns = now;
 	}

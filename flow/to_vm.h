@@ -116,7 +116,7 @@ static __always_inline bool flow_continues_aside(const struct flow *f, const str
 
 	return f->mode == FLOW_ASIDE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_gt(f->high_seq, f->vm_seq) && f->flags & FLOW_F_SAMPLE &&
+	       seq_gt(f->high_seq, f->vm_seq) && f->sample &&
 	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
 	       (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now));
 }
@@ -131,7 +131,7 @@ static __always_inline void flow_note_aside(struct flow *f, const struct segment
 static __always_inline void flow_note_data(struct flow *f, const struct segment *s, __u64 now,
 					   struct outcome *out)
 {
-	f->last_ns = now;
+	flow_touch(f, now);
 	flow_note_ack(f, s);
 	if (s->unit_len > f->mss)
 		f->mss = s->unit_len;
@@ -161,7 +161,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		flow_answer_reset(s, out);
 		return TO_VM_RESET;
 	}
-	f->last_ns = now;
+	flow_touch(f, now);
 	if (flags & TCP_RST) {
 		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
 		 * is NEXT_SEQ by then (RFC 5961, section 3.2).  Else, and if

@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 1
+#define VSNOOP_ABI 2
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -61,46 +61,61 @@ enum flow_mode {
 #define FLOW_F_REPLY_DUE 0x0100 /* the VM owes the sender an answer: pass it */
 #define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
 #define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
-#define FLOW_F_SAMPLE 0x0800 /* sample_seq is being timed */
-#define FLOW_F_SAMPLE_EARLY 0x1000 /* ... and was acknowledged early */
 #define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
-/* One flow. 128 bytes: two cache lines. */
+/* One flow: 128 bytes, in three groups by who writes while data flows.  Sender
+ * and VM are served by different CPUs, and a cache line that one of them writes
+ * costs the other some 100 ns.  In the kernel's hash table (elements of 256
+ * bytes, this record at 104) each group has a line: the first shares that of the
+ * key, which every look-up reads. */
 struct flow {
+	/* Seldom written. */
+	__u64 last_ns; /* last packet of the flow, either way; see flow_touch() */
+	__u32 offline; /* how often the flow left ACTIVE */
+	__u16 mss; /* largest segment payload seen, bytes */
+	__u16 flags; /* FLOW_F_* */
+	__u8 mode; /* enum flow_mode */
+	__u8 scale; /* the VM's window scale; 0 while unknown */
+	__u8 sender_mac[6];
+
+	/* Written for packets of the VM, and when the host acknowledges. */
 	VSNOOP_LOCK;
-	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
 	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
-	struct seq high_seq; /* highest byte handed to the VM, plus one */
 	struct seq right_edge; /* of the receive window that the VM advertised */
 	struct seq adv_edge; /* highest right edge that the sender was shown */
 	struct seq snd_nxt; /* the VM's SND.NXT */
-	struct seq snd_una; /* highest ACK of the sender */
-	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
 	__u32 vm_tsval; /* the VM's last TSval */
-	struct seq sample_seq; /* byte whose acknowledgement is being timed */
-	__u8 mode; /* enum flow_mode */
-	__u8 scale; /* the VM's window scale; 0 while unknown */
-	__u16 flags; /* FLOW_F_* */
-	__u64 last_ns; /* last packet of the flow, either way */
+	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
+	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
 	__u64 progress_ns; /* the VM last advanced, or its backlog began */
-	__u64 sample_ns; /* when sample_seq was handed to the VM */
-	__u16 mss; /* largest segment payload seen, bytes */
-	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
-	__u8 dup_acks; /* repeated ACKs of the VM below NEXT_SEQ */
-	__u32 early_acks;
-	__u64 early_bytes;
+	__u32 repeated_at; /* when a repeated ACK was last counted, 2^20 ns */
 	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
 	__u32 reacked; /* retransmissions answered by the host */
-	__u32 offline; /* how often the flow left ACTIVE */
-	__u8 sender_mac[6];
-	__u16 zero;
 	__u32 retired; /* bytes outstanding when the flow was reset */
-	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
-	__u32 repeated_at; /* when a repeated ACK was last counted, 2^20 ns */
-	__u32 reserved;
+	__u8 dup_acks; /* repeated ACKs of the VM below NEXT_SEQ */
+	__u8 zero[3];
+
+	/* Written for segments to the VM. */
+	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
+	struct seq high_seq; /* highest byte handed to the VM, plus one */
+	struct seq snd_una; /* highest ACK of the sender */
+	struct seq sample_seq; /* byte whose acknowledgement is being timed */
+	__u64 sample_ns; /* when sample_seq was handed to the VM */
+	__u64 early_bytes;
+	__u32 early_acks;
+	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
+	__u8 sample; /* enum flow_sample */
+	__u16 reserved;
+};
+
+/* Is a byte being timed, and was it acknowledged early? */
+enum flow_sample {
+	FLOW_SAMPLE_NONE = 0,
+	FLOW_SAMPLE_PASSED = 1,
+	FLOW_SAMPLE_EARLY = 2,
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot

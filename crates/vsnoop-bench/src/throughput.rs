@@ -14,7 +14,7 @@ use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 use crate::stage::{self, SHAPES, VM_CORE};
 use crate::{figure, median, say};
 
-const PAIRS: usize = 5;
+const PAIRS: usize = 7;
 const ROUND: Duration = Duration::from_secs(8);
 
 pub fn measure() -> Result<Vec<Figure>> {

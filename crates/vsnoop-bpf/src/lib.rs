@@ -10,6 +10,7 @@
 
 mod attach;
 mod batch;
+mod empty;
 mod error;
 mod inject;
 mod link;
@@ -19,6 +20,7 @@ mod record;
 mod run;
 
 pub use attach::{AttachSpec, Limits};
+pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time};

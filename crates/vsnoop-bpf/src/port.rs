@@ -1,7 +1,7 @@
 //! One attached tap.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle};
@@ -371,8 +371,10 @@ impl Port {
     /// The programs behind the hooks, with the kernel's own accounting.
     pub fn programs(&self) -> Result<Vec<ProgramInfo>> {
         let program = |hook| {
-            let what = format!("read the program of {hook:?}");
-            program_info(self.program_id(hook)?).map_err(Error::bpf(what))
+            let what = || format!("read the program of {hook:?}");
+            let program =
+                ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
+            program_info(program.as_fd()).map_err(Error::bpf(what()))
         };
         [Hook::ToVm, Hook::FromVm].into_iter().map(program).collect()
     }
@@ -439,14 +441,13 @@ fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> 
     }
 }
 
-fn program_info(id: u32) -> libbpf_rs::Result<ProgramInfo> {
-    let program = ProgramHandle::from_prog_id(id)?;
+pub(crate) fn program_info(program: BorrowedFd) -> libbpf_rs::Result<ProgramInfo> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: an open program, and a zeroed record with its true length.
     let rc = unsafe {
         libbpf_sys::bpf_obj_get_info_by_fd(
-            program.as_fd().as_raw_fd(),
+            program.as_raw_fd(),
             std::ptr::from_mut(&mut info).cast(),
             &mut len,
         )

@@ -37,7 +37,12 @@ fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
         TcpOption::Scale(shift) => Some((*shift).min(14)),
         _ => None,
     });
-    let foreign = options.iter().any(|o| matches!(o, TcpOption::Foreign(..))) || f.reserved != 0;
+    let mut at = 0;
+    let foreign = options.iter().any(|o| {
+        let unaligned = matches!(o, TcpOption::Sack(_)) && at % 4 != 2;
+        at += o.bytes().len();
+        unaligned || matches!(o, TcpOption::Foreign(..))
+    }) || f.reserved != 0;
     let permitted = options.iter().any(|o| matches!(o, TcpOption::SackPermitted));
     assert_eq!(bit(s.bits, SEG_TIMESTAMPS), timestamps.is_some());
     assert_eq!((s.tsval, s.tsecr), timestamps.unwrap_or_default());

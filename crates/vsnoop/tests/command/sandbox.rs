@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -12,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
+use vsnoop_bpf::{EmptyProgram, Hook};
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
@@ -213,38 +213,10 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<
     Ok(())
 }
 
-/// Somebody else's program on the port's egress, as long as the link lives.
-pub fn foreign_program(device: &str) -> Result<OwnedFd> {
-    // r0 = -1 (next program); exit
-    let instructions: [[u8; 8]; 2] =
-        [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    // SAFETY: two instructions that outlive the call, C strings, no options.
-    let program = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
-            c"foreign".as_ptr(),
-            c"GPL".as_ptr(),
-            instructions.as_ptr().cast(),
-            2,
-            std::ptr::null_mut(),
-        )
-    };
-    ensure!(program >= 0, "loading a program: {program}");
-    // SAFETY: a descriptor that was just made for us.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
-    let index = nix::net::if_::if_nametoindex(device)? as i32;
-    // SAFETY: plain numbers; the options may be null.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            index,
-            libbpf_sys::BPF_TCX_EGRESS,
-            std::ptr::null(),
-        )
-    };
-    ensure!(link >= 0, "attaching a program: {link}");
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+/// Somebody else's program on the port's egress, as long as the value lives.
+pub fn foreign_program(device: &str) -> Result<EmptyProgram> {
+    let index = nix::net::if_::if_nametoindex(device)?;
+    Ok(EmptyProgram::attach(index, Hook::ToVm)?)
 }
 
 pub fn text(bytes: &[u8]) -> String {

@@ -38,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(held["paused_by"] == "helper" && held["helper_pauses"] == 1, "{held}");
             let found = held["foreign_programs"].as_array().context("no list")?;
             ensure!(found.len() == 1, "{held}");
-            ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "foreign", "{held}");
+            ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "empty", "{held}");
             let id = found[0]["id"].as_u64().context("no id")?;
             for command in ["stats", "flows"] {
                 let json = place.vsnoop([command, PORT, "--json"])?.json()?;

@@ -1,0 +1,66 @@
+//! A program that returns at once.
+//!
+//! What the kernel's accounting charges for it is the price of the accounting
+//! itself and of being called at all: the floor of what any hook can show. It
+//! also stands for somebody else's program in tests.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use crate::error::{Error, Result};
+use crate::port::{Hook, program_info};
+use crate::record::ProgramInfo;
+
+/// Attached behind whatever the hook's place holds already, as long as it lives.
+#[derive(Debug)]
+pub struct EmptyProgram {
+    program: OwnedFd,
+    _link: OwnedFd,
+}
+
+impl EmptyProgram {
+    /// The calling thread must be in the device's network namespace.
+    pub fn attach(ifindex: u32, hook: Hook) -> Result<Self> {
+        // r0 = -1 (TCX_NEXT); exit
+        let instructions: [[u8; 8]; 2] =
+            [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+        // SAFETY: two instructions that outlive the call, C strings, no options.
+        let program = owned("load an empty program", unsafe {
+            libbpf_sys::bpf_prog_load(
+                libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+                c"empty".as_ptr(),
+                c"GPL".as_ptr(),
+                instructions.as_ptr().cast(),
+                instructions.len() as u64,
+                std::ptr::null_mut(),
+            )
+        })?;
+        let place = match hook {
+            Hook::ToVm => libbpf_sys::BPF_TCX_EGRESS,
+            Hook::FromVm => libbpf_sys::BPF_TCX_INGRESS,
+        };
+        // SAFETY: plain numbers; the options may be null.
+        let link = owned("attach an empty program", unsafe {
+            libbpf_sys::bpf_link_create(
+                program.as_raw_fd(),
+                ifindex as i32,
+                place,
+                std::ptr::null(),
+            )
+        })?;
+        Ok(Self { program, _link: link })
+    }
+
+    /// With the kernel's own accounting.
+    pub fn info(&self) -> Result<ProgramInfo> {
+        program_info(self.program.as_fd()).map_err(Error::bpf("read an empty program"))
+    }
+}
+
+/// A descriptor that the kernel has just made, or its error.
+fn owned(what: &str, fd: i32) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::bpf(what)(libbpf_rs::Error::from_raw_os_error(-fd)));
+    }
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
