@@ -50,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
             let table = place.vsnoop(["stats", PORT])?.ok()?.out;
             ensure!(table.contains("(paused, "), "{table}");
             let table = place.vsnoop(["status", PORT])?.ok()?.out;
-            let named = format!("tcx program foreign (id {id})");
+            let named = format!("tcx program empty (id {id})");
             for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
                 ensure!(table.contains(word), "{word:?} is not in: {table}");
             }
@@ -130,7 +130,7 @@ pub fn trials() -> Vec<Trial> {
             let text = fs::read_to_string(&log)?;
             let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
             ensure!(warnings.len() == 1, "{text}");
-            for word in [PORT, "tcx program foreign (id ", "tc filter del", "goes on by itself"] {
+            for word in [PORT, "tcx program empty (id ", "tc filter del", "goes on by itself"] {
                 ensure!(warnings[0].contains(word), "{word:?} is not in: {text}");
             }
             ensure!(text.contains("no longer held back"), "{text}");
