@@ -101,7 +101,6 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
         ("netns", netns),
         ("vsnoop", workspace::vsnoop_command()?),
         ("ip", guest::installed("ip", "iproute2")?),
-        ("bpftool", guest::installed("bpftool", "bpftool")?),
     ];
     let commands = TESTS.map(|(_, command)| [command, &["--color", "never"]].concat());
     let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();

@@ -106,8 +106,6 @@ impl<'a> Attached<'a> {
             "detached, the queueing of {PORT} is '{queueing_after}', not '{}'",
             self.queueing_before
         );
-        let programs = bpftool(self.host)?;
-        ensure!(programs.is_empty(), "detached, {PORT} still has programs: {programs}");
         let status = vsnoop(self.host, &["status", "--json"])?;
         let status: Value =
             serde_json::from_str(&status).context("vsnoop status printed no JSON")?;
@@ -152,18 +150,6 @@ fn queueing(host: &Netns) -> Result<String> {
     let links: Value = serde_json::from_str(&host.ip(&format!("-j link show {PORT}"))?)
         .context("ip printed no JSON")?;
     Ok(links[0]["qdisc"].as_str().unwrap_or_default().to_owned())
-}
-
-/// Programs at the port's hooks.
-fn bpftool(host: &Netns) -> Result<String> {
-    let output = host
-        .command("bpftool")
-        .args(["-j", "net", "show", "dev", PORT])
-        .output()
-        .context("starting bpftool")?;
-    let shown: Value = serde_json::from_slice(&output.stdout).context("bpftool printed no JSON")?;
-    let hooks = shown[0]["tc"].as_array().cloned().unwrap_or_default();
-    Ok(hooks.iter().map(Value::to_string).collect::<Vec<_>>().join(", "))
 }
 
 /// The first number of this name, at whatever depth.
