@@ -72,7 +72,7 @@ enum flow_mode {
  * key, which every look-up reads. */
 struct flow {
 	/* Seldom written. */
-	__u64 last_ns; /* last packet of the flow, either way; see flow_touch() */
+	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
 	__u32 offline; /* how often the flow left ACTIVE */
 	__u16 mss; /* largest segment payload seen, bytes */
 	__u16 flags; /* FLOW_F_* */

@@ -284,7 +284,8 @@ impl Port {
 
     /// Turns a flow into a tombstone: whatever either end sends from now on is
     /// answered with RST. `seen` is the record that the decision rests on;
-    /// false when the VM has advanced since, and nothing was done.
+    /// false when the VM has advanced since, and nothing was done. `now_ns` is
+    /// CLOCK_MONOTONIC: the tombstone stands from now on, however long the flow was silent.
     ///
     /// Looking and writing are two system calls, each under the record's lock; what the
     /// hooks do to the record between them is overwritten. None of it breaks the promise:
@@ -296,13 +297,14 @@ impl Port {
     ///   tombstone answers the next packet;
     /// - the connection ends, and the record goes: nothing is written, and false returned. Only
     ///   where another one of the same addresses and ports begins as well is that one reset.
-    pub fn mark_reset(&self, key: &flow_key, seen: &flow) -> Result<bool> {
+    pub fn mark_reset(&self, key: &flow_key, seen: &flow, now_ns: u64) -> Result<bool> {
         let what = || format!("reset a flow of {}", self.dir.display());
         let Some(mut now) = self.flow(key)? else { return Ok(false) };
         if now.vm_seq != seen.vm_seq || u32::from(now.mode) == flow_mode::FLOW_RESET {
             return Ok(false);
         }
         now.mode = flow_mode::FLOW_RESET as u8;
+        now.last_ns = now_ns;
         now.retired = now.next_seq.diff(now.vm_seq).max(0) as u32;
         let existing = MapFlags::LOCK | MapFlags::EXIST;
         match self.flows.update(key.as_bytes(), now.as_bytes(), existing) {

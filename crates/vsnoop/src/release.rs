@@ -56,13 +56,16 @@ pub struct Released {
 /// Takes everything away.
 pub fn release(attached: Attached) -> Result<Released> {
     // Anew: it may be long since the port was found.
-    let tap_deleted = match attached.port.hooks_are_off() {
+    let hooks_are_off = match attached.port.hooks_are_off() {
         Err(vsnoop_bpf::Error::NotAttached(_)) => {
             return Ok(Released { by_another: true, ..Released::default() });
         }
         off => off?,
     };
     let place = attached.netns();
+    // Somebody may have taken the hooks off a tap that is still there.
+    let tap_deleted =
+        hooks_are_off && (place.is_none() || !device_exists(&attached.port, place.as_ref())?);
     let note = if tap_deleted { None } else { restore_qdisc(&attached, place.as_ref())? };
     Ok(match let_go(attached.port, place.as_ref(), tap_deleted)? {
         Some(tap_deleted) => Released { tap_deleted, by_another: false, note },
@@ -73,14 +76,17 @@ pub fn release(attached: Attached) -> Result<Released> {
 /// Finishes what processes began that were killed. With the lock of commands, so that it is not done
 /// beside one who lives.
 pub fn finish(_lock: &CommandLock) -> Result<()> {
+    let mut failed = None;
     for listed in Port::cut_short()? {
-        match listed {
-            Listed::Port(port) => finish_one(*port)?,
+        let finished = match listed {
+            Listed::Port(port) => finish_one(*port),
             // Some of its pins have been removed: all else was done before.
-            Listed::Damaged(rest) => rest.remove()?,
-        }
+            Listed::Damaged(rest) => rest.remove().map_err(Into::into),
+        };
+        // One that cannot be finished is no reason to neglect the others.
+        failed = finished.err().or(failed);
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
 /// That its hooks are off says nothing about the tap of a port that was set aside.

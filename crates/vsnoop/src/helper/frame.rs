@@ -42,7 +42,7 @@ impl Segment {
         let (seq, ack) = match self {
             Self::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
             Self::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
-            Self::Question => (flow.vm_seq.v.wrapping_sub(1), flow.snd_una.v),
+            Self::Question => (flow.vm_seq.v.wrapping_sub(1), known_ack(flow)),
         };
         let mut tcp = TcpHeader::new(from_port, to_port, seq, 0);
         tcp.ack = true;
@@ -59,6 +59,13 @@ impl Segment {
         }
         Ok(tcp)
     }
+}
+
+/// An ACK that the sender has sent before, or could have. A record that was made in mid-stream began
+/// with the VM's own SEQ, of which the sender may not have had everything: before that.
+fn known_ack(flow: &flow) -> u32 {
+    let mid_flow = u32::from(flow.flags) & types::FLOW_F_MID_FLOW != 0;
+    flow.snd_una.v.wrapping_sub(if mid_flow { u16::MAX.into() } else { 0 })
 }
 
 /// An Ethernet frame with the segment.

@@ -38,6 +38,8 @@ const LOOKS_APART: u32 = 3;
 const VERDICT: u64 = 4;
 /// Quarters after which it falls if the VM could not be asked.
 const VERDICT_UNASKED: u64 = 2 * VERDICT;
+/// ... as often as this at least.
+const REFUSALS: u32 = 2;
 
 /// A flow as it was read.
 pub type Entry = (flow_key, flow);
@@ -64,6 +66,8 @@ struct Stall {
     progress_ns: u64,
     chances: Chances,
     questions: usize,
+    /// Questions that the device has not taken since it took one.
+    refused: u32,
     chances_since: Chances,
     looks_since: u32,
 }
@@ -112,8 +116,16 @@ impl Suspects {
     pub fn asked(&mut self, key: &flow_key) {
         if let Some(stall) = self.stalled.get_mut(key.as_bytes()) {
             stall.questions += 1;
+            stall.refused = 0;
             stall.chances_since = Chances::default();
             stall.looks_since = 0;
+        }
+    }
+
+    /// The VM's device has not taken the question.
+    pub fn refused(&mut self, key: &flow_key) {
+        if let Some(stall) = self.stalled.get_mut(key.as_bytes()) {
+            stall.refused += 1;
         }
     }
 }
@@ -128,7 +140,7 @@ impl Stall {
         self.chances_since.add(chance);
         let quarters = self.chances.quarters();
         match QUESTIONS.get(self.questions) {
-            _ if quarters >= VERDICT_UNASKED => Next::Lost,
+            _ if quarters >= VERDICT_UNASKED && self.refused >= REFUSALS => Next::Lost,
             None if quarters >= VERDICT && self.chances_since.quarters() >= 1 => Next::Lost,
             Some(due)
                 if quarters >= *due && (self.questions == 0 || self.looks_since >= LOOKS_APART) =>
@@ -144,11 +156,12 @@ impl Chances {
     fn add(&mut self, chance: Chance) {
         match chance {
             Chance::None => {}
+            // A look that comes late leaves no less time for questions and answers.
             Chance::Ran { ns } => {
-                self.run_ns += ns;
+                self.run_ns += ns.min(OWN_RUN_NS / 4);
                 self.periods += 1;
             }
-            Chance::Wall { ns } => self.wall_ns += ns,
+            Chance::Wall { ns } => self.wall_ns += ns.min(WALL_NS / 4),
         }
     }
 
@@ -197,6 +210,8 @@ mod tests {
                 asked.push(look);
                 if takes {
                     suspects.asked(key);
+                } else {
+                    suspects.refused(key);
                 }
             }
         }
@@ -219,6 +234,25 @@ mod tests {
     fn the_clock_decides_later() {
         let wall = Chance::Wall { ns: 250 * MS };
         assert_eq!(course(|_| wall, true), (vec![5, 15], Some(20)));
+    }
+
+    #[test]
+    fn a_look_that_comes_late_leaves_out_no_question() {
+        for ms in [250, 500, 2000, 100_000] {
+            let (asked, lost) = course(|_| Chance::Ran { ns: ms * MS }, true);
+            assert_eq!((asked.len(), lost), (2, Some(5)), "looks of {ms} ms");
+            let (asked, lost) = course(|_| Chance::Wall { ns: 5 * ms * MS }, true);
+            assert_eq!((asked.len(), lost), (2, Some(5)), "looks of {} ms", 5 * ms);
+        }
+    }
+
+    #[test]
+    fn a_vm_that_had_no_turn_to_be_asked_is_not_judged() {
+        let flows = behind();
+        let mut suspects = Suspects::default();
+        for _ in 0..MANY {
+            assert!(suspects.judge(&flows, Chance::Ran { ns: 250 * MS }).lost.is_empty());
+        }
     }
 
     #[test]

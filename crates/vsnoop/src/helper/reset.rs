@@ -9,11 +9,12 @@ use vsnoop_bpf::types::{flow, flow_key};
 
 use super::frame::{Segment, frame};
 use super::loss::is_behind;
+use crate::command::flows::monotonic_ns;
 
 /// Resets the connection at both ends; false when the VM has acknowledged something since `flow` was
 /// read. The calling thread must be in the tap's network namespace.
 pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
-    if !port.mark_reset(key, flow)? {
+    if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
     }
     let lost_bytes = flow.next_seq.diff(flow.vm_seq).max(0) as u64;

@@ -41,6 +41,8 @@ pub struct Watchman {
 
 struct Watched {
     attached_at: u64,
+    /// What the tap is called now.
+    name: String,
     looked_at: Instant,
     suspects: Suspects,
     ring_frames: u32,
@@ -106,6 +108,7 @@ impl Watched {
     fn new(attached: &Attached) -> Self {
         Self {
             attached_at: attached.meta.attached_at,
+            name: attached.name.clone(),
             looked_at: Instant::now(),
             suspects: Suspects::default(),
             ring_frames: attached.meta.tx_queue_len,
@@ -155,12 +158,13 @@ impl Watched {
             .context("its network namespace cannot be found")?;
         let most = (self.ring_frames / RING_PART).max(1) as usize;
         let port = &attached.port;
-        let taken: Vec<_> = place.run(|| {
-            let flows = flows.iter().take(most);
-            Ok(flows.filter(|(key, flow)| is_taken(ask(port, key, flow))).collect())
+        let (taken, refused): (Vec<&Entry>, Vec<&Entry>) = place.run(|| {
+            let flows = flows.iter().copied().take(most);
+            Ok(flows.partition(|(key, flow)| is_taken(ask(port, key, flow))))
         })?;
         tracing::debug!("port {}: the VM was asked about {} flows", attached.name, taken.len());
         taken.into_iter().for_each(|(key, _)| self.suspects.asked(key));
+        refused.into_iter().for_each(|(key, _)| self.suspects.refused(key));
         Ok(())
     }
 
@@ -209,8 +213,7 @@ impl Watched {
         };
         let now = Threads::of_process(process.pid);
         let before = std::mem::replace(&mut self.threads, now);
-        if process::rings_are_empty(process.pid, &attached.name, attached.meta.netns) == Some(false)
-        {
+        if process::rings_are_empty(process.pid, &self.name, attached.meta.netns) == Some(false) {
             return Chance::None;
         }
         Chance::between(&before, &self.threads, elapsed)
@@ -223,7 +226,7 @@ impl Watched {
         self.process = None;
         if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
             self.searched_at = Some(Instant::now());
-            self.process = process::holding_tap(&attached.name, attached.meta.netns);
+            self.process = process::holding_tap(&self.name, attached.meta.netns);
             self.threads = Threads::default();
         }
     }
@@ -231,6 +234,10 @@ impl Watched {
     /// A ring that was made smaller, or a queue that was taken away, lost what did not fit any more.
     fn notice_shrinking(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
         let Some(device) = self.device(attached)? else { return Ok(()) };
+        if device.name != self.name {
+            self.name = device.name;
+            self.searched_at = None;
+        }
         let queues = device.tap.map_or(0, |tap| tap.queues);
         let shrunk = device.ring_frames < self.ring_frames || queues < self.queues;
         (self.ring_frames, self.queues) = (device.ring_frames, queues);

@@ -108,9 +108,11 @@ pub fn trials() -> Vec<Trial> {
         trial("a_detach_that_was_killed_with_the_hooks_on_is_finished_by_the_helper", || {
             let place = Place::new("cut1")?;
             place.vsnoop(["attach", PORT])?.ok()?;
+            let lock = take_lock()?;
             // As a killed process leaves it: set aside, and no more.
             fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
             ensure!(place.programs()? == (1, 1), "the hooks went by themselves");
+            drop(lock);
             wait_until("the hooks are off", || Ok(place.programs()? == (0, 0)))?;
             wait_for_no_pins()
         }),
