@@ -1,8 +1,11 @@
 //! Detaching is over when it returns, and nobody takes a port in the middle of it for anything else:
 //! src/release.rs lists what may meet.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -196,6 +199,19 @@ pub fn trials() -> Vec<Trial> {
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)
         }),
+        trial("hooks_that_others_took_off_are_no_deleted_tap", || {
+            let (network, mut pair) = outstanding("others")?;
+            let pins = port_of_network(&network)?.dir().to_owned();
+            for link in ["link_to_vm", "link_from_vm"] {
+                take_off(&pins.join(link))?;
+            }
+            wait_until("the helper has noticed", || Ok(!pins.exists()))?;
+            thaw(&network);
+            // Nobody was reset.
+            let mut received = [0; 1000];
+            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+            pair.exchange(10_000)
+        }),
         trial("an_observer_whose_hooks_were_taken_off_leaves_a_later_attachment_alone", || {
             let place = Place::new("stale")?;
             let mut observe = Command::new(program());
@@ -214,6 +230,20 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
     ]
+}
+
+/// As `bpftool link detach` does.
+fn take_off(pin: &Path) -> Result<()> {
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    // SAFETY: a C string that outlives the call.
+    let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
+    ensure!(fd >= 0, "open {}: {fd}", pin.display());
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: takes no pointers.
+    let result = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+    ensure!(result == 0, "detach {}: {result}", pin.display());
+    Ok(())
 }
 
 /// While it lives, every other command, and the helper where it needs it, waits.

@@ -37,6 +37,17 @@ pub fn trials() -> Vec<Trial> {
                 Ok(())
             })
         }),
+        trial("a_tombstone_stands_from_its_making", || {
+            with_table("grave", |table| {
+                let silent = flow { last_ns: 1, ..record(3000, 1000) };
+                table.insert_flow(&KEY, &silent)?;
+                ensure!(table.mark_reset(&KEY, &silent, 77)?, "it was not marked");
+                let found = table.flow(&KEY)?.context("it is gone")?;
+                ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "{found:?}");
+                ensure!((found.last_ns, found.retired) == (77, 2000), "{found:?}");
+                Ok(())
+            })
+        }),
         trial("bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone", || {
             with_table("clash", |table| {
                 // Begun by an ACK of the VM below what the sender was told.
