@@ -116,7 +116,7 @@ fn device_exists(port: &Port, place: Option<&Netns>) -> Result<bool> {
 
 /// Whatever was in the tap's ring is lost with the VM's end of it: senders that were told otherwise are
 /// reset, over the bridge that the tap was a port of.
-pub fn bury(port: &Port, place: Option<&Netns>) -> Result<()> {
+fn bury(port: &Port, place: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
     let reset = match place.filter(|_| flows > 0) {
         Some(place) => place.run(|| helper::reset_senders(port))?,

@@ -56,13 +56,13 @@ pub fn run(cli: &Cli) -> Result<u8> {
     kernel::require()?;
     let mut document = Document::default();
     let mut replaced = Vec::new();
-    let mut deleted = Vec::new();
+    let mut left = Vec::new();
     for listed in Port::list()?.into_iter().chain(Port::cut_short()?) {
         let (path, removal, damaged) = match listed {
             Listed::Port(port) => {
                 let path = port.dir().to_owned();
                 replaced.extend(port.meta().ok().and_then(|meta| replaced_qdisc(&meta)));
-                (path, take_off(*port, &mut deleted), false)
+                (path, take_off(*port, &mut left), false)
             }
             Listed::Damaged(damaged) => {
                 replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
@@ -77,9 +77,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
                 .push(Failed { path: path.display().to_string(), error: error.to_string() }),
         }
     }
-    for port in deleted {
-        bury(port);
-    }
+    left.into_iter().for_each(finish);
     ports::tidy();
     restore(replaced, start + LIMIT, &mut document);
 
@@ -100,27 +98,24 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
-/// The pins of a port whose tap was deleted stay until its senders have been reset, which can wait.
-fn take_off(mut port: Port, deleted: &mut Vec<Port>) -> Result<()> {
-    if port.is_set_aside() {
-        return release::finish_one(port);
-    }
-    let tap_deleted = matches!(port.hooks_are_off(), Ok(true));
-    if !tap_deleted {
-        return Ok(port.detach()?);
-    }
-    if port.leave()? {
-        deleted.push(port);
+/// The hooks first, of all ports; what else there is to do can wait.
+fn take_off(mut port: Port, left: &mut Vec<Port>) -> Result<()> {
+    match port.leave() {
+        Ok(true) => left.push(port),
+        Ok(false) => {}
+        Err(error) => {
+            // The pins go all the same: without them the kernel takes the hooks off by itself.
+            port.detach()?;
+            return Err(error.into());
+        }
     }
     Ok(())
 }
 
-/// Best effort: the hooks are off.
-fn bury(port: Port) {
-    let place = port.meta().ok().and_then(|meta| Netns::find(meta.netns));
-    let buried = release::bury(&port, place.as_ref()).and_then(|()| Ok(port.detach()?));
-    if let Err(error) = buried {
-        eprintln!("vsnoop: cleaning up after a deleted tap: {error:#}");
+/// Best effort: the hooks are off. Senders of a tap that was deleted are reset.
+fn finish(port: Port) {
+    if let Err(error) = release::finish_one(port) {
+        eprintln!("vsnoop: cleaning up: {error:#}; the next command tries again");
     }
 }
 
