@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -18,8 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::flow_mode;
 use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Side};
+use vsnoop_lab::testbed::topology;
 
 use crate::helper::{Network, Pair, expect_reset};
 use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};
@@ -102,7 +101,7 @@ pub fn trials() -> Vec<Trial> {
             let flows = port.flows()?;
             let reset = |mode: u8| u32::from(mode) == flow_mode::FLOW_RESET;
             ensure!(!flows.is_empty() && !flows.iter().any(|(_, flow)| reset(flow.mode)));
-            thaw(&network);
+            network.thaw();
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)?;
@@ -194,7 +193,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(port.leave()?, "somebody else was faster");
             vsnoop(["off", "--all"])?.ok()?;
             ensure!(!port.dir().exists(), "pins are left");
-            thaw(&network);
+            network.thaw();
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)
@@ -206,7 +205,7 @@ pub fn trials() -> Vec<Trial> {
                 take_off(&pins.join(link))?;
             }
             wait_until("the helper has noticed", || Ok(!pins.exists()))?;
-            thaw(&network);
+            network.thaw();
             // Nobody was reset.
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
@@ -270,16 +269,8 @@ fn wait_for_no_pins() -> Result<()> {
 fn outstanding(role: &str) -> Result<(Network, Pair)> {
     let network = Network::new(role)?;
     let mut pair = network.connect()?;
-    pair.exchange(10_000)?;
-    let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-    network.topology.set_guest_faults(Side::Vm, frozen);
-    pair.client.write_all(&[7; 1000])?;
-    wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+    network.freeze_with_bytes_outstanding(&mut pair)?;
     Ok((network, pair))
-}
-
-fn thaw(network: &Network) {
-    network.topology.set_guest_faults(Side::Vm, Faults::default());
 }
 
 fn port_of_network(network: &Network) -> Result<Port> {

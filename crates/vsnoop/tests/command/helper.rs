@@ -62,7 +62,7 @@ pub fn trials() -> Vec<Trial> {
                 let lost = network.topology.guest().counters(Direction::LeftToRight).lost;
                 Ok(lost > 0 && network.outstanding_bytes()? == 1000)
             })?;
-            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            network.thaw();
             // Asking again and again keeps this process, which is the VM, from looking like a paused one.
             wait_until("the helper has reset the connection", || {
                 let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
@@ -76,13 +76,9 @@ pub fn trials() -> Vec<Trial> {
         trial("a_frozen_vm_is_never_suspected", || {
             let network = Network::new("frozen")?;
             let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            network.freeze_with_bytes_outstanding(&mut pair)?;
             thread::sleep(FROZEN);
-            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            network.thaw();
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             ensure!(received == [7; 1000]);
@@ -94,11 +90,7 @@ pub fn trials() -> Vec<Trial> {
         trial("detach_waits_until_the_vm_has_everything", || {
             let network = Network::new("wait")?;
             let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            network.freeze_with_bytes_outstanding(&mut pair)?;
             let mut detach = Command::new(program());
             let detach = detach.args(["--netns", network.topology.host.name(), "detach", "--json"]);
             let detach = detach.args([topology::PORT, "--timeout", "600"]);
@@ -107,7 +99,7 @@ pub fn trials() -> Vec<Trial> {
                 let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
                 Ok(status["ports"][0]["state"] == "paused")
             })?;
-            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            network.thaw();
             let output = child.wait_with_output()?;
             ensure!(output.status.success(), "{}", text(&output.stderr));
             let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -119,11 +111,7 @@ pub fn trials() -> Vec<Trial> {
         trial("detach_says_what_was_still_on_its_way", || {
             let network = Network::new("drain")?;
             let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            network.freeze_with_bytes_outstanding(&mut pair)?;
             let host = network.topology.host.name();
             let paused = vsnoop_in(host, ["pause", topology::PORT, "--timeout", "0.1"])?;
             paused.failed(1, &["1,000 bytes of 1 connection"])?;
@@ -132,7 +120,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(ran.err.contains("1,000 bytes of 1 connection"), "{ran:?}");
             let json = ran.json()?;
             ensure!(json["ports"][0]["outstanding_bytes"] == 1000, "{json}");
-            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            network.thaw();
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)
@@ -151,6 +139,19 @@ pub struct Pair {
 }
 
 impl Network {
+    /// Leaves a thousand sevens that the sender was told the VM had, while the VM is frozen.
+    pub fn freeze_with_bytes_outstanding(&self, pair: &mut Pair) -> Result<()> {
+        pair.exchange(10_000)?;
+        let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+        self.topology.set_guest_faults(Side::Vm, frozen);
+        pair.client.write_all(&[7; 1000])?;
+        wait_until("the host has acknowledged", || Ok(self.outstanding_bytes()? == 1000))
+    }
+
+    pub fn thaw(&self) {
+        self.topology.set_guest_faults(Side::Vm, Faults::default());
+    }
+
     pub fn new(role: &str) -> Result<Self> {
         let prefix = format!("vscli-{role}-");
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;

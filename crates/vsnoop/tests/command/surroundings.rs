@@ -190,11 +190,7 @@ pub fn trials() -> Vec<Trial> {
             wait_until("the bridge is known", || Ok(port.meta()?.bridge == bridge))?;
 
             let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+            network.freeze_with_bytes_outstanding(&mut pair)?;
             // As scripts do it: off the bridge first.
             host.ip(&format!("link set {} nomaster", topology::PORT))?;
             wait_for_a_look(&port)?;
