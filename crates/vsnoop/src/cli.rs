@@ -49,6 +49,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct Ports {
+    /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
 }
@@ -65,6 +66,7 @@ pub struct Doctor {
 
 #[derive(Debug, Args)]
 pub struct Observe {
+    /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Stop after this long; without it, at Ctrl-C.
@@ -77,6 +79,7 @@ pub struct Observe {
 
 #[derive(Debug, Args)]
 pub struct Attach {
+    /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Cap the window that a VM advertises to this many bytes (suffixes K, M, G); 0: no cap.
@@ -111,6 +114,7 @@ pub struct Lists {
 
 #[derive(Debug, Args)]
 pub struct Drain {
+    /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Wait at most this long for the VM to acknowledge what vsnoop has acknowledged.

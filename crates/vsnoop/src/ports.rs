@@ -131,13 +131,26 @@ pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
         let ports = names.iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
         return Ok(Inventory { ports, damaged: Vec::new() });
     }
-    let mut inventory = inventory()?;
+    let mut inventory = settled()?;
     if let Some(name) = netns {
         let inode = Netns::open(name)?.inode;
         inventory.ports.retain(|port| port.meta.netns == inode);
         inventory.damaged.clear();
     }
     Ok(inventory)
+}
+
+/// As [`inventory`], but what looks damaged is looked at again when no command is at work that may be
+/// in the middle of making it.
+fn settled() -> Result<Inventory> {
+    let first = inventory()?;
+    if first.damaged.is_empty() {
+        return Ok(first);
+    }
+    match CommandLock::take() {
+        Ok(_lock) => inventory(),
+        Err(_) => Ok(first),
+    }
 }
 
 /// The attachment of port `name` in `place`.

@@ -79,7 +79,7 @@ pub fn require() -> Result<()> {
     if !missing.is_empty() {
         return Err(unfit(
             Unfit::Privilege,
-            format!("no privilege: {} is missing; run vsnoop as root", missing.join(" and ")),
+            format!("no privilege: without {}; run vsnoop as root", missing.join(" and ")),
         ));
     }
     require_bpffs()

@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
@@ -197,6 +199,22 @@ pub fn trials() -> Vec<Trial> {
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)
+        }),
+        trial("what_a_command_is_in_the_middle_of_is_not_called_damaged", || {
+            let place = Place::new("middle")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let lock = take_lock()?;
+            let unfinished = Path::new(PINS).join("1-1");
+            fs::create_dir(&unfinished)?;
+            let status = thread::spawn(|| vsnoop(["status", "--json"])?.json());
+            // Time to look, and to find it.
+            thread::sleep(Duration::from_millis(300));
+            ensure!(!status.is_finished(), "it did not wait for the command");
+            fs::remove_dir(&unfinished)?;
+            drop(lock);
+            let status = status.join().expect("no panic")?;
+            ensure!(status["damaged"] == serde_json::json!([]), "{status}");
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
         trial("hooks_that_others_took_off_are_no_deleted_tap", || {
             let (network, mut pair) = outstanding("others")?;
