@@ -2,7 +2,8 @@
 //!
 //! What the kernel's accounting charges for it is the price of the accounting
 //! itself and of being called at all: the floor of what any hook can show. It
-//! also stands for somebody else's program in tests.
+//! also tells whether a kernel has tcx, and stands for somebody else's program
+//! in tests.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 

@@ -23,6 +23,6 @@ pub use attach::{AttachSpec, Limits};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use pins::{Damaged, Listed, PIN_ROOT};
-pub use port::{Hook, Port, account_run_time};
+pub use port::{Hook, Port, account_run_time, bytes_owed};
 pub use record::{ProgramInfo, Record};
 pub use vsnoop_flow::types;

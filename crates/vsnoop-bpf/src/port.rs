@@ -212,12 +212,8 @@ impl Port {
 
     /// Connections and bytes that were acknowledged early and not yet by the VM.
     pub fn outstanding(&self) -> Result<(u64, u64)> {
-        let behind = self.flows()?.into_iter().filter_map(|(_, f)| {
-            let bytes = f.next_seq.diff(f.vm_seq);
-            let live = u32::from(f.mode) != flow_mode::FLOW_RESET
-                && u32::from(f.flags) & types::FLOW_F_CLOSED == 0;
-            (live && bytes > 0).then_some(bytes as u64)
-        });
+        let flows = self.flows()?;
+        let behind = flows.iter().map(|(_, flow)| bytes_owed(flow)).filter(|bytes| *bytes > 0);
         Ok(behind.fold((0, 0), |(flows, total), bytes| (flows + 1, total + bytes)))
     }
 
@@ -422,6 +418,14 @@ impl Port {
         }
         left.map(drop)
     }
+}
+
+/// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none once the
+/// connection has ended or was reset.
+pub fn bytes_owed(flow: &flow) -> u64 {
+    let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
+        && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
+    if live { flow.next_seq.diff(flow.vm_seq).max(0) as u64 } else { 0 }
 }
 
 /// Takes a record out of a hash map, as it was when it left.

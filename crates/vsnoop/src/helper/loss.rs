@@ -15,8 +15,8 @@
 
 use std::collections::HashMap;
 
-use vsnoop_bpf::Record;
-use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
+use vsnoop_bpf::types::{flow, flow_key};
+use vsnoop_bpf::{Record, bytes_owed};
 
 use super::chance::Chance;
 
@@ -174,14 +174,12 @@ impl Chances {
 
 /// Does the VM owe an acknowledgement of bytes that the sender believes delivered?
 pub fn is_behind(flow: &flow) -> bool {
-    flow.next_seq.diff(flow.vm_seq) > 0
-        && u32::from(flow.mode) != flow_mode::FLOW_RESET
-        && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0
+    bytes_owed(flow) > 0
 }
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_bpf::types::seq;
+    use vsnoop_bpf::types::{flow_mode, seq};
 
     use super::*;
 

@@ -1,12 +1,12 @@
 //! What vsnoop needs of the kernel, probed rather than assumed.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::geteuid;
+use vsnoop_bpf::{EmptyProgram, Hook};
 
 use crate::error::{Unfit, unfit};
 
@@ -117,50 +117,12 @@ pub fn probe_tcx() -> Result<()> {
     std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .context("make a network namespace to probe in")?;
-        let program = load_empty_program()?;
         let loopback = nix::net::if_::if_nametoindex("lo").context("find the loopback device")?;
-        // SAFETY: both are plain numbers, the options may be null.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(
-                program.as_fd().as_raw_fd(),
-                loopback as i32,
-                libbpf_sys::BPF_TCX_EGRESS,
-                std::ptr::null(),
-            )
-        };
-        if link < 0 {
-            return Err(std::io::Error::from_raw_os_error(-link))
-                .context("attach a program to a tcx hook");
-        }
-        // SAFETY: a descriptor that was just returned to us.
-        drop(unsafe { OwnedFd::from_raw_fd(link) });
+        EmptyProgram::attach(loopback, Hook::ToVm)?;
         Ok(())
     })
     .join()
     .map_err(|_| anyhow::anyhow!("the probing thread died"))?
-}
-
-/// `r0 = 0; exit`
-fn load_empty_program() -> Result<OwnedFd> {
-    let instructions =
-        [[0xb7u8, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]].as_flattened().to_vec();
-    // SAFETY: the instructions outlive the call and their count is given; name and licence are C
-    // strings; no options.
-    let program = unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
-            c"vsnoop_probe".as_ptr(),
-            c"GPL".as_ptr(),
-            instructions.as_ptr().cast(),
-            2,
-            std::ptr::null_mut(),
-        )
-    };
-    if program < 0 {
-        return Err(std::io::Error::from_raw_os_error(-program)).context("load a BPF program");
-    }
-    // SAFETY: a descriptor that was just returned to us.
-    Ok(unsafe { OwnedFd::from_raw_fd(program) })
 }
 
 #[cfg(test)]
