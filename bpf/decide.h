@@ -8,9 +8,11 @@
 #ifndef VSNOOP_BPF_DECIDE_H
 #define VSNOOP_BPF_DECIDE_H
 
-#include "maps.h"
+#include "hold.h"
 
 #define NO_FLOW -1
+#define ASK_HOLD -2 /* decide_with_hold() decides */
+#define NO_HOLD -3 /* it cannot, unless hold_take() finds one; decide_strict() can */
 
 static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
 {
@@ -32,6 +34,10 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->flows_closed++;
 	if (events & EVENT_WINDOW_CAPPED)
 		st->window_capped++;
+	if (events & EVENT_HOLD_FULL)
+		st->hold_full++;
+	if (events & EVENT_ABANDONED)
+		st->abandoned++;
 	if (events & EVENT_SAMPLE) {
 		__u32 high = out->sample_ns >> 32, bucket;
 
@@ -61,7 +67,11 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	if (!out->events)
 		return;
 	port_learn(&port, out, now);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE)))
+	if (out->events & EVENT_FREE)
+		hold_release(out->hold, false);
+	if (out->events & EVENT_WAKE)
+		ring_doorbell(out->hold);
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
@@ -70,8 +80,51 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 		bpf_map_delete_elem(&flows, key);
 }
 
-__noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
-			    struct outcome *out)
+/* Waits until another CPU has finished with a flow's hold: it copies at most one
+ * packet, or gives chunks back. */
+static long wait_for_hold(__u32 i, __u32 *number)
+{
+	struct hold *h = hold_number(*number);
+
+	return !h || !*(volatile __u32 *)&h->busy;
+}
+
+#define HOLD_WAIT 4096
+
+/* A flow that may be kept copies of. */
+__noinline int decide_with_hold(const struct flow_key *key, const struct segment *s,
+				struct outcome *out)
+{
+	__u32 number;
+	struct hold *h;
+	struct flow *f;
+	int verdict;
+
+	if (!key || !s || !out)
+		return NO_FLOW;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return NO_FLOW;
+	out->hold = number = f->hold;
+	h = hold_number(number);
+	if (!h)
+		return NO_HOLD;
+	if (*(volatile __u32 *)&h->busy)
+		bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
+	bpf_spin_lock(&f->lock);
+	verdict = NO_HOLD;
+	if (f->hold == number)
+		verdict = hold_to_vm(f, h, s, &port, &policy, out->now, out);
+	bpf_spin_unlock(&f->lock);
+	if (verdict == NO_HOLD)
+		return NO_HOLD;
+	settle(key, out, out->now);
+	return verdict;
+}
+
+/* A flow without copies. */
+__noinline int decide_strict(const struct flow_key *key, const struct segment *s,
+			     struct outcome *out)
 {
 	struct flow *f;
 	int verdict;
@@ -82,9 +135,33 @@ __noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NO_FLOW;
+	now = out->now;
+	if (flow_is_early(f, s, &port, &policy, now))
+		return TO_VM_DELIVER;
+	bpf_spin_lock(&f->lock);
+	verdict = flow_to_vm(f, 0, s, &port, &policy, now, out);
+	bpf_spin_unlock(&f->lock);
+	settle(key, out, now);
+	return verdict;
+}
+
+__noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
+			    struct outcome *out)
+{
+	struct flow *f;
+
+	if (!key || !s || !out)
+		return NO_FLOW;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return NO_FLOW;
 	/* The frequent cases need no lock and little time. */
 	if (flow_is_plain_ack(f, s)) {
+		struct hold *h = hold_number(f->hold);
+
 		flow_note_ack(f, s);
+		if (h)
+			hold_note_sender(f, h, s);
 		return TO_VM_PASS;
 	}
 	/* A clock that is some ms behind finds the VM late that much later; it is
@@ -95,11 +172,33 @@ __noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 		out->events = EVENT_ASIDE;
 		return TO_VM_PASS;
 	}
-	out->now = now = bpf_ktime_get_ns();
-	if (flow_is_early(f, s, &port, &policy, now))
-		return TO_VM_DELIVER;
+	out->now = bpf_ktime_get_ns();
+	return policy.hold_chunks ? ASK_HOLD : decide_strict(key, s, out);
+}
+
+/* After TO_VM_KEEP; enum kept_verdict.  Of a record that has gone nothing is
+ * acknowledged. */
+__noinline int decide_kept(const struct flow_key *key, const struct segment *s, bool copied,
+			   bool taken, struct outcome *out)
+{
+	struct hold *h;
+	struct flow *f;
+	int verdict;
+	__u64 now;
+
+	if (!key || !s || !out)
+		return KEPT_DROP;
+	f = bpf_map_lookup_elem(&flows, key);
+	h = hold_number(out->hold);
+	if (!h)
+		return KEPT_DROP;
+	if (!f || f->hold != out->hold) {
+		__sync_lock_test_and_set(&h->busy, 0);
+		return taken ? KEPT_DROP : KEPT_PASS;
+	}
+	now = out->now;
 	bpf_spin_lock(&f->lock);
-	verdict = flow_to_vm(f, s, &port, &policy, now, out);
+	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;
@@ -121,7 +220,7 @@ __noinline int decide_delivered(const struct flow_key *key, const struct segment
 		return 0;
 	now = out->now;
 	bpf_spin_lock(&f->lock);
-	answer = flow_delivered(f, s, taken, &policy, now, out);
+	answer = flow_delivered(f, s, taken, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return answer;
@@ -131,6 +230,7 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 			      struct outcome *out)
 {
 	struct flow *f;
+	struct hold *h;
 	int verdict;
 	__u64 now;
 
@@ -139,9 +239,14 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NO_FLOW;
-	now = bpf_ktime_get_ns();
+	out->now = now = bpf_ktime_get_ns();
+	out->hold = f->hold;
+	h = hold_number(out->hold);
 	bpf_spin_lock(&f->lock);
-	verdict = flow_from_vm(f, s, &policy, now, out);
+	/* Else the record got its hold, or lost it, at this moment: the next ACK tells. */
+	verdict = FROM_VM_PASS;
+	if (f->hold == out->hold)
+		verdict = flow_from_vm(f, h, s, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;

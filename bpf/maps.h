@@ -76,6 +76,40 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
+/* The hold's memory (hold.h), mapped by the engine.  The loader sets the sizes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 2 * HOLD_CHUNK); /* one chunk more than are used: see copy_chunk() */
+} pool SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hold_chunk);
+} chunks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hold);
+} holds SEC(".maps");
+
+/* Numbers of holds that the engine has something to do with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} doorbell SEC(".maps");
+
+/* As the loader has sized them; constants, so that the verifier knows them. */
+const volatile struct hold_sizes hold_sizes = { HOLD_CHUNK, 1 };
+
 /* Written by the command, read by the hooks. */
 struct policy policy = {
 	.run = PORT_OBSERVE,

@@ -33,6 +33,7 @@ struct packet {
 	__u32 tcp_len; /* TCP header with options, bytes */
 	__u32 sack; /* offset of the SACK option within the TCP header; 0: none */
 	__u32 sack_len; /* its length byte */
+	__u32 timestamps; /* offset of the TSval likewise; 0: none, or an odd one */
 	bool ipv6;
 };
 
@@ -127,6 +128,7 @@ static long parse_option(__u32 i, struct options *o)
 		s->bits |= SEG_TIMESTAMPS;
 		s->tsval = option_u32(o, at + 2);
 		s->tsecr = option_u32(o, at + 6);
+		o->p->timestamps = at % 2 ? 0 : sizeof(struct tcphdr) + at + 2;
 	} else if (kind == 5) {
 		option_sack(o, at, len);
 	} else if (kind == 4 && len == 2) {
@@ -144,7 +146,7 @@ static long parse_option(__u32 i, struct options *o)
 	return 0;
 }
 
-static __always_inline bool parse_options(struct __sk_buff *skb, struct packet *p,
+static __noinline bool parse_options(struct __sk_buff *skb, struct packet *p,
 					  struct segment *s)
 {
 	struct options o = { .s = s, .p = p };
@@ -275,7 +277,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	s->bits = ce == 3 ? SEG_CE : 0;
 	if (((__u8 *)tcp)[12] & 0x0f) /* AE (RFC 9768) and reserved bits */
 		s->bits |= SEG_FOREIGN;
-	p->sack = p->sack_len = 0;
+	p->sack = p->sack_len = p->timestamps = 0;
 	if (p->tcp_len == sizeof(*tcp))
 		return PARSED_TCP;
 	if (p->tcp_len == sizeof(*tcp) + 12) {
@@ -286,6 +288,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			s->bits |= SEG_TIMESTAMPS;
 			s->tsval = bpf_ntohl(opt[1]);
 			s->tsecr = bpf_ntohl(opt[2]);
+			p->timestamps = sizeof(*tcp) + 4;
 			return PARSED_TCP;
 		}
 	}

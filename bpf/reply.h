@@ -8,6 +8,7 @@
 #define VSNOOP_BPF_REPLY_H
 
 #include "handover.h"
+#include "hold.h"
 
 /* skb->mark of packets that are ours, under a mask: others use marks too.
  * HANDED: on its way to the VM, already decided. REPLY: made by the host, as
@@ -34,15 +35,48 @@ struct reply6 {
 	struct tcp_options opt;
 };
 
+/* Follows the timestamps, or the header (RFC 2018). */
+struct sack_option {
+	__be32 head; /* NOP, NOP, kind 5, length */
+	__be32 edges[6];
+};
+
+/* The pieces that a hold keeps beyond a hole: how long the option is.  Without the
+ * record's lock: what another CPU changes meanwhile is read twice, and not used. */
+static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 number)
+{
+	volatile struct hold *h = hold_number(number);
+	__u32 i, count;
+
+	if (!h)
+		return 0;
+	count = h->ahead_count;
+	if (!count)
+		return 0;
+	if (count > 3)
+		count = 3;
+	for (i = 0; i < 6 && i < 2 * count; i++)
+		sack->edges[i] = bpf_htonl(h->ahead[i].v);
+	for (i = 0; i < 6 && i < 2 * count; i++)
+		if (sack->edges[i] != bpf_htonl(h->ahead[i].v))
+			count = 0;
+	if (!count) {
+		__builtin_memset(sack, 0, sizeof(*sack));
+		return 0;
+	}
+	sack->head = bpf_htonl(0x01010500 | (2 + 8 * count));
+	return 4 + 8 * count;
+}
+
 static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt,
 				     const struct flow_key *key, bool to_sender,
-				     const struct ack_fields *a, __u8 flags)
+				     const struct ack_fields *a, __u32 tcp_len, __u8 flags)
 {
 	tcp->source = to_sender ? key->vm_port : key->sender_port;
 	tcp->dest = to_sender ? key->sender_port : key->vm_port;
 	tcp->seq = bpf_htonl(a->seq.v);
 	tcp->ack_seq = bpf_htonl(a->ack.v);
-	((__u8 *)tcp)[12] = (a->timestamps ? 8 : 5) << 4;
+	((__u8 *)tcp)[12] = tcp_len / 4 << 4;
 	((__u8 *)tcp)[13] = flags;
 	tcp->window = bpf_htons(a->window);
 	tcp->check = 0;
@@ -55,9 +89,9 @@ static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt
 /* With CHECKSUM_PARTIAL the field holds the pseudo-header's sum. */
 static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_options *opt,
 					  const struct flow_key *key, bool ipv6, bool timestamps,
-					  bool partial)
+					  const struct sack_option *sack, __u32 tcp_len, bool partial)
 {
-	__u64 sum = pseudo_sum(key, ipv6, timestamps ? 32 : 20);
+	__u64 sum = pseudo_sum(key, ipv6, tcp_len);
 
 	if (partial) {
 		tcp->check = fold(sum);
@@ -66,18 +100,41 @@ static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_o
 	sum += sum_words(tcp, 5);
 	if (timestamps)
 		sum += sum_words(opt, 3);
+	/* What is not sent of it is zero. */
+	sum += sum_words(sack, 7);
 	tcp->check = ~fold(sum);
 }
 
-/* Rewrites the packet's addresses, headers and length.  `turn`: source and
- * destination MAC change places.  0 on success. */
-static __always_inline int make_reply(struct __sk_buff *skb, const struct packet *p,
-				      const struct flow_key *key, bool to_sender, bool turn,
-				      const struct ack_fields *a, __u8 flags)
+/* Constant lengths: not every verifier follows how a variable one is bounded. */
+static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
+				       const struct sack_option *sack, __u32 len)
 {
+	switch (len) {
+	case 12:
+		return bpf_skb_store_bytes(skb, at, sack, 12, BPF_F_RECOMPUTE_CSUM);
+	case 20:
+		return bpf_skb_store_bytes(skb, at, sack, 20, BPF_F_RECOMPUTE_CSUM);
+	default:
+		return bpf_skb_store_bytes(skb, at, sack, 28, BPF_F_RECOMPUTE_CSUM);
+	}
+}
+
+/* What make_reply() is to make, beside the TCP flags. */
+#define REPLY_TO_SENDER 0x100 /* else to the VM */
+
+/* Rewrites the packet's addresses, headers and length; source and destination MAC
+ * change places.  A function of its own, for its stack.  0 on success. */
+static __noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
+				 const struct flow_key *key, const struct ack_fields *a, __u32 what)
+{
+	bool to_sender = what & REPLY_TO_SENDER;
+	__u8 flags = what;
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	bool partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
-	__u32 tcp_len = a->timestamps ? 32 : 20;
+	struct sack_option sack = {};
+	__u32 sack_len = fill_sack(&sack, a->sack);
+	__u32 sack_at = p->l4 + (a->timestamps ? 32 : 20);
+	__u32 tcp_len = sack_at - p->l4 + sack_len;
 	void *data, *end;
 	__u32 mac[3];
 
@@ -92,8 +149,8 @@ static __always_inline int make_reply(struct __sk_buff *skb, const struct packet
 		r.ip.hop_limit = 64;
 		copy_address((void *)&r.ip.saddr, to_sender ? key->vm_addr : key->sender_addr);
 		copy_address((void *)&r.ip.daddr, to_sender ? key->sender_addr : key->vm_addr);
-		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, flags);
-		fill_checksum(&r.tcp, &r.opt, key, true, a->timestamps, partial);
+		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, tcp_len, flags);
+		fill_checksum(&r.tcp, &r.opt, key, true, a->timestamps, &sack, tcp_len, partial);
 		if (bpf_skb_store_bytes(skb, p->l3, &r,
 					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
 					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
@@ -109,15 +166,15 @@ static __always_inline int make_reply(struct __sk_buff *skb, const struct packet
 		r.ip.saddr = ((__be32 *)(to_sender ? key->vm_addr : key->sender_addr))[3];
 		r.ip.daddr = ((__be32 *)(to_sender ? key->sender_addr : key->vm_addr))[3];
 		r.ip.check = ~fold(sum_words(&r.ip, 5));
-		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, flags);
-		fill_checksum(&r.tcp, &r.opt, key, false, a->timestamps, partial);
+		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, tcp_len, flags);
+		fill_checksum(&r.tcp, &r.opt, key, false, a->timestamps, &sack, tcp_len, partial);
 		if (bpf_skb_store_bytes(skb, p->l3, &r,
 					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
 					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
 			return -1;
 	}
-	if (!turn)
-		return 0;
+	if (sack_len && store_sack(skb, sack_at, &sack, sack_len))
+		return -1;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
 	if (data + 12 > end)
@@ -145,7 +202,7 @@ static __always_inline int reply_to_sender(struct __sk_buff *skb, const struct p
 					   const struct flow_key *key, const struct ack_fields *a,
 					   __u8 flags)
 {
-	if (make_reply(skb, p, key, true, true, a, flags))
+	if (make_reply(skb, p, key, a, REPLY_TO_SENDER | flags))
 		return HOOK_DROP;
 	set_mark(skb, MARK_REPLY);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
@@ -156,7 +213,7 @@ static __always_inline int reply_to_vm(struct __sk_buff *skb, const struct packe
 				       const struct flow_key *key, const struct ack_fields *a,
 				       __u8 flags)
 {
-	if (make_reply(skb, p, key, false, true, a, flags))
+	if (make_reply(skb, p, key, a, flags))
 		return HOOK_DROP;
 	set_mark(skb, MARK_HANDED);
 	return bpf_redirect(skb->ifindex, 0);

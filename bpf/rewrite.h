@@ -2,13 +2,15 @@
 /*
  * Rewrites the ACK and window of a packet of the VM in place, with an
  * incremental checksum (RFC 1624), and takes out SACK blocks that the new ACK
- * has overtaken: the sender would read them as D-SACK (RFC 2883).
+ * has overtaken: the sender would read them as D-SACK (RFC 2883).  What the sender
+ * tells a VM that is held back is rewritten likewise.
  */
 #ifndef VSNOOP_BPF_REWRITE_H
 #define VSNOOP_BPF_REWRITE_H
 
 #include "reply.h"
 
+#define TCP_OFFSET_SEQ 4
 #define TCP_OFFSET_ACK 8
 #define TCP_OFFSET_CHECK 16
 
@@ -71,7 +73,7 @@ static __always_inline int drop_stale_sack(struct __sk_buff *skb, const struct p
 	return 0;
 }
 
-static __always_inline int rewrite_ack(struct __sk_buff *skb, const struct packet *p,
+static __noinline int rewrite_ack(struct __sk_buff *skb, const struct packet *p,
 				       const struct segment *s, const struct ack_fields *a)
 {
 	/* ack, data offset and flags, window: two words. */
@@ -84,6 +86,21 @@ static __always_inline int rewrite_ack(struct __sk_buff *skb, const struct packe
 	if (replace_in_tcp(skb, p, TCP_OFFSET_ACK, old, new, sizeof(new)))
 		return -1;
 	return s->bits & SEG_SACK && !seq_eq(a->ack, s->ack) ? drop_stale_sack(skb, p, a->ack) : 0;
+}
+
+/* Gives a segment of the sender another SEQ, and TSval where it has one. */
+static __noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p,
+				       const struct segment *s, const struct ack_fields *a)
+{
+	__be32 old = bpf_htonl(s->seq.v), new = bpf_htonl(a->seq.v);
+
+	if (replace_in_tcp(skb, p, TCP_OFFSET_SEQ, &old, &new, sizeof(new)))
+		return -1;
+	if (!p->timestamps)
+		return 0;
+	old = bpf_htonl(s->tsval);
+	new = bpf_htonl(a->tsval);
+	return replace_in_tcp(skb, p, p->timestamps, &old, &new, sizeof(new));
 }
 
 #endif

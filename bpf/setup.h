@@ -65,7 +65,7 @@ static __always_inline void remember_sender(struct __sk_buff *skb, struct flow *
 
 /* A segment of the sender without a flow: it may complete a handshake. True:
  * there is a flow now. */
-static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct flow_key *key,
+static __noinline bool flow_for_sender(struct __sk_buff *skb, const struct flow_key *key,
 					    const struct segment *s, struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
@@ -85,7 +85,7 @@ static __always_inline bool flow_for_sender(struct __sk_buff *skb, const struct 
 }
 
 /* A segment of the VM without a flow. */
-static __always_inline bool flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
+static __noinline bool flow_for_vm(struct __sk_buff *skb, const struct flow_key *key,
 					const struct segment *s, struct port_stats *st)
 {
 	struct embryo *e = bpf_map_lookup_elem(&embryos, key);
@@ -103,7 +103,7 @@ static __always_inline bool flow_for_vm(struct __sk_buff *skb, const struct flow
 }
 
 /* SYN or SYN-ACK of the VM. */
-static __always_inline void syn_of_vm(const struct flow_key *key, const struct segment *s)
+static __noinline void syn_of_vm(const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	struct embryo fresh = {}, *e;

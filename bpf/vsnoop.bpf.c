@@ -40,6 +40,74 @@ static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct pac
 	return false;
 }
 
+/* Decides about a segment to the VM, with a hold if there is one to be had. */
+__noinline int decide(const struct flow_key *key, const struct segment *s, struct outcome *out)
+{
+	int verdict;
+
+	if (!key || !s || !out)
+		return NO_FLOW;
+	verdict = decide_to_vm(key, s, out);
+
+	if (verdict == ASK_HOLD)
+		verdict = decide_with_hold(key, s, out);
+	if (verdict == NO_HOLD && s->len && hold_take(key))
+		verdict = decide_with_hold(key, s, out);
+	return verdict == NO_HOLD ? decide_strict(key, s, out) : verdict;
+}
+
+/* A clone of the packet goes to the VM. True: the ring took it. */
+static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *st)
+{
+	__u32 mark = skb->mark;
+	bool taken;
+
+	if (!handover_is_exact(skb)) {
+		st->not_exact++;
+		return false;
+	}
+	set_mark(skb, MARK_HANDED | (mark & ~MARK_MASK));
+	taken = bpf_clone_redirect(skb, skb->ifindex, 0) == 0;
+	set_mark(skb, mark);
+	if (!taken)
+		__sync_fetch_and_add(&port.ring_full, 1);
+	return taken;
+}
+
+/* TO_VM_KEEP: copies, hands over what lies within the VM's window, answers. */
+static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
+				const struct flow_key *key, const struct segment *s,
+				struct outcome *out, struct port_stats *st)
+{
+	__u32 bytes = s->len - out->skip;
+	bool taken = false, copied;
+
+	copied = !hold_copy(skb, out->hold, s->seq.v + out->skip, p->l4 + p->tcp_len + out->skip,
+			    bytes);
+	if (copied && out->deliver)
+		taken = hand_over(skb, st);
+	switch (decide_kept(key, s, copied, taken, out)) {
+	case KEPT_PASS:
+		return HOOK_NEXT;
+	case KEPT_DROP:
+		if (!taken)
+			st->hold_dropped++;
+		return HOOK_DROP;
+	}
+	st->kept_bytes += bytes;
+	if (out->events & EVENT_AHEAD) {
+		st->kept_ahead++;
+		return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
+	}
+	st->early_acks++;
+	st->early_bytes += bytes;
+	if (!taken) {
+		st->held_segments++;
+		st->held_bytes += bytes;
+	}
+	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
+}
+
 SEC("tcx/egress")
 int to_vm(struct __sk_buff *skb)
 {
@@ -63,11 +131,13 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	verdict = decide_to_vm(&key, &s, &out);
+	verdict = decide(&key, &s, &out);
+	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
+		st->without_hold++;
 	if (verdict == NO_FLOW) {
 		if (!flow_for_sender(skb, &key, &s, st))
 			return HOOK_NEXT;
-		verdict = decide_to_vm(&key, &s, &out);
+		verdict = decide(&key, &s, &out);
 	}
 	if (verdict == TO_VM_PASS) {
 		if (out.events & EVENT_ASIDE)
@@ -83,18 +153,16 @@ int to_vm(struct __sk_buff *skb)
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
 	}
 
-	taken = handover_is_exact(skb);
-	if (!taken) {
-		st->not_exact++;
-	} else {
-		__u32 mark = skb->mark;
-
-		set_mark(skb, MARK_HANDED | (mark & ~MARK_MASK));
-		taken = bpf_clone_redirect(skb, skb->ifindex, 0) == 0;
-		set_mark(skb, mark);
-		if (!taken)
-			__sync_fetch_and_add(&port.ring_full, 1);
+	if (verdict == TO_VM_KEEP)
+		return keep(skb, &p, &key, &s, &out, st);
+	if (verdict == TO_VM_FORWARD)
+		return rewrite_seq(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
+	if (verdict == TO_VM_DROP || verdict == TO_VM_BUSY) {
+		st->hold_dropped++;
+		return HOOK_DROP;
 	}
+
+	taken = hand_over(skb, st);
 	answer = decide_delivered(&key, &s, taken, &out);
 	if (!taken)
 		return HOOK_NEXT;
@@ -137,6 +205,8 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_NEXT;
 		verdict = decide_from_vm(&key, &s, &out);
 	}
+	if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
+		hand_sack_on(skb, &p, out.hold);
 	switch (verdict) {
 	case FROM_VM_PASS:
 		return HOOK_NEXT;
@@ -155,14 +225,15 @@ int from_vm(struct __sk_buff *skb)
 		};
 
 		st->resets_sent += 2;
-		if (make_reply(skb, &p, &key, false, true, &out.ack, TCP_RST))
+		if (make_reply(skb, &p, &key, &out.ack, TCP_RST))
 			return HOOK_DROP;
 		set_mark(skb, MARK_HANDED);
 		bpf_clone_redirect(skb, skb->ifindex, 0);
 		set_mark(skb, 0);
 		/* MAC addresses back again: turned twice. */
-		return make_reply(skb, &p, &key, true, true, &to_sender, TCP_RST) ? HOOK_DROP
-										   : HOOK_NEXT;
+		return make_reply(skb, &p, &key, &to_sender, REPLY_TO_SENDER | TCP_RST)
+			       ? HOOK_DROP
+			       : HOOK_NEXT;
 	}
 	}
 	return HOOK_NEXT;
@@ -178,4 +249,12 @@ int inject(struct __sk_buff *skb)
 	skb->cb[0] = 0;
 	set_mark(skb, to_sender ? MARK_REPLY : MARK_HANDED);
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
+}
+
+/* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
+ * cb[1]: enum tend. */
+SEC("tcx/egress")
+int tend(struct __sk_buff *skb)
+{
+	return hold_tend(skb->cb[0], skb->cb[1]);
 }

@@ -10,6 +10,7 @@
  *   setup.h    a flow begins           window.h   what the sender is shown
  *   to_vm.h    a segment to the VM     state.h    offline, online, promptness
  *   from_vm.h  a segment of the VM     seq.h      sequence numbers
+ *   hold.h     a flow that the host keeps copies of
  */
 #ifndef VSNOOP_FLOW_H
 #define VSNOOP_FLOW_H

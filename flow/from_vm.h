@@ -11,12 +11,13 @@
  *
  * Loss inside the guest: everything below NEXT_SEQ was handed over in order,
  * so a VM that repeats an ACK below NEXT_SEQ while it reports later bytes has
- * lost one that nobody will send again.  The connection is reset at both ends.
+ * lost one.  If the hold has a copy the engine is told; else nobody will send it
+ * again, and the connection is reset at both ends.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
 
-#include "state.h"
+#include "hold.h"
 
 /* The VM's ACK moved VM_SEQ forward. */
 static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u64 now,
@@ -48,9 +49,11 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 /* Is a window update worth an ACK of its own?  When it at least doubles what
  * the sender still has: less can wait for the next early ACK or the ACK of
  * NEXT_SEQ (silly window syndrome, RFC 9293, section 3.8.6.2). */
-static __always_inline bool flow_window_opens(const struct flow *f, const struct policy *p)
+static __always_inline bool flow_window_opens(const struct flow *f, const struct hold *h,
+					      const struct port_state *port,
+					      const struct policy *p)
 {
-	struct seq edge = flow_shown_edge(f, p);
+	struct seq edge = flow_shown_edge(f, h, port, p);
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
@@ -84,9 +87,25 @@ static __always_inline bool flow_loss_is_proven(struct flow *f, const struct pol
 	return ++f->dup_acks >= FLOW_DUP_ACKS;
 }
 
+/* Both ends are to be reset: what the host acknowledged cannot reach the VM. */
+static __always_inline enum from_vm_verdict flow_lose(struct flow *f, struct hold *h,
+						      const struct segment *s, __u32 event,
+						      struct outcome *out)
+{
+	if (h)
+		h->flags |= HOLD_OVER;
+	f->retired = flow_outstanding(f);
+	f->mode = FLOW_RESET;
+	out->events |= event;
+	out->ack.seq = s->ack;
+	out->ack.ack = f->snd_nxt;
+	return FROM_VM_LOSS;
+}
+
+/* `h`: the flow's hold; null where it has none. */
 static __always_inline enum from_vm_verdict
-flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __u64 now,
-	     struct outcome *out)
+flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
+	     const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
@@ -103,6 +122,8 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 			 * sender that only reads: keep answering. */
 			f->retired = flow_outstanding(f);
 			f->snd_nxt = seq_max(f->snd_nxt, s->seq);
+			if (h)
+				h->flags |= HOLD_OVER;
 			f->mode = FLOW_RESET;
 			flow_touch(f, now);
 			return FROM_VM_PASS;
@@ -119,7 +140,7 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	if (!(flags & TCP_ACK))
 		return FROM_VM_PASS;
 	flow_touch(f, now);
-	if (s->bits & SEG_FOREIGN)
+	if (s->bits & SEG_FOREIGN && f->mode != FLOW_HOLDING)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	f->snd_nxt = seq_max(f->snd_nxt, end);
 	if (s->bits & SEG_TIMESTAMPS) {
@@ -130,13 +151,19 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	}
 	if (flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_VM;
+	if (h) {
+		hold_sync(f, h, port, p, now);
+		if (hold_is_abandoned(f, h, port, now))
+			return flow_lose(f, h, s, EVENT_ABANDONED, out);
+	}
 	if (seq_lt(s->ack, f->vm_seq) || seq_diff(s->ack, f->high_seq) > (__s32)FLOW_MAX_WINDOW)
 		/* Old, or beyond belief: nothing to learn, nothing to hide. */
 		return FROM_VM_PASS;
 
 	edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
-	/* What the VM reports to have was handed to it, whichever way it went. */
-	if (s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack) &&
+	/* What the VM reports to have was handed to it, whichever way it went; while bytes
+	 * before it are held, it says nothing of those. */
+	if (f->mode != FLOW_HOLDING && s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack) &&
 	    seq_gt(s->sack_end, f->high_seq) &&
 	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
 		f->high_seq = s->sack_end;
@@ -144,15 +171,15 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
-		if (flow_repeats_for_a_hole(f, s, edge) && flow_loss_is_proven(f, p, now)) {
-			f->retired = flow_outstanding(f);
-			f->mode = FLOW_RESET;
-			out->events |= EVENT_LOSS;
-			out->ack.seq = s->ack;
-			out->ack.ack = f->snd_nxt;
-			return FROM_VM_LOSS;
+		if (flow_repeats_for_a_hole(f, s, edge)) {
+			if (h && hold_covers(f, h))
+				hold_note_loss(h, out);
+			else if (flow_loss_is_proven(f, p, now))
+				return flow_lose(f, h, s, EVENT_LOSS, out);
 		}
 	}
+	if (h)
+		hold_note_vm(f, h, s, edge, advanced, out);
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
 	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))
@@ -162,13 +189,13 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 		flow_clear(f, FLOW_F_ECE);
 	else if (!flow_is_bypassed(f)) {
 		f->flags |= FLOW_F_ECE;
-		flow_offline(f, FLOW_UNEXPECTED_SEQ, EVENT_OFFLINE_CE, out);
+		if (f->mode != FLOW_HOLDING)
+			flow_offline(f, FLOW_UNEXPECTED_SEQ, EVENT_OFFLINE_CE, out);
 	}
-	if (f->mode != FLOW_ACTIVE && !flow_is_bypassed(f) && flow_caught_up(f) &&
-	    !(f->flags & (FLOW_F_ECE | FLOW_F_UNPROVEN)))
+	if (f->mode != FLOW_ACTIVE && f->mode != FLOW_HOLDING && !flow_is_bypassed(f) &&
+	    flow_caught_up(f) && !(f->flags & (FLOW_F_ECE | FLOW_F_UNPROVEN)))
 		f->mode = FLOW_ACTIVE;
-	if (pure && f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
-	    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
+	if (pure && flow_is_finished(f))
 		out->events |= EVENT_CLOSED;
 
 	if (p->run == PORT_OBSERVE) {
@@ -187,22 +214,23 @@ flow_from_vm(struct flow *f, const struct segment *s, const struct policy *p, __
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
 		flow_clear(f, FLOW_F_REPLY_DUE);
-		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, p), edge)) {
+		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, h, port, p), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;
 		}
-		out->ack.window = flow_advertise(f, s->ack, p);
-		out->events |= EVENT_WINDOW_CAPPED;
+		out->ack.window = flow_advertise(f, h, s->ack, port, p);
+		if (!h)
+			out->events |= EVENT_WINDOW_CAPPED;
 		return FROM_VM_REWRITE;
 	}
 	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
-	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, p) &&
+	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
 	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
 	flow_clear(f, FLOW_F_REPLY_DUE);
-	out->ack.window = flow_advertise(f, out->ack.ack, p);
+	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	f->rewritten++;
 	return FROM_VM_REWRITE;
 }

@@ -75,6 +75,16 @@ static __always_inline __u32 flow_outstanding(const struct flow *f)
 	return bytes > 0 ? bytes : 0;
 }
 
+/* Both ends have sent FIN and everything is acknowledged: the record can go, once a
+ * pure ACK says so. */
+static __always_inline bool flow_is_finished(const struct flow *f)
+{
+	const __u16 both = FLOW_F_FIN_VM | FLOW_F_FIN_SENDER;
+
+	return (f->flags & both) == both && seq_eq(f->snd_una, f->snd_nxt) &&
+	       seq_eq(f->vm_seq, f->high_seq) && f->mode != FLOW_HOLDING && !flow_outstanding(f);
+}
+
 static __always_inline bool flow_caught_up(const struct flow *f)
 {
 	return seq_eq(f->next_seq, f->high_seq);

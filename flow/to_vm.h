@@ -17,12 +17,9 @@
 
 #include "state.h"
 
-/* Would the VM take this in-order segment? */
-static __always_inline bool flow_acceptable(const struct flow *f, const struct segment *s,
-					    struct seq end)
+/* Would the VM take this in-order segment, if its window has room? */
+static __always_inline bool flow_is_valid(const struct flow *f, const struct segment *s)
 {
-	if (seq_gt(end, f->right_edge))
-		return false;
 	if (seq_gt(s->ack, f->snd_nxt) || seq_lt(s->ack, f->snd_una))
 		return false;
 	if (f->flags & FLOW_F_TIMESTAMPS) {
@@ -32,6 +29,12 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 			return false;
 	}
 	return true;
+}
+
+static __always_inline bool flow_acceptable(const struct flow *f, const struct segment *s,
+					    struct seq end)
+{
+	return seq_le(end, f->right_edge) && flow_is_valid(f, s);
 }
 
 /* May the host leave this segment to a VM that answers by itself?  Not where a
@@ -48,6 +51,9 @@ static __always_inline bool flow_may_stand_aside(const struct flow *f, const str
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
+	/* The sender was shown more than the VM can take. */
+	if (seq_diff(f->adv_edge, f->right_edge) >= 2 * (__s32)f->mss)
+		return false;
 	return port_is_prompt(port, now);
 }
 
@@ -58,17 +64,19 @@ static __always_inline void flow_answer_reset(const struct segment *s, struct ou
 	out->ack.ack = seq_add(s->seq, s->len);
 }
 
-static __always_inline void flow_fill_ack(struct flow *f, const struct segment *s,
+static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
+					  const struct segment *s, const struct port_state *port,
 					  const struct policy *p, struct outcome *out)
 {
 	out->ack.seq = f->snd_nxt;
 	out->ack.ack = f->next_seq;
-	out->ack.window = flow_advertise(f, f->next_seq, p);
+	out->ack.window = flow_advertise(f, h, f->next_seq, port, p);
 	out->ack.timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
 	/* The VM's last TSval: a later one would let PAWS drop what the VM
 	 * sends next. */
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
+	out->ack.sack = h && h->ahead_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
 /* Nothing about it but the ACK field: the sender's answer to data of the VM.
@@ -77,7 +85,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct segment *
 static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct segment *s)
 {
 	return s->len == 0 && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
-	       !(s->bits & SEG_FOREIGN) && f->mode != FLOW_RESET &&
+	       !(s->bits & SEG_FOREIGN) && f->mode != FLOW_RESET && f->mode != FLOW_HOLDING &&
 	       !(f->flags & FLOW_F_FIN_SENDER) && seq_ge(s->seq, f->next_seq) &&
 	       seq_le(s->ack, f->snd_nxt);
 }
@@ -142,12 +150,13 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 }
 
 /*
- * `port` and `p` describe the port; `now` is CLOCK_MONOTONIC, ns.
- * Fills out->ack for TO_VM_REACK and TO_VM_RESET.
+ * `h` is the flow's hold, where it has one (see hold_to_vm()); `port` and `p`
+ * describe the port; `now` is CLOCK_MONOTONIC, ns.  Fills out->ack for TO_VM_REACK
+ * and TO_VM_RESET.
  */
 static __always_inline enum to_vm_verdict
-flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *port,
-	   const struct policy *p, __u64 now, struct outcome *out)
+flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
+	   const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
@@ -191,8 +200,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 			flow_note_timestamp(f, s);
 			f->flags |= FLOW_F_REPLY_DUE;
 		}
-		if (f->flags & FLOW_F_FIN_VM && f->flags & FLOW_F_FIN_SENDER &&
-		    seq_eq(f->snd_una, f->snd_nxt) && seq_eq(f->vm_seq, f->high_seq))
+		if (flow_is_finished(f))
 			out->events |= EVENT_CLOSED;
 		return TO_VM_PASS;
 	}
@@ -203,7 +211,7 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
 		if (seq_gt(end, f->vm_seq) && clean) {
 			/* On its way to the VM already: a second copy would
 			 * make the VM repeat an ACK below NEXT_SEQ. */
-			flow_fill_ack(f, s, p, out);
+			flow_fill_ack(f, h, s, port, p, out);
 			f->reacked++;
 			return TO_VM_REACK;
 		}
@@ -245,7 +253,8 @@ flow_to_vm(struct flow *f, const struct segment *s, const struct port_state *por
  * answers.
  */
 static __always_inline bool flow_delivered(struct flow *f, const struct segment *s, bool taken,
-					   const struct policy *p, __u64 now, struct outcome *out)
+					   const struct port_state *port, const struct policy *p,
+					   __u64 now, struct outcome *out)
 {
 	struct seq end = seq_add(s->seq, s->len);
 
@@ -268,7 +277,7 @@ static __always_inline bool flow_delivered(struct flow *f, const struct segment 
 		f->ramp++;
 	f->early_acks++;
 	f->early_bytes += s->len;
-	flow_fill_ack(f, s, p, out);
+	flow_fill_ack(f, (const struct hold *)0, s, port, p, out);
 	return true;
 }
 

@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 2
+#define VSNOOP_ABI 3
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -32,7 +32,7 @@ struct flow_key {
 
 #define VLAN_PRESENT 0x1000
 
-/* FL_MODE. Only ACTIVE flows are acknowledged early. */
+/* FL_MODE. Only ACTIVE and HOLDING flows are acknowledged early. */
 enum flow_mode {
 	FLOW_ACTIVE = 0,
 	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
@@ -46,7 +46,10 @@ enum flow_mode {
 	FLOW_BYPASS = 4,
 	/* The VM lost acknowledged data: both ends are answered with RST. */
 	FLOW_RESET = 5,
-	FLOW_MODES = 6,
+	/* The host has acknowledged bytes that it has not handed to the VM yet:
+	 * they wait in the hold, and nothing in order overtakes them. */
+	FLOW_HOLDING = 6,
+	FLOW_MODES = 7,
 };
 
 /* Why a flow is in BYPASS, or what is known about it. */
@@ -108,7 +111,7 @@ struct flow {
 	__u32 early_acks;
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
-	__u16 reserved;
+	__u16 hold; /* number of its struct hold, from 1; 0: none */
 };
 
 /* Is a byte being timed, and was it acknowledged early? */
@@ -117,6 +120,82 @@ enum flow_sample {
 	FLOW_SAMPLE_PASSED = 1,
 	FLOW_SAMPLE_EARLY = 2,
 };
+
+/*
+ * The hold: what the host keeps of what it has acknowledged (flow/hold.h).
+ *
+ * A port's memory is a pool of chunks.  Those of a flow form a chain of
+ * consecutive bytes of its stream, from the chunk with VM_SEQ to the one with
+ * the last byte kept.  Pool, chunks and holds are shared with the engine, which
+ * maps them; "hooks" and "engine" say who writes.  The flow's record holds the
+ * truth; what the hooks write here is told to the engine.
+ */
+#define HOLD_CHUNK 4096 /* bytes */
+
+/* How large a port's maps are; constants of the programs. */
+struct hold_sizes {
+	__u32 pool_bytes;
+	__u32 holds;
+};
+
+struct hold_chunk {
+	__u32 owner; /* number of the hold, from 1; 0: free */
+	__u32 next; /* chunk with the bytes that follow; valid for all but the last */
+};
+
+/* One flow that is kept copies of. */
+struct hold {
+	struct flow_key key;
+	__u32 used; /* 0: free; taken and given back by the hooks */
+	__u32 busy; /* somebody adds to the chain or takes from it */
+
+	/* The chain; changed by who has set `busy`. */
+	__u64 front; /* SEQ of the first chunk's first byte << 32 | that chunk */
+	__u32 last; /* the last chunk */
+	__u32 chunks; /* how many */
+	__u32 at; /* the chunk with the byte at `at_base`, its first, somewhere in the chain */
+	struct seq at_base;
+
+	/* Hooks, under the record's lock. */
+	struct seq first; /* copies are kept from here, or from VM_SEQ if that is more */
+	struct seq tail; /* ... to here */
+	struct seq vm_seq; /* as in the record */
+	struct seq right_edge;
+	struct seq high_seq; /* what the hooks know to have been handed to the VM */
+	struct seq snd_una;
+	struct seq snd_nxt;
+	__u32 vm_tsval;
+	__u32 tsval; /* the highest TSval of the sender */
+	__u32 tsecr; /* its latest TSecr */
+	__u32 ahead_count; /* pieces that are kept beyond a hole */
+	struct seq ahead[8]; /* left and right edge of each, the latest first */
+	__u32 rcv_win; /* RCV_WIN: what the sender may be shown beyond NEXT_SEQ, bytes */
+	__u64 since_ns; /* the oldest byte that waits has done so since then */
+	__u16 sender_window; /* raw */
+	__u16 mss;
+	__u16 flags; /* HOLD_* */
+	__u8 sender_mac[6];
+	__u16 tag_proto; /* of the outer VLAN tag, network byte order; 0: not seen yet */
+	__u16 zero;
+	__u32 marked; /* held segments with a CE mark (RFC 3168): the VM is to echo it */
+	__u32 heard; /* ACKs of the VM */
+	__u32 repeated; /* those that report a loss */
+	__u32 sack_count; /* SACK blocks of the last one that did */
+	struct seq sack[8]; /* left and right edge of each */
+	__u32 rung; /* the engine was told of news, and has not looked yet */
+
+	/* Engine. */
+	__u64 released_ns; /* when it last handed over to a VM that had answered for everything */
+	struct seq released; /* handed to the VM up to here, a FIN included */
+	__u32 released_tsval; /* the TSval that it used last */
+	__u32 releases; /* frames handed to the VM for the first time */
+	__u32 resends; /* frames handed to it again */
+	__u64 resent_bytes;
+};
+
+#define HOLD_TIMESTAMPS 0x01 /* the connection uses them */
+#define HOLD_FIN 0x02 /* the sender's FIN follows the last byte kept */
+#define HOLD_OVER 0x04 /* the connection was reset: nothing is to be sent any more */
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
  * push out a working flow. Made by the VM's own SYN or SYN-ACK only. */
@@ -177,6 +256,7 @@ struct ack_fields {
 	__u32 tsecr;
 	__u16 window; /* raw, already scaled down */
 	__u16 timestamps; /* 1: the ACK carries the timestamps option */
+	__u32 sack; /* number of the hold whose pieces it reports; 0: none */
 };
 
 enum to_vm_verdict {
@@ -184,6 +264,17 @@ enum to_vm_verdict {
 	TO_VM_DELIVER = 1, /* hand over, then ask flow_delivered() */
 	TO_VM_REACK = 2, /* the VM has it: answer with an ACK, hand nothing on */
 	TO_VM_RESET = 3, /* answer with RST, hand nothing on */
+	TO_VM_KEEP = 4, /* copy from byte out->skip; hand over if out->deliver; then flow_kept() */
+	TO_VM_DROP = 5, /* the sender will send it again */
+	TO_VM_FORWARD = 6, /* hand on with out->ack's seq and tsval */
+	TO_VM_BUSY = 7, /* another CPU is at this flow's hold: ask again */
+};
+
+/* What becomes of a segment after TO_VM_KEEP. */
+enum kept_verdict {
+	KEPT_PASS = 0, /* hand on untouched */
+	KEPT_ACK = 1, /* the host has it: answer with out->ack, hand nothing on */
+	KEPT_DROP = 2,
 };
 
 enum from_vm_verdict {
@@ -207,6 +298,11 @@ enum from_vm_verdict {
 #define EVENT_CLOSED 0x0200 /* the record can be removed now */
 #define EVENT_ASIDE 0x0400
 #define EVENT_WINDOW_CAPPED 0x0800
+#define EVENT_WAKE 0x1000 /* the engine has something to do */
+#define EVENT_FREE 0x2000 /* hold.busy was set: free what the VM has acknowledged */
+#define EVENT_HOLD_FULL 0x4000 /* no memory for a segment */
+#define EVENT_AHEAD 0x10000 /* kept beyond a hole */
+#define EVENT_ABANDONED 0x8000 /* reset: the engine that has its bytes is gone */
 
 /* Side results of a decision. */
 struct outcome {
@@ -215,6 +311,9 @@ struct outcome {
 	__u64 sample_ns; /* how long the VM took to acknowledge the timed byte */
 	__u64 late_since_ns; /* with EVENT_LATE: since when nothing moved */
 	__u32 events; /* EVENT_* */
+	__u32 hold; /* number of the flow's hold; 0: none */
+	__u32 skip; /* TO_VM_KEEP: leading bytes that are kept already */
+	__u32 deliver; /* TO_VM_KEEP: hand it over as well */
 };
 
 /* Per port settings; the operator's choices, constant while packets flow
@@ -234,6 +333,8 @@ struct policy {
 	__u32 buf_size; /* the VM's window is capped to this, bytes; 0: no cap */
 	__u32 thin; /* 1: stand aside for a VM that answers by itself */
 	__u32 lists; /* LIST_*, PORT_UNORDERED */
+	__u32 hold_chunks; /* memory for the hold; 0: none */
+	__u32 hold_flow; /* most that one flow may have of it, bytes */
 };
 
 #define LIST_PORTS 0x01 /* the port list is not empty */
@@ -252,6 +353,11 @@ struct port_state {
 	__u64 late_in_run_ns; /* how long it was late within it */
 	__u64 prompt_until_ns; /* it is taken to be prompt until then */
 	__u64 ring_full; /* segments that the ring refused */
+	__u64 engine_ns; /* the engine was alive; written by it */
+	__u32 chunks_used;
+	__u32 chunk_cursor; /* where the search for a free chunk begins */
+	__u32 hold_cursor;
+	__u32 holds_high; /* holds beyond this were never used */
 };
 
 /* About the attachment itself; written by the userland only, and pinned with
@@ -300,6 +406,14 @@ struct port_stats {
 	__u64 guest_loss; /* flows reset because the guest lost data */
 	__u64 resets_sent;
 	__u64 malformed; /* packets that could not be parsed; passed untouched */
+	__u64 kept_bytes; /* copied into the hold */
+	__u64 held_segments; /* acknowledged without having been handed over */
+	__u64 held_bytes;
+	__u64 kept_ahead; /* segments beyond a hole that were kept, and reported by SACK */
+	__u64 without_hold; /* segments of connections for which there was no hold */
+	__u64 hold_full; /* segments for which there was no memory */
+	__u64 hold_dropped; /* segments that could not be kept, for whatever reason */
+	__u64 abandoned; /* flows reset because the engine was gone */
 	__u64 masked_ns[HISTOGRAM_BUCKETS]; /* early ACK to the VM's own; bucket b: [2^b, 2^(b+1)) ns */
 	__u64 ack_delay_ns[HISTOGRAM_BUCKETS]; /* hand-over to the VM's own ACK */
 };

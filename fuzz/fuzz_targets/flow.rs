@@ -6,6 +6,8 @@
 
 #[path = "../../crates/vsnoop-flow/tests/arbitrary/machine.rs"]
 mod machine;
+#[path = "../../crates/vsnoop-flow/tests/arbitrary/tape.rs"]
+mod tape;
 
 libfuzzer_sys::fuzz_target!(|program: &[u8]| {
     machine::run(program, &mut machine::Seen::default());

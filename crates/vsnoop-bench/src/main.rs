@@ -33,7 +33,21 @@ fn main() {
     }
 }
 
+/// What can be measured, by the names of the modules; without arguments all of it.
+type Part = (&'static str, fn() -> Result<Vec<Figure>>);
+const PARTS: [Part; 4] = [
+    ("verifier", verifier::measure),
+    ("lookup", lookup::measure),
+    ("packet", packet::measure),
+    ("throughput", throughput::measure),
+];
+
 fn run() -> Result<()> {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
+        let names = PARTS.map(|(part, _)| part).join(", ");
+        anyhow::bail!("there is nothing called {unknown} to be measured; there is: {names}");
+    }
     interrupt::install()?;
     testbed::net::remove_stale(PREFIX).context("clearing up after an earlier run")?;
     let started = SystemTime::now();
@@ -43,10 +57,11 @@ fn run() -> Result<()> {
         "bytes",
         "lower",
     )];
-    figures.extend(verifier::measure()?);
-    figures.extend(lookup::measure()?);
-    figures.extend(packet::measure()?);
-    figures.extend(throughput::measure()?);
+    for (part, measure) in PARTS {
+        if wanted.is_empty() || wanted.iter().any(|name| name == part) {
+            figures.extend(measure()?);
+        }
+    }
     let results = Results {
         experiment: "bench".into(),
         started: humantime::format_rfc3339_seconds(started).to_string(),
@@ -55,9 +70,12 @@ fn run() -> Result<()> {
         summary: Vec::new(),
         figures,
     };
+    println!("{}", table(&results.figures));
+    if !wanted.is_empty() {
+        return Ok(());
+    }
     let dir = workspace::root()?.join("results/bench");
     results.write(&dir)?;
-    println!("{}", table(&results.figures));
     println!("written: {}", dir.join("results.json").display());
     Ok(())
 }

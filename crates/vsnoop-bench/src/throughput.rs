@@ -1,66 +1,69 @@
 //! One bulk flow with nothing to gain: the namespace behind the tap has a core to
-//! itself, as an idle VM would, and the flow saturates the cores. Attached and
-//! detached rounds take turns; the figure is the median over pairs of neighbours,
-//! so that a drifting machine cancels out.
+//! itself, as an idle VM would, and the flow saturates the cores. Rounds detached,
+//! attached, and attached with a hold take turns; a figure is the median over the
+//! ratios of neighbours, so that a drifting machine cancels out.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::bulk;
-use vsnoop_lab::testbed::topology::{Family, PORT};
+use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
 use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
 use crate::stage::{self, SHAPES, VM_CORE};
 use crate::{figure, median, say};
 
-const PAIRS: usize = 7;
-const ROUND: Duration = Duration::from_secs(8);
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_secs(6);
+
+/// How the port is while a flow is measured: not attached, or with these options.
+const STATES: [(&str, Option<&[&str]>); 3] =
+    [("detached", None), ("attached", Some(&[])), ("hold", Some(&["--hold", "16M"]))];
 
 pub fn measure() -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (name, from_client) in SHAPES {
         let topology = stage::build(from_client)?;
         let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
-        let (mut ratios, mut attached, mut detached) = (Vec::new(), Vec::new(), Vec::new());
-        for pair in 0..PAIRS {
+        let mut rates = [const { Vec::new() }; STATES.len()];
+        for round in 0..ROUNDS {
             interrupt::check()?;
-            let mut rate = [0.0; 2];
-            // Which of the two goes first alternates.
-            for turn in 0..2 {
-                let on = (pair + turn) % 2 == 0;
-                if on {
-                    vsnoop.attach(PORT)?;
-                }
-                let flow = bulk(&topology, Family::V4, ROUND, Some(VM_CORE));
-                if on {
-                    vsnoop.detach(PORT)?;
-                }
-                rate[usize::from(on)] = flow.context("one bulk flow")?.gigabits_per_second();
+            // Who goes first changes from round to round.
+            for turn in 0..STATES.len() {
+                let state = (round + turn) % STATES.len();
+                rates[state].push(rate(&topology, &vsnoop, STATES[state].1)?);
             }
-            say(&format!(
-                "{name} pair {} of {PAIRS}: detached {:.2} Gb/s, attached {:.2} Gb/s",
-                pair + 1,
-                rate[0],
-                rate[1]
-            ));
-            detached.push(rate[0]);
-            attached.push(rate[1]);
-            ratios.push(rate[1] / rate[0]);
+            let line: Vec<String> = STATES
+                .iter()
+                .zip(&rates)
+                .map(|((state, _), rates)| format!("{state} {:.2} Gb/s", rates[round]))
+                .collect();
+            say(&format!("{name} round {} of {ROUNDS}: {}", round + 1, line.join(", ")));
         }
-        let ratio = median(ratios);
-        figures.push(figure(
-            &format!("throughput_{name}_attached_over_detached"),
-            ratio,
-            "ratio",
-            "higher",
-        ));
+        let (detached, attached) = rates.split_first().expect("there are several states");
+        for ((state, _), rates) in STATES[1..].iter().zip(attached) {
+            let ratios = rates.iter().zip(detached).map(|(with, without)| with / without).collect();
+            let figure_name = format!("throughput_{name}_{state}_over_detached");
+            figures.push(figure(&figure_name, median(ratios), "ratio", "higher"));
+        }
         figures.push(figure(
             &format!("throughput_{name}_detached_gbps"),
-            median(detached),
+            median(detached.clone()),
             "Gb/s",
             "higher",
         ));
     }
     Ok(figures)
+}
+
+fn rate(topology: &Topology, vsnoop: &Vsnoop, options: Option<&[&str]>) -> Result<f64> {
+    if let Some(options) = options {
+        vsnoop.attach_with(PORT, options)?;
+    }
+    let flow = bulk(topology, Family::V4, ROUND, Some(VM_CORE));
+    if options.is_some() {
+        vsnoop.detach(PORT)?;
+    }
+    Ok(flow.context("one bulk flow")?.gigabits_per_second())
 }

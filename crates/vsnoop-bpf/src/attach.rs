@@ -78,7 +78,7 @@ impl AttachSpec {
                 run: types::port_run::PORT_OBSERVE,
                 buf_size: 16 << 20,
                 thin: 1,
-                lists: 0,
+                ..Default::default()
             },
             port_rules: Vec::new(),
             prefix_rules: Vec::new(),
@@ -114,6 +114,19 @@ impl AttachSpec {
             types::LIST_PREFIXES_ALLOW,
         );
         policy
+    }
+
+    fn hold_sizes(&self) -> types::hold_sizes {
+        let chunks = self.policy.hold_chunks.max(1);
+        // A flow with something kept has a chunk at least; the number of a hold has 16 bits.
+        let most = self.limits.max_flows.min(u16::MAX.into());
+        types::hold_sizes { pool_bytes: chunks * types::HOLD_CHUNK, holds: chunks.min(most) }
+    }
+
+    /// Room for a few numbers of each hold; a page at least. A ring that is full costs nothing but
+    /// time: the engine looks at all holds now and then.
+    fn doorbell_bytes(&self) -> u32 {
+        (self.hold_sizes().holds * 32).next_power_of_two().clamp(4096, 1 << 20)
     }
 
     fn meta(&self) -> types::port_meta {
@@ -200,8 +213,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         }
     }
     for mut program in object.progs_mut() {
-        if program.name() == "inject" {
-            let path = dir.join("inject");
+        let name = program.name().to_string_lossy().into_owned();
+        if pins::PROGRAMS.contains(&name.as_str()) {
+            let path = dir.join(name);
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
     }
@@ -222,6 +236,7 @@ fn map_pin_name(name: &str) -> &str {
     match name {
         name if name.ends_with(".data") => "policy",
         name if name.ends_with(".bss") => "port",
+        name if name.ends_with(".rodata") => "sizes",
         name => name,
     }
 }
@@ -233,6 +248,11 @@ fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> 
             "flows" => map.set_max_entries(spec.limits.max_flows)?,
             "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
             "policy" => map.set_initial_value(spec.effective_policy().as_bytes())?,
+            "pool" => map.set_value_size(spec.hold_sizes().pool_bytes + types::HOLD_CHUNK)?,
+            "chunks" => map.set_max_entries(spec.policy.hold_chunks.max(1))?,
+            "holds" => map.set_max_entries(spec.hold_sizes().holds)?,
+            "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
+            "sizes" => map.set_initial_value(spec.hold_sizes().as_bytes())?,
             _ => {}
         }
     }

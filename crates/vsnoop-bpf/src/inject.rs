@@ -33,9 +33,21 @@ pub(crate) fn run(
     frame: &[u8],
     repeat: u32,
 ) -> libbpf_rs::Result<Run> {
+    run_with(program, ifindex, [cb0, 0], frame, repeat)
+}
+
+/// `cb`: the first words of the packet's control block.
+pub(crate) fn run_with(
+    program: &ProgramHandle,
+    ifindex: u32,
+    cb: [u32; 2],
+    frame: &[u8],
+    repeat: u32,
+) -> libbpf_rs::Result<Run> {
     let mut context = [0u8; CONTEXT];
     context[IFINDEX..IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
-    context[CB0..CB0 + 4].copy_from_slice(&cb0.to_ne_bytes());
+    context[CB0..CB0 + 4].copy_from_slice(&cb[0].to_ne_bytes());
+    context[CB0 + 4..CB0 + 8].copy_from_slice(&cb[1].to_ne_bytes());
     let mut out = vec![0u8; frame.len() + 256];
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,

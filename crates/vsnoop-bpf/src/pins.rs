@@ -27,8 +27,23 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
 /// Maps that are pinned, by their names in bpf/maps.h; `policy` and `port` are
 /// the data sections of the object.
-pub(crate) const MAPS: [&str; 8] =
-    ["flows", "embryos", "stats", "port_list", "prefix_list", "meta", "policy", "port"];
+pub(crate) const MAPS: [&str; 12] = [
+    "flows",
+    "embryos",
+    "stats",
+    "port_list",
+    "prefix_list",
+    "meta",
+    "policy",
+    "port",
+    "pool",
+    "chunks",
+    "holds",
+    "doorbell",
+];
+
+/// Programs that user space runs.
+pub(crate) const PROGRAMS: [&str; 2] = ["inject", "tend"];
 
 /// to_vm first: the hooks go in this order, so that no segment is acknowledged
 /// whose ACK nobody would honour.

@@ -75,6 +75,16 @@ impl Port {
         Self::open_all(pins::entries(false)?)
     }
 
+    /// The directories of what [`Port::list`] would open, and which attachments they are: to notice
+    /// cheaply that one came or went.
+    pub fn names() -> Result<Vec<(PathBuf, Option<u64>)>> {
+        let with_inode = |path: PathBuf| {
+            let inode = pins::inode(&path);
+            (path, inode)
+        };
+        Ok(pins::entries(false)?.into_iter().map(with_inode).collect())
+    }
+
     /// What somebody is taking away at this moment, or was when his process was killed.
     pub fn cut_short() -> Result<Vec<Listed>> {
         Self::open_all(pins::entries(true)?)
@@ -136,6 +146,11 @@ impl Port {
     fn write<T: Record>(&self, map: &MapHandle, value: &T, what: &str) -> Result<()> {
         map.update(&ZERO, value.as_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("write {what} of {}", self.dir.display())))
+    }
+
+    /// Tells this attachment from an earlier or later one of the same tap.
+    pub fn id(&self) -> u64 {
+        self.inode
     }
 
     /// The directory of the pins.
@@ -407,9 +422,9 @@ impl Port {
         Ok(true)
     }
 
-    /// Takes the hooks off and forgets everything. What was acknowledged and
-    /// has not been handed over yet does not exist: strict acknowledges only
-    /// what is in the tap's ring.
+    /// Takes the hooks off and forgets everything, also what is held: the caller
+    /// has reset its connections. What strict has acknowledged is in the tap's
+    /// ring.
     pub fn detach(mut self) -> Result<()> {
         let left = self.leave();
         // The pins go all the same: without them the kernel takes the hooks off by itself.

@@ -33,12 +33,12 @@ macro_rules! records {
         )*
     };
 }
-records!(flow, flow_key, port_meta, port_state, port_stats, policy);
+records!(flow, flow_key, hold, hold_chunk, hold_sizes, port_meta, port_state, port_stats, policy);
 
 /// A loaded program, for the record (tests and docs quote it).
 #[derive(Debug, Clone)]
 pub struct ProgramInfo {
-    /// `to_vm`, `from_vm` or `inject`.
+    /// `to_vm`, `from_vm`, `inject` or `tend`.
     pub name: String,
     /// Instructions that the verifier walked.
     pub verified_instructions: u32,

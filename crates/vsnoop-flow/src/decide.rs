@@ -1,5 +1,7 @@
 //! One safe function for each decision of flow/.
 
+use std::ptr::{null, null_mut};
+
 use crate::types::{self, *};
 
 /// What is to be done with a segment for the VM.
@@ -30,7 +32,20 @@ pub enum FromVm {
     Loss,
 }
 
-/// Decides about a segment on its way to the VM. `now` in ns.
+impl FromVm {
+    pub(crate) fn new(verdict: from_vm_verdict::Type) -> Self {
+        match verdict {
+            from_vm_verdict::FROM_VM_PASS => FromVm::Pass,
+            from_vm_verdict::FROM_VM_DROP => FromVm::Drop,
+            from_vm_verdict::FROM_VM_REWRITE => FromVm::Rewrite,
+            from_vm_verdict::FROM_VM_RESET => FromVm::Reset,
+            from_vm_verdict::FROM_VM_LOSS => FromVm::Loss,
+            other => unreachable!("flow_from_vm() answered {other}"),
+        }
+    }
+}
+
+/// Decides about a segment on its way to the VM, of a flow without a hold. `now` in ns.
 pub fn to_vm(
     f: &mut flow,
     s: &segment,
@@ -39,8 +54,9 @@ pub fn to_vm(
     now: u64,
 ) -> (Verdict, outcome) {
     let mut out = outcome::default();
-    // SAFETY: all pointers come from live references; the C code keeps none.
-    let verdict = unsafe { types::flow_to_vm(f, s, port, p, now, &mut out) };
+    // SAFETY: all pointers come from live references, or are null where the C code allows it; it
+    // keeps none.
+    let verdict = unsafe { types::flow_to_vm(f, null(), s, port, p, now, &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
         to_vm_verdict::TO_VM_DELIVER => Verdict::Deliver,
@@ -55,7 +71,8 @@ pub fn to_vm(
 pub fn delivered(f: &mut flow, s: &segment, taken: bool, p: &policy, now: u64) -> (bool, outcome) {
     let mut out = outcome::default();
     // SAFETY: as in to_vm().
-    let ack = unsafe { types::flow_delivered(f, s, taken, p, now, &mut out) };
+    let ack =
+        unsafe { types::flow_delivered(f, s, taken, &port_state::default(), p, now, &mut out) };
     (ack, out)
 }
 
@@ -63,16 +80,9 @@ pub fn delivered(f: &mut flow, s: &segment, taken: bool, p: &policy, now: u64) -
 pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
     let mut out = outcome::default();
     // SAFETY: as in to_vm().
-    let verdict = unsafe { types::flow_from_vm(f, s, p, now, &mut out) };
-    let verdict = match verdict {
-        from_vm_verdict::FROM_VM_PASS => FromVm::Pass,
-        from_vm_verdict::FROM_VM_DROP => FromVm::Drop,
-        from_vm_verdict::FROM_VM_REWRITE => FromVm::Rewrite,
-        from_vm_verdict::FROM_VM_RESET => FromVm::Reset,
-        from_vm_verdict::FROM_VM_LOSS => FromVm::Loss,
-        other => unreachable!("flow_from_vm() answered {other}"),
-    };
-    (verdict, out)
+    let port = port_state::default();
+    let verdict = unsafe { types::flow_from_vm(f, null_mut(), s, &port, p, now, &mut out) };
+    (FromVm::new(verdict), out)
 }
 
 /// Remembers what a decision tells of the VM behind the port.

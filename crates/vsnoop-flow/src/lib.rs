@@ -13,9 +13,13 @@ pub mod types {
 }
 
 mod decide;
+pub mod hold;
 #[cfg(feature = "native-packets")]
 pub mod packets;
 mod sequence;
+#[cfg(feature = "testing")]
+#[allow(missing_docs)]
+pub mod testing;
 
 pub use decide::{
     FromVm, Verdict, answer_embryo, delivered, embryo_of_vm, flow_accepted, flow_mid_flow,

@@ -14,7 +14,8 @@ use vsnoop_guest::control;
 
 /// Lists the modules to load, one file name per line, dependencies first.
 const MODULE_LIST: &str = "/modules/order";
-const INTERFACE: &str = "eth0";
+/// An interface answers for its own address only: those of one guest share a bridge.
+const ARP_IGNORE: &str = "/proc/sys/net/ipv4/conf/all/arp_ignore";
 
 pub fn mount_all() -> Result<()> {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
@@ -48,16 +49,24 @@ pub fn configure_network() -> Result<()> {
     else {
         return interface_up("lo");
     };
-    let (address, prefix) = given.split_once('/').context("the address needs a /PREFIX")?;
-    let address: Ipv4Addr = address.parse().context("the guest's address")?;
-    let prefix: u32 = prefix.parse().context("the prefix of the guest's address")?;
-
-    wait_for(INTERFACE)?;
-    let mask = Ipv4Addr::from(u32::MAX.checked_shl(32 - prefix).unwrap_or(0));
+    fs::write(ARP_IGNORE, "1").with_context(|| format!("write {ARP_IGNORE}"))?;
     interface_up("lo")?;
-    set_address(libc::SIOCSIFADDR, address)?;
-    set_address(libc::SIOCSIFNETMASK, mask)?;
-    interface_up(INTERFACE)
+    for (number, address) in given.split(',').enumerate() {
+        configure(&format!("eth{number}"), address)?;
+    }
+    Ok(())
+}
+
+fn configure(interface: &str, given: &str) -> Result<()> {
+    let (address, prefix) = given.split_once('/').context("an address needs a /PREFIX")?;
+    let address: Ipv4Addr = address.parse().context("an address of the guest")?;
+    let prefix: u32 = prefix.parse().context("the prefix of an address of the guest")?;
+
+    wait_for(interface)?;
+    let mask = Ipv4Addr::from(u32::MAX.checked_shl(32 - prefix).unwrap_or(0));
+    set_address(interface, libc::SIOCSIFADDR, address)?;
+    set_address(interface, libc::SIOCSIFNETMASK, mask)?;
+    interface_up(interface)
 }
 
 fn wait_for(interface: &str) -> Result<()> {
@@ -89,8 +98,8 @@ fn ioctl(code: libc::c_ulong, request: &mut libc::ifreq) -> Result<()> {
     Ok(())
 }
 
-fn set_address(code: libc::c_ulong, address: Ipv4Addr) -> Result<()> {
-    let mut request = request(INTERFACE);
+fn set_address(interface: &str, code: libc::c_ulong, address: Ipv4Addr) -> Result<()> {
+    let mut request = request(interface);
     let [a, b, c, d] = address.octets();
     let mut data = [0 as libc::c_char; 14];
     for (slot, byte) in data[2..].iter_mut().zip([a, b, c, d]) {
@@ -98,7 +107,7 @@ fn set_address(code: libc::c_ulong, address: Ipv4Addr) -> Result<()> {
     }
     request.ifr_ifru.ifru_addr =
         libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data };
-    ioctl(code, &mut request).with_context(|| format!("set {address} on {INTERFACE}"))
+    ioctl(code, &mut request).with_context(|| format!("set {address} on {interface}"))
 }
 
 fn interface_up(interface: &str) -> Result<()> {

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// The guest's side of the control channel.
 pub const DEVICE: &str = "/dev/ttyS1";
 
-/// Where the host puts the guest's address (`ADDRESS/PREFIX`) on the kernel's command line.
+/// Where the host puts the guest's addresses on the kernel's command line: `ADDRESS/PREFIX` of eth0,
+/// eth1 and so on, with commas between them.
 pub const ADDRESS_PARAMETER: &str = "vsnoop.address";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! `/init` of a lab guest.
 //!
 //! The only program of its machine: it mounts what it needs, loads the modules of the initramfs in
-//! the order that the image lists, gives eth0 its address from the kernel's command line, starts
+//! the order that the image lists, gives its interfaces their addresses from the kernel's command line, starts
 //! the transfer server and then obeys the control channel until the machine is powered off. An
 //! error before that is printed on the console and powers the machine off.
 
@@ -9,12 +9,12 @@ mod boot;
 mod firewall;
 mod load;
 mod obey;
-mod server;
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use nix::sys::reboot::{RebootMode, reboot};
+use vsnoop_guest::server;
 
 fn run() -> Result<()> {
     boot::mount_all()?;

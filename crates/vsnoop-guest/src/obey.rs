@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use anyhow::{Context, Result};
 use nix::sys::termios::{FlushArg, SetArg, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 use vsnoop_guest::control::{self, Command, Reply};
+use vsnoop_guest::server::Counts;
 
 use crate::load::Load;
-use crate::server::Counts;
 use crate::{firewall, power_off};
 
 /// Opens the channel: only then may the host hear that the guest is ready.

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use anyhow::{Context, Result};
-use vsnoop_guest::control::Stats;
-use vsnoop_guest::transfer::{self, Direction, Header, Sender, Verdict};
 
+use crate::control::Stats;
+use crate::transfer::{self, Direction, Header, Sender, Verdict};
+
+/// What the server has done so far.
 #[derive(Default)]
 pub struct Counts {
     open: AtomicU64,
@@ -34,6 +36,7 @@ impl Counts {
     }
 }
 
+/// Serves on a thread of its own, on every IPv4 address of this one's network namespace.
 pub fn start(counts: Arc<Counts>) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, transfer::PORT))
         .with_context(|| format!("listen on port {}", transfer::PORT))?;

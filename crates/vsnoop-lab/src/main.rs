@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
-use vsnoop_lab::results::table::{self, Style};
+use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{Results, report};
 use vsnoop_lab::{interrupt, workspace};
 
@@ -35,15 +35,31 @@ enum Action {
         /// Only this configuration (may be repeated).
         #[arg(long = "configuration", value_name = "NAME")]
         configurations: Vec<String>,
-        /// Only transfers of this size.
+        /// Only transfers of this size (may be repeated).
         #[arg(long = "size", value_name = "BYTES")]
-        size_bytes: Option<u64>,
-        /// Pairs of transfers of each size, instead of the experiment's own number.
-        #[arg(long)]
-        pairs: Option<usize>,
+        sizes_bytes: Vec<u64>,
+        /// Rounds of each size in each cell, instead of the experiment's own number; a round is one
+        /// transfer in each configuration.
+        #[arg(long, visible_alias = "pairs", value_name = "N")]
+        rounds: Option<usize>,
+        /// Machines that share the core (may be repeated).
+        #[arg(long, value_name = "N")]
+        vms: Vec<usize>,
+        /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
+        #[arg(long = "load", value_name = "SHARE")]
+        loads: Vec<f64>,
+        /// Round trip between client and host; 0 is a veth (may be repeated).
+        #[arg(long = "path-rtt", value_name = "MS")]
+        path_rtts_ms: Vec<f64>,
+        /// MTU-sized segments that are lost between client and host, each way, 0 to 5.
+        #[arg(long = "path-loss", value_name = "PERCENT")]
+        path_loss_percent: Option<f64>,
     },
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
+    /// Serves transfers, as the guests do, until it is killed.
+    #[command(name = vsnoop_lab::peers::server::COMMAND, hide = true)]
+    Serve,
 }
 
 fn main() {
@@ -63,17 +79,38 @@ fn act(action: Action) -> Result<()> {
     match action {
         Action::List => {
             for experiment in &ALL {
-                println!("{:10} {}", experiment.name, experiment.about);
+                println!("{:13} {}", experiment.name, experiment.about);
             }
             Ok(())
         }
-        Action::Run { names, quick, out, configurations, size_bytes, pairs } => {
+        Action::Serve => vsnoop_lab::peers::server::serve(),
+        Action::Run {
+            names,
+            quick,
+            out,
+            configurations,
+            sizes_bytes,
+            rounds,
+            vms,
+            loads,
+            path_rtts_ms,
+            path_loss_percent,
+        } => {
             anyhow::ensure!(out.is_none() || names.len() == 1, "--out takes a single experiment");
             // All names first: a typing error must not cost the minutes of the runs before it.
             let experiments =
                 names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?;
             interrupt::install()?;
-            let options = Options { quick, configurations, size_bytes, pairs };
+            let options = Options {
+                quick,
+                configurations,
+                sizes_bytes,
+                rounds,
+                vms,
+                loads,
+                path_rtts_ms,
+                path_loss_percent,
+            };
             for experiment in experiments {
                 let dir = match &out {
                     Some(dir) => dir.clone(),
@@ -82,7 +119,7 @@ fn act(action: Action) -> Result<()> {
                 let results = experiment
                     .run(&options, &dir)
                     .with_context(|| format!("experiment {}", experiment.name))?;
-                println!("{}", table::render(&results, Style::Terminal));
+                println!("{}", (experiment.words.tables)(&results, Style::Terminal));
                 println!("written: {}", dir.display());
             }
             Ok(())
@@ -91,7 +128,7 @@ fn act(action: Action) -> Result<()> {
             let results = Results::read(&dir)?;
             let experiment = Experiment::find(&results.experiment)?;
             report::write(&results, &experiment.words, &dir)?;
-            println!("{}", table::render(&results, Style::Terminal));
+            println!("{}", (experiment.words.tables)(&results, Style::Terminal));
             Ok(())
         }
     }

@@ -96,6 +96,19 @@ impl Session {
         fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))
     }
 
+    /// Lets network namespaces choose this congestion control, which the kernel may restrict to the
+    /// initial one.
+    pub fn allow_congestion_control(&mut self, name: &str) -> Result<()> {
+        let key = "net.ipv4.tcp_allowed_congestion_control";
+        let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+        let allowed =
+            fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        if allowed.split_whitespace().any(|known| known == name) {
+            return Ok(());
+        }
+        self.set_sysctl(key, &format!("{} {name}", allowed.trim()))
+    }
+
     /// Notes a process to be killed, should this session crash.
     pub fn note_process(&mut self, pid: Pid) -> Result<()> {
         let start = start_time(pid.as_raw()).with_context(|| format!("process {pid} is gone"))?;

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //!   namespace vslab-PID-client             namespace vslab-PID-host
-//!     client ── veth ───────────────────── bridge ── tap 0 ── VM 0
+//!     client ──── path ─────────────────── bridge ── tap 0 ── VM 0
 //!                                                 └─ tap 1 ── VM 1 ...
 //! ```
 //! Bridge, taps and QEMU live in a namespace of their own, so that nothing appears among the
-//! machine's own devices; vsnoop reaches the taps with `--netns`. Dropping the stage detaches the
-//! ports, ends the machines and deletes the namespaces.
+//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or two taps
+//! and whoever moves frames between them. A machine may have a second, *tuned* device on the bridge,
+//! with longer queues and an address of its own, so that both kinds can be compared on the same
+//! machine. Dropping the stage detaches the ports, ends the machines and deletes the namespaces.
+
+pub mod path;
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,10 +27,9 @@ use crate::session::{PREFIX, Session};
 use crate::testbed::net::{Netns, TapOptions, owned_name};
 use crate::vm::{Accelerator, Network, Vm};
 use crate::vsnoop::Vsnoop;
+use path::Path;
 
 const BRIDGE: &str = "vslab-br";
-const UPLINK: &str = "vslab-up";
-const CLIENT_DEVICE: &str = "vslab-client";
 const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// As the credit scheduler of the paper's Xen.
@@ -35,15 +38,37 @@ pub const SLICE_MS: u32 = 30;
 /// The client's congestion control: the host's default may be another.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
+/// Frames that the queues of a tuned device hold: the tap's ring on the host (the kernel's default is
+/// 1000), and the receive queue of the device (QEMU's default is 256, its limit 1024).
+pub const TUNED_RING: usize = 10_000;
+pub const TUNED_RX_QUEUE: u16 = 1024;
+
+/// How to build a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct StageOptions {
+    pub vms: usize,
+    /// Every machine has a tuned device as well.
+    pub tuned: bool,
+}
+
 #[derive(Debug)]
 pub struct Stage {
     // In the order of their end: machines before the namespaces that they are in.
     vms: Vec<Vm>,
+    path: Path,
     client: Netns,
     host: Netns,
-    taps: Vec<String>,
+    ports: Vec<Ports>,
+    tuned: bool,
     vsnoop: Option<Vsnoop>,
     attached: Mutex<BTreeSet<usize>>,
+}
+
+/// The taps of one machine.
+#[derive(Debug)]
+struct Ports {
+    plain: String,
+    tuned: Option<String>,
 }
 
 impl Stage {
@@ -56,19 +81,39 @@ impl Stage {
         count: usize,
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Self> {
+        let options = StageOptions { vms: count, tuned: false };
+        Self::build_with(session, image, accelerator, options, vsnoop)
+    }
+
+    /// As [`Stage::build`]. The path is a veth at first.
+    pub fn build_with(
+        session: &mut Session,
+        image: &Image,
+        accelerator: Accelerator,
+        options: StageOptions,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Self> {
         let host = Netns::create(&owned_name(PREFIX, "host"))?;
         let client = Netns::create(&owned_name(PREFIX, "client"))?;
         host.bridge(BRIDGE)?;
-        host.veth(UPLINK, &client, CLIENT_DEVICE)?;
-        host.add_port(BRIDGE, UPLINK)?;
-        client.add_address(CLIENT_DEVICE, address(1).into(), PREFIX_LENGTH)?;
-        client.up(CLIENT_DEVICE)?;
-        // What one connection learns must not change the next.
-        client.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+        host.add_address(BRIDGE, HOST.into(), PREFIX_LENGTH)?;
+        for netns in [&client, &host] {
+            // What one connection learns must not change the next.
+            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+        }
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
-        let (vms, taps, attached) = (Vec::new(), Vec::new(), Mutex::default());
-        let mut stage = Self { vms, client, host, taps, vsnoop, attached };
-        for index in 0..count {
+        let mut stage = Self {
+            vms: Vec::new(),
+            path: Path::None,
+            client,
+            host,
+            ports: Vec::new(),
+            tuned: options.tuned,
+            vsnoop,
+            attached: Mutex::default(),
+        };
+        stage.lay_veth()?;
+        for index in 0..options.vms {
             stage.start_vm(session, image, accelerator, index)?;
         }
         for vm in &mut stage.vms {
@@ -84,22 +129,31 @@ impl Stage {
         accelerator: Accelerator,
         index: usize,
     ) -> Result<()> {
-        let tap = format!("vslab-tap{index}");
-        // Made here, so that vsnoop can be attached before and after QEMU holds it.
-        self.host.tap(&tap, &TapOptions { persistent: true, ..TapOptions::default() })?;
-        self.host.add_port(BRIDGE, &tap)?;
+        let tuned = self.tuned.then(|| format!("vslab-wide{index}"));
+        let ports = Ports { plain: format!("vslab-tap{index}"), tuned };
+        let mut networks = Vec::new();
+        for (name, is_tuned) in [(Some(&ports.plain), false), (ports.tuned.as_ref(), true)] {
+            let Some(name) = name else { continue };
+            // Made here, so that vsnoop can be attached before and after QEMU holds it.
+            self.host.tap(name, &TapOptions { persistent: true, ..TapOptions::default() })?;
+            if is_tuned {
+                self.host.set_txqueuelen(name, TUNED_RING)?;
+            }
+            self.host.add_port(BRIDGE, name)?;
+            networks.push(Network {
+                netns: &self.host,
+                tap: name.clone(),
+                mac: format!("52:54:00:76:{:02x}:{index:02x}", 0x73 + u8::from(is_tuned)),
+                address: format!("{}/{PREFIX_LENGTH}", vm_address(index, is_tuned)),
+                rx_queue_size: is_tuned.then_some(TUNED_RX_QUEUE),
+            });
+        }
         let name = format!("vslab-vm{index}");
-        let network = Network {
-            netns: &self.host,
-            tap: tap.clone(),
-            mac: format!("52:54:00:76:73:{index:02x}"),
-            address: format!("{}/{PREFIX_LENGTH}", vm_address(index)),
-        };
         let dir = session.scratch().join(&name);
-        let vm = Vm::start(&name, image, accelerator, Some(&network), &dir)?;
+        let vm = Vm::start(&name, image, accelerator, &networks, &dir)?;
         session.note_process(vm.pid())?;
-        session.note_port(self.host.name(), &tap)?;
-        self.taps.push(tap);
+        session.note_port(self.host.name(), &ports.plain)?;
+        self.ports.push(ports);
         self.vms.push(vm);
         Ok(())
     }
@@ -125,9 +179,14 @@ impl Stage {
 
     /// Attaches vsnoop to a machine's tap.
     pub fn attach(&self, index: usize) -> Result<()> {
+        self.attach_with(index, &[])
+    }
+
+    /// Attaches with further options of the command.
+    pub fn attach_with(&self, index: usize, options: &[&str]) -> Result<()> {
         // Noted first: an attachment that failed half-way is detached as well.
         self.attached().insert(index);
-        self.vsnoop()?.attach(self.tap(index))
+        self.vsnoop()?.attach_with(self.tap(index), options)
     }
 
     pub fn detach(&self, index: usize) -> Result<()> {
@@ -154,7 +213,12 @@ impl Stage {
     }
 
     pub fn tap(&self, index: usize) -> &str {
-        &self.taps[index]
+        &self.ports[index].plain
+    }
+
+    /// The tap of a machine's tuned device.
+    pub fn tuned_tap(&self, index: usize) -> Result<&str> {
+        self.ports[index].tuned.as_deref().context("this stage was built without tuned devices")
     }
 
     pub fn vm(&self, index: usize) -> &Vm {
@@ -167,12 +231,21 @@ impl Stage {
 
     /// Where a machine serves transfers.
     pub fn server(&self, index: usize) -> SocketAddr {
-        SocketAddr::from((vm_address(index), transfer::PORT))
+        SocketAddr::from((vm_address(index, false), transfer::PORT))
+    }
+
+    /// The same by its tuned device.
+    pub fn tuned_server(&self, index: usize) -> SocketAddr {
+        SocketAddr::from((vm_address(index, true), transfer::PORT))
     }
 
     /// What the host's side of a machine's tap has counted.
     pub fn tap_counts(&self, index: usize) -> Result<TapCounts> {
-        let tap = self.tap(index);
+        self.counts_of(self.tap(index))
+    }
+
+    /// The same of any tap of the stage.
+    pub fn counts_of(&self, tap: &str) -> Result<TapCounts> {
         let text = self.host.ip(&format!("-s -j link show {tap}"))?;
         let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
         let count = |name: &str| {
@@ -202,10 +275,14 @@ pub struct TapCounts {
     pub drops: u64,
 }
 
-fn address(last: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, last)
+/// The host's address on the bridge.
+pub const HOST: Ipv4Addr = address(false, 2);
+
+fn vm_address(index: usize, tuned: bool) -> Ipv4Addr {
+    address(tuned, 10 + index as u8)
 }
 
-fn vm_address(index: usize) -> Ipv4Addr {
-    address(10 + index as u8)
+/// Tuned devices are in a network of their own, so that machines answer by the device that was asked.
+const fn address(tuned: bool, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77 + tuned as u8, 0, last)
 }

@@ -25,7 +25,12 @@ impl Vsnoop {
     }
 
     pub fn attach(&self, port: &str) -> Result<()> {
-        self.run(&["attach", port]).map(drop)
+        self.attach_with(port, &[])
+    }
+
+    /// Attaches with further options of the command.
+    pub fn attach_with(&self, port: &str, options: &[&str]) -> Result<()> {
+        self.run(&[&["attach", port], options].concat()).map(drop)
     }
 
     pub fn detach(&self, port: &str) -> Result<()> {

@@ -9,6 +9,12 @@
 //! `VSNOOP_VM_TESTS=detached` runs the same without vsnoop, which shows what the guests and the
 //! tests themselves are worth. Where the tests cannot run they say why and count as ignored.
 
+#[path = "faults/background.rs"]
+#[allow(dead_code, reason = "shared with the tests in tests/faults")]
+mod background;
+#[path = "vm/hold.rs"]
+mod hold;
+
 use std::process::{Command as Process, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -49,7 +55,7 @@ struct Bench {
 
 type Test = fn(&Bench) -> Result<()>;
 
-const TESTS: [(&str, Test); 8] = [
+const TESTS: [(&str, Test); 13] = [
     ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
     ("a_loaded_vm_receives_exact_streams", loaded),
     ("a_vm_frozen_in_mid_transfer_loses_nothing", frozen),
@@ -57,8 +63,14 @@ const TESTS: [(&str, Test); 8] = [
     ("a_ring_shrunk_while_full_ends_or_resets_connections", shrunk_ring),
     ("detach_and_attach_in_mid_transfer_lose_nothing", detach_and_attach),
     ("a_guest_firewall_that_loses_segments_hangs_no_connection", firewall),
-    // The last: it takes the victim's network away for good.
+    ("hold_mends_what_a_guest_firewall_loses_1_percent", hold::firewall_of_1_percent),
+    ("hold_mends_what_a_guest_firewall_loses_20_percent", hold::firewall_of_20_percent),
+    ("hold_outlives_its_engine_in_mid_transfer", hold::engine_killed),
+    ("hold_keeps_what_a_paused_guest_has_no_time_for", hold::paused),
+    // Takes the victim's network away for good.
     ("a_tap_deleted_in_mid_transfer_harms_nobody_else", deleted_tap),
+    // Takes the neighbour away for good.
+    ("hold_resets_the_sender_of_a_guest_that_is_killed", hold::killed),
 ];
 
 fn main() -> ExitCode {

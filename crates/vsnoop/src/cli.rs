@@ -1,7 +1,11 @@
 //! The command line. docs/command.md is the reference; `vsnoop help COMMAND` prints what stands here.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
+
+use crate::command::config;
 
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
@@ -16,6 +20,10 @@ pub struct Cli {
     /// Print JSON for programs (docs/json.md) instead of tables.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Settings of the host, read by `attach` and `doctor` [default: /etc/vsnoop/vsnoop.toml, if it is
+    /// there].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,6 +53,9 @@ pub enum Command {
     /// Expires idle flows and resets those whose VM lost data; started by the other commands.
     #[command(hide = true)]
     Helper(Helper),
+    /// Hands over what is held for VMs; started by the helper.
+    #[command(hide = true)]
+    Engine(Helper),
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +96,14 @@ pub struct Attach {
     /// Cap the window that a VM advertises to this many bytes (suffixes K, M, G); 0: no cap.
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     pub buf_size: u32,
+    /// Memory, for each port, in which the host keeps what it acknowledged until the VM has it, so that
+    /// large transfers gain too: 256K to 256M (suffixes K, M, G). Taken at once, given back by `detach`.
+    #[arg(long, value_name = "SIZE", value_parser = config::hold_size)]
+    pub hold: Option<u32>,
+    /// Most of that memory that one connection may have, from 64K up [default: as configured, or all of
+    /// it, shared fairly].
+    #[arg(long, value_name = "SIZE", requires = "hold", value_parser = config::per_flow_size)]
+    pub hold_per_flow: Option<u32>,
     /// Connections on record per port; those beyond are not accelerated.
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_flows: u32,
@@ -162,20 +181,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Bytes with an optional suffix, in powers of 1024.
+/// A window: at most the largest that there is (RFC 7323, section 2.3).
 fn size(text: &str) -> Result<u32, String> {
-    let wrong = || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" | "KIB" => 1 << 10,
-        "M" | "MB" | "MIB" => 1 << 20,
-        "G" | "GB" | "GIB" => 1 << 30,
-        _ => return Err(wrong()),
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
-    // The largest receive window there is (RFC 7323, section 2.3).
-    if bytes > 1 << 30 { Err(wrong()) } else { Ok(bytes as u32) }
+    config::size(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
+        || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned(),
+    )
 }
 
 /// A prefix, or one address.
@@ -206,6 +216,32 @@ mod tests {
         assert!(size("4X").is_err());
         assert!(size("").is_err());
         assert!(size("-1").is_err());
+    }
+
+    #[test]
+    fn a_hold_has_bounds_and_a_bound_per_connection_needs_one() {
+        let attach = |arguments: &[&str]| {
+            let all = ["vsnoop", "attach", "t"].iter().chain(arguments);
+            match Cli::try_parse_from(all)?.command {
+                Command::Attach(attach) => Ok((attach.hold, attach.hold_per_flow)),
+                _ => panic!("not attach"),
+            }
+        };
+        let both = attach(&["--hold", "16M", "--hold-per-flow", "64K"]).unwrap();
+        assert_eq!(both, (Some(16 << 20), Some(64 << 10)));
+        assert_eq!(attach(&["--hold", "256K"]).unwrap(), (Some(256 << 10), None));
+        assert_eq!(attach(&["--hold", "256M"]).unwrap(), (Some(256 << 20), None));
+        for wrong in [
+            &["--hold", "0"][..],
+            &["--hold", "255K"],
+            &["--hold", "257M"],
+            &["--hold", "5G"],
+            &["--hold", "16M", "--hold-per-flow", "63K"],
+            &["--hold-per-flow", "1M"],
+        ] {
+            let error: clap::Error = attach(wrong).unwrap_err();
+            assert!(error.to_string().contains("--hold"), "{wrong:?}: {error}");
+        }
     }
 
     #[test]
@@ -240,6 +276,7 @@ mod tests {
             &["vsnoop", "attach", "t", "--allow-port", "70000"],
             &["vsnoop", "attach", "t", "--max-flows", "0"],
             &["vsnoop", "observe", "t", "--for", "-1"],
+            &["vsnoop", "observe", "t", "--hold", "16M"],
             &["vsnoop", "off"],
         ] {
             assert!(Cli::try_parse_from(arguments).is_err(), "{arguments:?}");

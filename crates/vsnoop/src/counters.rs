@@ -5,6 +5,18 @@ use vsnoop_bpf::types::port_stats;
 
 use crate::output::histogram::Histogram;
 
+/// Those that count nothing on a port without a hold.
+pub const OF_THE_HOLD: [&str; 8] = [
+    "kept_bytes",
+    "held_segments",
+    "held_bytes",
+    "kept_ahead",
+    "without_hold",
+    "hold_full",
+    "hold_dropped",
+    "abandoned",
+];
+
 macro_rules! counters {
     ($($name:ident: $meaning:literal,)*) => {
         /// (name, meaning, value) in the order of the struct.
@@ -39,6 +51,14 @@ counters! {
     guest_loss: "resets by the hooks: guest lost data",
     resets_sent: "RST segments sent",
     malformed: "unparsable packets, passed untouched",
+    kept_bytes: "bytes copied into the hold",
+    held_segments: "segments acknowledged that had to wait",
+    held_bytes: "their bytes",
+    kept_ahead: "segments kept beyond a hole",
+    without_hold: "segments of connections for which no hold was left",
+    hold_full: "segments for which the hold had no memory",
+    hold_dropped: "segments dropped unacknowledged by the hold",
+    abandoned: "resets: their engine was gone",
 }
 
 /// All of `struct port_stats` for `--json`: counters as numbers, histograms with their percentiles.
@@ -64,6 +84,12 @@ mod tests {
     fn no_counter_of_the_struct_is_missing() {
         let histograms = 2 * vsnoop_bpf::types::HISTOGRAM_BUCKETS as usize;
         assert_eq!(list(&port_stats::default()).len() + histograms, size_of::<port_stats>() / 8);
+    }
+
+    #[test]
+    fn those_of_the_hold_exist() {
+        let names: Vec<_> = list(&port_stats::default()).iter().map(|(name, ..)| *name).collect();
+        assert!(OF_THE_HOLD.iter().all(|name| names.contains(name)));
     }
 
     #[test]

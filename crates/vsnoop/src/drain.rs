@@ -1,8 +1,11 @@
 //! Stopping early acknowledgement without losing anything: no new early ACKs, then wait until the VM
 //! has acknowledged all that the sender was told it had.
 //!
-//! The wait is bounded. Past it nothing is lost that was not lost before: what was acknowledged early is
-//! in the tap's ring or in the VM already. It ends at once when the tap is deleted, or the port detached
+//! With a hold, part of that may be on this host only, and the engine hands it over meanwhile as ever.
+//!
+//! The wait is bounded. Past it, what was handed to the VM is in its ring or in its hands already; what is
+//! still held is said, for it needs this host: it must not be left behind by a migration, and a port that
+//! is let go has its connections reset (`release`). It ends at once when the tap is deleted, or the port detached
 //! by somebody else: the caller finds out which.
 
 use std::thread;
@@ -10,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
+use vsnoop_bpf::{Port, bytes_owed};
 
+use crate::command::held::Holds;
 use crate::output::units;
 use crate::output::watch::Interrupt;
 use crate::ports::{Attached, State};
@@ -24,16 +29,36 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct Left {
     pub flows: u64,
     pub bytes: u64,
+    /// Of these, what the VM has not been handed.
+    pub held_flows: u64,
+    pub held_bytes: u64,
 }
 
 impl Left {
-    pub fn text(self) -> String {
-        format!(
-            "{} of {}",
-            units::plural(self.bytes, "byte"),
-            units::plural(self.flows, "connection")
-        )
+    fn of(port: &Port, holds: &Holds) -> Result<Self> {
+        let mut left = Self::default();
+        for (key, flow) in &port.flows()? {
+            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
+            left.flows += u64::from(bytes > 0);
+            left.bytes += bytes;
+            left.held_flows += u64::from(held_bytes > 0);
+            left.held_bytes += held_bytes;
+        }
+        Ok(left)
     }
+
+    pub fn text(self) -> String {
+        amount(self.bytes, self.flows)
+    }
+
+    pub fn held_text(self) -> String {
+        amount(self.held_bytes, self.held_flows)
+    }
+}
+
+/// For example "1,000 bytes of 2 connections".
+pub fn amount(bytes: u64, flows: u64) -> String {
+    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
 /// Pauses the port and waits. Interrupted, the port goes on as before.
@@ -47,10 +72,10 @@ pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> R
     }
     let start = Instant::now();
     let mut announced = false;
+    let holds = Holds::open_or_do_without(port);
     loop {
-        let (flows, bytes) = port.outstanding()?;
-        let left = Left { flows, bytes };
-        if bytes == 0 || start.elapsed() >= timeout || !port.links_alive() {
+        let left = Left::of(port, &holds)?;
+        if left.bytes == 0 || start.elapsed() >= timeout || !port.links_alive() {
             return Ok(left);
         }
         if interrupt.is_set() {

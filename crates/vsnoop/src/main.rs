@@ -1,14 +1,17 @@
 //! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/command.md).
 //!
 //! Attachments live in the kernel (pinned links and maps), so that every command is a short-lived
-//! process; only a small helper stays while a port is attached (`helper`). `system` knows the host,
+//! process; only a small helper stays while a port is attached (`helper`), and the
+//! engine while one has a hold (`engine`). `system` knows the host,
 //! `ports` the attachments, `command` has a module per command, `output` makes tables and JSON.
 
+mod background;
 mod cli;
 mod command;
 mod counters;
 mod doctor;
 mod drain;
+mod engine;
 mod error;
 mod helper;
 mod identity;
@@ -51,6 +54,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Flows(arguments) => command::flows::run(cli, arguments),
         Command::Stats(arguments) => command::stats::run(cli, arguments),
         Command::Helper(arguments) => helper::run(arguments),
+        Command::Engine(arguments) => engine::run(arguments),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
         Command::Off(_) => command::off::run(cli),

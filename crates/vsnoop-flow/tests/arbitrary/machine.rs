@@ -10,23 +10,7 @@ use vsnoop_flow::{
     FromVm, Verdict, embryo, flow, outcome, policy, port_state, segment, seq, types::*,
 };
 
-struct Tape<'a>(&'a [u8]);
-
-impl Tape<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-
-    fn half(&mut self) -> u16 {
-        u16::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-}
+use crate::tape::Tape;
 
 /// How often the interesting verdicts came.
 #[derive(Debug, Default)]
@@ -57,7 +41,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
         f: None,
         e: None,
         port: port_state::default(),
-        policy: policy { run: port_run::PORT_ACTIVE, buf_size: 0, thin: 1, lists: 0 },
+        policy: policy { run: port_run::PORT_ACTIVE, thin: 1, ..Default::default() },
         now: 1_000_000_000,
         seen,
     };
@@ -94,7 +78,7 @@ impl Machine<'_> {
                     },
                     buf_size: self.tape.word() >> (self.tape.byte() % 32),
                     thin: u32::from(self.tape.byte()) % 2,
-                    lists: 0,
+                    ..Default::default()
                 }
             }
             _ => {

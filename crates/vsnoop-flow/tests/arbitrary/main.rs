@@ -1,15 +1,14 @@
 //! The decision core under arbitrary input: no undefined behaviour (it traps
 //! in test builds), and the record stays sound whatever the two ends do.
 
+mod held;
 mod machine;
+mod tape;
 
-use machine::Seen;
-
-#[test]
-fn no_sequence_of_segments_makes_a_record_unsound() {
+/// Runs so many random programs; how many they were.
+fn programs(otherwise: u64, mut run: impl FnMut(&[u8])) -> u64 {
     let programs = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
-    let programs: u64 = programs.unwrap_or(100_000);
-    let mut seen = Seen::default();
+    let programs: u64 = programs.unwrap_or(otherwise);
     for seed in 0..programs {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut program = vec![0; rng.usize(0..4_000)];
@@ -18,14 +17,19 @@ fn no_sequence_of_segments_makes_a_record_unsound() {
         if seed % 4 != 0 && program.len() > 8 {
             program[0] = 15;
         }
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            machine::run(&program, &mut seen);
-        }));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&program)));
         if let Err(panic) = outcome {
             eprintln!("program {seed}: {program:?}");
             std::panic::resume_unwind(panic);
         }
     }
+    programs
+}
+
+#[test]
+fn no_sequence_of_segments_makes_a_record_unsound() {
+    let mut seen = machine::Seen::default();
+    let programs = programs(100_000, |program| machine::run(program, &mut seen));
     println!("{seen:#?}");
     let all = [
         seen.early,
@@ -37,4 +41,28 @@ fn no_sequence_of_segments_makes_a_record_unsound() {
         seen.closed,
     ];
     assert!(programs < 100_000 || all.iter().all(|&n| n > 0), "something never happened: {seen:?}");
+}
+
+#[test]
+fn no_sequence_of_segments_makes_a_hold_unsound() {
+    let mut seen = held::Seen::default();
+    let programs = programs(5_000, |program| held::run(program, &mut seen));
+    println!("{seen:#?}");
+    let all = [
+        seen.early,
+        seen.held,
+        seen.ahead,
+        seen.full,
+        seen.fins,
+        seen.drained,
+        seen.forwarded,
+        seen.reacked,
+        seen.dropped,
+        seen.freed,
+        seen.told,
+        seen.losses,
+        seen.abandoned,
+        seen.ended,
+    ];
+    assert!(programs < 5_000 || all.iter().all(|&n| n > 0), "something never happened: {seen:?}");
 }

@@ -5,10 +5,9 @@
 
 use std::collections::VecDeque;
 
+use vsnoop_flow::testing::segment::*;
+use vsnoop_flow::testing::tcp::{State, Tcp};
 use vsnoop_flow::{flow, types::*};
-
-use crate::segment::*;
-use crate::tcp::{State, Tcp};
 
 /// What the host does with a packet on its way to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

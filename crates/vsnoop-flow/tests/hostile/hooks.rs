@@ -1,12 +1,13 @@
 //! The two hooks, step by step as in bpf/vsnoop.bpf.c and bpf/setup.h, around
 //! the same decision core: parse, decide (bpf/decide.h), act.
 
+use vsnoop_flow::testing::record::{reply, rewrite_ack};
+use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::{
     FromVm, Verdict, ack_fields, flow, outcome, policy, port_state, segment, types::*,
 };
 
 use crate::checks::Made;
-use crate::segment::*;
 use crate::world::World;
 
 impl World {
@@ -18,12 +19,12 @@ impl World {
         }
         let view = s.view();
         let now = self.now;
-        if self.flow.is_none() && !self.flow_for_sender(&s) {
+        if self.record.flow.is_none() && !self.record.for_sender(&s, now) {
             self.push(s);
             return;
         }
         let (port, policy) = (self.port, self.policy);
-        let f = self.flow.as_mut().expect("found or made above");
+        let f = self.record.flow.as_mut().expect("found or made above");
         let (verdict, out) = without_lock(f, &view, &port, &policy, now)
             .unwrap_or_else(|| vsnoop_flow::to_vm(f, &view, &port, &policy, now));
         self.after(&out);
@@ -37,7 +38,7 @@ impl World {
             Verdict::Reack => {
                 self.tally.reacked += 1;
                 let ack = reply(&out.ack, ACK);
-                self.checks.early(&s, &ack, self.flow.as_ref().expect("still there"));
+                self.checks.early(&s, &ack, self.record.flow.as_ref().expect("still there"));
                 self.send_to_sender(ack, Made::Reacked);
             }
             Verdict::Deliver => self.deliver(s, depth),
@@ -53,7 +54,7 @@ impl World {
         if depth == 0 && self.chance(races) {
             self.race(&s);
         }
-        let Some(f) = self.flow.as_mut() else {
+        let Some(f) = self.record.flow.as_mut() else {
             if !taken {
                 self.push(s);
             }
@@ -106,14 +107,14 @@ impl World {
         let view = s.view();
         let now = self.now;
         if s.has(SYN) {
-            self.syn_of_vm(&s);
+            self.record.syn_of_vm(&s);
             return self.send_to_sender(s, Made::Passed);
         }
-        if self.flow.is_none() && !self.flow_for_vm(&s) {
+        if self.record.flow.is_none() && !self.flow_for_vm(&s) {
             return self.send_to_sender(s, Made::Passed);
         }
         let policy = self.policy;
-        let f = self.flow.as_mut().expect("found or made above");
+        let f = self.record.flow.as_mut().expect("found or made above");
         let (verdict, out) = vsnoop_flow::from_vm(f, &view, &policy, now);
         let snapshot = *f;
         self.after(&out);
@@ -126,11 +127,7 @@ impl World {
             }
             FromVm::Rewrite => {
                 self.tally.rewritten += 1;
-                if out.ack.ack.v != s.ack {
-                    s.sack.retain(|&(left, _)| vsnoop_flow::seq::new(left).diff(out.ack.ack) > 0);
-                }
-                s.ack = out.ack.ack.v;
-                s.window = out.ack.window;
+                rewrite_ack(&mut s, &out.ack);
                 self.send_to_sender(s, Made::Rewritten);
             }
             FromVm::Reset => {
@@ -161,60 +158,23 @@ impl World {
         {
             t.offline[i] += u64::from(events & bit != 0);
         }
-        let Some(f) = self.flow else { return };
+        let Some(f) = self.record.flow else { return };
         if self.vm_is_open() && u32::from(f.mode) != flow_mode::FLOW_RESET {
             self.checks.record(&f, &self.vm, self.sender.cfg.iss);
         }
         if events & EVENT_CLOSED != 0 {
             self.tally.closed += 1;
             self.checks.removal(&f);
-            self.flow = None;
+            self.record.flow = None;
         }
     }
 
-    /// bpf/setup.h, flow_for_sender().
-    fn flow_for_sender(&mut self, s: &Seg) -> bool {
-        let Some(e) = self.embryo.as_mut() else { return false };
-        if s.flags & (SYN | ACK) == SYN | ACK {
-            vsnoop_flow::answer_embryo(e, &s.view());
-            return false;
-        }
-        self.flow = vsnoop_flow::flow_accepted(e, &s.view(), self.now);
-        if self.flow.is_some() {
-            self.embryo = None;
-        }
-        self.flow.is_some()
-    }
-
-    /// bpf/setup.h, flow_for_vm().
     fn flow_for_vm(&mut self, s: &Seg) -> bool {
-        let opened = self.embryo.and_then(|e| vsnoop_flow::flow_opened(&e, &s.view(), self.now));
-        if opened.is_some() {
-            self.embryo = None;
-            self.flow = opened;
-        } else {
-            self.flow = vsnoop_flow::flow_mid_flow(&s.view(), self.now);
-            self.tally.mid_flow += u64::from(self.flow.is_some());
-        }
-        self.flow.is_some()
-    }
-
-    /// bpf/setup.h, syn_of_vm().
-    fn syn_of_vm(&mut self, s: &Seg) {
-        if let Some(f) = &self.flow {
-            if vsnoop_flow::is_own_syn(f, &s.view()) {
-                return;
-            }
-            self.flow = None;
-        }
-        let repeated = self.embryo.is_some_and(|e| {
-            u32::from(e.stage) == embryo_stage::EMBRYO_VM_SYN_ANSWERED
-                && !s.has(ACK)
-                && e.vm_iss.v == s.seq
-        });
-        if !repeated {
-            self.embryo = Some(vsnoop_flow::embryo_of_vm(&s.view()));
-        }
+        let was_expected = self.record.embryo.is_some();
+        let is_made = self.record.for_vm(s, self.now);
+        let mid_flow = is_made && (!was_expected || self.record.embryo.is_some());
+        self.tally.mid_flow += u64::from(mid_flow);
+        is_made
     }
 }
 
@@ -243,12 +203,4 @@ fn without_lock(
         }
     }
     None
-}
-
-/// The packet that bpf/reply.h makes.
-fn reply(a: &ack_fields, flags: u8) -> Seg {
-    let mut s = Seg::bare(a.seq.v, if flags & RST != 0 { 0 } else { a.ack.v }, flags);
-    s.window = a.window;
-    s.ts = (a.timestamps != 0).then_some((a.tsval, a.tsecr));
-    s
 }

@@ -7,9 +7,6 @@
 mod checks;
 mod hooks;
 mod scenario;
-mod segment;
-mod send;
-mod tcp;
 mod world;
 
 use std::cell::RefCell;

@@ -1,54 +1,9 @@
 //! What one simulated connection goes through, drawn by proptest.
 
 use proptest::prelude::*;
-
-/// One end of the connection.
-#[derive(Clone, Debug)]
-pub struct End {
-    pub iss: u32,
-    pub mss: u16,
-    /// Most segments in a super-packet.
-    pub units: u16,
-    /// Bytes that this end sends.
-    pub bytes: u64,
-    /// Writes come in this many portions, `write_gap_ms` apart.
-    pub writes: u64,
-    pub write_gap_ms: u64,
-    pub rcvbuf: u64,
-    pub scale: Option<u8>,
-    pub timestamps: bool,
-    pub ts_offset: u32,
-    pub sack: bool,
-    pub ecn: bool,
-    /// Bytes that the application reads at a time, and how often.
-    pub read: u64,
-    pub read_gap_ms: u64,
-    pub rto_ms: u64,
-    /// Probes a closed window with a byte of data, not with an old empty segment.
-    pub data_probes: bool,
-    /// Takes the part of a segment that lies within the window.
-    pub trims: bool,
-    /// Reports duplicates (RFC 2883).
-    pub dsack: bool,
-    /// Closes only when the peer has.
-    pub closes_last: bool,
-    pub delayed_ack: bool,
-    /// Odd segments, per thousand: tiny, urgent.
-    pub tiny: u32,
-    pub urgent: u32,
-}
-
-/// One direction of the network; probabilities per thousand.
-#[derive(Clone, Debug)]
-pub struct Link {
-    pub delay_us: u64,
-    pub jitter_us: u64,
-    pub loss: u32,
-    pub duplicate: u32,
-    pub corrupt: u32,
-    pub reorder: u32,
-    pub congestion: u32,
-}
+use vsnoop_flow::testing::clock::Freezes;
+use vsnoop_flow::testing::end::{End, end, rate};
+use vsnoop_flow::testing::network::{Link, link};
 
 /// What the operator does in mid-stream.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +31,8 @@ pub struct Scenario {
     /// Of the tap. A flow changes its queue when the guest does, and what is in
     /// two queues at a time comes out in any order.
     pub queues: u8,
-    /// When the VM does not run: start and length, ms.
-    pub freezes: Vec<(u64, u64)>,
+    /// When the VM does not run.
+    pub freezes: Freezes,
     /// Segments that the guest loses after its ring, per thousand.
     pub guest_loss: u32,
     /// When the VM takes window back.
@@ -98,94 +53,6 @@ pub struct Scenario {
     pub acts: Vec<(u64, Act)>,
     /// Idle records are forgotten after this.
     pub idle_ms: u64,
-}
-
-/// Zero half of the time, so that calm and storm both occur.
-fn rate(most: u32) -> impl Strategy<Value = u32> {
-    prop_oneof![Just(0), 1..=most]
-}
-
-fn near_wrap() -> impl Strategy<Value = u32> {
-    prop_oneof![any::<u32>(), (0u32..100_000).prop_map(|n| 0u32.wrapping_sub(n)), Just(0x7fff_f000)]
-}
-
-fn link() -> impl Strategy<Value = Link> {
-    (10u64..5_000, prop_oneof![Just(0u64), 1u64..2_000])
-        .prop_flat_map(|(delay_us, jitter_us)| {
-            (Just((delay_us, jitter_us)), rate(80), rate(50), rate(30), rate(60), rate(30))
-        })
-        .prop_map(|((delay_us, jitter_us), loss, duplicate, corrupt, reorder, congestion)| Link {
-            delay_us,
-            jitter_us,
-            loss,
-            duplicate,
-            corrupt,
-            reorder,
-            congestion,
-        })
-}
-
-fn end() -> impl Strategy<Value = End> {
-    let shape = (
-        near_wrap(),
-        prop_oneof![Just(1448u16), Just(536), Just(8948), 100u16..1460],
-        prop_oneof![Just(1u16), 2u16..44],
-        prop_oneof![Just(0u64), 1u64..3_000, 3_000u64..60_000, 60_000u64..200_000],
-        prop_oneof![Just(1u64), 2u64..12],
-        prop_oneof![0u64..20, 20u64..400, Just(1_500)],
-    );
-    let receiver = (
-        prop_oneof![Just(65_535u64), 3_000u64..20_000, 20_000u64..300_000],
-        proptest::option::of(0u8..15),
-        prop_oneof![4 => Just(1_000_000u64), 1 => 200u64..20_000],
-        prop_oneof![3 => Just(1u64), 1 => 1u64..40],
-        any::<bool>(),
-        prop::bool::weighted(0.8),
-        any::<bool>(),
-    );
-    let options = (
-        prop::bool::weighted(0.7),
-        near_wrap(),
-        prop::bool::weighted(0.7),
-        prop::bool::weighted(0.4),
-        200u64..1_000,
-        any::<bool>(),
-        prop::bool::weighted(0.2),
-        rate(100),
-        prop_oneof![9 => Just(0u32), 1 => 1u32..20],
-    );
-    (shape, receiver, options).prop_map(|(shape, receiver, options)| {
-        let (iss, mss, units, bytes, writes, write_gap_ms) = shape;
-        let (rcvbuf, scale, read, read_gap_ms, trims, delayed_ack, dsack) = receiver;
-        let (timestamps, ts_offset, sack, ecn, rto_ms, data_probes, closes_last, tiny, urgent) =
-            options;
-        let rcvbuf = rcvbuf.max(u64::from(mss) + 200);
-        End {
-            iss,
-            mss,
-            units: units.min(65_000 / mss),
-            bytes,
-            writes,
-            write_gap_ms,
-            rcvbuf,
-            // A scale whose unit is no small part of the buffer: nobody's choice.
-            scale: scale.map(|s| s.min(rcvbuf.ilog2() as u8 - 2)),
-            timestamps,
-            ts_offset,
-            sack,
-            ecn,
-            read,
-            read_gap_ms,
-            rto_ms,
-            data_probes,
-            trims,
-            dsack,
-            closes_last,
-            delayed_ack,
-            tiny,
-            urgent,
-        }
-    })
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -243,7 +110,7 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
                 hostile_ms,
                 ring_slots,
                 queues,
-                freezes,
+                freezes: Freezes(freezes),
                 guest_loss,
                 shrink_ms,
                 abort,
@@ -259,11 +126,4 @@ pub fn scenario() -> impl Strategy<Value = Scenario> {
             }
         },
     )
-}
-
-impl End {
-    /// Most senders offer whatever the VM does.
-    fn seed_offers(&self, seed: u64) -> bool {
-        seed % 4 != 0
-    }
 }

@@ -4,20 +4,18 @@
 //! scenario's seed, so that a failure can be replayed. The hooks follow
 //! bpf/vsnoop.bpf.c step by step (`hooks.rs`); the endpoints are `tcp.rs`.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::rc::Rc;
+use std::collections::VecDeque;
 
 use fastrand::Rng;
-use vsnoop_flow::{embryo, flow, policy, port_state, types::*};
+use vsnoop_flow::testing::clock::{Events, MS, START};
+use vsnoop_flow::testing::record::Record;
+use vsnoop_flow::testing::segment::*;
+use vsnoop_flow::testing::tcp::{State, Tcp};
+use vsnoop_flow::{policy, port_state, types::*};
 
 use crate::checks::{Checks, Made};
-use crate::scenario::{Act, Link, Scenario};
-use crate::segment::*;
-use crate::tcp::{MS, State, Tcp};
+use crate::scenario::{Act, Scenario};
 
-/// The clock starts well above 0, as CLOCK_MONOTONIC does.
-const START: u64 = 10_000 * MS;
 /// From the end of hostility to the end of the connection, at most.
 const PATIENCE: u64 = 400_000 * MS;
 const MAX_STEPS: u64 = 3_000_000;
@@ -60,8 +58,7 @@ pub struct World {
     pub sc: Scenario,
     pub now: u64,
     pub rng: Rng,
-    events: BinaryHeap<(Reverse<u64>, Reverse<u64>, usize)>,
-    bodies: Vec<Option<Event>>,
+    events: Events<Event>,
     pub sender: Tcp,
     pub vm: Tcp,
     pub ring: VecDeque<Seg>,
@@ -78,8 +75,7 @@ pub struct World {
     /// Detached past the bound, with bytes outstanding: should the guest lose
     /// one of them, nobody is left to see it.
     excused: bool,
-    pub flow: Option<flow>,
-    pub embryo: Option<embryo>,
+    pub record: Record,
     pub port: port_state,
     pub policy: policy,
 }
@@ -89,8 +85,7 @@ impl World {
         let mut w = World {
             now: START,
             rng: Rng::with_seed(sc.seed),
-            events: BinaryHeap::new(),
-            bodies: Vec::new(),
+            events: Events::default(),
             sender: Tcp::new(sc.sender.clone(), 0),
             vm: Tcp::new(sc.vm.clone(), 1),
             ring: VecDeque::new(),
@@ -103,14 +98,14 @@ impl World {
             attached: sc.attached,
             detaching: None,
             excused: false,
-            flow: None,
-            embryo: None,
+            record: Record::default(),
             port: port_state::default(),
             policy: policy {
                 run: port_run::PORT_ACTIVE,
                 buf_size: sc.buf_size,
                 thin: sc.thin.into(),
                 lists: if sc.queues > 1 { PORT_UNORDERED } else { 0 },
+                ..Default::default()
             },
             sc,
         };
@@ -128,9 +123,7 @@ impl World {
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        let id = self.bodies.len();
-        self.bodies.push(Some(event));
-        self.events.push((Reverse(time), Reverse(id as u64), id));
+        self.events.at(time, event);
     }
 
     pub fn note(&mut self, what: impl FnOnce(&Self) -> String) {
@@ -148,40 +141,9 @@ impl World {
         self.now < START + self.sc.hostile_ms * MS
     }
 
-    /// When the VM, frozen now, runs again.
-    fn frozen_until(&self, time: u64) -> Option<u64> {
-        let mut end = time;
-        for _ in 0..=self.sc.freezes.len() {
-            for &(start, len) in &self.sc.freezes {
-                let (start, stop) = (START + start * MS, START + (start + len) * MS);
-                if (start..stop).contains(&end) {
-                    end = stop;
-                }
-            }
-        }
-        (end > time).then_some(end)
-    }
-
     /// After a freeze some VMs look at their timers first, some at the ring.
     fn timer_lag(&self) -> u64 {
         if self.sc.seed % 2 == 0 { 0 } else { 200_000 }
-    }
-
-    /// How long the VM ran since `from`.
-    fn run_time(&self, from: u64) -> u64 {
-        let mut at = from;
-        let mut ran = 0;
-        while at < self.now {
-            if let Some(end) = self.frozen_until(at) {
-                at = end;
-                continue;
-            }
-            let starts = self.sc.freezes.iter().map(|f| START + f.0 * MS);
-            let next = starts.filter(|&s| s > at).min().unwrap_or(u64::MAX).min(self.now);
-            ran += next - at;
-            at = next;
-        }
-        ran
     }
 
     /// Runs the connection to its end.
@@ -192,7 +154,7 @@ impl World {
         let mut steps = 0;
         let deadline = START + self.sc.hostile_ms * MS + PATIENCE;
         while !(self.sender.is_over() && self.vm.is_over()) {
-            let Some((Reverse(time), _, id)) = self.events.pop() else {
+            let Some((time, event)) = self.events.pop() else {
                 panic!("nothing happens any more: {}", self.summary());
             };
             steps += 1;
@@ -207,7 +169,6 @@ impl World {
                 self.summary()
             );
             self.now = time;
-            let event = self.bodies[id].take().expect("an event happens once");
             self.handle(event);
             self.flush();
         }
@@ -226,7 +187,7 @@ impl World {
             end(&self.sender),
             end(&self.vm),
             self.ring.len(),
-            self.flow
+            self.record.flow
         )
     }
 
@@ -255,7 +216,7 @@ impl World {
             }
             Event::VmPoll => {
                 self.vm_poll_due = false;
-                if let Some(end) = self.frozen_until(self.now) {
+                if let Some(end) = self.sc.freezes.until(self.now) {
                     self.vm_poll_due = true;
                     self.at(end, Event::VmPoll);
                 } else {
@@ -264,7 +225,7 @@ impl World {
             }
             Event::VmTimer => {
                 self.vm_timer = u64::MAX;
-                if self.frozen_until(self.now).is_none() {
+                if self.sc.freezes.until(self.now).is_none() {
                     self.vm.timers(self.now, &mut self.rng);
                 }
             }
@@ -363,7 +324,7 @@ impl World {
             self.at(t, Event::SenderTimer);
         }
         if let Some(t) = self.vm.next_timer(self.now) {
-            let t = self.frozen_until(t).map_or(t, |end| end + self.timer_lag());
+            let t = self.sc.freezes.until(t).map_or(t, |end| end + self.timer_lag());
             if t < self.vm_timer {
                 self.vm_timer = t;
                 self.at(t, Event::VmTimer);
@@ -372,31 +333,12 @@ impl World {
     }
 
     /// Through the network, with all that may befall a segment there.
-    pub fn travel(&mut self, mut s: Seg, to_vm: bool) {
-        let link: Link = if to_vm { self.sc.to_vm.clone() } else { self.sc.from_vm.clone() };
-        let mut delay = link.delay_us * 1_000;
-        let mut copies = 1;
-        if self.hostile() {
-            delay += self.rng.u64(0..=link.jitter_us * 1_000);
-            if self.chance(link.loss) {
-                copies = 0;
-            } else if self.chance(link.duplicate) {
-                copies = 2;
-            }
-            if self.chance(link.reorder) {
-                delay += self.rng.u64(0..20 * MS);
-            }
-            if self.vm.ecn && s.len() > 0 && self.chance(link.congestion) {
-                s.ce = true;
-            }
-            if self.chance(link.corrupt) {
-                self.corrupt(&mut s);
-            }
-        }
-        for _ in 0..copies {
-            let event = if to_vm { Event::AtHost(s.clone()) } else { Event::AtSender(s.clone()) };
+    pub fn travel(&mut self, s: Seg, to_vm: bool) {
+        let link = if to_vm { &self.sc.to_vm } else { &self.sc.from_vm };
+        let (hostile, ecn) = (self.hostile(), self.vm.ecn);
+        for (delay, s) in link.carry(s, hostile, ecn, &mut self.rng) {
+            let event = if to_vm { Event::AtHost(s) } else { Event::AtSender(s) };
             self.at(self.now + delay, event);
-            delay += self.rng.u64(0..2 * MS);
         }
     }
 
@@ -413,33 +355,13 @@ impl World {
         self.travel(s, true);
     }
 
-    fn corrupt(&mut self, s: &mut Seg) {
-        s.corrupt = true;
-        match self.rng.u32(0..8) {
-            0 => s.seq ^= 1 << self.rng.u32(0..32),
-            1 => s.ack ^= 1 << self.rng.u32(0..32),
-            2 => s.flags ^= 1 << self.rng.u32(0..8),
-            3 => s.window ^= 1 << self.rng.u32(0..16),
-            4 => s.ts = s.ts.map(|(v, e)| (v ^ 1 << self.rng.u32(0..32), e)),
-            5 => s.foreign = true,
-            _ => {
-                let mut data = s.data.to_vec();
-                if !data.is_empty() {
-                    let at = self.rng.usize(0..data.len());
-                    data[at] ^= 1 << self.rng.u32(0..8);
-                }
-                s.data = Rc::from(data);
-            }
-        }
-    }
-
     /// A segment leaves the host for the sender, made or let through.
     pub fn send_to_sender(&mut self, s: Seg, made: Made) {
         self.note(|_| format!("   host {made:?} > {}", brief(&s)));
         self.checks.for_sender(
             &s,
             made,
-            self.flow.as_ref().filter(|_| self.attached),
+            self.record.flow.as_ref().filter(|_| self.attached),
             &self.vm,
             &self.ring,
             self.sender.cfg.iss,
@@ -476,24 +398,23 @@ impl World {
     /// VM that ran for 1 s has not acknowledged, and forgets idle records.
     fn helper(&mut self) {
         self.at(self.now + 100 * MS, Event::Helper);
-        let outstanding = self.flow.map_or(0, |f| f.next_seq.diff(f.vm_seq).max(0));
+        let outstanding = self.record.flow.map_or(0, |f| f.next_seq.diff(f.vm_seq).max(0));
         if let Some(deadline) = self.detaching
             && (outstanding == 0 || self.now >= deadline)
         {
             self.note(|_| format!("detached with {outstanding} bytes outstanding"));
             self.detaching = None;
             self.attached = false;
-            self.flow = None;
-            self.embryo = None;
+            self.record = Record::default();
             self.tally.drained_detach += u64::from(outstanding == 0);
             self.excused |= outstanding > 0;
         }
-        let Some(f) = self.flow.filter(|_| self.attached) else {
+        let Some(f) = self.record.flow.filter(|_| self.attached) else {
             return;
         };
         if u32::from(f.mode) != flow_mode::FLOW_RESET
             && outstanding > 0
-            && self.run_time(f.progress_ns.max(START)) >= 1_000 * MS
+            && self.sc.freezes.run_time(f.progress_ns.max(START), self.now) >= 1_000 * MS
         {
             self.note(|_| "helper resets both ends".into());
             self.tally.helper_resets += 1;
@@ -502,14 +423,14 @@ impl World {
                 "the VM ran for 1 s and did not acknowledge: {}",
                 self.summary()
             );
-            if let Some(f) = &mut self.flow {
+            if let Some(f) = &mut self.record.flow {
                 f.mode = flow_mode::FLOW_RESET as u8;
             }
             self.push(Seg::bare(f.vm_seq.v, 0, RST));
             self.send_to_sender(Seg::bare(f.snd_nxt.v, 0, RST), Made::Early);
         } else if outstanding == 0 && self.now - f.last_ns > self.sc.idle_ms * MS {
             self.checks.removal(&f);
-            self.flow = None;
+            self.record.flow = None;
         }
     }
 
@@ -522,24 +443,4 @@ impl World {
     pub fn vm_is_open(&self) -> bool {
         self.vm.state == State::Open
     }
-}
-
-/// One line about a segment.
-pub fn brief(s: &Seg) -> String {
-    let names = ["F", "S", "R", "P", "A", "U", "E", "C"];
-    let flags: String =
-        (0..8).filter(|b| s.flags & 1 << b != 0).map(|b| names[b as usize]).collect();
-    let mut line = format!("{flags} {}+{} ack {} win {}", s.seq, s.len(), s.ack, s.window);
-    if !s.sack.is_empty() {
-        line += &format!(" sack {:?}", s.sack);
-    }
-    if let Some((v, e)) = s.ts {
-        line += &format!(" ts {v}/{e}");
-    }
-    for (on, what) in [(s.corrupt, " CORRUPT"), (s.ce, " CE"), (s.foreign, " FOREIGN")] {
-        if on {
-            line += what;
-        }
-    }
-    line
 }

@@ -85,7 +85,7 @@ impl Case {
         Case {
             f,
             port: port_state::default(),
-            policy: policy { run: port_run::PORT_ACTIVE, buf_size: 0, thin: 0, lists: 0 },
+            policy: policy { run: port_run::PORT_ACTIVE, thin: 0, ..Default::default() },
             now: 1_000 * MS,
             ts: SENDER_TS,
             vm_ts: VM_TS,

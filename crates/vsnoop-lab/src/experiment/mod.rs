@@ -1,27 +1,37 @@
 //! The experiments, each a value of [`Experiment`].
 
+mod compare;
 mod demo;
 pub mod environment;
+mod hold;
+mod lab;
+mod paper_window;
 mod progress;
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::results::Results;
 use crate::results::report::Words;
 
-/// How to run an experiment.
-#[derive(Clone, Debug)]
+/// How to run an experiment. What is empty is as the experiment itself has it.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Fewer repetitions: to see that everything works.
     pub quick: bool,
-    /// Only these configurations; all if empty.
+    /// Only these configurations.
     pub configurations: Vec<String>,
-    /// Only transfers of this size, bytes.
-    pub size_bytes: Option<u64>,
-    /// Pairs of each size instead of the experiment's own number.
-    pub pairs: Option<usize>,
+    /// Only transfers of these sizes.
+    pub sizes_bytes: Vec<u64>,
+    /// Rounds of each size.
+    pub rounds: Option<usize>,
+    /// Machines that share the core.
+    pub vms: Vec<usize>,
+    /// Of each machine, 0.0 to 1.0.
+    pub loads: Vec<f64>,
+    pub path_rtts_ms: Vec<f64>,
+    pub path_loss_percent: Option<f64>,
 }
 
 /// An experiment by name.
@@ -32,7 +42,7 @@ pub struct Experiment {
     run: fn(&Options) -> Result<Results>,
 }
 
-pub static ALL: [Experiment; 1] = [demo::EXPERIMENT];
+pub static ALL: [Experiment; 3] = [demo::EXPERIMENT, hold::EXPERIMENT, paper_window::EXPERIMENT];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {
@@ -48,5 +58,31 @@ impl Experiment {
         results.write(out)?;
         crate::results::report::write(&results, &self.words, out)?;
         Ok(results)
+    }
+}
+
+/// Those of `all` that were asked for; all if none was.
+fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
+    if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
+        bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));
+    }
+    let wanted = |name: &&str| asked.is_empty() || asked.iter().any(|asked| asked == name);
+    Ok(all.iter().copied().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_chosen_by_name_and_unknown_ones_are_refused() {
+        let chosen = |asked: &[&str]| {
+            let asked: Vec<_> = asked.iter().map(|name| name.to_string()).collect();
+            chosen(&["off", "strict"], &asked)
+        };
+        assert_eq!(chosen(&[]).unwrap(), ["off", "strict"]);
+        assert_eq!(chosen(&["strict"]).unwrap(), ["strict"]);
+        let error = chosen(&["strict", "hold"]).unwrap_err().to_string();
+        assert!(error.contains("\"hold\"") && error.contains("off, strict"), "{error}");
     }
 }

@@ -10,6 +10,7 @@ const BETWEEN_LINES: Duration = Duration::from_secs(15);
 pub struct Progress {
     bar: Option<ProgressBar>,
     total: usize,
+    done: usize,
     last_line: Instant,
 }
 
@@ -23,18 +24,32 @@ impl Progress {
             }
             bar
         });
-        Self { bar, total, last_line: Instant::now() }
+        Self { bar, total, done: 0, last_line: Instant::now() }
     }
 
-    pub fn step(&mut self, done: usize, message: String) {
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Counts what will not be done any more as done.
+    pub fn skip_to(&mut self, done: usize) {
+        self.done = done;
+        if let Some(bar) = &self.bar {
+            bar.set_position(done as u64);
+        }
+    }
+
+    /// One more is done.
+    pub fn step(&mut self, message: String) {
+        self.done += 1;
         match &self.bar {
             Some(bar) => {
-                bar.set_position(done as u64);
+                bar.set_position(self.done as u64);
                 bar.set_message(message);
             }
-            None if self.last_line.elapsed() >= BETWEEN_LINES || done == self.total => {
+            None if self.last_line.elapsed() >= BETWEEN_LINES || self.done == self.total => {
                 self.last_line = Instant::now();
-                eprintln!("{done}/{} transfers  {message}", self.total);
+                eprintln!("{}/{} transfers  {message}", self.done, self.total);
             }
             None => (),
         }

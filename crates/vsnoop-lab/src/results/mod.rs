@@ -8,6 +8,7 @@ pub mod statistics;
 pub mod table;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -28,30 +29,93 @@ pub struct Results {
 }
 
 /// One transfer, raw.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     pub configuration: String,
     pub size_bytes: u64,
-    pub connect_ms: f64,
-    pub acked_ms: f64,
-    pub delivered_ms: f64,
+    #[serde(flatten)]
+    pub cell: Cell,
+    pub ending: Ending,
+    /// Times are those of transfers that came to their end.
+    pub connect_ms: Option<f64>,
+    pub acked_ms: Option<f64>,
+    pub delivered_ms: Option<f64>,
     pub retransmissions: u32,
     /// Of these, how many the receiver called needless (D-SACK).
     pub dsack_duplicates: u32,
-    /// Frames lost at the machine's tap during the transfer. Without any, the path loses nothing
-    /// and every retransmission was needless.
+    /// Frames lost at the machine's tap during the transfer. Without any, and on a path without
+    /// loss, every retransmission was needless.
     pub tap_drops: u64,
+    /// Acknowledged to the sender and not by the machine when the transfer was given up; only where
+    /// the experiment can see that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_bytes: Option<u64>,
     /// The machine that received.
     pub vm: usize,
     /// Since the experiment began.
     pub at_ms: f64,
 }
 
+/// How a transfer ended. A wrong byte ends the experiment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// The receiver has every byte.
+    #[default]
+    Exact,
+    /// The sender knows that it failed.
+    Broken,
+    /// Nothing came of it within the time limit.
+    Hung,
+}
+
 impl Sample {
+    fn is_of(&self, group: &Group) -> bool {
+        self.size_bytes == group.size_bytes && self.cell == group.cell
+    }
+
     /// Retransmissions that were needless: all of them where nothing was lost on the way, else
     /// those that the receiver reported.
     pub fn spurious(&self) -> u32 {
-        if self.tap_drops == 0 { self.retransmissions } else { self.dsack_duplicates }
+        let lossless = self.tap_drops == 0 && self.cell.path_loss_percent == 0.0;
+        if lossless { self.retransmissions } else { self.dsack_duplicates }
+    }
+}
+
+/// What surrounds a transfer: machines, their load, the path to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Machines that share the core.
+    pub vms: usize,
+    /// Of each of them, 0.0 to 1.0.
+    pub load: f64,
+    /// Delay of the path between client and host, both ways; 0 is a veth.
+    pub path_rtt_ms: f64,
+    /// Of MTU-sized segments, each way.
+    pub path_loss_percent: f64,
+}
+
+impl Cell {
+    /// For names of figures and files: `3vms_load60`, `5vms_load100_rtt5`.
+    pub fn suffix(&self) -> String {
+        let mut suffix = format!("{}vms_load{}", self.vms, (self.load * 100.0).round());
+        if self.path_rtt_ms > 0.0 {
+            suffix += &format!("_rtt{}", self.path_rtt_ms);
+        }
+        if self.path_loss_percent > 0.0 {
+            suffix += &format!("_loss{}", self.path_loss_percent);
+        }
+        suffix
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} VMs at load {}, path RTT {} ms", self.vms, self.load, self.path_rtt_ms)?;
+        if self.path_loss_percent > 0.0 {
+            write!(f, ", {} % loss", self.path_loss_percent)?;
+        }
+        Ok(())
     }
 }
 
@@ -67,9 +131,12 @@ pub struct Summary {
     pub p90: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Transfers that differ in their configuration only.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Group {
     pub size_bytes: u64,
+    #[serde(flatten)]
+    pub cell: Cell,
 }
 
 /// A single number that documents quote; its name is stable.
@@ -83,6 +150,9 @@ pub struct Figure {
 }
 
 const FILE: &str = "results.json";
+
+/// Configurations as tables list them: the plain machine, what is done for it, the limit.
+const ORDER: [&str; 7] = ["off", "tuned", "strict", "hold", "proxy", "priority", "host"];
 
 impl Results {
     pub fn read(dir: &Path) -> Result<Self> {
@@ -99,7 +169,18 @@ impl Results {
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     }
 
-    /// Sizes and configurations that occur, each in a sensible order: sizes ascending, `off` first.
+    /// The cells that occur, in the order of their measurement.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for sample in &self.samples {
+            if !cells.contains(&sample.cell) {
+                cells.push(sample.cell);
+            }
+        }
+        cells
+    }
+
+    /// The sizes that occur, ascending.
     pub fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<_> = self.samples.iter().map(|sample| sample.size_bytes).collect();
         sizes.sort_unstable();
@@ -107,10 +188,22 @@ impl Results {
         sizes
     }
 
+    /// The groups that occur, cell by cell.
+    pub fn groups(&self) -> Vec<Group> {
+        let sizes = self.sizes();
+        let groups = self
+            .cells()
+            .into_iter()
+            .flat_map(|cell| sizes.iter().map(move |&size_bytes| Group { size_bytes, cell }));
+        groups.filter(|group| self.samples.iter().any(|sample| sample.is_of(group))).collect()
+    }
+
+    /// The configurations that occur, in a sensible order.
     pub fn configurations(&self) -> Vec<String> {
         let mut names: Vec<_> =
             self.samples.iter().map(|sample| sample.configuration.clone()).collect();
-        names.sort_by_key(|name| (name != "off", name.clone()));
+        let rank = |name: &String| ORDER.iter().position(|known| known == name);
+        names.sort_by_key(|name| (rank(name).unwrap_or(ORDER.len()), name.clone()));
         names.dedup();
         names
     }
@@ -118,10 +211,16 @@ impl Results {
     pub fn of<'a>(
         &'a self,
         configuration: &'a str,
-        size_bytes: u64,
+        group: &'a Group,
     ) -> impl Iterator<Item = &'a Sample> {
-        self.samples.iter().filter(move |sample| {
-            sample.configuration == configuration && sample.size_bytes == size_bytes
+        self.samples
+            .iter()
+            .filter(move |sample| sample.configuration == configuration && sample.is_of(group))
+    }
+
+    pub fn summary_of(&self, configuration: &str, group: &Group, metric: &str) -> Option<&Summary> {
+        self.summary.iter().find(|line| {
+            line.configuration == configuration && line.group == *group && line.metric == metric
         })
     }
 }
@@ -132,5 +231,91 @@ pub fn size_text(size_bytes: u64) -> String {
         n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{} MB", n / 1_000_000),
         n if n >= 1000 && n % 1000 == 0 => format!("{} KB", n / 1000),
         n => format!("{n} B"),
+    }
+}
+
+/// `100kb`, for names.
+pub fn size_name(size_bytes: u64) -> String {
+    size_text(size_bytes).replace(' ', "").to_lowercase()
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A transfer of 10 KB that took 50 ms to be delivered, with one retransmission.
+    pub fn sample(configuration: &str, acked_ms: f64) -> Sample {
+        Sample {
+            configuration: configuration.into(),
+            size_bytes: 10_000,
+            cell: Cell { vms: 3, load: 0.6, ..Cell::default() },
+            connect_ms: Some(1.0),
+            acked_ms: Some(acked_ms),
+            delivered_ms: Some(50.0),
+            retransmissions: 1,
+            ..Sample::default()
+        }
+    }
+
+    pub fn results(samples: Vec<Sample>) -> Results {
+        Results {
+            experiment: "test".into(),
+            started: String::new(),
+            environment: BTreeMap::new(),
+            samples,
+            summary: Vec::new(),
+            figures: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{results, sample};
+    use super::*;
+
+    #[test]
+    fn a_cell_names_only_what_its_path_has() {
+        let mut cell = Cell { vms: 5, load: 1.0, ..Cell::default() };
+        assert_eq!(cell.suffix(), "5vms_load100");
+        cell.path_rtt_ms = 5.0;
+        cell.path_loss_percent = 0.5;
+        assert_eq!(cell.suffix(), "5vms_load100_rtt5_loss0.5");
+    }
+
+    #[test]
+    fn groups_are_the_sizes_of_each_cell_that_were_measured() {
+        let near = sample("off", 1.0);
+        let mut far = Sample { size_bytes: 1_000_000, ..near.clone() };
+        far.cell.path_rtt_ms = 5.0;
+        let results = results(vec![far.clone(), near.clone(), near.clone()]);
+        let group = |sample: &Sample| Group { size_bytes: sample.size_bytes, cell: sample.cell };
+        assert_eq!(results.groups(), [group(&far), group(&near)]);
+        assert_eq!(results.of("off", &group(&near)).count(), 2);
+        assert_eq!(results.of("strict", &group(&near)).count(), 0);
+    }
+
+    #[test]
+    fn configurations_stand_in_the_order_of_tables() {
+        let results =
+            results(["host", "zebra", "hold", "off"].map(|name| sample(name, 1.0)).into());
+        assert_eq!(results.configurations(), ["off", "hold", "host", "zebra"]);
+    }
+
+    #[test]
+    fn a_sample_survives_its_file_and_names_its_cell_beside_its_times() {
+        let text = serde_json::to_value(sample("off", 2.5)).unwrap();
+        assert_eq!((&text["vms"], &text["load"]), (&3.into(), &0.6.into()));
+        assert_eq!(text["path_rtt_ms"], 0.0);
+        let back: Sample = serde_json::from_value(text).unwrap();
+        assert_eq!((back.acked_ms, back.cell), (Some(2.5), sample("off", 2.5).cell));
+    }
+
+    #[test]
+    fn on_a_lossy_path_only_the_receiver_tells_needless_retransmissions() {
+        let mut sample = sample("off", 1.0);
+        assert_eq!(sample.spurious(), 1);
+        sample.cell.path_loss_percent = 1.0;
+        assert_eq!(sample.spurious(), 0);
     }
 }

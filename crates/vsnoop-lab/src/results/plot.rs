@@ -11,17 +11,20 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
-use super::statistics::{Metric, ascending};
-use super::{Results, size_text};
+use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
+use super::{Results, size_name, size_text};
 
 const SIZE: (u32, u32) = (960, 640);
 const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 const FONT: &str = "sans-serif";
-const COLOURS: [RGBColor; 4] = [
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd9, 0x5f, 0x02),
     RGBColor(0x1b, 0x6c, 0xa8),
     RGBColor(0x1b, 0x9e, 0x77),
     RGBColor(0x75, 0x70, 0xb3),
+    RGBColor(0xe7, 0x29, 0x8a),
+    RGBColor(0xa6, 0x76, 0x1d),
+    RGBColor(0x55, 0x55, 0x55),
 ];
 
 /// What `throughput` means at one end of the connection.
@@ -32,16 +35,8 @@ struct View {
 }
 
 const VIEWS: [View; 2] = [
-    View {
-        file: "acked",
-        title: "as the sender sees it (acknowledged)",
-        metric: Metric { name: "acked_ms", of: |sample| sample.acked_ms },
-    },
-    View {
-        file: "delivered",
-        title: "until the receiver's answer (delivered)",
-        metric: Metric { name: "delivered_ms", of: |sample| sample.delivered_ms },
-    },
+    View { file: "acked", title: "as the sender sees it (acknowledged)", metric: ACKED },
+    View { file: "delivered", title: "until the receiver's answer (delivered)", metric: DELIVERED },
 ];
 
 /// One line of a plot.
@@ -51,28 +46,38 @@ struct Line {
     throughput_mb_per_s: Vec<f64>,
 }
 
-/// Draws all plots of `results` into `dir` and returns their names without extension.
+/// Draws all plots of `results` into `dir` and returns their names without extension. With several
+/// cells, each name ends with its cell.
 pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
     load_font()?;
     let mut names = Vec::new();
+    let several = results.cells().len() > 1;
     for view in &VIEWS {
-        for size_bytes in results.sizes() {
-            let size = size_text(size_bytes);
-            let name = format!("cdf-{}-{}", size.replace(' ', "").to_lowercase(), view.file);
-            let title = format!("TCP throughput of {size} transfers, {}", view.title);
+        for group in results.groups() {
+            let mut name = format!("cdf-{}-{}", size_name(group.size_bytes), view.file);
+            let mut title = format!(
+                "TCP throughput of {} transfers, {}",
+                size_text(group.size_bytes),
+                view.title
+            );
+            if several {
+                name += &format!("-{}", group.cell.suffix().replace('_', "-"));
+                title = format!("{}, {}; {}", size_text(group.size_bytes), view.title, group.cell);
+            }
             let lines: Vec<_> = results
                 .configurations()
                 .into_iter()
                 .map(|configuration| {
-                    let of = view.metric.of;
-                    let values = results
-                        .of(&configuration, size_bytes)
-                        // Bytes per millisecond are kilobytes per second.
-                        .map(|sample| size_bytes as f64 / of(sample) / 1000.0);
-                    Line { throughput_mb_per_s: ascending(values), name: configuration }
+                    let times = statistics::values(results, &configuration, &group, &view.metric);
+                    // Bytes per millisecond are kilobytes per second.
+                    let throughput = times.iter().map(|ms| group.size_bytes as f64 / ms / 1000.0);
+                    Line { throughput_mb_per_s: ascending(throughput), name: configuration }
                 })
                 .filter(|line| !line.throughput_mb_per_s.is_empty())
                 .collect();
+            if lines.is_empty() {
+                continue;
+            }
             draw_both(&dir.join(&name), &title, &lines)
                 .with_context(|| format!("draw {name} in {}", dir.display()))?;
             names.push(name);

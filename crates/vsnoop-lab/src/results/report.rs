@@ -1,4 +1,4 @@
-//! report.md: the table, what was measured and where, and the plots.
+//! report.md: the tables, the goals, what was measured and where, and the plots.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::table::{self, Style};
+use super::table::Style;
 use super::{Results, plot};
 
 /// Words of an experiment for its report.
@@ -17,6 +17,10 @@ pub struct Words {
     pub method: &'static str,
     /// Makes the results again.
     pub command: &'static str,
+    /// What the samples come to.
+    pub tables: fn(&Results, Style) -> String,
+    /// What was to be reached, beside what was measured, in Markdown.
+    pub goals: Option<fn(&Results) -> Result<String>>,
 }
 
 /// Draws the plots and writes report.md into `dir`.
@@ -32,8 +36,11 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
     writeln!(text, "# {}\n", words.title)?;
     writeln!(text, "Started {}, made by `{}`.\n", results.started, words.command)?;
     writeln!(text, "## Results\n")?;
-    writeln!(text, "{}\n", table::render(results, Style::Markdown))?;
+    writeln!(text, "{}\n", (words.tables)(results, Style::Markdown))?;
     writeln!(text, "{}\n", words.what_to_see)?;
+    if let Some(goals) = words.goals {
+        writeln!(text, "## Goals\n\n{}\n", goals(results)?)?;
+    }
     writeln!(text, "## Plots\n")?;
     for name in plots {
         writeln!(text, "![{name}]({name}.svg)\n")?;

@@ -3,16 +3,21 @@
 use super::{Figure, Group, Results, Sample, Summary};
 
 /// The metrics that are summarised.
-pub const METRICS: [Metric; 3] = [
-    Metric { name: "connect_ms", of: |sample| sample.connect_ms },
-    Metric { name: "acked_ms", of: |sample| sample.acked_ms },
-    Metric { name: "delivered_ms", of: |sample| sample.delivered_ms },
-];
+pub const METRICS: [Metric; 4] = [CONNECT, ACKED, DELIVERED, TOTAL];
 
-/// A number that every sample has.
+pub const CONNECT: Metric = Metric { name: "connect_ms", of: |sample| sample.connect_ms };
+pub const ACKED: Metric = Metric { name: "acked_ms", of: |sample| sample.acked_ms };
+pub const DELIVERED: Metric = Metric { name: "delivered_ms", of: |sample| sample.delivered_ms };
+/// With the handshake: a proxy answers that itself, and its handshake with the machine then falls
+/// into the time of the transfer.
+pub const TOTAL: Metric =
+    Metric { name: "total_ms", of: |sample| Some(sample.connect_ms? + sample.delivered_ms?) };
+
+/// A number that every sample has which came to its end.
+#[derive(Clone, Copy)]
 pub struct Metric {
     pub name: &'static str,
-    pub of: fn(&Sample) -> f64,
+    pub of: fn(&Sample) -> Option<f64>,
 }
 
 /// The `percent` percentile of ascending values, interpolated between the two nearest ranks.
@@ -30,20 +35,20 @@ pub fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Fills in `summary` and `figures` from `samples`.
+/// Fills in `summary` from `samples`.
 pub fn summarise(results: &mut Results) {
     let mut summary = Vec::new();
-    for size_bytes in results.sizes() {
+    for group in results.groups() {
         for configuration in results.configurations() {
             for metric in &METRICS {
-                let values = ascending(results.of(&configuration, size_bytes).map(metric.of));
+                let values = values(results, &configuration, &group, metric);
                 let at = |percent| percentile(&values, percent);
                 let (Some(p10), Some(p50), Some(p90)) = (at(10.0), at(50.0), at(90.0)) else {
                     continue;
                 };
                 summary.push(Summary {
                     configuration: configuration.clone(),
-                    group: Group { size_bytes },
+                    group,
                     metric: metric.name.to_owned(),
                     n: values.len(),
                     p10,
@@ -54,42 +59,65 @@ pub fn summarise(results: &mut Results) {
         }
     }
     results.summary = summary;
-    results.figures = figures(results);
 }
 
-/// The figures of a comparison with `off`: for each size and percentile, how many times sooner.
-fn figures(results: &Results) -> Vec<Figure> {
+/// All values of a metric, ascending.
+pub fn values(results: &Results, configuration: &str, group: &Group, metric: &Metric) -> Vec<f64> {
+    ascending(results.of(configuration, group).filter_map(metric.of))
+}
+
+/// A ratio of medians, and the interval that holds it in 95 of 100 repetitions of the experiment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// `over` / `under`, each ascending; the interval by the bootstrap (both drawn anew with replacement).
+pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
+    const DRAWS: usize = 1000;
+    let value = percentile(over, 50.0)? / percentile(under, 50.0)?;
+    // Always the same draws: a report made again says the same.
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut median = |values: &[f64]| {
+        percentile(&ascending(values.iter().map(|_| values[random.usize(..values.len())])), 50.0)
+    };
+    let draws = (0..DRAWS).filter_map(|_| Some(median(over)? / median(under)?));
+    let draws = ascending(draws);
+    Some(Ratio { value, low: percentile(&draws, 2.5)?, high: percentile(&draws, 97.5)? })
+}
+
+/// The figures of a comparison with `off`: for each size and percentile, how many times sooner. With
+/// several cells, each name ends with its cell.
+pub fn figures_against_off(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for size_bytes in results.sizes() {
-        let size = super::size_text(size_bytes).replace(' ', "").to_lowercase();
+    let several = results.cells().len() > 1;
+    for group in results.groups() {
+        let size = super::size_name(group.size_bytes);
+        let suffix = if several { format!("_{}", group.cell.suffix()) } else { String::new() };
         for configuration in results.configurations().iter().filter(|name| *name != "off") {
-            for metric in ["acked_ms", "delivered_ms"] {
-                let find = |name: &str| {
-                    results.summary.iter().find(|line| {
-                        line.configuration == name
-                            && line.group == Group { size_bytes }
-                            && line.metric == metric
-                    })
-                };
+            for metric in [ACKED, DELIVERED] {
+                let find = |name: &str| results.summary_of(name, &group, metric.name);
                 let (Some(off), Some(on)) = (find("off"), find(configuration)) else { continue };
-                let metric = metric.trim_end_matches("_ms");
+                let metric = metric.name.trim_end_matches("_ms");
                 for (name, value) in [
                     ("p10", off.p10 / on.p10),
                     ("p50", off.p50 / on.p50),
                     ("p90", off.p90 / on.p90),
                 ] {
                     figures.push(Figure {
-                        name: format!("{metric}_{size}_{name}_off_over_{configuration}"),
+                        name: format!("{metric}_{size}_{name}_off_over_{configuration}{suffix}"),
                         value,
                         unit: "times".into(),
                         better: "higher".into(),
                     });
                 }
             }
-            let retransmissions: u32 =
-                results.of(configuration, size_bytes).map(|sample| sample.retransmissions).sum();
+            let samples = results.of(configuration, &group);
+            let retransmissions: u32 = samples.map(|sample| sample.retransmissions).sum();
             figures.push(Figure {
-                name: format!("retransmissions_{size}_{configuration}"),
+                name: format!("retransmissions_{size}_{configuration}{suffix}"),
                 value: f64::from(retransmissions),
                 unit: "segments".into(),
                 better: "lower".into(),
@@ -101,6 +129,7 @@ fn figures(results: &Results) -> Vec<Figure> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{results, sample};
     use super::*;
 
     #[test]
@@ -114,32 +143,12 @@ mod tests {
         assert_eq!(percentile(&[], 50.0), None);
     }
 
-    fn sample(configuration: &str, acked_ms: f64) -> Sample {
-        Sample {
-            configuration: configuration.into(),
-            size_bytes: 10_000,
-            connect_ms: 1.0,
-            acked_ms,
-            delivered_ms: 50.0,
-            retransmissions: 1,
-            dsack_duplicates: 0,
-            tap_drops: 0,
-            vm: 0,
-            at_ms: 0.0,
-        }
-    }
-
     #[test]
     fn figures_say_how_many_times_sooner_than_off() {
-        let mut results = Results {
-            experiment: "test".into(),
-            started: String::new(),
-            environment: Default::default(),
-            samples: vec![sample("off", 40.0), sample("strict", 2.0), sample("off", 40.0)],
-            summary: Vec::new(),
-            figures: Vec::new(),
-        };
+        let samples = vec![sample("off", 40.0), sample("strict", 2.0), sample("off", 40.0)];
+        let mut results = results(samples);
         summarise(&mut results);
+        results.figures = figures_against_off(&results);
         let value = |name: &str| {
             results.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
         };
@@ -148,5 +157,27 @@ mod tests {
         assert_eq!(value("retransmissions_10kb_strict"), Some(1.0));
         let off = results.summary.iter().find(|line| line.metric == "acked_ms").map(|line| line.n);
         assert_eq!(off, Some(2));
+    }
+
+    #[test]
+    fn a_transfer_without_an_end_has_no_time_and_is_not_summarised() {
+        let hung = Sample { delivered_ms: None, ..sample("off", 40.0) };
+        let mut results = results(vec![hung, sample("off", 30.0)]);
+        summarise(&mut results);
+        let group = results.groups()[0];
+        let n = |metric| results.summary_of("off", &group, metric).map(|line| line.n);
+        assert_eq!((n("acked_ms"), n("delivered_ms"), n("total_ms")), (Some(2), Some(1), Some(1)));
+    }
+
+    #[test]
+    fn the_interval_of_a_ratio_is_narrow_for_equal_values_and_holds_one_for_the_same_values() {
+        let exact = ratio_of_medians(&[6.0; 9], &[2.0; 9]);
+        assert_eq!(exact, Some(Ratio { value: 3.0, low: 3.0, high: 3.0 }));
+        let spread: Vec<_> = (1..=20).map(f64::from).collect();
+        let same = ratio_of_medians(&spread, &spread).unwrap();
+        assert!(same.low < 1.0 && 1.0 < same.high, "{same:?}");
+        let far: Vec<_> = spread.iter().map(|value| value + 100.0).collect();
+        assert!(ratio_of_medians(&far, &spread).is_some_and(|ratio| ratio.low > 2.0));
+        assert_eq!(ratio_of_medians(&[], &[1.0]), None);
     }
 }

@@ -1,10 +1,8 @@
-//! The table of an experiment: a block for each size, a line for each configuration.
+//! Tables of samples, for terminals and for reports.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell as Field, CellAlignment, Table, presets};
 
-use super::{Group, Results, Summary, size_text};
-
-const METRICS: [&str; 2] = ["acked_ms", "delivered_ms"];
+use super::{Group, Results, Summary, size_text, statistics};
 
 /// How the table will be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,67 +11,89 @@ pub enum Style {
     Markdown,
 }
 
-/// p10/p50/p90 of each metric, the ratio to `off` at each percentile, and the retransmissions.
-pub fn render(results: &Results, style: Style) -> String {
+/// A table with this header; the first `words` columns are words, the others numbers.
+pub fn grid(style: Style, header: &[&str], words: usize, rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(match style {
         Style::Terminal => presets::UTF8_FULL_CONDENSED,
         Style::Markdown => presets::ASCII_MARKDOWN,
     });
-    table.set_header([
-        "size",
-        "configuration",
-        "n",
-        "acked ms p10",
-        "p50",
-        "p90",
-        "off/x p10",
-        "p50",
-        "p90",
-        "delivered ms p10",
-        "p50",
-        "p90",
-        "off/x p10",
-        "p50",
-        "p90",
-        "retrans.",
-        "spurious",
-    ]);
-    for size_bytes in results.sizes() {
-        for configuration in results.configurations() {
-            let find = |name: &str, metric: &str| {
-                results.summary.iter().find(|line| {
-                    line.configuration == name
-                        && line.group == Group { size_bytes }
-                        && line.metric == metric
-                })
-            };
-            let Some(first) = find(&configuration, METRICS[0]) else { continue };
-            let mut row = vec![size_text(size_bytes), configuration.clone(), first.n.to_string()];
-            for metric in METRICS {
-                let line = find(&configuration, metric);
-                row.extend(percentiles(line).map(|value| value.map_or("-".into(), milliseconds)));
-                let off = percentiles(find("off", metric).filter(|_| configuration != "off"));
-                let ratios = off.into_iter().zip(percentiles(line)).map(|pair| match pair {
-                    (Some(off), Some(on)) => ratio(off / on),
-                    _ => "-".into(),
-                });
-                row.extend(ratios);
-            }
-            let samples: Vec<_> = results.of(&configuration, size_bytes).collect();
-            row.push(samples.iter().map(|sample| sample.retransmissions).sum::<u32>().to_string());
-            row.push(samples.iter().map(|sample| sample.spurious()).sum::<u32>().to_string());
-            table.add_row(row.into_iter().enumerate().map(|(column, text)| {
-                let right = column >= 2;
-                Cell::new(text).set_alignment(if right {
-                    CellAlignment::Right
-                } else {
-                    CellAlignment::Left
-                })
-            }));
-        }
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row.into_iter().enumerate().map(|(column, text)| {
+            let right = column >= words;
+            let alignment = if right { CellAlignment::Right } else { CellAlignment::Left };
+            Field::new(text).set_alignment(alignment)
+        }));
     }
     table.to_string()
+}
+
+/// For each size and configuration p10/p50/p90 of each metric, the ratio to `off` at each percentile,
+/// and the retransmissions; with several cells a table for each.
+pub fn against_off(results: &Results, style: Style) -> String {
+    let cells = results.cells();
+    let mut text = String::new();
+    for cell in &cells {
+        if cells.len() > 1 {
+            text += &format!("{cell}\n\n");
+        }
+        let groups: Vec<_> =
+            results.groups().into_iter().filter(|group| group.cell == *cell).collect();
+        let rows = groups.iter().flat_map(|group| {
+            let names = results.configurations();
+            names.into_iter().filter_map(|name| row_against_off(results, &name, group))
+        });
+        text += &grid(style, &AGAINST_OFF, 2, rows.collect());
+        text += "\n\n";
+    }
+    text.trim_end().to_owned()
+}
+
+const AGAINST_OFF: [&str; 17] = [
+    "size",
+    "configuration",
+    "n",
+    "acked ms p10",
+    "p50",
+    "p90",
+    "off/x p10",
+    "p50",
+    "p90",
+    "delivered ms p10",
+    "p50",
+    "p90",
+    "off/x p10",
+    "p50",
+    "p90",
+    "retrans.",
+    "spurious",
+];
+
+fn row_against_off(results: &Results, configuration: &str, group: &Group) -> Option<Vec<String>> {
+    let metrics = [statistics::ACKED.name, statistics::DELIVERED.name];
+    let find = |name: &str, metric: &str| results.summary_of(name, group, metric);
+    let n = find(configuration, metrics[0])?.n;
+    let mut row = vec![size_text(group.size_bytes), configuration.to_owned(), n.to_string()];
+    for metric in metrics {
+        let line = find(configuration, metric);
+        row.extend(percentiles(line).map(or_dash(milliseconds)));
+        let off = percentiles(find("off", metric).filter(|_| configuration != "off"));
+        let ratios = off.into_iter().zip(percentiles(line)).map(|pair| match pair {
+            (Some(off), Some(on)) => Some(off / on),
+            _ => None,
+        });
+        row.extend(ratios.map(or_dash(ratio)));
+    }
+    let samples: Vec<_> = results.of(configuration, group).collect();
+    row.push(samples.iter().map(|sample| sample.retransmissions).sum::<u32>().to_string());
+    row.push(samples.iter().map(|sample| sample.spurious()).sum::<u32>().to_string());
+    Some(row)
+}
+
+/// `-` where there is no value.
+pub fn or_dash(text: fn(f64) -> String) -> impl Fn(Option<f64>) -> String {
+    move |value| value.map_or("-".into(), text)
 }
 
 fn percentiles(line: Option<&Summary>) -> [Option<f64>; 3] {
@@ -81,7 +101,7 @@ fn percentiles(line: Option<&Summary>) -> [Option<f64>; 3] {
 }
 
 /// Three significant digits.
-fn milliseconds(value: f64) -> String {
+pub fn milliseconds(value: f64) -> String {
     match value {
         v if v < 0.1 => format!("{v:.3}"),
         v if v < 1.0 => format!("{v:.2}"),
@@ -90,6 +110,7 @@ fn milliseconds(value: f64) -> String {
     }
 }
 
-fn ratio(value: f64) -> String {
+/// `0.97`, `3.20`, `41`.
+pub fn ratio(value: f64) -> String {
     if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }

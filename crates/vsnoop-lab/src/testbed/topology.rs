@@ -122,7 +122,7 @@ impl Topology {
             let right = tap(&host, UPLINK, Offloads::SUPER_PACKETS)?;
             let right_tags = options.tags.clone();
             let seed = options.seed;
-            let options = RelayOptions { seed, left_tags: vec![], right_tags };
+            let options = RelayOptions { seed, right_tags, ..RelayOptions::default() };
             Some(Relay::start(vec![left], right, &options)?)
         } else {
             host.veth(UPLINK, &client, CLIENT_DEVICE)?;
@@ -140,7 +140,7 @@ impl Topology {
             &RelayOptions {
                 seed: options.seed.wrapping_add(1),
                 left_tags: options.tags.clone(),
-                right_tags: vec![],
+                ..RelayOptions::default()
             },
         )?;
 

@@ -74,7 +74,7 @@ fn probe(image: &Image, scratch: &Path) -> Result<Accelerator> {
         return Ok(Accelerator::Tcg);
     }
     println!("trying whether KVM boots a guest here (up to {} s)", PROBE_TIMEOUT.as_secs());
-    let mut vm = Vm::start("vslab-probe", image, Accelerator::Kvm, None, &scratch.join("probe"))?;
+    let mut vm = Vm::start("vslab-probe", image, Accelerator::Kvm, &[], &scratch.join("probe"))?;
     match vm.wait_ready(PROBE_TIMEOUT) {
         Ok(()) => {
             println!("KVM works: the guests use it");

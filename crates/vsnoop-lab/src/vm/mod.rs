@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -41,7 +41,7 @@ pub fn require_qemu() -> Result<()> {
     Ok(())
 }
 
-/// A machine's place in the network.
+/// One of a machine's places in the network.
 #[derive(Clone, Debug)]
 pub struct Network<'a> {
     /// Holds the tap; QEMU runs inside it.
@@ -50,6 +50,8 @@ pub struct Network<'a> {
     pub mac: String,
     /// `ADDRESS/PREFIX`.
     pub address: String,
+    /// Frames that the device's receive queue holds, instead of QEMU's 256.
+    pub rx_queue_size: Option<u16>,
 }
 
 /// A running virtual machine.
@@ -60,20 +62,23 @@ pub struct Vm {
     dir: PathBuf,
     /// Locked for a command and its answer.
     control: Mutex<Option<control::Channel>>,
+    /// Known once they share a core.
+    vcpus: OnceLock<Vec<Pid>>,
 }
 
 impl Vm {
-    /// Starts QEMU; [`Vm::wait_ready`] then waits for the guest. Files go to `dir`.
+    /// Starts QEMU, in the namespace of its first network; [`Vm::wait_ready`] then waits for the guest.
+    /// Files go to `dir`.
     pub fn start(
         name: &str,
         image: &Image,
         accelerator: Accelerator,
-        network: Option<&Network>,
+        networks: &[Network],
         dir: &Path,
     ) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let mut append = String::from("console=ttyS0 panic=-1 quiet");
-        let mut command = match network {
+        let mut command = match networks.first() {
             Some(network) => network.netns.command(QEMU),
             None => Command::new(QEMU),
         };
@@ -91,15 +96,18 @@ impl Vm {
             .args(["-serial", "chardev:control"])
             .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
             .args(["-mon", "chardev=qmp,mode=control"]);
-        if let Some(network) = network {
-            append += &format!(" {ADDRESS_PARAMETER}={}", network.address);
-            let tap = &network.tap;
-            command
-                .args(["-netdev", &format!("tap,id=net,ifname={tap},script=no,downscript=no")])
-                .args([
-                    "-device",
-                    &format!("virtio-net-pci,netdev=net,mac={},romfile=", network.mac),
-                ]);
+        for (number, network) in networks.iter().enumerate() {
+            let (tap, mac) = (&network.tap, &network.mac);
+            let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no");
+            let mut device = format!("virtio-net-pci,netdev=net{number},mac={mac},romfile=");
+            if let Some(frames) = network.rx_queue_size {
+                device += &format!(",rx_queue_size={frames}");
+            }
+            command.args(["-netdev", &netdev, "-device", &device]);
+        }
+        if !networks.is_empty() {
+            let addresses: Vec<_> = networks.iter().map(|network| &*network.address).collect();
+            append += &format!(" {ADDRESS_PARAMETER}={}", addresses.join(","));
         }
         let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;
         command
@@ -119,7 +127,8 @@ impl Vm {
         let child = command
             .spawn()
             .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control: Mutex::new(None) })
+        let (control, vcpus) = (Mutex::new(None), OnceLock::new());
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus })
     }
 
     pub fn name(&self) -> &str {
@@ -202,7 +211,17 @@ impl Vm {
     pub fn share_core(&self) -> Result<()> {
         let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
             .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
-        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
+        // Asked again they are the same.
+        let _ = self.vcpus.set(vcpus);
+        Ok(())
+    }
+
+    /// Lets the vCPUs go before those of all other machines on the core, or not any more.
+    pub fn favour(&self, favoured: bool) -> Result<()> {
+        let name = &self.name;
+        let vcpus = self.vcpus.get().with_context(|| format!("{name} shares no core yet"))?;
+        sched::favour(vcpus, favoured).with_context(|| format!("favour {name}: {favoured}"))
     }
 
     fn end(&mut self) {

@@ -26,6 +26,8 @@ pub const GUEST_CORE: usize = 1;
 pub const HOST_CORE: usize = 0;
 
 const PRIORITY: i32 = 1;
+/// Of a favoured machine: under SCHED_RR it runs whenever it has something to do.
+const FAVOURED_PRIORITY: i32 = 2;
 const HOST_NICE: i32 = -20;
 
 pub fn require_two_cores() -> Result<()> {
@@ -58,9 +60,15 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
     }
     for &vcpu in vcpus {
         pin(vcpu, GUEST_CORE)?;
-        round_robin(vcpu)?;
+        round_robin(vcpu, PRIORITY)?;
     }
     Ok(())
+}
+
+/// Lets these vCPUs go before all others of the core, or take turns with them again.
+pub fn favour(vcpus: &[Pid], favoured: bool) -> Result<()> {
+    let priority = if favoured { FAVOURED_PRIORITY } else { PRIORITY };
+    vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, priority))
 }
 
 fn pin(thread: Pid, core: usize) -> Result<()> {
@@ -83,8 +91,8 @@ fn prefer(thread: Pid) -> Result<()> {
     }
 }
 
-fn round_robin(thread: Pid) -> Result<()> {
-    let parameter = libc::sched_param { sched_priority: PRIORITY };
+fn round_robin(thread: Pid, priority: i32) -> Result<()> {
+    let parameter = libc::sched_param { sched_priority: priority };
     // SAFETY: the call reads one sched_param, which lives on.
     let result = unsafe { libc::sched_setscheduler(thread.as_raw(), libc::SCHED_RR, &parameter) };
     nix::Error::result(result).with_context(|| {

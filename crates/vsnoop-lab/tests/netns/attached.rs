@@ -17,9 +17,15 @@ pub fn is_wanted() -> bool {
     std::env::var_os("VSNOOP_NETNS_DETACHED").is_none_or(|value| value != "1")
 }
 
+/// The hold of attachments that ask for none: `VSNOOP_NETNS_HOLD=16M` runs all tests with one.
+pub fn hold_of_all() -> Option<String> {
+    std::env::var("VSNOOP_NETNS_HOLD").ok().filter(|size| !size.is_empty())
+}
+
 /// An attachment; dropping it detaches whatever became of the test.
 pub struct Attached<'a> {
     host: &'a Netns,
+    hold: Option<String>,
     queueing_before: String,
     attached: bool,
 }
@@ -27,11 +33,24 @@ pub struct Attached<'a> {
 impl<'a> Attached<'a> {
     /// Attaches, unless tests of the bare network are wanted.
     pub fn new(topology: &'a Topology) -> Result<Self> {
+        Self::with(topology, hold_of_all())
+    }
+
+    /// Attaches with a hold of this size.
+    pub fn with_hold(topology: &'a Topology, size: &str) -> Result<Self> {
+        Self::with(topology, Some(size.to_owned()))
+    }
+
+    fn with(topology: &'a Topology, hold: Option<String>) -> Result<Self> {
         let host = &topology.host;
         let queueing_before = queueing(host)?;
-        let mut this = Self { host, queueing_before, attached: false };
+        let mut this = Self { host, hold, queueing_before, attached: false };
         this.attach()?;
         Ok(this)
+    }
+
+    pub fn has_hold(&self) -> bool {
+        self.attached && self.hold.is_some()
     }
 
     pub fn attach(&mut self) -> Result<()> {
@@ -43,16 +62,65 @@ impl<'a> Attached<'a> {
         if is_wanted() {
             // Set first: an attach that failed halfway is to be detached as well.
             self.attached = true;
-            vsnoop(self.host, &[&["attach", PORT], arguments].concat())?;
+            let hold = self.hold.as_deref().map_or(vec![], |size| vec!["--hold", size]);
+            vsnoop(self.host, &[&["attach", PORT], arguments, &hold].concat())?;
+            if self.hold.is_some() {
+                // Nothing is held before somebody can hand it over.
+                self.wait_until("an engine is there", || Ok(self.hold_text("engine")? == "alive"))?;
+            }
         }
         Ok(())
     }
 
     /// The port's counter of this name.
     pub fn counter(&self, name: &str) -> Result<u64> {
-        let text = vsnoop(self.host, &["stats", PORT, "--json"])?;
-        let stats: Value = serde_json::from_str(&text).context("vsnoop stats printed no JSON")?;
+        let stats = self.stats()?;
         find(&stats, name).with_context(|| format!("vsnoop stats has no counter {name}: {stats}"))
+    }
+
+    /// What the port's hold is now: the field of this name.
+    pub fn hold(&self, name: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        stats["ports"][0]["hold"][name]
+            .as_u64()
+            .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))
+    }
+
+    /// As [`Attached::hold`], of a field that is a word.
+    pub fn hold_text(&self, name: &str) -> Result<String> {
+        let stats = self.stats()?;
+        let word = stats["ports"][0]["hold"][name].as_str();
+        Ok(word
+            .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))?
+            .to_owned())
+    }
+
+    fn stats(&self) -> Result<Value> {
+        let text = vsnoop(self.host, &["stats", PORT, "--json"])?;
+        serde_json::from_str(&text).context("vsnoop stats printed no JSON")
+    }
+
+    /// Waits until this holds, which looks at the port.
+    pub fn wait_until(&self, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let since = Instant::now();
+        while !done()? {
+            ensure!(since.elapsed() < PATIENCE, "waited in vain until {what}\n{}", self.describe());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is kept of any connection, as it must be after they ended.
+    pub fn until_memory_is_free(&self) -> Result<()> {
+        self.wait_until("the hold's memory is free", || Ok(self.hold("used_bytes")? == 0))
+    }
+
+    /// Nobody lost anything for good.
+    pub fn ensure_no_reset(&self) -> Result<()> {
+        for resets in ["helper_resets", "guest_loss", "abandoned"] {
+            ensure!(self.counter(resets)? == 0, "there were {resets}\n{}", self.describe());
+        }
+        Ok(())
     }
 
     /// Waits until the VM itself has acknowledged everything.

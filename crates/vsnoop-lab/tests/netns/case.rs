@@ -39,6 +39,8 @@ pub const SHARING_A_CORE: Freeze =
 #[derive(Clone, Debug)]
 pub struct Case {
     pub topology: TopologyOptions,
+    /// The hold that the port is attached with; none: that of all tests.
+    pub hold: Option<&'static str>,
     /// Set at both ends before the first stream.
     pub sysctls: Vec<(&'static str, &'static str)>,
     pub plan: Plan,
@@ -66,6 +68,7 @@ impl Default for Case {
                 seed: number.into(),
                 ..TopologyOptions::default()
             },
+            hold: None,
             sysctls: Vec::new(),
             plan: Plan {
                 to_vm_bytes: 400_000,
@@ -104,6 +107,14 @@ impl Case {
         Ok(topology)
     }
 
+    /// Attaches as this case wants it.
+    pub fn attach<'a>(&self, topology: &'a Topology) -> Result<Attached<'a>> {
+        match self.hold {
+            Some(size) => Attached::with_hold(topology, size),
+            None => Attached::new(topology),
+        }
+    }
+
     pub fn run(&self) -> Result<()> {
         self.run_and(|_, _, _| Ok(()))
     }
@@ -114,7 +125,7 @@ impl Case {
         verify: impl FnOnce(&Topology, &Attached<'_>, &[Outcome]) -> Result<()>,
     ) -> Result<()> {
         let topology = self.build()?;
-        let mut attached = Attached::new(&topology)?;
+        let mut attached = self.attach(&topology)?;
         let mut outcomes = Vec::new();
         for (freeze, plan) in self.streams() {
             topology.guest().set_freeze(freeze);
@@ -136,6 +147,12 @@ impl Case {
         self.verify_early(&attached)?;
         // A VM that lost its data and shares a core needs no more proof: detaching waits for it.
         topology.guest().set_freeze(Freeze::Never);
+        if attached.has_hold() {
+            attached.until_memory_is_free()?;
+            if self.ends == Ends::Complete {
+                attached.ensure_no_reset()?;
+            }
+        }
         attached.detach()
     }
 

@@ -77,7 +77,12 @@ fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::
         openers: &[Side::Client, Side::Vm, Side::Client, Side::Vm],
         to_vm: to_vm.clone(),
         from_vm,
-        ends: Ends::CompleteOrReset,
+        // With a hold there is a copy of everything.
+        ends: if attached::hold_of_all().is_some() {
+            Ends::Complete
+        } else {
+            Ends::CompleteOrReset
+        },
         ..base
     };
     case.run_and(|topology, _, outcomes| {

@@ -13,9 +13,11 @@ mod bare;
 mod case;
 mod features;
 mod guest;
+mod hold;
 mod lifecycle;
 mod matrix;
 mod network;
+mod pair;
 mod probe;
 mod question;
 mod queues;
@@ -41,6 +43,7 @@ fn main() {
         features::trials(),
         network::trials(),
         guest::trials(),
+        hold::trials(),
         lifecycle::trials(),
         question::trials(),
         queues::trials(),

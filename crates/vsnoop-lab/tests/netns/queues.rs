@@ -42,14 +42,18 @@ fn two(families: &'static [Family], offloads: Offloads) -> anyhow::Result<()> {
         freezes: &[SHARING_A_CORE, Freeze::Never],
         ..base
     };
-    case.run_and(|topology, _, _| {
+    case.run_and(|topology, attached, _| {
         let counted = topology.guest().counters(Direction::LeftToRight);
         ensure!(
             (1..counted.frames).contains(&counted.other_queues),
             "all frames were in one queue: {counted:?}"
         );
         let overtaken = topology.netns(Side::Vm).counter("TcpExt", "TCPOFOQueue")?;
-        ensure!(overtaken > 0, "the VM got every segment in order: {counted:?}");
+        // The engine may have handed all of them over, to one queue at a time.
+        ensure!(
+            overtaken > 0 || attached.has_hold(),
+            "the VM got every segment in order: {counted:?}"
+        );
         Ok(())
     })
 }

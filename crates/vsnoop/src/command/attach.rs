@@ -5,16 +5,19 @@
 //! everything stands are early ACKs switched on.
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{policy, port_run};
+use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Limits, Port};
 
 use crate::cli::{self, Cli};
-use crate::error::{Unfit, unfit};
+use crate::command::config::{self, Config};
+use crate::engine;
+use crate::error::{Unfit, unfit, usage};
 use crate::helper;
 use crate::lists;
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
-use crate::ports;
+use crate::output::units;
+use crate::ports::{self, Attached};
 use crate::system::netdev::Device;
 use crate::system::netns::Netns;
 use crate::system::{egress, kernel, netdev, qdisc};
@@ -25,6 +28,8 @@ const HOST_FLOWS: u64 = 1 << 20;
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let port_rules = lists::port_rules(&arguments.lists)?;
     let prefix_rules = lists::prefix_rules(&arguments.lists)?;
+    let config = Config::read(cli.config.as_deref())?;
+    let (hold_bytes, hold_flow) = hold(arguments, &config)?;
     kernel::require()?;
     kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
@@ -32,26 +37,58 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
         run: port_run::PORT_PAUSED,
         buf_size: arguments.buf_size,
         thin: u32::from(!arguments.no_thin),
+        hold_chunks: hold_bytes / HOLD_CHUNK,
+        hold_flow,
         lists: 0,
     };
     let lock = CommandLock::take()?;
     ports::sweep(&lock)?;
     let code = report::each(&arguments.ports, cli.json, |name| {
         let limits = Limits { max_flows: arguments.max_flows, ..Limits::default() };
-        attach(name, &place, |spec| {
+        let attached = attach(name, &place, &config, |spec| {
             spec.policy = settings;
             spec.port_rules.clone_from(&port_rules);
             spec.prefix_rules.clone_from(&prefix_rules);
             spec.limits = limits;
+        });
+        attached.map(|text| Outcome {
+            hold_bytes: Some(hold_bytes_of(&settings)),
+            hold_per_flow_bytes: Some(settings.hold_flow.into()),
+            ..Outcome::done(name, "attached", text)
         })
-        .map(|text| Outcome::done(name, "attached", text))
     })?;
     drop(lock);
     helper::ensure_running();
+    if hold_bytes > 0 {
+        engine::ensure_working(&arguments.ports, &place);
+    }
     Ok(code)
 }
 
-fn attach(name: &str, place: &Netns, fill: impl FnOnce(&mut AttachSpec) + Send) -> Result<String> {
+/// Bytes for a hold, and those of them that one connection may have; nothing without `--hold`.
+fn hold(arguments: &cli::Attach, config: &Config) -> Result<(u32, u32)> {
+    let Some(bytes) = arguments.hold else { return Ok((0, 0)) };
+    if let Some(per_flow) = arguments.hold_per_flow.filter(|per_flow| *per_flow > bytes) {
+        return Err(usage(format!(
+            "--hold-per-flow {} is more than the whole hold of {}; give a smaller one, or a larger --hold",
+            units::memory(per_flow.into()),
+            units::memory(bytes.into())
+        )));
+    }
+    Ok((bytes, arguments.hold_per_flow.or(config.per_flow).unwrap_or(bytes).min(bytes)))
+}
+
+/// The memory of a port's hold.
+pub fn hold_bytes_of(policy: &policy) -> u64 {
+    u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
+}
+
+fn attach(
+    name: &str,
+    place: &Netns,
+    config: &Config,
+    fill: impl FnOnce(&mut AttachSpec) + Send,
+) -> Result<String> {
     place.run(|| {
         let device = netdev::find_tap(name, place.label())?;
         refuse_attached(&device, place)?;
@@ -62,16 +99,30 @@ fn attach(name: &str, place: &Netns, fill: impl FnOnce(&mut AttachSpec) + Send) 
         let mut spec = spec(&device, place)?;
         fill(&mut spec);
         refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
+        refuse_too_much(&spec, config)?;
         if let qdisc::Root::Default(kind) = &root {
             spec.qdisc_replaced = Some(kind.clone());
         }
         let port = Port::attach(&spec)?;
         switch_on(&port, &device, &root).inspect_err(|_| undo(port, &device, &root))?;
-        Ok(match spec.qdisc_replaced {
-            Some(kind) => format!("{name}: attached; its default qdisc {kind} is now noqueue"),
-            None => format!("{name}: attached"),
-        })
+        let mut text = format!("{name}: attached{}", hold_text(&spec.policy));
+        if let Some(kind) = spec.qdisc_replaced {
+            text.push_str(&format!("; its default qdisc {kind} is now noqueue"));
+        }
+        Ok(text)
     })
+}
+
+fn hold_text(policy: &policy) -> String {
+    match (hold_bytes_of(policy), u64::from(policy.hold_flow)) {
+        (0, _) => String::new(),
+        (bytes, per_flow) if per_flow < bytes => format!(
+            ", with a hold of {}, at most {} of it for one connection",
+            units::memory(bytes),
+            units::memory(per_flow)
+        ),
+        (bytes, _) => format!(", with a hold of {}", units::memory(bytes)),
+    }
 }
 
 /// What `attach` and `observe` have in common.
@@ -112,6 +163,57 @@ pub fn refuse_too_many(spec: &AttachSpec, way_out: &str) -> Result<()> {
             spec.ifname
         ),
     ))
+}
+
+/// The memory of a hold is taken when its port is attached, used or not.
+fn refuse_too_much(spec: &AttachSpec, config: &Config) -> Result<()> {
+    let wanted = hold_bytes_of(&spec.policy);
+    if wanted == 0 {
+        return Ok(());
+    }
+    let host = config::host_memory().context(
+        "/proc/meminfo does not tell the host's memory; set hold.total in the configuration",
+    );
+    let total = config.total.map_or_else(|| host.map(|bytes| config.total_bytes(bytes)), Ok)?;
+    let others = holds(&ports::inventory()?.ports)?;
+    let taken: u64 = others.iter().map(|(_, bytes)| bytes).sum();
+    if taken + wanted <= total {
+        return Ok(());
+    }
+    Err(unfit(
+        Unfit::Other,
+        format!(
+            "port {} asks for a hold of {}, but all holds of this host may have {} ({}), and {}",
+            spec.ifname,
+            units::memory(wanted),
+            units::memory(total),
+            config.total_source(),
+            match &others[..] {
+                [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
+                _ => format!(
+                    "{} are taken ({}); give a smaller --hold, detach a port, or raise the total",
+                    units::memory(taken),
+                    others
+                        .iter()
+                        .map(|(name, bytes)| format!("{name} {}", units::memory(*bytes)))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ),
+            }
+        ),
+    ))
+}
+
+/// The ports that have a hold, and its memory.
+pub fn holds(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
+    let mut found = Vec::new();
+    for attached in ports {
+        match hold_bytes_of(&attached.port.policy()?) {
+            0 => {}
+            bytes => found.push((attached.name.clone(), bytes)),
+        }
+    }
+    Ok(found)
 }
 
 fn switch_on(port: &Port, device: &Device, root: &qdisc::Root) -> Result<()> {

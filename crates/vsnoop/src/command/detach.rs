@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::cli::{self, Cli};
-use crate::drain::{Left, drain};
+use crate::drain::{Left, amount, drain};
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
+use crate::output::units;
 use crate::output::watch::Interrupt;
 use crate::ports;
 use crate::release::{Released, release};
@@ -33,7 +34,8 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 fn outcome(name: &str, left: Left, released: Released) -> Outcome {
     // Otherwise there is no ring any more that it could be in, or it is the concern of somebody else.
     let has_ring = !released.tap_deleted && !released.by_another;
-    let left = if has_ring { left } else { Left::default() };
+    let ended = released.ended;
+    let left = if has_ring { ended.rest_of(left) } else { Left::default() };
     let mut text = format!("{name}: detached");
     if released.tap_deleted {
         text.push_str("; the tap had been deleted before");
@@ -41,18 +43,34 @@ fn outcome(name: &str, left: Left, released: Released) -> Outcome {
     if released.by_another {
         text.push_str(" meanwhile, by somebody else or because its tap was deleted");
     }
+    if ended.flows > 0 {
+        text.push_str(&format!("; {} reset", units::plural(ended.flows, "connection")));
+    }
     if let Some(note) = released.note {
         text.push_str(&format!("; {note}"));
     }
-    let mut outcome = Outcome::done(name, "detached", text);
-    outcome.outstanding_flows = Some(left.flows);
-    outcome.outstanding_bytes = Some(left.bytes);
+    let mut warnings = Vec::new();
+    if ended.flows > 0 {
+        warnings.push(format!(
+            "{} had not been handed to the VM: they were lost with the hold, and these connections \
+             were reset at both ends",
+            amount(ended.held_bytes, ended.flows)
+        ));
+    }
     if left.bytes > 0 {
-        outcome.warning = Some(format!(
-            "port {name} was detached while {} were still on their way to the VM: they are in its \
-             ring, and it has not acknowledged them yet",
+        warnings.push(format!(
+            "{} were still on their way to the VM: they are in its ring, and it has not acknowledged \
+             them yet",
             left.text()
         ));
     }
-    outcome
+    Outcome {
+        outstanding_flows: Some(left.flows),
+        outstanding_bytes: Some(left.bytes),
+        reset_flows: Some(ended.flows),
+        reset_bytes: Some(ended.held_bytes),
+        warning: (!warnings.is_empty())
+            .then(|| format!("port {name} was detached while {}", warnings.join("; "))),
+        ..Outcome::done(name, "detached", text)
+    }
 }

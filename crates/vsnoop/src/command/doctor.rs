@@ -4,6 +4,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::cli::{self, Cli};
+use crate::command::config::Config;
+use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{Unfit, unfit};
 use crate::output::watch::print;
@@ -14,16 +16,24 @@ use crate::system::netns::Netns;
 struct Document {
     ready: bool,
     host: Vec<Check>,
+    /// Null when the configuration, or the host's memory, cannot be read.
+    hold: Option<Budget>,
     ports: Vec<TapReport>,
 }
 
 /// The exit code is that of the first check that failed, or of the first named port that is unfit.
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let place = Netns::chosen(cli.netns.as_deref())?;
-    let host = host::checks()?;
-    let ports = taps::examine(&arguments.ports, &place, arguments.measure)?;
-    let document =
-        Document { ready: host.iter().all(|check| check.level != Level::Fail), host, ports };
+    let config = Config::read(cli.config.as_deref());
+    let host = host::checks(&config)?;
+    let mut ports = taps::examine(&arguments.ports, &place, arguments.measure)?;
+    let budget = config.ok().map(|config| Budget::of_host(&config)).transpose()?;
+    let mut hold = budget.flatten();
+    if let Some(budget) = &mut hold {
+        taps::recommend_holds(&mut ports, budget);
+    }
+    let ready = host.iter().all(|check| check.level != Level::Fail);
+    let document = Document { ready, host, hold, ports };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -82,6 +92,9 @@ fn text(document: &Document, place: &Netns) -> String {
     }
     parts.push(table::text(&devices));
     parts.push(table::text(&vms));
+    if let Some(budget) = &document.hold {
+        parts.extend(hold_text(&document.ports, budget));
+    }
     let takes_none =
         |port: &&TapReport| port.process.is_some() && port.segmentation_offload == Some(false);
     parts.extend(document.ports.iter().filter(takes_none).map(|port| {
@@ -99,4 +112,92 @@ fn text(document: &Document, place: &Netns) -> String {
             .map(|why| format!("refused: {why}")),
     );
     parts.join("\n\n")
+}
+
+/// What a hold for each of these VMs would take; nothing when none was seen to be late.
+fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
+    let mut rows = table::new(&["port", ">hold", ">delay seen", "which is"]);
+    let mut is_any = false;
+    for (port, hold) in ports.iter().filter_map(|port| Some((port, port.hold?))) {
+        is_any = true;
+        let size = match port.hold_bytes {
+            0 => units::memory(hold.size_bytes),
+            has => format!("{} (has {})", units::memory(hold.size_bytes), units::memory(has)),
+        };
+        rows.add_row([
+            port.port.clone(),
+            size,
+            units::duration(hold.delay.delay_ns),
+            hold.delay.delay_from.text().to_owned(),
+        ]);
+    }
+    let bandwidth = format!("{} Gb/s", budget.bandwidth_bits as f64 / 1e9);
+    let bandwidth = match &budget.bandwidth_of {
+        Some(name) => format!("{bandwidth}, of {name}"),
+        None => format!("{bandwidth}, assumed"),
+    };
+    let free = budget.total_bytes.saturating_sub(budget.taken_bytes);
+    let comparison = if budget.needed_bytes > free { "more than" } else { "within" };
+    is_any.then(|| {
+        format!(
+            "{}\na hold has room for 2 x bandwidth ({bandwidth}) x delay, as a power of two; new ones for \
+             these VMs\nwould take {}, {comparison} the {} that are left of {} for all holds of this host\n\
+             ({})",
+            table::text(&rows),
+            units::memory(budget.needed_bytes),
+            units::memory(free),
+            units::memory(budget.total_bytes),
+            budget.total_from
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::doctor::hold::{Delay, Source};
+
+    use super::*;
+
+    fn budget() -> Budget {
+        Budget {
+            bandwidth_bits: 1_000_000_000,
+            bandwidth_of: Some("eth0".into()),
+            needed_bytes: 0,
+            total_bytes: 20 << 20,
+            total_from: "hold.total in /f.toml".into(),
+            taken_bytes: 0,
+            memory_bytes: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn the_memory_for_holds_is_compared_with_what_is_left() {
+        let delay = Delay { delay_ns: 60_000_000, delay_from: Source::VcpuWait };
+        let mut ports =
+            [TapReport { port: "tap0".into(), seen: Some(delay), ..TapReport::default() }];
+        let mut enough = budget();
+        taps::recommend_holds(&mut ports, &mut enough);
+        let text = hold_text(&ports, &enough).unwrap();
+        for word in ["tap0", "16 MiB", "60.0 ms", "1 Gb/s, of eth0", "within the 20 MiB", "/f.toml"]
+        {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        let mut scarce = Budget { taken_bytes: 8 << 20, ..budget() };
+        taps::recommend_holds(&mut ports, &mut scarce);
+        assert!(hold_text(&ports, &scarce).unwrap().contains("more than the 12 MiB"), "{text}");
+        // It has one: nothing is needed.
+        ports[0].hold_bytes = 1 << 20;
+        let mut has = budget();
+        taps::recommend_holds(&mut ports, &mut has);
+        assert_eq!(has.needed_bytes, 0);
+        assert!(hold_text(&ports, &has).unwrap().contains("16 MiB (has 1 MiB)"));
+    }
+
+    #[test]
+    fn nothing_is_recommended_for_vms_that_were_not_late() {
+        let mut ports = [TapReport::default()];
+        let mut budget = budget();
+        taps::recommend_holds(&mut ports, &mut budget);
+        assert_eq!((hold_text(&ports, &budget), budget.needed_bytes), (None, 0));
+    }
 }

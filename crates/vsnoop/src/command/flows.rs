@@ -8,6 +8,7 @@ use serde::Serialize;
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
 
 use crate::cli::{self, Cli};
+use crate::command::held::{FlowHold, Holds};
 use crate::command::stats::NOTHING;
 use crate::identity::Identity;
 use crate::output::{table, units, watch};
@@ -23,6 +24,9 @@ struct Document {
 struct PortFlows {
     #[serde(flatten)]
     identity: Identity,
+    /// For the table; in JSON it is part of each flow.
+    #[serde(skip)]
+    has_hold: bool,
     flows: Vec<Flow>,
 }
 
@@ -57,6 +61,8 @@ struct Flow {
     /// Outstanding when the flow was reset.
     retired_bytes: u32,
     idle_ns: u64,
+    /// Null when the flow has none.
+    hold: Option<FlowHold>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
@@ -65,17 +71,18 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
         let now_ns = monotonic_ns()?;
         let mut ports = Vec::new();
         for attached in ports::chosen(&arguments.watched.ports, cli.netns.as_deref())?.ports {
-            let mut flows: Vec<_> = attached
-                .port
-                .flows()?
-                .iter()
-                .map(|(key, flow)| describe(key, flow, now_ns))
-                .collect();
+            let holds = Holds::open(&attached.port)?;
+            let describe = |(key, flow): &(flow_key, flow)| Flow {
+                hold: holds.flow(key, flow),
+                ..describe(key, flow, now_ns)
+            };
+            let mut flows: Vec<_> = attached.port.flows()?.iter().map(describe).collect();
             if let Some(number) = arguments.port {
                 flows.retain(|flow| flow.sender.port() == number || flow.vm.port() == number);
             }
             flows.sort_by_key(|flow| (flow.idle_ns, flow.sender));
-            ports.push(PortFlows { identity: Identity::of(&attached, &names), flows });
+            let has_hold = attached.port.policy()?.hold_chunks > 0;
+            ports.push(PortFlows { identity: Identity::of(&attached, &names), has_hold, flows });
         }
         let document = Document { ports };
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
@@ -120,6 +127,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         offline: flow.offline,
         retired_bytes: flow.retired,
         idle_ns: now_ns.saturating_sub(flow.last_ns),
+        hold: None,
     }
 }
 
@@ -145,6 +153,7 @@ fn mode(flow: &flow) -> &'static str {
         flow_mode::FLOW_ASIDE => "aside",
         flow_mode::FLOW_BYPASS => "bypass",
         flow_mode::FLOW_RESET => "reset",
+        flow_mode::FLOW_HOLDING => "holding",
         _ => "unknown",
     }
 }
@@ -172,16 +181,25 @@ fn text(document: &Document) -> String {
         if port.flows.is_empty() {
             return format!("{name}: no connection on record");
         }
-        let mut rows = table::new(&["sender", "vm", "mode", ">early", ">on its way", ">idle"]);
+        let mut headings = vec!["sender", "vm", "mode", ">early", ">on its way"];
+        if port.has_hold {
+            headings.extend([">held", ">for", ">again"]);
+        }
+        headings.push(">idle");
+        let mut rows = table::new(&headings);
         for flow in &port.flows {
-            rows.add_row([
+            let mut row = vec![
                 flow.sender.to_string(),
                 flow.vm.to_string(),
                 flow.mode.to_owned(),
                 units::bytes(flow.early_bytes),
                 units::bytes(flow.outstanding_bytes),
-                units::duration(flow.idle_ns),
-            ]);
+            ];
+            if port.has_hold {
+                row.extend(hold_columns(flow.hold.as_ref()));
+            }
+            row.push(units::duration(flow.idle_ns));
+            rows.add_row(row);
         }
         format!(
             "{name}: {}\n{}",
@@ -190,6 +208,18 @@ fn text(document: &Document) -> String {
         )
     });
     blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+/// What is held, for how long, and what the VM had to be given again.
+fn hold_columns(hold: Option<&FlowHold>) -> [String; 3] {
+    match hold {
+        Some(hold) => [
+            units::bytes(hold.held_bytes),
+            hold.oldest_ns.map_or("-".into(), units::duration),
+            units::bytes(hold.resent_bytes),
+        ],
+        None => ["-".into(), "-".into(), "-".into()],
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +250,49 @@ mod tests {
         assert_eq!((shown.outstanding_bytes, shown.room_bytes), (200, 0));
         flow.vm_seq = seq::new(150);
         assert_eq!(describe(&key, &flow, 0).outstanding_bytes, 0);
+    }
+
+    #[test]
+    fn the_table_of_a_port_with_a_hold_stays_narrow() {
+        let mut address = [0; 16];
+        address[10..].copy_from_slice(&[255, 255, 192, 168, 122, 101]);
+        let port = 54321u16.to_be();
+        let key = flow_key {
+            sender_addr: address,
+            vm_addr: address,
+            sender_port: port,
+            vm_port: port,
+            ..Default::default()
+        };
+        let seen = flow {
+            mode: flow_mode::FLOW_HOLDING as u8,
+            early_bytes: 12_345_678,
+            next_seq: seq::new(123_456_789),
+            ..Default::default()
+        };
+        let hold = FlowHold {
+            held_bytes: 12_345_678,
+            kept_bytes: 123_456_789,
+            oldest_ns: Some(12_345_678),
+            releases: 1234,
+            resends: 12,
+            resent_bytes: 123_456,
+        };
+        let flow = Flow { hold: Some(hold), ..describe(&key, &seen, 123_456_789) };
+        let identity = Identity {
+            port: "vnet0".into(),
+            ifindex: 1,
+            netns: 1,
+            netns_name: None,
+            state: "active",
+            paused_by: None,
+        };
+        let ports = vec![PortFlows { identity, has_hold: true, flows: vec![flow] }];
+        let text = text(&Document { ports });
+        for word in ["held", "12.3 MB", "12.3 ms", "123 kB", "holding"] {
+            assert!(text.contains(word), "{word:?} is not in:\n{text}");
+        }
+        assert!(text.lines().all(|line| line.len() <= 110), "{text}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `vsnoop off --all`: the panic switch.
 //!
 //! Waits for nobody: no draining, no lock. Every attachment of the host goes at once, whatever state its
-//! pins are in; then default qdiscs are restored as far as two seconds allow. Nothing is lost by it that
-//! was not lost before: what was acknowledged early is in the taps' rings or in the VMs already.
+//! pins are in; then default qdiscs are restored as far as two seconds allow. What was acknowledged early
+//! is in the taps' rings or in the VMs already; connections of which something is still held on this host
+//! are reset first. Of damaged pins nothing of that kind is known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,12 @@ use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port, Record};
 
 use crate::cli::Cli;
+use crate::drain::amount;
 use crate::error::EXIT_RUNTIME;
 use crate::output::units;
 use crate::output::watch::print;
 use crate::ports;
-use crate::release;
+use crate::release::{self, Ended};
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev, qdisc};
 
@@ -36,6 +38,9 @@ struct Document {
     qdiscs_restored: Vec<String>,
     /// Ports that still have noqueue in the place of their default.
     qdiscs_left: Vec<String>,
+    /// Connections that were reset for what was still held, and how much that was.
+    reset_flows: u64,
+    reset_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -57,12 +62,13 @@ pub fn run(cli: &Cli) -> Result<u8> {
     let mut document = Document::default();
     let mut replaced = Vec::new();
     let mut left = Vec::new();
+    let mut ended = Ended::default();
     for listed in Port::list()?.into_iter().chain(Port::cut_short()?) {
         let (path, removal, damaged) = match listed {
             Listed::Port(port) => {
                 let path = port.dir().to_owned();
                 replaced.extend(port.meta().ok().and_then(|meta| replaced_qdisc(&meta)));
-                (path, take_off(*port, &mut left), false)
+                (path, take_off(*port, &mut left, &mut ended), false)
             }
             Listed::Damaged(damaged) => {
                 replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
@@ -77,7 +83,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
                 .push(Failed { path: path.display().to_string(), error: error.to_string() }),
         }
     }
-    left.into_iter().for_each(finish);
+    left.into_iter().for_each(|port| finish(port, &mut ended));
+    (document.reset_flows, document.reset_bytes) = (ended.flows, ended.held_bytes);
     ports::tidy();
     restore(replaced, start + LIMIT, &mut document);
 
@@ -89,6 +96,13 @@ pub fn run(cli: &Cli) -> Result<u8> {
     for failed in &document.failed {
         eprintln!("vsnoop: {}: {}; remove it with rm -r", failed.path, failed.error);
     }
+    if ended.flows > 0 {
+        eprintln!(
+            "vsnoop: {} had not been handed to VMs: they were lost with the holds, and these \
+             connections were reset at both ends",
+            amount(ended.held_bytes, ended.flows)
+        );
+    }
     for port in &document.qdiscs_left {
         eprintln!(
             "vsnoop: port {port} still has noqueue in the place of its default qdisc; \
@@ -98,8 +112,13 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
-/// The hooks first, of all ports; what else there is to do can wait.
-fn take_off(mut port: Port, left: &mut Vec<Port>) -> Result<()> {
+/// The hooks of all ports, and what must come before; what else there is to do can wait.
+fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<()> {
+    match release::end_held_of(&port) {
+        Ok(others) => ended.add(others),
+        // Tried again when the hooks are off.
+        Err(error) => eprintln!("vsnoop: resetting what is held: {error:#}"),
+    }
     match port.leave() {
         Ok(true) => left.push(port),
         Ok(false) => {}
@@ -113,9 +132,10 @@ fn take_off(mut port: Port, left: &mut Vec<Port>) -> Result<()> {
 }
 
 /// Best effort: the hooks are off. Senders of a tap that was deleted are reset.
-fn finish(port: Port) {
-    if let Err(error) = release::finish_one(port) {
-        eprintln!("vsnoop: cleaning up: {error:#}; the next command tries again");
+fn finish(port: Port, ended: &mut Ended) {
+    match release::finish_one(port) {
+        Ok(others) => ended.add(others),
+        Err(error) => eprintln!("vsnoop: cleaning up: {error:#}; the next command tries again"),
     }
 }
 
@@ -188,5 +208,8 @@ fn text(document: &Document) -> String {
         "; {} restored",
         units::plural(document.qdiscs_restored.len() as u64, "default qdisc")
     ));
+    if document.reset_flows > 0 {
+        text.push_str(&format!("; {} reset", units::plural(document.reset_flows, "connection")));
+    }
     text
 }

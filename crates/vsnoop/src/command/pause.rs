@@ -6,7 +6,7 @@ use anyhow::Result;
 use vsnoop_bpf::types::port_run;
 
 use crate::cli::{self, Cli};
-use crate::drain::drain;
+use crate::drain::{Left, drain};
 use crate::error::{EXIT_RUNTIME, Unfit, exit_name, unfit};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
@@ -16,7 +16,8 @@ use crate::system::kernel;
 use crate::system::netns::Netns;
 
 /// Fails (exit code 1) when bytes are still on their way at the end of the wait: whoever is about to
-/// move the VM must know. The port stays paused.
+/// move the VM must know, above all when some of them are on this host only. The port stays paused, and the
+/// engine goes on handing over what is held.
 pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
@@ -29,11 +30,14 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
         let mut outcome = Outcome::done(name, "paused", format!("{name}: paused"));
         outcome.outstanding_flows = Some(left.flows);
         outcome.outstanding_bytes = Some(left.bytes);
+        outcome.held_flows = Some(left.held_flows);
+        outcome.held_bytes = Some(left.held_bytes);
         if left.bytes > 0 {
             let message = format!(
                 "port {name} is paused, but {} are still on their way: the VM has not acknowledged \
-                 them; let it run, then repeat",
-                left.text()
+                 them{}; let it run, then repeat",
+                left.text(),
+                held(left)
             );
             outcome.warning = Some(message.clone());
             outcome.error =
@@ -62,6 +66,16 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     })?;
     helper::ensure_running();
     Ok(code)
+}
+
+fn held(left: Left) -> String {
+    match left.held_bytes {
+        0 => String::new(),
+        _ => format!(
+            ", and {} of these are held on this host only, where a migration would leave them behind",
+            left.held_text()
+        ),
+    }
 }
 
 fn usable(name: &str, place: &Netns) -> Result<Attached> {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use vsnoop_bpf::types::port_stats;
 
 use crate::cli::{self, Cli};
+use crate::command::held::{Holds, PortHold};
 use crate::counters::{self, Counters};
 use crate::identity::Identity;
 use crate::output::{bars, histogram::Histogram, table, units, watch};
@@ -30,6 +31,8 @@ struct PortStats<'a> {
     helper_reset_bytes: u64,
     /// Segments that the tap's ring refused.
     ring_full: u64,
+    /// The hold as it is now; null without one.
+    hold: Option<PortHold>,
 }
 
 struct Sample {
@@ -38,6 +41,7 @@ struct Sample {
     helper_resets: u64,
     helper_reset_bytes: u64,
     ring_full: u64,
+    hold: Option<PortHold>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
@@ -78,6 +82,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
                 helper_resets: attached.meta.helper_resets,
                 helper_reset_bytes: attached.meta.helper_reset_bytes,
                 ring_full: attached.port.state()?.ring_full,
+                hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
             })
         })
         .collect()
@@ -92,6 +97,7 @@ fn json(samples: &[Sample]) -> Result<String> {
             helper_resets: sample.helper_resets,
             helper_reset_bytes: sample.helper_reset_bytes,
             ring_full: sample.ring_full,
+            hold: sample.hold.clone(),
         })
         .collect();
     Ok(serde_json::to_string(&Document { ports })?)
@@ -112,6 +118,9 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
     let mut rows = table::new(&headings);
     let earlier_values = earlier.as_ref().map(counters::list);
     for (i, (name, meaning, value)) in counters::list(&sample.stats).into_iter().enumerate() {
+        if sample.hold.is_none() && counters::OF_THE_HOLD.contains(&name) {
+            continue;
+        }
         let mut row = vec![name.to_owned(), units::count(value)];
         if let Some(earlier) = &earlier_values {
             let grown = value.saturating_sub(earlier[i].2);
@@ -130,6 +139,9 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         rows.add_row(row);
     }
     text.push_str(&table::text(&rows));
+    if let Some(hold) = &sample.hold {
+        text.push_str(&format!("\n\n{}", hold_lines(hold).join("\n")));
+    }
     for (title, buckets) in [
         (
             "ACK delay of the VM (hand-over of a byte to the VM's own ACK)",
@@ -141,6 +153,32 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         text.push_str(&bars::lines(buckets).join("\n"));
     }
     text
+}
+
+fn hold_lines(hold: &PortHold) -> [String; 4] {
+    let oldest = hold
+        .oldest_ns
+        .map_or(String::new(), |ns| format!(", the oldest for {}", units::duration(ns)));
+    [
+        format!(
+            "hold: {} used by {}, at most {} by each",
+            units::memory_part(hold.used_bytes, hold.size_bytes),
+            units::plural(hold.flows, "connection"),
+            units::memory(hold.per_flow_bytes)
+        ),
+        format!(
+            "held now: {} of {}{oldest}",
+            units::bytes(hold.held_bytes),
+            units::plural(hold.held_flows, "connection")
+        ),
+        format!(
+            "of these connections: {} released, {} again ({})",
+            units::plural(hold.releases, "frame"),
+            units::count(hold.resends),
+            units::bytes(hold.resent_bytes)
+        ),
+        format!("engine: {}", hold.engine_text()),
+    ]
 }
 
 fn percentiles(histogram: &Histogram) -> String {

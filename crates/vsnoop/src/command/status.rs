@@ -7,7 +7,9 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Hook;
 
+use crate::background::{self, Role};
 use crate::cli::{self, Cli};
+use crate::command::held::{Engine, Holds, PortHold};
 use crate::command::stats::NOTHING;
 use crate::helper;
 use crate::identity::Identity;
@@ -22,7 +24,8 @@ use crate::system::{netdev, netns, process, qdisc};
 struct Document {
     ports: Vec<PortStatus>,
     damaged: Vec<DamagedStatus>,
-    helper: HelperStatus,
+    helper: ProcessOfTheHost,
+    engine: ProcessOfTheHost,
 }
 
 #[derive(Serialize)]
@@ -58,6 +61,8 @@ struct PortStatus {
     lists: bool,
     ring_frames: u32,
     queues: u32,
+    /// Null without one.
+    hold: Option<PortHold>,
     process: Option<ProcessStatus>,
 }
 
@@ -73,10 +78,17 @@ struct DamagedStatus {
     reason: String,
 }
 
+/// The helper, or the engine.
 #[derive(Serialize)]
-struct HelperStatus {
+struct ProcessOfTheHost {
     running: bool,
     pid: Option<i32>,
+}
+
+impl From<Option<i32>> for ProcessOfTheHost {
+    fn from(pid: Option<i32>) -> Self {
+        Self { running: pid.is_some(), pid }
+    }
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
@@ -107,8 +119,8 @@ fn read(inventory: Inventory) -> Result<Document> {
             reason: damaged.reason,
         })
         .collect();
-    let pid = helper::running_pid();
-    Ok(Document { ports, damaged, helper: HelperStatus { running: pid.is_some(), pid } })
+    let helper = helper::running_pid().into();
+    Ok(Document { ports, damaged, helper, engine: background::running_pid(Role::Engine).into() })
 }
 
 fn port_status(
@@ -121,12 +133,13 @@ fn port_status(
     let (outstanding_flows, outstanding_bytes) = port.outstanding()?;
     let stats = port.stats()?;
     let policy = port.policy()?;
+    let flows = port.flows()?;
     let around = paths.get(&meta.netns).and_then(|path| Around::of(attached, path));
     let (qdisc, foreign_programs) = around.map(|around| (around.qdisc, around.foreign)).unzip();
     Ok(PortStatus {
         identity,
         attached_at: meta.attached_at,
-        flows: port.flows()?.len() as u64,
+        flows: flows.len() as u64,
         max_flows: port.max_flows(),
         outstanding_flows,
         outstanding_bytes,
@@ -145,6 +158,7 @@ fn port_status(
         lists: policy.lists & !vsnoop_bpf::types::PORT_UNORDERED != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
+        hold: Holds::open(port)?.port(port, &flows)?,
         process: holder.map(|process| ProcessStatus { pid: process.pid, name: process.name }),
     })
 }
@@ -208,24 +222,41 @@ fn hindrance(port: &PortStatus) -> Option<String> {
     })
 }
 
+/// Nobody hands over what a port's hold keeps, so that the hooks hold nothing.
+fn missing_engine(port: &PortStatus) -> Option<String> {
+    let hold = port.hold.as_ref().filter(|hold| hold.engine != Engine::Alive)?;
+    if !["active", "paused"].contains(&port.identity.state) {
+        return None;
+    }
+    let waiting = if hold.held_bytes == 0 {
+        String::new()
+    } else {
+        format!(
+            "; {} of {} wait for one, and the connections are reset when none comes",
+            units::bytes(hold.held_bytes),
+            units::plural(hold.held_flows, "connection")
+        )
+    };
+    Some(format!(
+        "{}: no engine (it was {}): strict only, nothing beyond the VM's window is acknowledged{waiting}",
+        port.identity.port,
+        hold.engine_text()
+    ))
+}
+
 fn text(document: &Document) -> String {
     let mut parts = Vec::new();
     if document.ports.is_empty() {
         parts.push(NOTHING.to_owned());
     } else {
-        let mut rows = table::new(&[
-            "port",
-            "netns",
-            "state",
-            "vm",
-            ">flows",
-            ">early",
-            ">on its way",
-            ">resets",
-        ]);
+        let has_holds = document.ports.iter().any(|port| port.hold.is_some());
+        let mut headings =
+            vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
+        headings.extend(has_holds.then_some(">hold"));
+        let mut rows = table::new(&headings);
         for port in &document.ports {
             let vm = port.process.as_ref();
-            rows.add_row([
+            let mut row = vec![
                 port.identity.port.clone(),
                 port.identity.place().to_owned(),
                 port.identity.state.to_owned(),
@@ -234,10 +265,17 @@ fn text(document: &Document) -> String {
                 units::bytes(port.early_bytes),
                 units::bytes(port.outstanding_bytes),
                 units::count(port.guest_loss + port.helper_resets),
-            ]);
+            ];
+            let hold = port
+                .hold
+                .as_ref()
+                .map_or("-".into(), |hold| units::memory_part(hold.used_bytes, hold.size_bytes));
+            row.extend(has_holds.then_some(hold));
+            rows.add_row(row);
         }
         parts.push(table::text(&rows));
         parts.extend(document.ports.iter().filter_map(hindrance));
+        parts.extend(document.ports.iter().filter_map(missing_engine));
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }

@@ -3,13 +3,23 @@
 use anyhow::Result;
 
 use super::{Check, Level};
+use crate::command::config::Config;
 use crate::error::Unfit;
 use crate::system::kernel;
 
 /// All checks, in the order in which they matter.
-pub fn checks() -> Result<Vec<Check>> {
+pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
-    Ok(vec![version()?, privileges(&missing), btf(), bpffs(), tcx(&missing), jit(), thread_times()])
+    Ok(vec![
+        version()?,
+        privileges(&missing),
+        btf(),
+        bpffs(),
+        tcx(&missing),
+        configuration(config),
+        jit(),
+        thread_times(),
+    ])
 }
 
 fn check(name: &'static str, unfit: Unfit, level: Level, detail: impl Into<String>) -> Check {
@@ -59,6 +69,21 @@ fn tcx(missing_privileges: &[&str]) -> Check {
             let detail = format!("cannot {error:#}; Linux 6.6 or newer is needed");
             check("tcx", Unfit::Kernel, Level::Fail, detail)
         }
+    }
+}
+
+/// `attach` refuses to go by one that is wrong.
+fn configuration(config: &Result<Config>) -> Check {
+    match config {
+        Ok(config) if config.is_there => {
+            let detail = config.file.display().to_string();
+            check("configuration", Unfit::Other, Level::Ok, detail)
+        }
+        Ok(config) => {
+            let detail = format!("no {}: defaults", config.file.display());
+            check("configuration", Unfit::Other, Level::Ok, detail)
+        }
+        Err(error) => check("configuration", Unfit::Other, Level::Fail, format!("{error:#}")),
     }
 }
 

@@ -1,6 +1,7 @@
-//! What `vsnoop doctor` finds out: about the host (`host`), and about each tap and the VM behind it
-//! (`taps`).
+//! What `vsnoop doctor` finds out: about the host (`host`), about each tap and the VM behind it (`taps`),
+//! and about the memory that holds would need (`hold`).
 
+pub mod hold;
 pub mod host;
 pub mod taps;
 

@@ -10,6 +10,9 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
 
+use super::hold::{Budget, Delay, Recommended, Turns, seen_of_acks, seen_of_vcpus};
+use crate::command::attach::hold_bytes_of;
+use crate::output::histogram::Histogram;
 use crate::output::units;
 use crate::ports::Attached;
 use crate::system::netdev::{self, Device};
@@ -24,7 +27,7 @@ const WORTH_IT: f64 = 0.05;
 const IDLE: f64 = 0.01;
 
 /// What is told of one tap.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct TapReport {
     pub port: String,
     pub ifindex: u32,
@@ -49,6 +52,13 @@ pub struct TapReport {
     pub attached: Option<&'static str>,
     pub would_gain: Option<bool>,
     pub verdict: String,
+    /// Memory for a hold; null when the VM was not seen to be late.
+    pub hold: Option<Recommended>,
+    #[serde(skip)]
+    pub seen: Option<Delay>,
+    /// Of an attached port; 0: without.
+    #[serde(skip)]
+    pub hold_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +91,16 @@ impl TapReport {
     }
 }
 
+/// How much memory holds would need; `budget` then knows of all.
+pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
+    for port in ports {
+        port.hold = port.seen.map(|delay| budget.recommend(delay));
+        if port.hold_bytes == 0 {
+            budget.needed_bytes += port.hold.map_or(0, |hold| hold.size_bytes);
+        }
+    }
+}
+
 /// Looks at the named ports, which must be taps, or at all taps of the namespace, for `seconds`.
 pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapReport>> {
     let devices = place.run(|| {
@@ -96,19 +116,23 @@ pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapR
         .map(|device| {
             let process = holders.remove(&(device.name.clone(), place.inode));
             let vcpus = threads(process.as_ref());
-            (device, process, vcpus)
+            let turns = turns(process.as_ref(), &vcpus);
+            (device, process, vcpus, turns)
         })
         .collect();
     let start = Instant::now();
-    if watched.iter().any(|(_, _, vcpus)| !vcpus.is_empty()) {
+    if watched.iter().any(|(_, _, vcpus, _)| !vcpus.is_empty()) {
         thread::sleep(Duration::from_secs_f64(seconds));
     }
     watched
         .into_iter()
-        .map(|(device, process, before)| {
+        .map(|(device, process, before, turns_before)| {
             let now = threads(process.as_ref());
             let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
-            place.run(|| report(&device, process, &now, shares, place))
+            let turns_now = turns(process.as_ref(), &now);
+            let seen = seen_of_vcpus((&before, &turns_before), (&now, &turns_now))
+                .filter(|_| shares.held_up() >= WORTH_IT);
+            place.run(|| report(&device, process, &now, shares, seen, place))
         })
         .collect()
 }
@@ -117,19 +141,30 @@ fn threads(process: Option<&Process>) -> Vec<Vcpu> {
     process.map_or(Vec::new(), |process| vcpu::of_process(process.pid))
 }
 
+fn turns(process: Option<&Process>, vcpus: &[Vcpu]) -> Turns {
+    Turns::read(process.map_or(0, |process| process.pid), vcpus)
+}
+
 fn report(
     device: &Device,
     process: Option<Process>,
     vcpus: &[Vcpu],
     shares: Shares,
+    seen: Option<Delay>,
     place: &Netns,
 ) -> Result<TapReport> {
     let root = qdisc::root(device)?;
     let attached = kernel::require()
         .ok()
         .and_then(|()| Port::open(place.inode, device.index).ok())
-        .and_then(|port| Attached::of(port).ok())
-        .map(|attached| attached.condition());
+        .and_then(|port| Attached::of(port).ok());
+    let stats = attached.as_ref().and_then(|attached| attached.port.stats().ok());
+    let seen_by_hooks = stats.and_then(|stats| seen_of_acks(&Histogram::new(&stats.ack_delay_ns)));
+    let hold_bytes = attached
+        .as_ref()
+        .and_then(|attached| attached.port.policy().ok())
+        .map_or(0, |policy| hold_bytes_of(&policy));
+    let attached = attached.map(|attached| attached.condition());
     let refused = if attached.is_some() { None } else { refusal(device, &root) };
     let offloads = offload::read(&device.name).ok();
     let has_vm = !vcpus.is_empty();
@@ -159,6 +194,9 @@ fn report(
         waited_share: share(shares.waited),
         throttled_share: share(shares.throttled),
         attached,
+        hold: None,
+        seen: seen_by_hooks.or(seen),
+        hold_bytes,
     })
 }
 

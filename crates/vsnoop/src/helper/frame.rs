@@ -91,7 +91,7 @@ pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Result<Vec<u8>> {
 }
 
 /// Length, protocol and checksum are filled in by the builder.
-fn ip(from: IpAddr, to: IpAddr) -> Result<IpHeaders> {
+pub fn ip(from: IpAddr, to: IpAddr) -> Result<IpHeaders> {
     Ok(match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let header = Ipv4Header::new(0, HOPS, IpNumber::TCP, from.octets(), to.octets())
@@ -112,7 +112,7 @@ fn ip(from: IpAddr, to: IpAddr) -> Result<IpHeaders> {
     })
 }
 
-fn vlan(tag: u16) -> Result<Option<VlanId>> {
+pub fn vlan(tag: u16) -> Result<Option<VlanId>> {
     if u32::from(tag) & types::VLAN_PRESENT == 0 {
         return Ok(None);
     }

@@ -8,36 +8,38 @@
 //!   it (`loss`, `reset`), once the VM had a chance to answer (`chance`) and was asked (`question`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
+//! - keeps the engine running where a port has a hold (`engines`);
 //! - cleans up after taps that were deleted, and after commands that were killed while they detached
 //!   (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
-//! that waits for lost data waits on. So it may be killed at any time; the next command starts it.
+//! that waits for lost data waits on. So it may be killed at any time; the next command starts it, and so
+//! does an engine.
 
-mod chance;
+pub mod chance;
+mod engines;
 mod expiry;
-mod frame;
-mod instance;
+pub mod frame;
 mod loss;
 mod question;
-mod reset;
+pub mod reset;
 mod surroundings;
+pub mod vm;
 mod watchman;
 
-pub use instance::{ensure_running, restart_if_needed, running_pid};
 pub use reset::reset_senders;
 pub use surroundings::bridge_of;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use tracing_subscriber::EnvFilter;
+use anyhow::Result;
 
+use crate::background::{self, Instance, Role};
 use crate::cli;
 use crate::error::{Unfit, unfit};
 use crate::output::watch::Interrupt;
+use crate::ports;
 use crate::system::kernel;
-use instance::Instance;
 use watchman::Watchman;
 
 /// How often the flows are looked at.
@@ -49,12 +51,12 @@ const CPU_PART: u32 = 10;
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
     if !arguments.foreground {
-        instance::leave_the_terminal()?;
+        background::leave_the_terminal()?;
     }
-    log_to(arguments.foreground)?;
+    background::log_to(arguments.foreground)?;
     kernel::require()?;
     let interrupt = Interrupt::catch()?;
-    let Some(mut instance) = Instance::take()? else {
+    let Some(mut instance) = Instance::take(Role::Helper)? else {
         if arguments.foreground {
             return Err(unfit(
                 Unfit::Other,
@@ -68,6 +70,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     let mut last_port_at = Instant::now();
     while !interrupt.is_set() {
         let start = Instant::now();
+        background::forget_children();
         match watchman.look() {
             Ok(0) => {}
             Ok(_) => last_port_at = start,
@@ -80,7 +83,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
             if watchman.look().unwrap_or(0) == 0 {
                 break;
             }
-            match Instance::take()? {
+            match Instance::take(Role::Helper)? {
                 Some(again) => instance = again,
                 None => break,
             }
@@ -92,21 +95,25 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     Ok(0)
 }
 
-/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
-fn log_to(foreground: bool) -> Result<()> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    if foreground {
-        builder.with_writer(std::io::stderr).init();
-        return Ok(());
+/// The helper's process id, `None` when none runs.
+pub fn running_pid() -> Option<i32> {
+    background::running_pid(Role::Helper)
+}
+
+/// Starts a helper in the background if none runs. That it cannot be started is a warning: the
+/// attachment is safe without it.
+pub fn ensure_running() {
+    if let Err(error) = background::start(Role::Helper) {
+        eprintln!(
+            "vsnoop: the helper could not be started ({error:#}): idle connections do not expire, and \
+             connections to a VM that lost data may hang"
+        );
     }
-    let syslog = syslog_tracing::Syslog::new(
-        c"vsnoop",
-        syslog_tracing::Options::LOG_PID,
-        syslog_tracing::Facility::Daemon,
-    )
-    .context("open the system's log")?;
-    // The log stamps its lines itself.
-    builder.without_time().with_ansi(false).with_level(false).with_writer(syslog).init();
-    Ok(())
+}
+
+/// [`ensure_running`] where something is attached.
+pub fn restart_if_needed() {
+    if running_pid().is_none() && ports::are_any() {
+        ensure_running();
+    }
 }

@@ -10,6 +10,7 @@ use vsnoop_bpf::types::{flow, flow_key};
 use super::frame::{Segment, frame};
 use super::loss::is_behind;
 use crate::command::flows::monotonic_ns;
+use crate::system::netdev;
 
 /// Resets the connection at both ends; false when the VM has acknowledged something since `flow` was
 /// read. The calling thread must be in the tap's network namespace.
@@ -25,14 +26,30 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
 
 /// Sends the RST to both ends, also again: one may be lost like any segment, and an end that only
 /// reads would wait for ever. A frame that cannot be sent is made up for by the tombstone.
+///
+/// What comes from a tap that nobody reads is dropped by a bridge: then the sender is told over the
+/// bridge itself.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) {
+    let bridge = deserted_bridge(port).unwrap_or_default();
     for segment in [Segment::ResetVm, Segment::ResetSender] {
-        let sent = frame(key, flow, segment)
-            .and_then(|frame| Ok(port.inject(&frame, segment.is_for_sender())?));
+        let sent = frame(key, flow, segment).and_then(|frame| {
+            Ok(match bridge {
+                Some(bridge) if segment.is_for_sender() => port.send_out_of(bridge, &frame)?,
+                _ => port.inject(&frame, segment.is_for_sender())?,
+            })
+        });
         if let Err(error) = sent {
             tracing::debug!("{segment:?}: {error:#}");
         }
     }
+}
+
+/// The bridge of a tap that nobody reads.
+fn deserted_bridge(port: &Port) -> Result<Option<u32>> {
+    let meta = port.meta()?;
+    let device = netdev::find_index(meta.ifindex)?;
+    let is_deserted = device.is_none_or(|device| !device.carrier);
+    Ok(Some(meta.bridge).filter(|bridge| is_deserted && *bridge != 0))
 }
 
 /// The tap, and the VM behind it, have gone: resets the senders of what the VM had not acknowledged, by

@@ -8,50 +8,50 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{Port, Record};
 
-use super::chance::Chance;
+use super::engines::{Engines, Held};
 use super::expiry;
 use super::loss::{Entry, Suspects, is_behind};
 use super::question::ask;
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
+use super::vm::Vm;
 use crate::command::flows::monotonic_ns;
 use crate::lock::CommandLock;
 use crate::ports::{self, Attached, State};
 use crate::release::{finish, release};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
-use crate::system::process::{self, Process};
-use crate::system::vcpu::Threads;
 
 /// The RST of a reset connection is sent again this often, and this many times.
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 5;
 
+/// A tap that nobody has read for so long has lost its VM; a monitor that is only replaced is faster.
+const DESERTED: Duration = Duration::from_secs(3);
+
 /// The questions of one look take at most this part of the VM's ring.
 const RING_PART: u32 = 4;
-
-/// Looking through all processes is not done more often than this.
-const SEARCH_PERIOD: Duration = Duration::from_secs(2);
 
 /// What is remembered of each port from one look to the next.
 #[derive(Default)]
 pub struct Watchman {
+    engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
 }
 
 struct Watched {
-    attached_at: u64,
-    /// What the tap is called now.
-    name: String,
+    /// Of the attachment.
+    id: u64,
     looked_at: Instant,
     suspects: Suspects,
     ring_frames: u32,
     queues: u32,
     netns_path: Option<PathBuf>,
     surroundings: Surroundings,
-    process: Option<Process>,
-    searched_at: Option<Instant>,
-    threads: Threads,
+    vm: Vm,
+    held: Held,
+    /// Since when nobody has read the tap, while a VM is behind.
+    deserted: Option<Instant>,
     was_behind: bool,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
@@ -78,7 +78,7 @@ impl Watchman {
             count += 1;
             let mut watched = earlier
                 .remove(&key)
-                .filter(|watched| watched.attached_at == attached.meta.attached_at)
+                .filter(|watched| watched.id == attached.port.id())
                 .unwrap_or_else(|| Watched::new(&attached));
             // A port that is detached at this moment is no concern of ours any more.
             if let Err(error) = watched.look(&attached) {
@@ -86,6 +86,7 @@ impl Watchman {
             }
             self.watched.insert(key, watched);
         }
+        self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
         let cut_short = finish_what_was_cut_short();
         Ok(count + cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0))
     }
@@ -107,17 +108,16 @@ fn finish_what_was_cut_short() -> Result<usize> {
 impl Watched {
     fn new(attached: &Attached) -> Self {
         Self {
-            attached_at: attached.meta.attached_at,
-            name: attached.name.clone(),
+            id: attached.port.id(),
             looked_at: Instant::now(),
             suspects: Suspects::default(),
             ring_frames: attached.meta.tx_queue_len,
             queues: attached.meta.tx_queues,
             netns_path: None,
             surroundings: Surroundings::default(),
-            process: None,
-            searched_at: None,
-            threads: Threads::default(),
+            vm: Vm::behind(&attached.name, attached.meta.netns),
+            held: Held::default(),
+            deserted: None,
             was_behind: false,
             tombstones: HashMap::new(),
             behind: HashMap::new(),
@@ -134,14 +134,19 @@ impl Watched {
             return Ok(());
         }
         self.repeat_resets(attached, &flows)?;
+        self.notice_desertion(attached, &flows)?;
+        let care = self.held.look(attached, &flows)?;
+        self.reset(attached, &care.abandoned, "the engine that had their bytes is gone")?;
+        // The engine looks after those that it has the bytes of.
+        let flows = care.rest;
         let behind = flows.iter().any(|(_, flow)| is_behind(flow));
         // One look longer than needed, so that a stall always begins with a fresh sample.
         if !behind && !self.was_behind {
-            self.threads = Threads::default();
+            self.vm.forget();
             return self.notice_shrinking(attached, &[]);
         }
         self.was_behind = behind;
-        let chance = self.chance(attached, elapsed);
+        let chance = self.vm.chance(elapsed);
         let judgement = self.suspects.judge(&flows, chance);
         let lost: Vec<_> = judgement.lost.into_iter().copied().collect();
         self.reset(attached, &lost, "the VM ran and did not acknowledge what it was given")?;
@@ -204,39 +209,11 @@ impl Watched {
         })
     }
 
-    /// Could the VM have answered since the last look?
-    fn chance(&mut self, attached: &Attached, elapsed: Duration) -> Chance {
-        self.find_process(attached);
-        let Some(process) = &self.process else {
-            // Nobody reads the tap.
-            return Chance::wall(elapsed);
-        };
-        let now = Threads::of_process(process.pid);
-        let before = std::mem::replace(&mut self.threads, now);
-        if process::rings_are_empty(process.pid, &self.name, attached.meta.netns) == Some(false) {
-            return Chance::None;
-        }
-        Chance::between(&before, &self.threads, elapsed)
-    }
-
-    fn find_process(&mut self, attached: &Attached) {
-        if self.process.as_ref().is_some_and(Process::is_alive) {
-            return;
-        }
-        self.process = None;
-        if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
-            self.searched_at = Some(Instant::now());
-            self.process = process::holding_tap(&self.name, attached.meta.netns);
-            self.threads = Threads::default();
-        }
-    }
-
     /// A ring that was made smaller, or a queue that was taken away, lost what did not fit any more.
     fn notice_shrinking(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
         let Some(device) = self.device(attached)? else { return Ok(()) };
-        if device.name != self.name {
-            self.name = device.name;
-            self.searched_at = None;
+        if device.name != self.vm.tap() {
+            self.vm.tap_is_called(device.name);
         }
         let queues = device.tap.map_or(0, |tap| tap.queues);
         let shrunk = device.ring_frames < self.ring_frames || queues < self.queues;
@@ -253,6 +230,21 @@ impl Watched {
         };
         let lost: Vec<_> = flows.iter().filter(was_in_ring).copied().collect();
         self.reset(attached, &lost, "the tap's ring shrank while data was in it")
+    }
+
+    /// A VM that was killed leaves a persistent tap behind: what its connections wait for is lost.
+    fn notice_desertion(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+        let behind: Vec<_> = flows.iter().filter(|(_, flow)| is_behind(flow)).copied().collect();
+        let is_deserted = !behind.is_empty()
+            && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
+        if !is_deserted {
+            self.deserted = None;
+            return Ok(());
+        }
+        if self.deserted.get_or_insert_with(Instant::now).elapsed() < DESERTED {
+            return Ok(());
+        }
+        self.reset(attached, &behind, "nobody reads the tap any more: the VM is gone")
     }
 
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {

@@ -12,11 +12,26 @@ pub struct Outcome {
     pub port: String,
     /// "attached", "detached", ..., or "failed".
     pub result: &'static str,
+    /// Of a port that was attached: the memory of its hold, and what one connection may have of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_per_flow_bytes: Option<u64>,
     /// Acknowledged by vsnoop and not yet by the VM when the wait ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_bytes: Option<u64>,
+    /// Of a paused port: what of it is on this host only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_flows: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_bytes: Option<u64>,
+    /// Of a detached port: connections that were reset for what was still held, and how much that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_flows: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// For people; not part of the JSON.
@@ -38,8 +53,14 @@ impl Outcome {
         Self {
             port: port.to_owned(),
             result,
+            hold_bytes: None,
+            hold_per_flow_bytes: None,
             outstanding_flows: None,
             outstanding_bytes: None,
+            held_flows: None,
+            held_bytes: None,
+            reset_flows: None,
+            reset_bytes: None,
             error: None,
             text: text.into(),
             warning: None,

@@ -28,6 +28,30 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// 16 MiB, 1.50 GiB: powers of 1024, as memory is counted.
+pub fn memory(bytes: u64) -> String {
+    let (value, unit) = memory_unit(bytes);
+    format!("{} {unit}", three_digits_or_whole(value))
+}
+
+/// 0.25/16 MiB: a part of some memory, in the unit of the whole.
+pub fn memory_part(part_bytes: u64, bytes: u64) -> String {
+    let (value, unit) = memory_unit(bytes);
+    let part = part_bytes as f64 * value / (bytes.max(1)) as f64;
+    format!("{}/{} {unit}", three_digits_or_whole(part), three_digits_or_whole(value))
+}
+
+fn memory_unit(bytes: u64) -> (f64, &'static str) {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    (value, UNITS[unit])
+}
+
 /// 1,234,567
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -48,6 +72,10 @@ pub fn percent(share: f64) -> String {
 
 pub fn plural(number: u64, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{} {one}s", count(number)) }
+}
+
+fn three_digits_or_whole(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { three_digits(value) }
 }
 
 fn three_digits(value: f64) -> String {
@@ -73,6 +101,19 @@ mod tests {
         assert_eq!(bytes(1000), "1.00 kB");
         assert_eq!(bytes(999_999), "1.00 MB");
         assert_eq!(bytes(123_456_789_000), "123 GB");
+    }
+
+    #[test]
+    fn memory_is_counted_in_powers_of_1024() {
+        assert_eq!(memory(0), "0 B");
+        assert_eq!(memory(4096), "4 KiB");
+        assert_eq!(memory(16 << 20), "16 MiB");
+        assert_eq!(memory((16 << 20) - 1), "16.0 MiB");
+        assert_eq!(memory(3 << 29), "1.50 GiB");
+        assert_eq!(memory(1 << 20), "1 MiB");
+        assert_eq!(memory_part(0, 16 << 20), "0/16 MiB");
+        assert_eq!(memory_part(4096, 256 << 10), "4/256 KiB");
+        assert_eq!(memory_part(5 << 18, 16 << 20), "1.25/16 MiB");
     }
 
     #[test]

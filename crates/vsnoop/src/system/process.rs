@@ -33,8 +33,10 @@ impl Process {
         Some(Self { pid, started_ticks: stat.started_ticks, name: stat.name })
     }
 
+    /// One that has ended, and whose parent has not looked, holds nothing any more.
     pub fn is_alive(&self) -> bool {
-        Self::of(self.pid).is_some_and(|now| now.started_ticks == self.started_ticks)
+        Stat::read(&format!("/proc/{}/stat", self.pid))
+            .is_some_and(|now| now.started_ticks == self.started_ticks && now.state != 'Z')
     }
 }
 

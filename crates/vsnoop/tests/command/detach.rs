@@ -264,7 +264,7 @@ fn take_off(pin: &Path) -> Result<()> {
 }
 
 /// While it lives, every other command, and the helper where it needs it, waits.
-fn take_lock() -> Result<Flock<fs::File>> {
+pub fn take_lock() -> Result<Flock<fs::File>> {
     let file = fs::OpenOptions::new().write(true).open(LOCK).context(LOCK)?;
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context(LOCK)
 }
@@ -277,7 +277,7 @@ fn kill_helper() -> Result<()> {
     })
 }
 
-fn wait_for_no_pins() -> Result<()> {
+pub fn wait_for_no_pins() -> Result<()> {
     wait_until("no pins are left", || {
         Ok(fs::read_dir(PINS).map_or(true, |mut entries| entries.next().is_none()))
     })
@@ -291,7 +291,7 @@ fn outstanding(role: &str) -> Result<(Network, Pair)> {
     Ok((network, pair))
 }
 
-fn port_of_network(network: &Network) -> Result<Port> {
+pub fn port_of_network(network: &Network) -> Result<Port> {
     let host = &network.topology.host;
     let inode = fs::metadata(Path::new("/run/netns").join(host.name()))?.ino();
     Ok(Port::open(inode, host.run(|| Ok(if_nametoindex(topology::PORT)?))?)?)

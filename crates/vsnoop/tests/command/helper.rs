@@ -160,7 +160,11 @@ impl Network {
     }
 
     pub fn connect(&self) -> Result<Pair> {
-        let place = SocketAddr::new(address(Side::Vm, Family::V4), 5001);
+        self.connect_to(5001)
+    }
+
+    pub fn connect_to(&self, number: u16) -> Result<Pair> {
+        let place = SocketAddr::new(address(Side::Vm, Family::V4), number);
         let listener = self.topology.vm.run(|| Ok(TcpListener::bind(place)?))?;
         let client = self.topology.client.run(|| Ok(TcpStream::connect(place)?))?;
         let (server, _) = listener.accept()?;
@@ -173,6 +177,11 @@ impl Network {
 
     pub fn vsnoop(&self, arguments: &[&str]) -> Result<serde_json::Value> {
         vsnoop_in(self.topology.host.name(), arguments)?.json()
+    }
+
+    /// What people see.
+    pub fn table(&self, command: &str) -> Result<String> {
+        Ok(vsnoop_in(self.topology.host.name(), [command, topology::PORT])?.ok()?.out)
     }
 
     pub fn outstanding_bytes(&self) -> Result<u64> {

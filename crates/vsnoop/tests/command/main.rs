@@ -8,7 +8,9 @@
 mod bad_input;
 mod damaged;
 mod detach;
+mod held;
 mod helper;
+mod hold;
 mod off;
 mod records;
 mod round_trip;
@@ -27,7 +29,9 @@ fn main() {
         round_trip::trials(),
         detach::trials(),
         off::trials(),
+        held::trials(),
         helper::trials(),
+        hold::trials(),
         surroundings::trials(),
         records::trials(),
     ]

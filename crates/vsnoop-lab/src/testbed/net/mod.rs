@@ -11,6 +11,8 @@
 mod command;
 mod counter;
 mod link;
+mod ping;
+mod sockets;
 mod stale;
 
 use std::fs::File;

@@ -7,6 +7,9 @@ use std::time::Duration;
 pub struct Faults {
     /// A frame is thrown away.
     pub loss: f64,
+    /// A segment is thrown away. Super-packets are cut only where this hits one of their segments;
+    /// those that it spares stay whole.
+    pub segment_loss: f64,
     /// A frame is delivered twice.
     pub duplicate: f64,
     /// One bit of a frame, anywhere from the IP header on, is flipped, and the `virtio_net_hdr` asks

@@ -187,6 +187,8 @@ impl Lane {
             segment::segment(packet, segment_bytes, &mut self.pool, &mut packets);
         } else if self.faults.fragment_bytes.is_some() {
             segment::segment_as_named(packet, &mut self.pool, &mut packets);
+        } else if self.faults.segment_loss > 0.0 {
+            self.lose_segments(packet, &mut packets);
         } else {
             packets.push(packet);
         }
@@ -194,6 +196,27 @@ impl Lane {
             self.harm_one(packet, to);
         }
         self.whole = packets;
+    }
+
+    /// Throws some segments away and appends what is left to `left`: a super-packet whole unless it
+    /// was hit.
+    fn lose_segments(&mut self, packet: Packet, left: &mut Vec<Packet>) {
+        let segments = segments_of(&packet);
+        let lost: Vec<_> = (0..segments).map(|_| self.hits(self.faults.segment_loss)).collect();
+        if !lost.contains(&true) {
+            return left.push(packet);
+        }
+        let mut cut = std::mem::take(&mut self.cut);
+        segment::segment_as_named(packet, &mut self.pool, &mut cut);
+        for (number, packet) in cut.drain(..).enumerate() {
+            if lost.get(number).is_some_and(|lost| *lost) {
+                count(&self.control.counters.lost);
+                self.pool.give_back(packet);
+            } else {
+                left.push(packet);
+            }
+        }
+        self.cut = cut;
     }
 
     fn harm_one(&mut self, mut packet: Packet, to: &Queues) {
@@ -306,7 +329,51 @@ impl Lane {
     }
 }
 
+/// How many segments a packet will be on a wire.
+fn segments_of(packet: &Packet) -> usize {
+    let payload = Layout::of(packet.frame())
+        .and_then(|layout| Some(layout.ip_end - layout.tcp_payload?))
+        .unwrap_or_default();
+    let size = usize::from(packet.header.gso_size.get());
+    if packet.header.is_super_packet() && size > 0 { payload.div_ceil(size).max(1) } else { 1 }
+}
+
 fn carries_data(frame: &[u8]) -> bool {
     Layout::of(frame)
         .is_some_and(|layout| layout.tcp_payload.is_some_and(|payload| payload < layout.ip_end))
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_frame::vnet::{GSO_TCPV4, VirtioNetHdr};
+
+    use super::*;
+
+    /// TCP over IPv4 with so much payload.
+    fn frame(payload: usize) -> Vec<u8> {
+        let mut frame = vec![0; 14 + 20 + 20 + payload];
+        frame[12..14].copy_from_slice(&[8, 0]);
+        let length = (40 + payload) as u16;
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&length.to_be_bytes());
+        frame[23] = 6;
+        frame[14 + 20 + 12] = 0x50;
+        frame
+    }
+
+    #[test]
+    fn a_super_packet_counts_as_the_segments_that_it_will_be() {
+        let segments = |payload: usize, gso_size: u16| {
+            let gso_type = if gso_size > 0 { GSO_TCPV4 } else { 0 };
+            let header =
+                VirtioNetHdr { gso_type, gso_size: gso_size.into(), ..VirtioNetHdr::default() };
+            let mut packet = Pool::default().take();
+            packet.fill(header, &frame(payload));
+            segments_of(&packet)
+        };
+        assert_eq!(segments(0, 0), 1);
+        assert_eq!(segments(1448, 0), 1);
+        assert_eq!(segments(14_480, 1448), 10);
+        assert_eq!(segments(14_481, 1448), 11);
+    }
 }

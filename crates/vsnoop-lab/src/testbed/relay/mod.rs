@@ -48,6 +48,8 @@ pub struct RelayOptions {
     /// Tags on the left side, outermost first.
     pub left_tags: Vec<Tag>,
     pub right_tags: Vec<Tag>,
+    /// The thread goes before all ordinary ones, so that delays are as long as they were meant to be.
+    pub realtime: bool,
 }
 
 /// A running relay; it stops, and its taps close, when this is dropped.
@@ -118,7 +120,11 @@ impl Relay {
             .name(name)
             .spawn({
                 let (shared, left) = (shared.clone(), left.clone());
+                let realtime = options.realtime;
                 move || {
+                    if realtime && let Err(error) = become_realtime() {
+                        tracing::warn!("delays will be longer than asked for: {error:#}");
+                    }
                     // A tap that its namespace took down under us is the end of the relay, not a fault.
                     if let Err(error) = work(&shared, &left, &right, &mut lanes) {
                         tracing::debug!("relay between {left:?} and {right:?} ended: {error:#}");
@@ -181,6 +187,15 @@ impl Drop for Relay {
             tracing::warn!("a relay's thread panicked");
         }
     }
+}
+
+/// Puts the calling thread under SCHED_FIFO.
+fn become_realtime() -> Result<()> {
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the call reads one sched_param, which lives on; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter) };
+    nix::Error::result(result).context("putting a relay's thread under SCHED_FIFO")?;
+    Ok(())
 }
 
 fn work(shared: &Shared, left: &Queues, right: &Queues, lanes: &mut [Lane; 2]) -> Result<()> {

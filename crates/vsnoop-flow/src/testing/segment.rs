@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use vsnoop_flow::{segment, seq, types::*};
+use crate::types::*;
 
 /// One TCP segment, or a super-packet of several.
 #[derive(Clone, Debug)]
@@ -64,6 +64,8 @@ impl Seg {
         self.flags & flags != 0
     }
 
+    /// Payload, bytes.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
         self.data.len() as u32
     }
@@ -154,4 +156,24 @@ impl Ranges {
     pub fn next_start(&self, position: u64) -> Option<u64> {
         self.0.iter().map(|r| r.0).find(|&s| s >= position)
     }
+}
+
+/// One line about a segment.
+pub fn brief(s: &Seg) -> String {
+    let names = ["F", "S", "R", "P", "A", "U", "E", "C"];
+    let flags: String =
+        (0..8).filter(|b| s.flags & 1 << b != 0).map(|b| names[b as usize]).collect();
+    let mut line = format!("{flags} {}+{} ack {} win {}", s.seq, s.len(), s.ack, s.window);
+    if !s.sack.is_empty() {
+        line += &format!(" sack {:?}", s.sack);
+    }
+    if let Some((v, e)) = s.ts {
+        line += &format!(" ts {v}/{e}");
+    }
+    for (on, what) in [(s.corrupt, " CORRUPT"), (s.ce, " CE"), (s.foreign, " FOREIGN")] {
+        if on {
+            line += what;
+        }
+    }
+    line
 }

@@ -2,8 +2,9 @@
 
 use fastrand::Rng;
 
-use crate::segment::*;
-use crate::tcp::{MS, State, Tcp};
+use super::clock::MS;
+use super::segment::*;
+use super::tcp::{State, Tcp};
 
 impl Tcp {
     /// The position after the last byte that the application has written.
@@ -14,7 +15,7 @@ impl Tcp {
     }
 
     /// When the application writes again.
-    pub(crate) fn next_write(&self, now: u64) -> Option<u64> {
+    pub(super) fn next_write(&self, now: u64) -> Option<u64> {
         if self.state != State::Open || self.written(now) > self.cfg.bytes {
             return None;
         }
@@ -27,7 +28,7 @@ impl Tcp {
     }
 
     /// Something is acknowledged up to `ack`; `plain`: no data, no new window.
-    pub(crate) fn on_ack(&mut self, now: u64, ack: u64, plain: bool) {
+    pub(super) fn on_ack(&mut self, now: u64, ack: u64, plain: bool) {
         let mss = u64::from(self.cfg.mss);
         if ack > self.una {
             let newly = ack - self.una;
@@ -63,7 +64,7 @@ impl Tcp {
         (self.cfg.rto_ms << self.backoff.min(5)).min(4_000) * MS
     }
 
-    pub(crate) fn send_timers(&mut self, now: u64, rng: &mut Rng) {
+    pub(super) fn send_timers(&mut self, now: u64, rng: &mut Rng) {
         if self.rto_ns.is_some_and(|t| t <= now) {
             self.rto_ns = None;
             if self.nxt > self.una {
@@ -91,7 +92,7 @@ impl Tcp {
     }
 
     /// Sends what may be sent. `probe`: the persist timer went off.
-    pub(crate) fn pump(&mut self, now: u64, rng: &mut Rng, probe: bool) {
+    pub(super) fn pump(&mut self, now: u64, rng: &mut Rng, probe: bool) {
         if self.state != State::Open {
             return;
         }

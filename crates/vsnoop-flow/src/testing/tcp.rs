@@ -14,10 +14,9 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 
-use crate::scenario::End;
-use crate::segment::*;
-
-pub const MS: u64 = 1_000_000;
+use super::clock::MS;
+use super::end::End;
+use super::segment::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -68,22 +67,22 @@ pub struct Tcp {
     /// Highest position sent.
     pub nxt: u64,
     pub snd_edge: u64,
-    pub(crate) max_window: u64,
+    pub(super) max_window: u64,
     wl1: u64,
-    pub(crate) cwnd: u64,
-    pub(crate) ssthresh: u64,
-    pub(crate) dup_acks: u32,
+    pub(super) cwnd: u64,
+    pub(super) ssthresh: u64,
+    pub(super) dup_acks: u32,
     /// Where retransmission stands, and where it ends.
-    pub(crate) rtx: Option<u64>,
-    pub(crate) recover: u64,
-    pub(crate) in_recovery: bool,
-    pub(crate) sacked: Ranges,
-    pub(crate) rto_ns: Option<u64>,
-    pub(crate) backoff: u32,
-    pub(crate) persist_ns: Option<u64>,
-    pub(crate) keepalive_ns: u64,
-    pub(crate) cwr_due: bool,
-    pub(crate) cwr_until: u64,
+    pub(super) rtx: Option<u64>,
+    pub(super) recover: u64,
+    pub(super) in_recovery: bool,
+    pub(super) sacked: Ranges,
+    pub(super) rto_ns: Option<u64>,
+    pub(super) backoff: u32,
+    pub(super) persist_ns: Option<u64>,
+    pub(super) keepalive_ns: u64,
+    pub(super) cwr_due: bool,
+    pub(super) cwr_until: u64,
     /// Segments sent again.
     pub retransmissions: u64,
     /// Segments with data that PAWS refused.
@@ -198,7 +197,7 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn send_syn(&mut self, now: u64) {
+    pub(super) fn send_syn(&mut self, now: u64) {
         let answers = self.state == State::SynReceived;
         let mut s = Seg::bare(self.wire(0), 0, SYN);
         let ecn = if answers { self.ecn } else { self.cfg.ecn };
@@ -406,7 +405,8 @@ impl Tcp {
     fn data(&mut self, now: u64, s: &Seg, start: i64, end: i64) {
         for (i, &byte) in s.data.iter().enumerate() {
             let at = start + i as i64;
-            if at >= 1 {
+            // What it has it does not look at again.
+            if at >= self.rcv_nxt.max(1) as i64 {
                 assert_eq!(
                     byte,
                     content(1 - self.stream, at as u64),
@@ -483,7 +483,7 @@ impl Tcp {
     }
 
     /// Fills in what every segment carries.
-    pub(crate) fn finish(&mut self, now: u64, mut s: Seg) {
+    pub(super) fn finish(&mut self, now: u64, mut s: Seg) {
         s.ack = self.peer_wire(self.rcv_nxt);
         s.flags |= ACK;
         s.window = self.window();
@@ -508,7 +508,7 @@ impl Tcp {
         self.out.push_back(s);
     }
 
-    pub(crate) fn send_ack(&mut self, now: u64) {
+    pub(super) fn send_ack(&mut self, now: u64) {
         let s = Seg::bare(self.wire(self.nxt), 0, ACK);
         self.finish(now, s);
     }
@@ -562,7 +562,8 @@ impl Tcp {
         times.into_iter().flatten().min().map(|t| t.max(now + 1_000))
     }
 
-    pub(crate) fn payload(&self, start: u64, len: u64) -> Rc<[u8]> {
+    /// What this end sends from `start`.
+    pub fn payload(&self, start: u64, len: u64) -> Rc<[u8]> {
         (start..start + len).map(|p| content(self.stream, p)).collect()
     }
 }

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The hold's memory: chunks of a pool, chained per flow.
+ *
+ * Whoever adds to a chain or takes from it has set `busy` under the lock of the
+ * flow's record, so that one CPU at a time does; the copying itself happens
+ * without the lock.  Whether a chunk is free is said by its owner alone, which is
+ * taken with compare-and-swap: a search goes on from where the last one ended.
+ *
+ * The engine reads chains without any claim.  It may: a chunk is given back only
+ * when the VM has acknowledged all of its bytes, `front` moves first, and a reader
+ * that finds `front` unchanged after its walk has walked through live chunks.
+ */
+#ifndef VSNOOP_BPF_HOLD_H
+#define VSNOOP_BPF_HOLD_H
+
+#include "maps.h"
+#include "packet.h"
+
+/* A pool with few free chunks costs some searching; one without is not searched. */
+#define HOLD_SEARCH 16384
+/* More than any chain has. */
+#define HOLD_CHAIN (1 << 20)
+/* Chunks given back at once, so that nobody waits long; the rest at the next ACK. */
+#define HOLD_FREE 256
+/* Chunks that one segment may make a chain longer by: with its place beyond a hole. */
+#define HOLD_REACH (1 << 16)
+
+static __always_inline struct hold *hold_number(__u32 number)
+{
+	__u32 index = number - 1;
+
+	return number ? bpf_map_lookup_elem(&holds, &index) : 0;
+}
+
+struct chunk_search {
+	__u32 owner;
+	__u32 at;
+	bool found;
+};
+
+static long try_chunk(__u32 i, struct chunk_search *w)
+{
+	struct hold_chunk *c;
+
+	if (++w->at >= policy.hold_chunks)
+		w->at = 0;
+	c = bpf_map_lookup_elem(&chunks, &w->at);
+	if (!c)
+		return 1;
+	if (c->owner || __sync_val_compare_and_swap(&c->owner, 0, w->owner))
+		return 0;
+	w->found = true;
+	return 1;
+}
+
+struct chain_walk {
+	struct hold *h;
+	__u32 base; /* SEQ of the first byte of a chain that is empty */
+	struct chunk_search search;
+	__u32 wanted;
+};
+
+/* One more chunk at the end of the chain. */
+static long add_chunk(__u32 i, struct chain_walk *w)
+{
+	struct hold *h = w->h;
+	struct hold_chunk *last;
+
+	if (i >= w->wanted)
+		return 1;
+	w->search.found = false;
+	bpf_loop(HOLD_SEARCH, try_chunk, &w->search, 0);
+	if (!w->search.found)
+		return 1;
+	if (h->chunks) {
+		last = bpf_map_lookup_elem(&chunks, &h->last);
+		if (last)
+			last->next = w->search.at;
+	} else {
+		h->front = (__u64)w->base << 32 | w->search.at;
+	}
+	h->last = w->search.at;
+	h->chunks++;
+	return 0;
+}
+
+struct free_walk {
+	struct hold *h;
+	bool all;
+	__u32 freed;
+};
+
+static long free_chunk(__u32 i, struct free_walk *w)
+{
+	struct hold *h = w->h;
+	__u64 front = h->front;
+	__u32 index = front, base = front >> 32;
+	struct hold_chunk *c;
+
+	if (!h->chunks ||
+	    (!w->all && (h->chunks < 2 || seq_diff(h->vm_seq, seq_of(base)) < HOLD_CHUNK)))
+		return 1;
+	c = bpf_map_lookup_elem(&chunks, &index);
+	if (!c)
+		return 1;
+	h->chunks--;
+	__sync_lock_test_and_set(&h->front, (__u64)(base + HOLD_CHUNK) << 32 | c->next);
+	__sync_lock_test_and_set(&c->owner, 0);
+	w->freed++;
+	return 0;
+}
+
+/* Gives back what the VM has acknowledged, or all.  The caller has the claim. */
+static __always_inline void hold_free(struct hold *h, bool all, __u32 most)
+{
+	struct free_walk w = { .h = h, .all = all };
+
+	bpf_loop(most, free_chunk, &w, 0);
+	if (w.freed)
+		__sync_fetch_and_add(&port.chunks_used, -w.freed);
+}
+
+__noinline int hold_release(__u32 number, bool all)
+{
+	struct hold *h = hold_number(number);
+
+	if (!h)
+		return -1;
+	hold_free(h, all || (seq_ge(h->vm_seq, h->tail) && !h->ahead_count),
+		  all ? HOLD_CHAIN : HOLD_FREE);
+	__sync_lock_test_and_set(&h->busy, 0);
+	return 0;
+}
+
+/* Makes the chain reach `wanted` chunks further. */
+static __always_inline bool grow_chain(struct hold *h, __u32 number, __u32 base, __u32 wanted)
+{
+	struct chain_walk grow = { .h = h, .base = base, .wanted = wanted };
+	__u32 before = h->chunks;
+
+	if (wanted > HOLD_REACH)
+		return false;
+	if (__sync_fetch_and_add(&port.chunks_used, wanted) + wanted > policy.hold_chunks) {
+		__sync_fetch_and_add(&port.chunks_used, -wanted);
+		return false;
+	}
+	grow.search.owner = number;
+	grow.search.at = port.chunk_cursor;
+	bpf_loop(HOLD_REACH, add_chunk, &grow, 0);
+	port.chunk_cursor = grow.search.at;
+	if (h->chunks - before == wanted)
+		return true;
+	/* Those that were found stay in the chain. */
+	__sync_fetch_and_add(&port.chunks_used, h->chunks - before - wanted);
+	return false;
+}
+
+struct seek_walk {
+	__u32 chunk;
+	__u32 steps;
+};
+
+static long seek_chunk(__u32 i, struct seek_walk *w)
+{
+	struct hold_chunk *c;
+
+	if (i >= w->steps)
+		return 1;
+	c = bpf_map_lookup_elem(&chunks, &w->chunk);
+	if (!c)
+		return 1;
+	w->chunk = c->next;
+	return 0;
+}
+
+struct copy_walk {
+	struct __sk_buff *skb;
+	__u8 *pool;
+	__u32 from; /* in the packet */
+	__u32 left;
+	__u32 chunk;
+	__u32 at; /* in the chunk */
+};
+
+static long copy_chunk(__u32 i, struct copy_walk *w)
+{
+	__u32 room = HOLD_CHUNK - w->at, n = w->left < room ? w->left : room, to;
+	struct hold_chunk *c;
+
+	to = w->chunk * HOLD_CHUNK + w->at;
+	if (n == 0 || n > HOLD_CHUNK || to >= hold_sizes.pool_bytes)
+		return 1;
+	if (bpf_skb_load_bytes(w->skb, w->from, w->pool + to, n))
+		return 1;
+	w->from += n;
+	w->left -= n;
+	w->at = 0;
+	if (!w->left)
+		return 1;
+	c = bpf_map_lookup_elem(&chunks, &w->chunk);
+	if (!c)
+		return 1;
+	w->chunk = c->next;
+	return 0;
+}
+
+/* 802.1Q or 802.1ad: the VM wants the tag that it gets. */
+static __always_inline void note_tag(struct __sk_buff *skb, struct hold *h)
+{
+	if (skb->vlan_present)
+		h->tag_proto = skb->vlan_proto;
+	else
+		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->tag_proto, sizeof(h->tag_proto));
+}
+
+/* Copies `len` bytes of the packet, from `from`, to where `seq` is in the stream.
+ * 0: they are kept, and count when flow_kept() says so. */
+__noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 from, __u32 len)
+{
+	struct hold *h = hold_number(number);
+	struct copy_walk copy = { .skb = skb, .from = from, .left = len };
+	__u32 zero = 0, base, reach, wanted;
+	struct seek_walk seek;
+	bool fresh;
+
+	if (!h || !len || len > 65536)
+		return -1;
+	if (h->key.vlan_outer && !h->tag_proto)
+		note_tag(skb, h);
+	if (seq_eq(h->first, h->tail) && !h->ahead_count)
+		hold_free(h, true, HOLD_CHAIN);
+	copy.pool = bpf_map_lookup_elem(&pool, &zero);
+	if (!copy.pool)
+		return -1;
+	fresh = !h->chunks;
+	base = fresh ? h->tail.v : h->front >> 32;
+	/* The VM may have gone on by itself meanwhile. */
+	if (seq_lt(seq_of(seq), seq_of(base)))
+		return -1;
+	reach = seq - base + len;
+	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
+	if (wanted > h->chunks && !grow_chain(h, number, base, wanted - h->chunks))
+		return -1;
+	/* From where the last copy began, unless that has been given back. */
+	if (fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq))) {
+		h->at = h->front;
+		h->at_base = seq_of(base);
+	}
+	seek.chunk = h->at;
+	seek.steps = (seq - h->at_base.v) / HOLD_CHUNK;
+	if (seek.steps >= h->chunks)
+		return -1;
+	bpf_loop(HOLD_CHAIN, seek_chunk, &seek, 0);
+	copy.chunk = seek.chunk;
+	copy.at = (seq - h->at_base.v) % HOLD_CHUNK;
+	/* What comes next is in order, or behind it: do not begin beyond a hole. */
+	if (seq == h->tail.v) {
+		h->at_base = seq_add(h->at_base, seek.steps * HOLD_CHUNK);
+		h->at = seek.chunk;
+	}
+	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
+	/* A full barrier: the engine sees the bytes before it sees the tail behind them. */
+	__sync_fetch_and_add(&h->rung, 0);
+	return copy.left ? -1 : 0;
+}
+
+/* Tells the engine that it has something to do with this flow. */
+static __always_inline void ring_doorbell(__u32 number)
+{
+	struct hold *h = hold_number(number);
+
+	if (h && !__sync_lock_test_and_set(&h->rung, 1))
+		bpf_ringbuf_output(&doorbell, &number, sizeof(number), 0);
+}
+
+/* The SACK blocks of an ACK of the VM, for the engine. */
+static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *p,
+					 __u32 number)
+{
+	__u32 blocks = (p->sack_len - 2) / 8, i;
+	struct hold *h = hold_number(number);
+	__be32 edges[2];
+
+	if (!h)
+		return;
+	h->sack_count = 0;
+	for (i = 0; i < 4; i++) {
+		if (i >= blocks || bpf_skb_load_bytes(skb, p->l4 + p->sack + 2 + 8 * i, edges, 8))
+			return;
+		h->sack[2 * i] = seq_of(bpf_ntohl(edges[0]));
+		h->sack[2 * i + 1] = seq_of(bpf_ntohl(edges[1]));
+		h->sack_count = i + 1;
+	}
+}
+
+struct hold_search {
+	__u32 at;
+	bool found;
+};
+
+static long try_hold(__u32 i, struct hold_search *w)
+{
+	struct hold *h;
+
+	if (++w->at >= hold_sizes.holds)
+		w->at = 0;
+	h = bpf_map_lookup_elem(&holds, &w->at);
+	if (!h)
+		return 1;
+	if (h->used || __sync_val_compare_and_swap(&h->used, 0, 1))
+		return 0;
+	w->found = true;
+	return 1;
+}
+
+/* A hold for a flow that has data to keep; none when all are taken. */
+__noinline int hold_take(const struct flow_key *key)
+{
+	struct hold_search w = { .at = port.hold_cursor };
+	struct flow *f;
+	bool taken = false;
+	struct hold *h;
+
+	if (!key)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f || f->mode != FLOW_ACTIVE || !(f->flags & FLOW_F_SCALE_KNOWN))
+		return 0;
+	bpf_loop(64, try_hold, &w, 0);
+	port.hold_cursor = w.at;
+	if (!w.found)
+		return 0;
+	h = bpf_map_lookup_elem(&holds, &w.at);
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!h)
+		return 0;
+	if (f) {
+		h->key = *key;
+		h->front = 0;
+		h->chunks = 0;
+		h->busy = 0;
+		h->rcv_win = 0;
+		h->since_ns = h->released_ns = 0;
+		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
+		h->ahead_count = 0;
+		h->tag_proto = 0;
+		h->releases = h->resends = 0;
+		h->resent_bytes = 0;
+		__builtin_memcpy(h->sender_mac, f->sender_mac, 6);
+		if (w.at >= port.holds_high)
+			port.holds_high = w.at + 1;
+		bpf_spin_lock(&f->lock);
+		if (!f->hold) {
+			hold_begin(f, h, w.at + 1);
+			taken = true;
+		}
+		bpf_spin_unlock(&f->lock);
+	}
+	if (!taken)
+		__sync_lock_test_and_set(&h->used, 0);
+	return taken ? w.at + 1 : 0;
+}
+
+/* Why the engine has a hold looked after. */
+enum tend {
+	TEND_LOOK = 0, /* frees what can be freed */
+	TEND_END = 1, /* the flow was found gone before: gives the hold back */
+};
+
+/* 0: the flow has this hold. 1: it has not, or is over; the hold can be given back
+ * when no hook can be at it any more. 2: given back. */
+__noinline int hold_tend(__u32 number, __u32 why)
+{
+	struct hold *h = hold_number(number);
+	__u64 now = bpf_ktime_get_ns();
+	struct flow_key key;
+	struct flow *f;
+	bool claimed = false, mine = false;
+
+	if (!h || !h->used)
+		return 2;
+	key = h->key;
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (f) {
+		bpf_spin_lock(&f->lock);
+		mine = f->hold == number;
+		if (mine && hold_is_idle(f, h, now))
+			f->hold = 0;
+		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
+			h->flags |= HOLD_OVER;
+			f->hold = 0;
+		}
+		mine = f->hold == number;
+		if (mine && !h->busy && seq_ge(f->vm_seq, h->tail) && h->chunks &&
+		    !h->ahead_count) {
+			h->vm_seq = f->vm_seq;
+			h->busy = 1;
+			claimed = true;
+		}
+		bpf_spin_unlock(&f->lock);
+	}
+	if (claimed)
+		hold_release(number, false);
+	if (mine)
+		return 0;
+	if (why != TEND_END)
+		return 1;
+	hold_release(number, true);
+	__sync_lock_test_and_set(&h->used, 0);
+	return 2;
+}
+
+#endif

@@ -1,0 +1,291 @@
+//! The hold's memory, mapped: what the engine shares with the hooks (flow/types.h, bpf/hold.h).
+//!
+//! Hooks and engine write while the other reads, so nothing here hands out a reference: words are read
+//! and written one by one. The bytes of a chunk are stable from the moment that `hold.tail` covers them
+//! until the VM has acknowledged them; a chunk is handed out as a pointer for a system call to copy
+//! from, which may at worst send bytes that the VM has and drops.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use libbpf_rs::{MapCore, MapHandle, ProgramHandle, RingBuffer, RingBufferBuilder};
+use vsnoop_flow::types::{self, HOLD_CHUNK, hold, hold_chunk, port_state, seq};
+
+use crate::attach::open_map;
+use crate::error::{Error, Result};
+use crate::inject;
+use crate::port::Port;
+
+/// A hold, as read at some moment.
+pub type Hold = hold;
+
+/// What became of a hold that was looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tended {
+    /// Its flow is there.
+    Used,
+    /// Its flow is over: it can be ended when no hook can be at it any more.
+    Over,
+    /// It is free.
+    Free,
+}
+
+/// The maps of one port with a hold.
+pub struct Memory {
+    pool: Mapping,
+    chunks: Mapping,
+    holds: Mapping,
+    port: Mapping,
+    tend: ProgramHandle,
+    doorbell: RingBuffer<'static>,
+    rung: Rc<RefCell<Vec<u32>>>,
+    chunk_count: u32,
+    hold_count: u32,
+}
+
+impl Memory {
+    /// `None` when the port was attached without a hold.
+    pub fn open(port: &Port) -> Result<Option<Self>> {
+        let policy = port.policy()?;
+        if policy.hold_chunks == 0 {
+            return Ok(None);
+        }
+        let dir = port.dir();
+        let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
+        let chunks = open_map::<hold_chunk>(&dir.join("chunks")).map_err(damaged)?;
+        let holds = open_map::<hold>(&dir.join("holds")).map_err(damaged)?;
+        let state = open_map::<port_state>(&dir.join("port")).map_err(damaged)?;
+        let open = |name: &str| {
+            let path = dir.join(name);
+            MapHandle::from_pinned_path(&path)
+                .map_err(Error::bpf(format!("open {}", path.display())))
+        };
+        let (pool, bell) = (open("pool")?, open("doorbell")?);
+        let (chunk_count, hold_count) = (chunks.max_entries(), holds.max_entries());
+        if chunk_count < policy.hold_chunks || pool.value_size() / HOLD_CHUNK < chunk_count {
+            return Err(damaged(format!("its hold has {chunk_count} chunks")));
+        }
+        let rung = Rc::new(RefCell::new(Vec::new()));
+        Ok(Some(Self {
+            pool: Mapping::new(&pool, dir)?,
+            chunks: Mapping::new(&chunks, dir)?,
+            holds: Mapping::new(&holds, dir)?,
+            port: Mapping::new(&state, dir)?,
+            tend: ProgramHandle::from_pinned_path(dir.join("tend"))
+                .map_err(Error::bpf(format!("open the program tend of {}", dir.display())))?,
+            doorbell: listen(&bell, rung.clone())
+                .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
+            rung,
+            chunk_count,
+            hold_count,
+        }))
+    }
+
+    /// Readable when the hooks have news: for epoll.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring buffer's own, open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(self.doorbell.epoll_fd()) }
+    }
+
+    /// Numbers of holds that the hooks have news of since the last call; one may be there twice.
+    pub fn take_rung(&self) -> Vec<u32> {
+        // Whatever it says, what has come is in the list; and all holds are looked at now and then.
+        let _ = self.doorbell.consume();
+        self.rung.borrow_mut().split_off(0)
+    }
+
+    /// Tells the hooks that the engine is alive. `now_ns`: CLOCK_MONOTONIC.
+    pub fn heartbeat(&self, now_ns: u64) {
+        self.port_u64(std::mem::offset_of!(port_state, engine_ns)).store(now_ns, Ordering::Release);
+    }
+
+    /// When an engine was last alive, CLOCK_MONOTONIC; 0: never.
+    pub fn engine_ns(&self) -> u64 {
+        self.port_u64(std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
+    }
+
+    /// No hold with a higher number was ever used.
+    pub fn highest(&self) -> u32 {
+        let offset = std::mem::offset_of!(port_state, holds_high);
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        let word = unsafe { AtomicU32::from_ptr(self.port.at(offset).cast()) };
+        word.load(Ordering::Acquire).min(self.hold_count)
+    }
+
+    /// Chunks in all.
+    pub fn chunk_count(&self) -> u32 {
+        self.chunk_count
+    }
+
+    /// The hold with this number, from 1. Fields that change together may be from different moments.
+    pub fn read(&self, number: u32) -> Hold {
+        // SAFETY: hold_at() checks the number; any bytes are a hold, and what another CPU changes
+        // meanwhile is read as it was or as it will be, word by word.
+        let hold = unsafe { self.hold_at(number).cast::<hold>().read_volatile() };
+        // Bytes and chunks are read after the tail that covers them.
+        fence(Ordering::Acquire);
+        hold
+    }
+
+    /// SEQ of the first chunk's first byte, and that chunk.
+    pub fn front(&self, number: u32) -> (seq, u32) {
+        // SAFETY: an aligned word within the mapping.
+        let word = unsafe {
+            let at = self.hold_at(number).add(std::mem::offset_of!(hold, front));
+            AtomicU64::from_ptr(at.cast())
+        };
+        let front = word.load(Ordering::SeqCst);
+        (seq::new((front >> 32) as u32), front as u32)
+    }
+
+    /// The chunk with the bytes that follow those of `chunk`.
+    pub fn next(&self, chunk: u32) -> u32 {
+        let offset = std::mem::offset_of!(hold_chunk, next);
+        let at = self.chunks.at(self.chunk(chunk) * size_of::<hold_chunk>() + offset);
+        // SAFETY: an aligned word within the mapping.
+        unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Acquire)
+    }
+
+    /// Where a chunk's bytes are; valid as long as the memory is open.
+    pub fn bytes(&self, chunk: u32) -> *const u8 {
+        self.pool.at(self.chunk(chunk) * HOLD_CHUNK as usize)
+    }
+
+    /// From now on the hooks may ring for this hold again.
+    pub fn clear_rung(&self, number: u32) {
+        self.word(number, std::mem::offset_of!(hold, rung)).swap(0, Ordering::SeqCst);
+    }
+
+    /// The VM has been handed everything below.
+    pub fn set_released(&self, number: u32, released: seq) {
+        self.word(number, std::mem::offset_of!(hold, released))
+            .store(released.v, Ordering::Release);
+    }
+
+    /// The VM, which had answered for everything, is handed data now. `now_ns`: CLOCK_MONOTONIC.
+    pub fn set_released_ns(&self, number: u32, now_ns: u64) {
+        // SAFETY: an aligned word within the mapping.
+        let word = unsafe {
+            let at = self.hold_at(number).add(std::mem::offset_of!(hold, released_ns));
+            AtomicU64::from_ptr(at.cast())
+        };
+        word.store(now_ns, Ordering::Release);
+    }
+
+    /// The TSval of the segments that follow.
+    pub fn set_released_tsval(&self, number: u32, tsval: u32) {
+        let offset = std::mem::offset_of!(hold, released_tsval);
+        self.word(number, offset).store(tsval, Ordering::Release);
+    }
+
+    /// Counts a frame that the VM was handed for the first time.
+    pub fn count_release(&self, number: u32) {
+        let offset = std::mem::offset_of!(hold, releases);
+        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a frame with `bytes` that the VM was handed again.
+    pub fn count_resend(&self, number: u32, bytes: u32) {
+        let offset = std::mem::offset_of!(hold, resends);
+        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
+        // SAFETY: an aligned word within the mapping.
+        let word = unsafe {
+            let at = self.hold_at(number).add(std::mem::offset_of!(hold, resent_bytes));
+            AtomicU64::from_ptr(at.cast())
+        };
+        word.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
+    /// flow is over. `end` only when it was [`Tended::Over`] some milliseconds ago.
+    pub fn tend(&self, number: u32, end: bool) -> Result<Tended> {
+        let context = [number, u32::from(end)];
+        let run = inject::run_with(&self.tend, 0, context, &[0; 64], 1)
+            .map_err(Error::bpf(format!("look after hold {number}")))?;
+        Ok(match run.verdict {
+            0 => Tended::Used,
+            1 => Tended::Over,
+            _ => Tended::Free,
+        })
+    }
+
+    fn port_u64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.port.at(offset).cast()) }
+    }
+
+    fn word(&self, number: u32, offset: usize) -> &AtomicU32 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.hold_at(number).add(offset).cast()) }
+    }
+
+    fn hold_at(&self, number: u32) -> *mut u8 {
+        assert!((1..=self.hold_count).contains(&number), "hold {number} of {}", self.hold_count);
+        self.holds.at((number as usize - 1) * size_of::<hold>())
+    }
+
+    /// Chunk numbers come from memory that the hooks write: one out of range is taken for the first.
+    fn chunk(&self, chunk: u32) -> usize {
+        if chunk < self.chunk_count { chunk as usize } else { 0 }
+    }
+}
+
+fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder.add(bell, move |bytes| {
+        if let Some(number) = bytes.first_chunk::<4>() {
+            rung.borrow_mut().push(u32::from_ne_bytes(*number));
+        }
+        0
+    })?;
+    builder.build()
+}
+
+/// A map's values, shared with the hooks.
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(map: &MapHandle, dir: &Path) -> Result<Self> {
+        let value = map.value_size().next_multiple_of(8) as usize;
+        let len = (value * map.max_entries() as usize).next_multiple_of(4096);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
+            Some(start) => Ok(Self { start, len }),
+            None => Err(Error::io(format!("map the hold of {}", dir.display()))(
+                std::io::Error::last_os_error(),
+            )),
+        }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.len, "offset {offset} of {} bytes", self.len);
+        // SAFETY: within the mapping.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by new(), and nobody has a reference into it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+const _: () = assert!(types::HOLD_CHUNK == 4096);

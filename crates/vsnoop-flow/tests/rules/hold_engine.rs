@@ -1,0 +1,349 @@
+//! What the VM and the engine do while bytes are held: draining, losses, an engine that is gone.
+
+use vsnoop_flow::hold::{Kept, Verdict};
+use vsnoop_flow::{FromVm, segment, types::*};
+
+use crate::case::*;
+use crate::hold_case::*;
+
+const END: u32 = FULL + 2 * MSS;
+const ABANDONED: u64 = 5_000 * MS;
+
+#[test]
+fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
+    let mut c = Held::holding();
+    c.acks(FULL, WINDOW);
+    c.release(FULL + MSS);
+    c.held(&c.data(END, MSS));
+    assert_eq!(c.f.high_seq, at(FULL + MSS));
+    c.release(END + MSS);
+    c.early(&c.data(END + MSS, MSS));
+    assert_eq!((c.mode(), c.h.since_ns), (flow_mode::FLOW_ACTIVE, 0));
+}
+
+#[test]
+fn the_vms_ack_finds_a_drained_flow_too() {
+    let mut c = Held::holding();
+    c.release(END);
+    c.acks(FULL, WINDOW);
+    assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_ACTIVE, at(END)));
+}
+
+#[test]
+fn what_an_engine_cannot_have_handed_over_is_not_believed() {
+    for released in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
+        let mut c = Held::holding();
+        c.h.released = released;
+        c.acks(FULL / 2, 0);
+        assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
+    }
+}
+
+#[test]
+fn the_vm_knows_the_timestamps_that_the_engine_used() {
+    let mut c = Held::holding();
+    // A pure ACK of the sender, later than its last data, went with the engine's frames.
+    c.ts = c.ts.wrapping_add(10);
+    c.decide(&c.ack_of_sender(END, 0));
+    c.acks(FULL, WINDOW);
+    c.release(END);
+    let late = segment { tsval: c.ts.wrapping_sub(1), ..c.data(END, MSS) };
+    assert_eq!(c.not_kept(&late).0, Verdict::Pass, "the VM may drop it");
+    assert_eq!(c.f.next_seq, at(END));
+}
+
+#[test]
+fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
+    let mut c = Held::holding();
+    c.acks(FULL, WINDOW);
+    let before = c.f.progress_ns;
+    c.wait(10_000 * MS);
+    c.release(END);
+    c.h.released_ns = c.now;
+    c.now += MS / 2;
+    let (_, out) = c.acks(FULL + MSS, c.window_at(FULL + MSS));
+    assert_eq!(out.events & EVENT_LATE, 0, "it had half a millisecond");
+    assert!(c.f.progress_ns > before);
+    // One that has an older backlog is late since then.
+    let mut c = Held::holding();
+    let since = c.f.progress_ns;
+    c.wait(10_000 * MS);
+    c.release(END);
+    c.h.released_ns = c.now;
+    let (_, out) = c.acks(FULL, WINDOW);
+    assert_eq!((out.events & EVENT_LATE, out.late_since_ns), (EVENT_LATE, since));
+}
+
+#[test]
+fn a_fin_is_drained_when_the_vm_has_been_handed_it() {
+    let mut c = Held::holding();
+    c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
+    c.release(END);
+    c.acks(FULL, WINDOW);
+    assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    c.release(END + 1);
+    // The VM's own ACK of the FIN ends it.
+    c.acks(END, WINDOW);
+    assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
+    let (verdict, _) = c.acks(END + 1, WINDOW);
+    assert_ne!(verdict, FromVm::Drop);
+    assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+}
+
+#[test]
+fn what_the_vm_has_beyond_what_is_held_was_not_handed_over_by_the_engine() {
+    // It passed before the flow was held.
+    let mut c = Held::holding();
+    c.hear(&c.sack_of_vm(FULL, END + 5 * MSS));
+    assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
+    c.now += ABANDONED;
+    assert_eq!(c.decide(&c.data(0, MSS)).0, Verdict::Reset, "the bytes before it still wait");
+}
+
+#[test]
+fn a_fin_that_alone_is_left_needs_no_engine() {
+    let mut c = Held::holding();
+    let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
+    c.decide(&fin);
+    c.acks(FULL, WINDOW);
+    c.release(END);
+    c.now += 1_000 * MS - 1;
+    assert_eq!(c.decide(&fin).0, Verdict::Drop, "it lives");
+    c.now += 1;
+    assert_eq!(c.decide(&fin).0, Verdict::Pass);
+    assert!(!c.holds(HOLD_FIN));
+    let mut c = Held::holding();
+    c.decide(&fin);
+    c.release(END - 1);
+    c.now += 4_000 * MS;
+    assert_eq!(c.decide(&fin).0, Verdict::Drop);
+    assert!(c.holds(HOLD_FIN), "there are bytes before it");
+}
+
+#[test]
+fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
+    let mut c = Held::holding();
+    c.hear(&segment { tcp_flags: ACK | ECE, ..c.ack_of_vm(FULL, WINDOW) });
+    assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    c.release(END);
+    let cwr = segment { tcp_flags: ACK | CWR, ..c.data(END, MSS) };
+    assert_eq!(c.not_kept(&cwr).0, Verdict::Pass);
+    assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
+}
+
+#[test]
+fn the_vms_acks_tell_the_engine_and_not_the_sender() {
+    let mut c = Held::holding();
+    let (verdict, out) = c.acks(MSS, c.window_at(MSS));
+    assert_eq!(verdict, FromVm::Drop);
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    assert_eq!((c.h.vm_seq, c.h.right_edge, c.h.heard), (at(MSS), c.f.right_edge, 1));
+    // A window that opens is news too; what says nothing new is none.
+    let (_, out) = c.acks(MSS, WINDOW);
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    let (_, out) = c.acks(MSS, WINDOW);
+    assert_eq!(out.events & EVENT_WAKE, 0);
+    assert_eq!(c.h.heard, 3);
+}
+
+#[test]
+fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
+    let mut c = Held::holding();
+    let (verdict, out) = c.hear(&c.data_of_vm(0, 100, MSS));
+    assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END)));
+    assert_eq!(c.edge(&out), c.f.adv_edge.diff(at(0)));
+    assert_eq!(c.h.snd_nxt, vm_at(100));
+}
+
+#[test]
+fn a_record_with_bytes_held_is_not_forgotten_when_both_ends_have_said_fin() {
+    let mut c = Held::holding();
+    c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
+    c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(MSS, c.window_at(MSS)) });
+    c.decide(&c.ack_of_sender(END + 1, 1));
+    // The VM has acknowledged all that it was handed, and waits for the rest.
+    let (_, out) = c.acks(FULL, WINDOW);
+    assert_eq!(out.events & EVENT_CLOSED, 0);
+    c.release(END + 1);
+    let (_, out) = c.acks(END + 1, WINDOW);
+    assert_ne!(out.events & EVENT_CLOSED, 0);
+}
+
+#[test]
+fn of_a_loss_that_there_is_a_copy_of_the_engine_is_told() {
+    let mut c = Held::holding();
+    c.acks(MSS, c.window_at(MSS));
+    for i in 1..10 {
+        let (verdict, out) = c.hear(&c.sack_of_vm(MSS, (2 + i) * MSS));
+        assert_eq!(verdict, FromVm::Drop);
+        assert_ne!(out.events & EVENT_WAKE, 0);
+        assert_eq!(c.h.repeated, i);
+    }
+    assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+}
+
+#[test]
+fn a_loss_is_covered_while_nothing_waits_too() {
+    let mut c = Held::full();
+    for i in 1..10 {
+        assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
+        assert_eq!(c.h.repeated, i);
+    }
+    assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+}
+
+#[test]
+fn a_loss_of_what_was_handed_over_before_the_flow_had_a_hold_resets_both_ends() {
+    let mut strict = Case::accepted();
+    strict.early(&strict.data(0, 10 * MSS));
+    let mut c = Held::of(strict);
+    c.early(&c.data(10 * MSS, 10 * MSS));
+    assert_eq!(c.h.first, at(10 * MSS));
+    assert_eq!(c.hear(&c.sack_of_vm(0, 12 * MSS)).0, FromVm::Drop);
+    assert_eq!(c.hear(&c.sack_of_vm(0, 13 * MSS)).0, FromVm::Drop);
+    assert_eq!(c.h.repeated, 0, "the engine could not help");
+    let (verdict, out) = c.hear(&c.sack_of_vm(0, 14 * MSS));
+    assert_eq!((verdict, out.events & EVENT_LOSS), (FromVm::Loss, EVENT_LOSS));
+    assert!(c.holds(HOLD_OVER));
+    assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+}
+
+#[test]
+fn beyond_that_a_loss_is_covered() {
+    let mut strict = Case::accepted();
+    strict.early(&strict.data(0, 10 * MSS));
+    let mut c = Held::of(strict);
+    c.early(&c.data(10 * MSS, 10 * MSS));
+    c.acks(10 * MSS, c.window_at(10 * MSS));
+    for _ in 0..10 {
+        assert_eq!(c.hear(&c.sack_of_vm(10 * MSS, 13 * MSS)).0, FromVm::Drop);
+    }
+    assert_eq!(c.h.repeated, 10);
+}
+
+#[test]
+fn a_flow_whose_engine_is_gone_for_5_s_is_reset_at_the_next_packet_of_either_end() {
+    let gone = |mut c: Held| {
+        c.now = c.port.engine_ns + ABANDONED;
+        c
+    };
+    let mut c = gone(Held::holding());
+    let (verdict, out) = c.decide(&c.data(END, MSS));
+    assert_eq!((verdict, out.events), (Verdict::Reset, EVENT_ABANDONED));
+    assert_eq!(out.ack.seq, c.f.snd_nxt, "exact for the sender");
+    assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, END));
+
+    let mut c = gone(Held::holding());
+    let (verdict, out) = c.acks(MSS, c.window_at(MSS));
+    assert_eq!((verdict, out.events & EVENT_ABANDONED), (FromVm::Loss, EVENT_ABANDONED));
+    assert_eq!((out.ack.seq, out.ack.ack), (at(MSS), vm_at(0)), "exact for both");
+    assert!(c.holds(HOLD_OVER));
+}
+
+#[test]
+fn until_then_it_is_waited_for() {
+    let mut c = Held::holding();
+    c.now = c.port.engine_ns + ABANDONED - 1;
+    assert_eq!(c.decide(&c.data(END, MSS)).0, Verdict::Reack);
+    assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
+    // Held not so long: a new one may come.
+    let mut c = Held::full();
+    c.now += 900 * MS;
+    c.held(&c.data(FULL, MSS));
+    c.now += ABANDONED - MS;
+    assert_eq!(c.decide(&c.data(0, MSS)).0, Verdict::Reack);
+    c.now += MS;
+    assert_eq!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
+}
+
+#[test]
+fn a_flow_of_which_nothing_waits_needs_no_engine() {
+    let mut c = Held::full();
+    c.now += 2 * ABANDONED;
+    assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
+    assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Loss);
+    // Nor one that the engine had drained.
+    let mut c = Held::holding();
+    c.release(END);
+    c.now += 2 * ABANDONED;
+    assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
+}
+
+#[test]
+fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
+    let mut c = Held::new();
+    c.early(&c.data(0, 10_000));
+    let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK - 1, WINDOW));
+    assert_eq!(out.events & EVENT_FREE, 0, "not a whole chunk");
+    let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK, WINDOW));
+    assert_ne!(out.events & EVENT_FREE, 0);
+    assert_eq!(c.h.busy, 1, "claimed for that");
+    let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK + 1, WINDOW));
+    assert_eq!(out.events & EVENT_FREE, 0, "it has the claim already");
+    c.h.busy = 0;
+    let (_, out) = c.hear_only(&c.ack_of_vm(10_000, WINDOW));
+    assert_ne!(out.events & EVENT_FREE, 0, "all of it");
+}
+
+#[test]
+fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
+    let mut c = Held::new();
+    c.early(&c.data(0, MSS));
+    c.acks(MSS, WINDOW);
+    c.policy.run = port_run::PORT_PAUSED;
+    assert_eq!(c.not_kept(&c.data(MSS, MSS)).0, Verdict::Pass);
+    c.acks(2 * MSS, WINDOW);
+    c.policy.run = port_run::PORT_ACTIVE;
+    c.early(&c.data(2 * MSS, MSS));
+    assert_eq!((c.h.first, c.h.tail), (at(2 * MSS), at(3 * MSS)));
+}
+
+/// Offline: a segment with a FIN was left to the VM, whose window takes only the first bytes of it.
+fn offline() -> Held {
+    let mut c = Held::full();
+    let s = last(&c);
+    assert_eq!(c.decide(&s).0, Verdict::Pass);
+    assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
+    c.acks(FULL, 1);
+    assert_eq!(c.decide(&s).0, Verdict::Pass);
+    assert_eq!((c.mode(), c.f.next_seq), (flow_mode::FLOW_UNEXPECTED_SEQ, at(FULL)));
+    assert!(c.f.high_seq.diff(c.f.next_seq) > 0);
+    c
+}
+
+fn last(c: &Held) -> segment {
+    segment { tcp_flags: ACK | FIN, ..c.data(FULL, MSS) }
+}
+
+#[test]
+fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_owes_nothing() {
+    // The sender was shown more than the VM takes, and would send the VM the same again for ever.
+    let mut c = offline();
+    let out = c.held(&last(&c));
+    assert_eq!((out.ack.ack, c.f.high_seq), (at(FULL + MSS), at(FULL)));
+    assert!(c.holds(HOLD_FIN));
+    assert_eq!((c.h.released, c.h.high_seq), (at(FULL), at(FULL)), "the engine begins there");
+}
+
+#[test]
+fn an_offline_flow_that_owes_something_is_left_to_the_vm() {
+    let mut c = offline();
+    c.f.vm_seq = at(FULL - 1);
+    assert_eq!(c.not_kept(&c.data(FULL, MSS)).0, Verdict::Pass);
+}
+
+#[test]
+fn what_fits_into_the_vms_window_is_left_to_it_while_the_flow_is_offline() {
+    let mut c = offline();
+    assert_eq!(c.not_kept(&c.data(FULL, 128)).0, Verdict::Pass);
+    assert_eq!(c.not_kept(&c.data(FULL + 128, MSS)).0, Verdict::Pass, "nor is what is not next");
+}
+
+#[test]
+fn a_flow_that_owes_again_when_a_segment_was_copied_is_not_held() {
+    let mut c = offline();
+    let s = c.data(FULL, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    c.f.vm_seq = at(FULL - 1);
+    assert_eq!(c.after_copy(&s, true, false).0, Kept::Pass);
+}

@@ -1,0 +1,202 @@
+//! What lies beyond a hole: kept, reported by SACK, acknowledged when the hole is filled.
+
+use vsnoop_flow::hold::Verdict;
+use vsnoop_flow::{segment, types::*};
+
+use crate::case::*;
+use crate::hold_case::*;
+
+const END: u32 = FULL + 2 * MSS;
+
+/// The pieces that an ACK reports.
+fn pieces(c: &Held) -> Vec<(i32, i32)> {
+    let edges = c.h.ahead.chunks_exact(2).take(c.h.ahead_count as usize);
+    edges.map(|edges| (edges[0].diff(at(END)), edges[1].diff(at(END)))).collect()
+}
+
+/// A segment so many bytes beyond the end of what is held.
+fn beyond(c: &mut Held, offset: u32, len: u32) {
+    let next = c.f.next_seq;
+    let out = c.held(&c.data(END + offset, len));
+    assert_eq!(
+        (c.f.next_seq, c.h.tail, out.ack.ack),
+        (next, next, next),
+        "it is no part of the stream"
+    );
+    assert_ne!(out.events & EVENT_AHEAD, 0);
+    assert_eq!(out.ack.sack, NUMBER, "the ACK reports it");
+}
+
+#[test]
+fn what_lies_beyond_a_hole_is_kept_and_reported() {
+    let mut c = Held::holding();
+    beyond(&mut c, MSS, MSS);
+    assert_eq!(pieces(&c), [(MSS as i32, 2 * MSS as i32)]);
+}
+
+#[test]
+fn a_hole_is_kept_for_an_active_flow_too() {
+    let mut c = Held::new();
+    let out = c.held(&c.data(MSS, MSS));
+    assert_eq!((out.ack.ack, c.f.high_seq), (at(0), at(0)));
+    assert_eq!(c.h.since_ns, c.now);
+    // The flow is held until the hole is filled.
+    c.release(0);
+    c.held(&c.data(3 * MSS, MSS));
+}
+
+#[test]
+fn a_vm_without_sack_has_none_in_its_name() {
+    let mut c = Held::of(Case::plain());
+    let out = c.held(&c.data(MSS, MSS));
+    assert_eq!(out.ack.sack, 0);
+}
+
+#[test]
+fn a_filled_hole_acknowledges_what_follows_it() {
+    let mut c = Held::holding();
+    beyond(&mut c, MSS, MSS);
+    beyond(&mut c, 3 * MSS, MSS);
+    let out = c.held(&c.data(END, MSS));
+    assert_eq!((out.ack.ack, c.h.tail), (at(END + 2 * MSS), at(END + 2 * MSS)));
+    assert_eq!((pieces(&c), out.ack.sack), (vec![(3 * MSS as i32, 4 * MSS as i32)], NUMBER));
+    let out = c.held(&c.data(END + 2 * MSS, MSS));
+    assert_eq!((out.ack.ack, out.ack.sack), (at(END + 4 * MSS), 0));
+    assert!(pieces(&c).is_empty());
+}
+
+#[test]
+fn one_segment_may_fill_several_holes() {
+    let mut c = Held::holding();
+    for i in [4, 2, 6] {
+        beyond(&mut c, i * 100, 100);
+    }
+    let out = c.held(&c.data(END, 650));
+    assert_eq!(out.ack.ack, at(END + 700));
+    assert!(pieces(&c).is_empty());
+}
+
+#[test]
+fn pieces_that_touch_become_one_the_latest_first() {
+    let mut c = Held::holding();
+    beyond(&mut c, 100, 100);
+    beyond(&mut c, 400, 100);
+    assert_eq!(pieces(&c), [(400, 500), (100, 200)]);
+    beyond(&mut c, 200, 50);
+    assert_eq!(pieces(&c), [(100, 250), (400, 500)]);
+    beyond(&mut c, 240, 300);
+    assert_eq!(pieces(&c), [(100, 540)]);
+    beyond(&mut c, 150, 10);
+    assert_eq!(pieces(&c), [(100, 540)], "it was there");
+}
+
+#[test]
+fn a_fifth_piece_is_not_reported() {
+    let mut c = Held::holding();
+    for i in 0..4 {
+        beyond(&mut c, 100 + 200 * i, 100);
+    }
+    let four = pieces(&c);
+    assert_eq!(four, [(700, 800), (500, 600), (300, 400), (100, 200)]);
+    c.held(&c.data(END + 900, 100));
+    assert_eq!(pieces(&c), four);
+    // One that joins two of them makes room.
+    beyond(&mut c, 200, 100);
+    assert_eq!(pieces(&c), [(100, 400), (700, 800), (500, 600)]);
+    beyond(&mut c, 900, 100);
+    assert_eq!(pieces(&c).len(), 4);
+}
+
+#[test]
+fn nothing_is_kept_beyond_the_window() {
+    let mut c = Held::holding();
+    let room = c.f.adv_edge.diff(at(END)) as u32;
+    c.h.rcv_win = 0;
+    let (verdict, out) = c.not_kept(&c.data(END + room - 100, MSS));
+    assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
+    assert!(pieces(&c).is_empty());
+}
+
+#[test]
+fn a_flow_with_pieces_is_not_drained() {
+    let mut c = Held::holding();
+    beyond(&mut c, MSS, MSS);
+    c.acks(FULL, WINDOW);
+    c.release(END);
+    // In its window, and not handed over by the hooks: the pieces are behind it.
+    c.held(&c.data(END + 5 * MSS, MSS));
+}
+
+#[test]
+fn pieces_are_forgotten_when_nobody_may_keep_them() {
+    // SACK promises nothing: the sender has them still.
+    for spoil in
+        [|c: &mut Held| c.now += 1_000 * MS, |c: &mut Held| c.policy.run = port_run::PORT_PAUSED]
+    {
+        let mut c = Held::holding();
+        beyond(&mut c, MSS, MSS);
+        spoil(&mut c);
+        let (_, out) = c.not_kept(&c.data(END, 10));
+        assert_eq!((out.ack.sack, pieces(&c)), (0, vec![]));
+    }
+}
+
+#[test]
+fn a_piece_alone_does_not_make_a_flow_abandoned() {
+    let mut c = Held::new();
+    c.held(&c.data(MSS, MSS));
+    c.now += 10_000 * MS;
+    assert_ne!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reset);
+    assert_eq!(c.f.next_seq, at(0));
+}
+
+#[test]
+fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
+    let mut c = Held::new();
+    c.held(&c.data(MSS, MSS));
+    c.wait(3_000 * MS);
+    c.held(&c.data(0, MSS));
+    assert_eq!(c.h.since_ns, c.now);
+}
+
+#[test]
+fn the_timestamp_of_a_piece_is_not_the_vms_yet() {
+    let mut c = Held::holding();
+    let recent = c.f.ts_recent;
+    c.ts = c.ts.wrapping_add(50);
+    beyond(&mut c, MSS, MSS);
+    assert_eq!(c.f.ts_recent, recent, "what comes with an older one is acceptable (RFC 7323, 4.3)");
+    c.held(&segment { tsval: recent, ..c.data(END, MSS) });
+}
+
+#[test]
+fn the_vms_own_ack_may_fill_a_hole() {
+    // Somebody else handed it the byte in between; the copies go on behind it.
+    let mut c = Held::holding();
+    beyond(&mut c, 1, 500);
+    c.release(END);
+    let (_, out) = c.acks(END + 1, WINDOW);
+    assert_eq!((c.f.next_seq, c.h.tail), (at(END + 501), at(END + 501)));
+    assert_eq!(out.ack.ack, at(END + 501), "the sender is told at once");
+    assert!(pieces(&c).is_empty());
+}
+
+#[test]
+fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
+    for len in [0, 100] {
+        let mut c = Held::holding();
+        beyond(&mut c, 500, 100);
+        let s = segment { tcp_flags: ACK | FIN, ..c.data(END, len) };
+        if len == 0 {
+            assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+        } else {
+            c.held(&s);
+        }
+        assert!(c.holds(HOLD_FIN) && pieces(&c).is_empty());
+        // It is drained with the FIN.
+        c.acks(FULL, WINDOW);
+        c.release(END + len + 1);
+        c.acks(END + len, WINDOW);
+        assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
+    }
+}

@@ -1,0 +1,331 @@
+//! What becomes of each kind of segment while the host holds bytes of its flow.
+
+use vsnoop_flow::hold::{Kept, Verdict};
+use vsnoop_flow::{segment, types::*};
+
+use crate::case::*;
+use crate::hold_case::*;
+
+/// Where the held stream of [`Held::holding`] ends.
+const END: u32 = FULL + 2 * MSS;
+
+#[test]
+fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
+    let mut c = Held::new();
+    let out = c.early(&c.data(0, MSS));
+    assert_eq!((out.ack.ack, c.h.tail, c.f.high_seq), (at(MSS), at(MSS), at(MSS)));
+    assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    assert_eq!(out.events & EVENT_WAKE, 0, "the engine has nothing to do");
+}
+
+#[test]
+fn what_lies_beyond_the_vms_window_is_held() {
+    let mut c = Held::full();
+    let out = c.held(&c.data(FULL, MSS));
+    assert_eq!((out.ack.ack, c.h.tail), (at(FULL + MSS), at(FULL + MSS)));
+    assert_eq!((c.f.high_seq, c.h.high_seq, c.h.released), (at(FULL), at(FULL), at(FULL)));
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    assert_eq!(c.h.since_ns, c.now);
+}
+
+#[test]
+fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
+    let mut c = Held::new();
+    c.early(&c.data(0, FULL - 100));
+    c.held(&c.data(FULL - 100, MSS));
+    assert_eq!(c.f.high_seq, at(FULL - 100));
+}
+
+#[test]
+fn what_the_ring_refuses_is_held() {
+    let mut c = Held::new();
+    let s = c.data(0, MSS);
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, deliver: true });
+    let (kept, out) = c.after_copy(&s, true, false);
+    assert_eq!((kept, out.ack.ack, c.mode()), (Kept::Ack, at(MSS), flow_mode::FLOW_HOLDING));
+    assert_eq!(c.f.high_seq, at(0));
+}
+
+#[test]
+fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
+    let mut c = Held::new();
+    let s = c.data(0, MSS);
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, deliver: true });
+    c.acks(0, 5);
+    let (kept, _) = c.after_copy(&s, true, true);
+    assert_eq!((kept, c.mode()), (Kept::Ack, flow_mode::FLOW_HOLDING));
+    assert_eq!((c.f.next_seq, c.f.high_seq), (at(MSS), at(0)), "it is handed over again");
+}
+
+#[test]
+fn nothing_overtakes_what_is_held() {
+    let mut c = Held::holding();
+    c.acks(FULL, WINDOW);
+    // There is room now, and the engine has not come to it yet.
+    c.held(&c.data(END, MSS));
+    assert_eq!(c.f.high_seq, at(FULL));
+}
+
+#[test]
+fn without_memory_nothing_is_acknowledged() {
+    let mut c = Held::holding();
+    let s = c.data(END, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    let (kept, out) = c.after_copy(&s, false, false);
+    assert_eq!((kept, c.f.next_seq), (Kept::Drop, at(END)));
+    assert_ne!(out.events & EVENT_HOLD_FULL, 0);
+    assert_eq!(c.h.busy, 0);
+    // Where nothing is held the VM gets it, and answers.
+    let mut c = Held::new();
+    let s = c.data(0, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    let (kept, _) = c.after_copy(&s, false, false);
+    assert_eq!((kept, c.mode()), (Kept::Pass, flow_mode::FLOW_NO_BUF));
+    assert_eq!((c.f.next_seq, c.f.high_seq), (at(0), at(MSS)));
+}
+
+#[test]
+fn only_what_is_new_of_a_segment_is_kept() {
+    let mut c = Held::holding();
+    let s = c.data(END - 1_000, 3_000);
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 1_000, deliver: false });
+    let before = c.f.early_bytes;
+    let (_, out) = c.after_copy(&s, true, false);
+    assert_eq!((out.ack.ack, c.f.early_bytes - before), (at(END + 2_000), 2_000));
+}
+
+#[test]
+fn old_data_and_probes_are_answered_by_the_host() {
+    let mut c = Held::holding();
+    for (offset, len) in [(0, MSS), (FULL, MSS), (END - 1, 0), (END - 1, 1), (0, 0)] {
+        let reacked = c.f.reacked;
+        let (verdict, out) = c.not_kept(&c.data(offset, len));
+        assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)), "{offset}+{len}");
+        assert_eq!(c.f.reacked, reacked + 1);
+    }
+}
+
+#[test]
+fn what_is_beyond_the_window_is_answered_and_not_kept() {
+    let mut c = Held::holding();
+    c.h.rcv_win = 0;
+    c.f.adv_edge = at(END);
+    let (verdict, out) = c.not_kept(&c.data(END, 1));
+    assert_eq!((verdict, out.ack.ack, out.ack.window), (Verdict::Reack, at(END), 0));
+}
+
+#[test]
+fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
+    let mut c = Held::holding();
+    c.hear(&c.data_of_vm(0, 100, FULL));
+    c.h.released_tsval = c.h.tsval.wrapping_add(5);
+    let s = segment { window: 77, ..c.ack_of_sender(END, 100) };
+    let (verdict, out) = c.not_kept(&s);
+    assert_eq!(verdict, Verdict::Forward);
+    assert_eq!(out.ack.seq, at(FULL), "what the VM has been handed");
+    assert_eq!(out.ack.tsval, c.h.released_tsval, "not newer than the frames before it");
+    assert_eq!(
+        (c.h.snd_una, c.h.sender_window),
+        (vm_at(100), 77),
+        "the engine's frames say so too"
+    );
+}
+
+#[test]
+fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
+    let mut c = Held::holding();
+    let una = c.h.snd_una;
+    assert_eq!(c.not_kept(&c.ack_of_sender(END, 1)).0, Verdict::Drop);
+    let s = segment { ack: vm_at(1), ..c.data(END, MSS) };
+    assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+    assert_eq!(c.h.snd_una, una);
+}
+
+#[test]
+fn what_paws_would_drop_is_not_kept() {
+    let mut c = Held::holding();
+    let s = segment { tsval: c.f.ts_recent.wrapping_sub(1), ..c.data(END, MSS) };
+    assert_eq!(c.not_kept(&s).0, Verdict::Reack);
+    let s = segment { bits: 0, ..c.data(END, MSS) };
+    assert_eq!(c.not_kept(&s).0, Verdict::Reack, "without the timestamps in use");
+}
+
+#[test]
+fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
+    let mut c = Held::holding();
+    let urgent = segment { tcp_flags: ACK | URG, ..c.data(END, 10) };
+    let foreign = segment { bits: (SEG_FOREIGN | SEG_TIMESTAMPS) as u16, ..c.data(END, 10) };
+    let bare = segment { tcp_flags: PSH, ..c.data(END, 10) };
+    for s in [urgent, foreign, bare] {
+        assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+        assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    }
+}
+
+#[test]
+fn a_paused_port_keeps_nothing_more() {
+    let mut c = Held::holding();
+    c.policy.run = port_run::PORT_PAUSED;
+    for s in [c.data(END, MSS), segment { tcp_flags: ACK | FIN, ..c.data(END, 0) }] {
+        let (verdict, out) = c.not_kept(&s);
+        assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
+    }
+    assert!(!c.holds(HOLD_FIN));
+    // One that was being copied when the port was paused.
+    let mut c = Held::holding();
+    let s = c.data(END, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    c.policy.run = port_run::PORT_PAUSED;
+    assert_eq!(c.after_copy(&s, true, false).0, Kept::Drop);
+    assert_eq!(c.f.next_seq, at(END));
+}
+
+#[test]
+fn a_mark_of_congestion_is_remembered_for_the_engine() {
+    let mut c = Held::holding();
+    let s = c.data(END, MSS);
+    c.held(&segment { bits: s.bits | SEG_CE as u16, ..s });
+    assert_eq!(c.h.marked, 1);
+    c.held(&c.data(END + MSS, MSS));
+    assert_eq!(c.h.marked, 1);
+}
+
+#[test]
+fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
+    for offset in [0, FULL] {
+        let mut c = Held::new();
+        if offset > 0 {
+            c.early(&c.data(0, FULL));
+        }
+        let s = c.data(offset, MSS);
+        let s = segment { bits: s.bits | SEG_CE as u16, ..s };
+        assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+        assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
+    }
+}
+
+#[test]
+fn a_fin_alone_is_remembered_and_not_acknowledged() {
+    let mut c = Held::holding();
+    let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
+    let (verdict, out) = c.not_kept(&fin);
+    assert_eq!(verdict, Verdict::Drop);
+    assert!(c.holds(HOLD_FIN) && c.has(FLOW_F_FIN_SENDER));
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    // Again: the engine knows.
+    let (verdict, out) = c.not_kept(&fin);
+    assert_eq!((verdict, out.events), (Verdict::Drop, 0));
+}
+
+#[test]
+fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
+    let mut c = Held::holding();
+    let s = segment { tcp_flags: ACK | FIN | PSH, ..c.data(END, 100) };
+    let out = c.held(&s);
+    assert_eq!((out.ack.ack, c.h.tail), (at(END + 100), at(END + 100)));
+    assert!(c.holds(HOLD_FIN) && c.has(FLOW_F_FIN_SENDER));
+    // Its data again.
+    assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+}
+
+#[test]
+fn a_fin_beyond_a_hole_is_not_remembered() {
+    let mut c = Held::holding();
+    for len in [0, 100] {
+        let s = segment { tcp_flags: ACK | FIN, ..c.data(END + 10, len) };
+        let (verdict, out) = c.not_kept(&s);
+        assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
+    }
+    assert!(!c.holds(HOLD_FIN) && !c.has(FLOW_F_FIN_SENDER));
+    assert_eq!(c.h.ahead_count, 0);
+}
+
+#[test]
+fn nothing_is_kept_behind_a_fin() {
+    let mut c = Held::holding();
+    c.not_kept(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
+    c.not_kept(&c.data(END, MSS));
+    c.not_kept(&c.data(END + 1, MSS));
+}
+
+#[test]
+fn before_anything_is_held_a_fin_is_the_vms() {
+    let mut c = Held::new();
+    let s = segment { tcp_flags: ACK | FIN, ..c.data(0, 100) };
+    assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+    assert!(!c.holds(HOLD_FIN));
+}
+
+#[test]
+fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
+    let mut c = Held::holding();
+    let s = segment { tcp_flags: RST, ..c.data(END, 0) };
+    let (verdict, out) = c.not_kept(&s);
+    assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(FULL)));
+    assert!(c.has(FLOW_F_CLOSED) && c.holds(HOLD_OVER));
+}
+
+#[test]
+fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
+    for (flags, offset) in [(RST, FULL - 1), (RST, FULL), (SYN, FULL), (SYN, END)] {
+        let mut c = Held::holding();
+        let s = segment { tcp_flags: flags, ..c.data(offset, 0) };
+        assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+        assert!(c.has(FLOW_F_CHALLENGE_DUE));
+    }
+    // Whoever challenges it: one that is not exact ends nothing.
+    for offset in [FULL - 1, FULL, FULL + 1, END - 1, END + 1, END + 100_000] {
+        let mut c = Held::holding();
+        let (verdict, _) = c.not_kept(&segment { tcp_flags: RST, ..c.data(offset, 0) });
+        assert_ne!(verdict, Verdict::Forward);
+        assert!(!c.has(FLOW_F_CLOSED) && !c.holds(HOLD_OVER));
+        assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    }
+}
+
+#[test]
+fn one_cpu_at_a_time_has_the_chain() {
+    let mut c = Held::full();
+    let s = c.data(FULL, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    assert_eq!(c.h.busy, 1);
+    assert_eq!(c.decide(&s).0, Verdict::Busy);
+    c.after_copy(&s, true, false);
+    assert_eq!(c.h.busy, 0);
+    c.held(&c.data(FULL + MSS, MSS));
+}
+
+#[test]
+fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
+    let mut c = Held::full();
+    let s = c.data(FULL, MSS);
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    c.f.next_seq = at(FULL + MSS);
+    let before = c.f.early_bytes;
+    assert_ne!(c.after_copy(&s, true, false).0, Kept::Ack);
+    assert_eq!(c.f.early_bytes, before);
+}
+
+#[test]
+fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
+    for (taken, kept) in [(true, Kept::Drop), (false, Kept::Pass)] {
+        let mut c = Held::new();
+        let s = c.data(0, MSS);
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+        c.f.mode = flow_mode::FLOW_BYPASS as u8;
+        assert_eq!(c.after_copy(&s, true, taken).0, kept);
+        assert_eq!((c.f.next_seq, c.h.busy), (at(0), 0));
+    }
+}
+
+#[test]
+fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
+    let mut c = Held::holding();
+    c.hear(&c.data_of_vm(0, 100, FULL));
+    let newer = c.h.tsval.wrapping_add(9);
+    c.not_kept(&segment { ack: vm_at(60), tsval: newer, window: 5, ..c.data(0, MSS) });
+    assert_eq!((c.h.snd_una, c.h.tsval, c.h.sender_window), (vm_at(60), newer, 5));
+    // Not what is older.
+    c.not_kept(&segment { ack: vm_at(50), tsval: newer - 3, window: 6, ..c.data(0, MSS) });
+    assert_eq!((c.h.snd_una, c.h.tsval, c.h.sender_window), (vm_at(60), newer, 5));
+}

@@ -1,0 +1,104 @@
+//! What is known of a connection at some moment: a [`hold`] as the engine understands it.
+
+use vsnoop_flow::types::{self, hold, seq};
+
+/// Fields are those of `struct hold` (flow/types.h) unless they say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The VM has acknowledged everything below.
+    pub vm_seq: seq,
+    /// Of the VM's window.
+    pub right_edge: seq,
+    /// The VM has been handed everything below; one more once it was handed the FIN.
+    pub handed: seq,
+    /// Copies are kept from here, or from VM_SEQ if that is more. Not of what the VM was handed before
+    /// the flow had a hold.
+    pub first: seq,
+    /// End of what is kept.
+    pub tail: seq,
+    /// The sender's FIN follows the last byte kept.
+    pub fin: bool,
+    /// Payload of the largest segment that the sender sends, bytes; at least 1.
+    pub mss: u32,
+    /// How often the VM has reported a loss.
+    pub repeated: u32,
+    /// How often the VM was heard of.
+    pub heard: u32,
+    /// What the sender has acknowledged of the VM's data, and its raw window.
+    pub sender: (seq, u16),
+    blocks: [(seq, seq); 4],
+    block_count: usize,
+}
+
+impl View {
+    /// The hold as read from shared memory.
+    pub fn new(hold: &hold) -> Self {
+        // Without a chunk there is nothing but perhaps a FIN.
+        let is_empty = hold.chunks == 0 && hold.vm_seq != hold.tail;
+        let tail = if is_empty { hold.vm_seq } else { hold.tail };
+        let fin = u32::from(hold.flags) & types::HOLD_FIN != 0 && !is_empty;
+        let end = tail.add(fin.into());
+        // What the hooks know, or what the engine has done since. A value of long ago, before the
+        // hooks handed over by themselves for a while, is behind; or ahead of everything, wrapped.
+        let ahead = hold.released.diff(hold.high_seq) > 0 && hold.released.diff(end) <= 0;
+        let handed = if ahead { hold.released } else { hold.high_seq };
+        // A VM may acknowledge what a killed engine had handed over and not noted.
+        let handed = if hold.vm_seq.diff(handed) > 0 { hold.vm_seq } else { handed };
+        let mut view = Self {
+            vm_seq: hold.vm_seq,
+            right_edge: hold.right_edge,
+            handed,
+            first: if hold.chunks == 0 { tail } else { hold.first },
+            tail,
+            fin,
+            mss: u32::from(hold.mss).max(1),
+            repeated: hold.repeated,
+            heard: hold.heard,
+            sender: (hold.snd_una, hold.sender_window),
+            blocks: Default::default(),
+            block_count: 0,
+        };
+        view.sort_blocks(hold);
+        view
+    }
+
+    /// Has the VM everything, or is it on its way to it?
+    pub fn is_drained(&self) -> bool {
+        self.handed.diff(self.end()) >= 0
+    }
+
+    /// Is there a copy of the next byte that the VM is to acknowledge, and of all that follow? Else
+    /// nothing can be sent again; the hooks find the loss.
+    pub fn is_kept(&self) -> bool {
+        self.vm_seq.diff(self.first) >= 0
+    }
+
+    /// Has the VM acknowledged everything?
+    pub fn is_done(&self) -> bool {
+        self.vm_seq.diff(self.end()) >= 0
+    }
+
+    /// Behind the last byte, or the FIN.
+    pub fn end(&self) -> seq {
+        self.tail.add(self.fin.into())
+    }
+
+    /// What the VM has of the bytes beyond VM_SEQ, as its last report has it: SACK blocks in order, none
+    /// of which reaches beyond what it was handed.
+    pub fn blocks(&self) -> &[(seq, seq)] {
+        &self.blocks[..self.block_count]
+    }
+
+    fn sort_blocks(&mut self, hold: &hold) {
+        let reported = hold.sack.chunks_exact(2).take(hold.sack_count as usize);
+        for (&left, &right) in reported.map(|edges| (&edges[0], &edges[1])) {
+            let is_news = left.diff(self.vm_seq) > 0 && right.diff(left) > 0;
+            if is_news && right.diff(self.handed) <= 0 {
+                self.blocks[self.block_count] = (left, right);
+                self.block_count += 1;
+            }
+        }
+        let vm_seq = self.vm_seq;
+        self.blocks[..self.block_count].sort_by_key(|block| block.0.diff(vm_seq));
+    }
+}

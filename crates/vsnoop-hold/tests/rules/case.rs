@@ -1,0 +1,115 @@
+//! A hold as the engine reads it, and a flow that has looked at it.
+
+use vsnoop_flow::seq;
+use vsnoop_flow::types::{HOLD_FIN, hold};
+use vsnoop_hold::{Flow, Frame, Kind, View};
+
+pub const MS: u64 = 1_000_000;
+pub const MSS: u32 = 1_000;
+/// SEQ of the first byte; it wraps after 2,500 bytes.
+const FIRST: u32 = 0u32.wrapping_sub(2_500);
+
+pub fn at(offset: u32) -> seq {
+    seq::new(FIRST).add(offset)
+}
+
+/// Bytes from 0 to `tail` are kept; the VM has acknowledged none, was handed those below `handed`, and its
+/// window ends at `edge`.
+pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
+    hold {
+        used: 1,
+        chunks: 1,
+        first: at(0),
+        vm_seq: at(0),
+        high_seq: at(handed),
+        released: at(handed),
+        tail: at(tail),
+        right_edge: at(edge),
+        mss: MSS as u16,
+        sender_window: 100,
+        ..hold::default()
+    }
+}
+
+pub struct Case {
+    pub h: hold,
+    pub flow: Flow,
+    /// How long the VM has run.
+    pub ran_ns: u64,
+}
+
+impl Case {
+    pub fn new(h: hold) -> Self {
+        Self { flow: Flow::new(&View::new(&h), 0), h, ran_ns: 0 }
+    }
+
+    pub fn view(&self) -> View {
+        View::new(&self.h)
+    }
+
+    /// What the flow wants to send, without sending it.
+    pub fn wants(&mut self) -> Option<Frame> {
+        self.flow.poll(&self.view(), self.ran_ns)
+    }
+
+    /// Sends one frame as the I/O layer does.
+    pub fn send(&mut self) -> Option<Frame> {
+        let frame = self.wants()?;
+        self.flow.sent(&self.view(), &frame);
+        if frame.kind == Kind::Release {
+            self.h.released = frame.end();
+        }
+        Some(frame)
+    }
+
+    /// Sends what there is.
+    pub fn send_all(&mut self) -> Vec<Frame> {
+        let frames: Vec<_> = std::iter::from_fn(|| self.send()).take(100).collect();
+        assert!(frames.len() < 100, "it never ends: {:?}", frames.last());
+        frames
+    }
+
+    /// The VM has acknowledged everything below `offset`, its window ends at `edge`.
+    pub fn acks(&mut self, offset: u32, edge: u32) {
+        self.h.heard += 1;
+        self.h.vm_seq = at(offset);
+        self.h.right_edge = at(edge);
+    }
+
+    /// The VM repeats its ACK, with these SACK blocks.
+    pub fn repeats(&mut self, blocks: &[(u32, u32)]) {
+        self.h.heard += 1;
+        self.h.repeated += 1;
+        self.sacks(blocks);
+    }
+
+    pub fn sacks(&mut self, blocks: &[(u32, u32)]) {
+        self.h.sack_count = blocks.len() as u32;
+        for (edges, &(left, right)) in self.h.sack.chunks_exact_mut(2).zip(blocks) {
+            edges.copy_from_slice(&[at(left), at(right)]);
+        }
+    }
+
+    /// The sender's FIN follows.
+    pub fn fin(mut self) -> Self {
+        self.h.flags |= HOLD_FIN as u16;
+        self
+    }
+}
+
+pub fn release(from: u32, len: u32) -> Frame {
+    Frame { seq: at(from), len, fin: false, kind: Kind::Release }
+}
+
+pub fn resend(from: u32, len: u32) -> Frame {
+    Frame { kind: Kind::Resend, ..release(from, len) }
+}
+
+pub fn with_fin(frame: Frame) -> Frame {
+    Frame { fin: true, ..frame }
+}
+
+/// The last byte that the VM has acknowledged, without that byte.
+pub fn probe(vm_seq: u32) -> Frame {
+    Frame { seq: at(vm_seq).add(u32::MAX), len: 0, fin: false, kind: Kind::Probe }
+}

@@ -1,0 +1,172 @@
+//! What is handed over, and when: the VM's window, the FIN, the sender's own ACKs, a closed window.
+
+use vsnoop_hold::{Frame, Kind};
+
+use crate::case::*;
+
+#[test]
+fn what_is_held_is_handed_over_as_far_as_the_vms_window_goes() {
+    let mut c = Case::new(held(1_000, 20_000, 11_000));
+    assert_eq!(c.send(), Some(release(1_000, 10_000)));
+    assert_eq!(c.send(), None);
+    c.acks(11_000, 30_000);
+    assert_eq!(c.send(), Some(release(11_000, 9_000)));
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn super_packets_are_of_whole_segments_and_no_larger_than_a_packet_can_be() {
+    let mut c = Case::new(held(0, 150_500, 200_000));
+    assert_eq!(
+        c.send_all(),
+        [release(0, 65_000), release(65_000, 65_000), release(130_000, 20_500)]
+    );
+    // Of segments that are larger than that, one.
+    let mut c = Case::new(held(0, 150_000, 200_000));
+    c.h.mss = 65_483;
+    assert_eq!(c.send().map(|frame| frame.len), Some(65_483));
+}
+
+#[test]
+fn less_than_a_segment_waits_while_the_vm_has_something_to_answer() {
+    let mut c = Case::new(held(1_000, 20_000, 1_999));
+    assert_eq!(c.send(), None);
+    c.acks(0, 2_000);
+    assert_eq!(c.send(), Some(release(1_000, 1_000)));
+}
+
+#[test]
+fn less_than_a_segment_is_sent_when_nothing_else_would_open_the_window() {
+    let mut c = Case::new(held(1_000, 20_000, 1_100));
+    c.acks(1_000, 1_100);
+    assert_eq!(c.send(), Some(release(1_000, 100)));
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn the_last_of_it_is_sent_however_little_it_is() {
+    let mut c = Case::new(held(1_000, 1_001, 9_000));
+    assert_eq!(c.send(), Some(release(1_000, 1)));
+}
+
+#[test]
+fn nothing_is_handed_over_that_was() {
+    let mut c = Case::new(held(5_000, 5_000, 9_000));
+    assert_eq!(c.send(), None);
+    // By a hook, since.
+    let mut c = Case::new(held(1_000, 5_000, 9_000));
+    c.h.high_seq = at(5_000);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn what_was_handed_over_and_not_noted_is_handed_over_again() {
+    // Killed before it could note it.
+    let mut first = Case::new(held(0, 5_000, 9_000));
+    let frame = first.wants().expect("there is something");
+    let mut second = Case::new(first.h);
+    assert_eq!(second.send(), Some(frame));
+    // Unless the VM has acknowledged it meanwhile.
+    first.acks(5_000, 9_000);
+    assert_eq!(Case::new(first.h).send(), None);
+}
+
+#[test]
+fn the_fin_goes_with_the_last_byte() {
+    let mut c = Case::new(held(0, 3_000, 3_000)).fin();
+    assert_eq!(c.send_all(), [with_fin(release(0, 3_000))]);
+    assert_eq!(c.h.released, at(3_001));
+    let mut c = Case::new(held(0, 3_000, 2_000)).fin();
+    assert_eq!(c.send_all(), [release(0, 2_000)], "not before");
+}
+
+#[test]
+fn a_fin_alone_needs_no_room_in_the_window() {
+    let mut c = Case::new(held(3_000, 3_000, 9_000)).fin();
+    assert_eq!(c.send_all(), [with_fin(release(3_000, 0))]);
+    let mut c = Case::new(held(3_000, 3_000, 3_000)).fin();
+    c.acks(3_000, 3_000);
+    assert_eq!(c.send_all(), [with_fin(release(3_000, 0))]);
+}
+
+#[test]
+fn a_fin_behind_bytes_that_have_no_room_waits_with_them() {
+    let mut c = Case::new(held(3_000, 3_500, 3_000)).fin();
+    c.acks(3_000, 3_000);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn what_the_sender_acknowledges_goes_alone_when_nothing_else_goes() {
+    let mut c = Case::new(held(1_000, 20_000, 1_000));
+    assert_eq!(c.send(), None);
+    c.h.snd_una = at(7);
+    assert_eq!(c.send(), Some(Frame { seq: at(1_000), len: 0, fin: false, kind: Kind::Ack }));
+    assert_eq!(c.send(), None);
+    c.h.sender_window += 1;
+    assert_eq!(c.send().map(|frame| frame.kind), Some(Kind::Ack), "its window is news too");
+    // What else goes carries it.
+    c.h.snd_una = at(8);
+    c.acks(0, 3_000);
+    assert_eq!(c.send_all(), [release(1_000, 2_000)]);
+    // When nothing is held its own ACKs reach the VM.
+    let mut c = Case::new(held(1_000, 1_000, 9_000));
+    c.h.snd_una = at(7);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn a_frame_that_the_ring_refuses_is_wanted_again() {
+    let mut c = Case::new(held(0, 5_000, 9_000));
+    assert_eq!(c.wants(), c.wants());
+    assert_eq!(c.send(), Some(release(0, 5_000)));
+}
+
+#[test]
+fn a_closed_window_is_asked_for_in_the_vms_own_time() {
+    let mut c = Case::new(held(1_000, 20_000, 1_000));
+    c.acks(1_000, 1_000);
+    assert_eq!(c.send(), None);
+    c.ran_ns += 200 * MS - 1;
+    assert_eq!(c.send(), None);
+    c.ran_ns += 1;
+    assert_eq!(c.send_all(), [probe(1_000)]);
+    // It answers that it is closed still: asked again after the same time.
+    c.acks(1_000, 1_000);
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [probe(1_000)]);
+    // It does not answer: twice the time.
+    c.ran_ns += 399 * MS;
+    assert_eq!(c.send(), None);
+    c.ran_ns += MS;
+    assert_eq!(c.send_all(), [probe(1_000)]);
+    // It opens.
+    c.acks(1_000, 3_000);
+    assert_eq!(c.send_all(), [release(1_000, 2_000)]);
+}
+
+#[test]
+fn a_timer_runs_while_the_vm_owes_something() {
+    let c = Case::new(held(1_000, 1_000, 9_000));
+    assert!(c.flow.is_waiting(&c.view()));
+    let mut c = Case::new(held(1_000, 1_000, 9_000));
+    c.acks(1_000, 9_000);
+    assert!(!c.flow.is_waiting(&c.view()));
+    let c = c.fin();
+    assert!(c.flow.is_waiting(&c.view()), "the FIN is owed");
+}
+
+#[test]
+fn time_in_which_the_vm_owed_nothing_does_not_count() {
+    let mut c = Case::new(held(1_000, 1_000, 9_000));
+    c.acks(1_000, 9_000);
+    assert_eq!(c.send(), None);
+    c.ran_ns += 10_000 * MS;
+    assert_eq!(c.send(), None);
+    c.h.tail = at(2_000);
+    c.h.high_seq = at(2_000);
+    c.ran_ns += 199 * MS;
+    assert_eq!(c.send(), None);
+    c.ran_ns += MS;
+    assert_eq!(c.send(), Some(resend(1_000, 1_000)));
+}

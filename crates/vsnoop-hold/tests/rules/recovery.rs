@@ -1,0 +1,269 @@
+//! What the VM lost is sent again: by what it reports, and by what it does not answer.
+
+use crate::case::*;
+
+/// Ten segments were handed over, all there is.
+fn handed() -> Case {
+    Case::new(held(10_000, 10_000, 20_000))
+}
+
+#[test]
+fn three_repeated_acks_prove_a_loss() {
+    let mut c = handed();
+    for _ in 0..2 {
+        c.repeats(&[(1_000, 2_000)]);
+        assert_eq!(c.send(), None);
+    }
+    c.repeats(&[(1_000, 2_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+}
+
+#[test]
+fn blocks_of_three_segments_prove_it_at_once() {
+    let mut c = handed();
+    c.repeats(&[(1_000, 2_999)]);
+    assert_eq!(c.send(), None);
+    c.repeats(&[(1_000, 3_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+}
+
+#[test]
+fn reports_that_an_earlier_engine_has_heard_prove_nothing() {
+    let mut h = held(10_000, 10_000, 20_000);
+    h.repeated = 50;
+    let mut c = Case::new(h);
+    c.sacks(&[(1_000, 2_000)]);
+    assert_eq!(c.send(), None);
+    for _ in 0..3 {
+        assert_eq!(c.send(), None);
+        c.repeats(&[(1_000, 2_000)]);
+    }
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+}
+
+#[test]
+fn progress_of_the_vm_refutes_a_loss() {
+    let mut c = handed();
+    for _ in 0..2 {
+        c.repeats(&[(1_000, 2_000)]);
+        c.send();
+    }
+    c.acks(2_000, 20_000);
+    c.repeats(&[(3_000, 4_000)]);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn all_holes_below_the_highest_block_are_sent_again_once() {
+    let mut c = handed();
+    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    let holes = [resend(0, 1_000), resend(2_000, 2_000), resend(6_000, 2_000)];
+    assert_eq!(c.send_all(), holes);
+    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    assert_eq!(c.send(), None, "they are on their way");
+    // What lies beyond the highest block may be on its way still.
+}
+
+#[test]
+fn a_hole_that_is_filled_is_not_sent_again() {
+    let mut c = handed();
+    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    assert_eq!(c.send(), Some(resend(0, 1_000)));
+    c.acks(2_000, 20_000);
+    c.sacks(&[(8_000, 9_000), (4_000, 6_000)]);
+    assert_eq!(c.send(), Some(resend(2_000, 2_000)));
+    c.acks(6_000, 20_000);
+    c.sacks(&[(6_500, 9_000)]);
+    assert_eq!(c.send_all(), [resend(6_000, 500)]);
+}
+
+#[test]
+fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
+    let mut h = held(10_000, 30_000, 15_000);
+    h.high_seq = at(10_000);
+    let mut c = Case::new(h);
+    c.repeats(&[(1_000, 4_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 5_000)]);
+    // A block of what was sent before proves nothing.
+    c.repeats(&[(1_000, 10_000)]);
+    assert_eq!(c.send(), None);
+    // One of what was sent after it does.
+    c.repeats(&[(1_000, 11_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+    c.repeats(&[(1_000, 15_000)]);
+    assert_eq!(c.send(), None, "again only when something later yet arrives");
+}
+
+#[test]
+fn recovery_ends_where_it_began() {
+    let mut c = handed();
+    c.repeats(&[(1_000, 4_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+    c.acks(10_000, 30_000);
+    c.sacks(&[]);
+    c.h.tail = at(14_000);
+    c.h.high_seq = at(14_000);
+    assert_eq!(c.send(), None);
+    c.repeats(&[(11_000, 14_000)]);
+    assert_eq!(c.send_all(), [resend(10_000, 1_000)]);
+}
+
+#[test]
+fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_short() {
+    let mut c = Case::new(held(150_000, 150_000, 200_000));
+    for _ in 0..3 {
+        assert_eq!(c.send(), None);
+        c.repeats(&[]);
+    }
+    assert_eq!(c.send_all(), [resend(0, 65_000)]);
+    c.repeats(&[]);
+    assert_eq!(c.send(), None, "more of the same is no news");
+    c.acks(65_000, 200_000);
+    assert_eq!(c.send_all(), [resend(65_000, 65_000)]);
+    // It falls short of what was sent again, too.
+    c.acks(70_000, 200_000);
+    assert_eq!(c.send_all(), [resend(70_000, 65_000)]);
+    c.acks(150_000, 200_000);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
+    let mut c = handed();
+    c.ran_ns = 200 * MS - 1;
+    assert_eq!(c.send(), None);
+    c.ran_ns += 1;
+    // And asked how far it is: its own ACK may be what was lost.
+    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn the_time_doubles_up_to_sixteen_times_until_the_vm_is_heard_of() {
+    let mut c = handed();
+    for patience in [200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
+        c.ran_ns += patience * MS - 1;
+        assert_eq!(c.send(), None, "{patience} ms");
+        c.ran_ns += 1;
+        assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)], "{patience} ms");
+    }
+    c.h.heard += 1;
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+}
+
+#[test]
+fn progress_begins_the_time_anew() {
+    let mut c = handed();
+    c.ran_ns += 199 * MS;
+    c.acks(1_000, 20_000);
+    assert_eq!(c.send(), None);
+    c.ran_ns += 199 * MS;
+    assert_eq!(c.send(), None);
+    c.ran_ns += MS;
+    assert_eq!(c.send_all(), [resend(1_000, 9_000), probe(1_000)]);
+}
+
+#[test]
+fn a_vm_that_never_answers_is_dead_after_sixteen_times() {
+    let mut c = handed();
+    for timeout in 1..=16 {
+        assert!(!c.flow.is_dead(), "after {} timeouts", timeout - 1);
+        c.ran_ns += 3_200 * MS;
+        c.send_all();
+    }
+    assert!(c.flow.is_dead());
+}
+
+#[test]
+fn a_vm_that_answers_is_not_dead_whatever_it_answers() {
+    let mut c = handed();
+    for _ in 0..100 {
+        c.ran_ns += 3_200 * MS;
+        c.send_all();
+        c.h.heard += 1;
+        c.send_all();
+        assert!(!c.flow.is_dead());
+    }
+}
+
+#[test]
+fn a_vm_that_does_not_run_loses_nothing() {
+    let mut c = handed();
+    for _ in 0..1_000 {
+        assert_eq!(c.send(), None);
+    }
+}
+
+#[test]
+fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
+    let mut c = handed();
+    c.acks(2_000, 5_000);
+    c.ran_ns = 200 * MS;
+    c.send();
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [resend(2_000, 3_000), probe(2_000)]);
+    // Of one that is closed it is asked.
+    let mut c = handed();
+    c.acks(2_000, 2_000);
+    c.send();
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [probe(2_000)]);
+    c.acks(2_000, 20_000);
+    assert_eq!(c.send_all(), [resend(2_000, 8_000)]);
+}
+
+#[test]
+fn a_lost_fin_is_sent_again_with_the_last_byte_or_alone() {
+    let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
+    c.ran_ns = 200 * MS;
+    assert_eq!(c.send(), Some(with_fin(resend(0, 3_000))));
+    let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
+    c.acks(3_000, 3_000);
+    c.send();
+    c.ran_ns = 200 * MS;
+    assert_eq!(c.send(), Some(with_fin(resend(3_000, 0))));
+    c.acks(3_001, 9_000);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn a_hole_before_the_fin_is_sent_without_it() {
+    let mut c = Case::new(held(10_001, 10_000, 20_000)).fin();
+    c.repeats(&[(1_000, 10_001)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000)]);
+}
+
+#[test]
+fn what_was_lost_goes_before_what_is_held() {
+    let mut c = Case::new(held(10_000, 30_000, 15_000));
+    c.repeats(&[(1_000, 4_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 5_000)]);
+}
+
+#[test]
+fn what_there_is_no_copy_of_is_not_sent_again() {
+    // Handed over before the flow had a hold; the hooks find that loss.
+    let mut h = held(10_000, 10_000, 20_000);
+    h.first = at(5_000);
+    let mut c = Case::new(h);
+    for _ in 0..5 {
+        c.repeats(&[(1_000, 4_000)]);
+        assert_eq!(c.send(), None);
+    }
+    c.ran_ns = 200 * MS;
+    assert_eq!(c.send_all(), [probe(0)], "it is asked, at most");
+    c.acks(5_000, 20_000);
+    c.repeats(&[(6_000, 9_000)]);
+    assert_eq!(c.send_all(), [resend(5_000, 1_000)]);
+}
+
+#[test]
+fn a_flow_without_memory_sends_no_bytes() {
+    let mut h = held(10_000, 10_000, 20_000);
+    h.chunks = 0;
+    let mut c = Case::new(h);
+    c.repeats(&[(1_000, 9_000)]);
+    c.ran_ns = 1_000 * MS;
+    assert!(c.send_all().iter().all(|frame| frame.len == 0));
+}

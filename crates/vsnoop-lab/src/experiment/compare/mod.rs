@@ -1,0 +1,139 @@
+//! Comparisons: the same transfers to the same machines, in several configurations.
+//!
+//! Transfers come in rounds. A round is one transfer in each [`Configuration`], to the same machine and
+//! of the same size, in random order and with a random pause before each, so that neither drift nor the
+//! period of the scheduler favours one of them. What a configuration needs is set up before its
+//! transfer and undone after it, when the connection has ended on both sides; `off` means that nothing
+//! is attached at all.
+//!
+//! Rounds are measured in cells: a number of machines with a load each, and a path to the host. The
+//! machines are booted once for all their paths.
+
+mod configuration;
+mod plan;
+mod transfers;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::Options;
+use super::lab::Lab;
+use super::progress::Progress;
+use crate::interrupt;
+use crate::results::{Figure, Results, Sample, size_text, statistics};
+use crate::stage::StageOptions;
+use crate::vsnoop::Vsnoop;
+
+pub use configuration::Configuration;
+use plan::Machines;
+use transfers::Transfers;
+
+/// An experiment of this kind.
+pub struct Comparison {
+    pub name: &'static str,
+    pub configurations: &'static [Configuration],
+    /// Machines and the load of each; with `--quick` the first only.
+    pub machines: &'static [(usize, f64)],
+    /// With `--quick` the first only.
+    pub path_rtts_ms: &'static [f64],
+    /// Sizes, and rounds of each in every cell.
+    pub plan: &'static [(u64, usize)],
+    pub quick_plan: &'static [(u64, usize)],
+    /// The measuring of a cell ends here, whatever is left of its plan.
+    pub budget: Duration,
+    pub figures: fn(&Results) -> Vec<Figure>,
+}
+
+impl Comparison {
+    pub fn run(&self, options: &Options) -> Result<Results> {
+        let configurations = Configuration::chosen(self.configurations, &options.configurations)?;
+        let machines = plan::machines(self, options)?;
+        let plan = plan::rounds(self, options)?;
+        let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
+        let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
+        let mut lab = Lab::open()?;
+        let mut results = lab.results(self.name);
+        if let Some(vsnoop) = &vsnoop {
+            results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+        }
+        let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
+        let rounds: usize = plan.iter().map(|(_, rounds)| rounds).sum();
+        let mut progress = Progress::new(cells * rounds * configurations.len());
+        let begin = Instant::now();
+        for machines in &machines {
+            let Machines { vms, load, .. } = *machines;
+            let tuned = configurations.contains(&Configuration::Tuned);
+            let stage = lab.boot(StageOptions { vms, tuned }, load, vsnoop.as_ref())?;
+            let mut transfers = Transfers::new(&mut lab.session, stage, &configurations, begin)?;
+            for cell in &machines.cells {
+                let path = transfers.enter(*cell)?;
+                results.environment.insert(format!("path_{}", cell.suffix()), json!(path));
+                let cell_end = progress.done() + rounds * configurations.len();
+                self.measure(
+                    &transfers,
+                    &configurations,
+                    &plan,
+                    &mut results.samples,
+                    &mut progress,
+                )
+                .with_context(|| cell.to_string())?;
+                progress.skip_to(cell_end);
+                transfers.leave();
+            }
+        }
+        ensure!(!results.samples.is_empty(), "no transfer was finished within {:?}", self.budget);
+        statistics::summarise(&mut results);
+        results.figures = (self.figures)(&results);
+        Ok(results)
+    }
+
+    /// All rounds of the cell that `transfers` has entered.
+    fn measure(
+        &self,
+        transfers: &Transfers,
+        configurations: &[Configuration],
+        plan: &[(u64, usize)],
+        samples: &mut Vec<Sample>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let rounds = plan::spread(plan);
+        let total = rounds.len();
+        for (index, size_bytes) in rounds.into_iter().enumerate() {
+            if begin.elapsed() > self.budget {
+                eprintln!("the time of this cell is up: {index} of {total} rounds were measured");
+                break;
+            }
+            let mut order = configurations.to_vec();
+            fastrand::shuffle(&mut order);
+            for configuration in order {
+                interrupt::check()?;
+                let name = configuration.name();
+                let sample = transfers
+                    .measure(configuration, size_bytes, index)
+                    .with_context(|| format!("{name}, {}", size_text(size_bytes)))?;
+                samples.push(sample);
+                progress.step(format!("{} {name}", size_text(size_bytes)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    pub const COMPARISON: Comparison = Comparison {
+        name: "test",
+        configurations: &[Configuration::Off],
+        machines: &[(3, 0.6), (5, 1.0)],
+        path_rtts_ms: &[0.0, 5.0],
+        plan: &[(1000, 5), (2000, 5)],
+        quick_plan: &[(1000, 1)],
+        budget: Duration::from_secs(1),
+        figures: |_| Vec::new(),
+    };
+}

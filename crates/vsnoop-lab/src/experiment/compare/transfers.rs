@@ -1,0 +1,189 @@
+//! Transfers on one stage, each set up and undone as its configuration asks.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use vsnoop_guest::transfer::Direction;
+
+use super::Configuration;
+use crate::client::{self, Outcome, Request, Times};
+use crate::interrupt;
+use crate::peers::proxy::Proxy;
+use crate::peers::server::Server;
+use crate::results::{Cell, Ending, Sample};
+use crate::session::Session;
+use crate::stage::{CONGESTION_CONTROL, Stage};
+use crate::testbed::net::Netns;
+
+const PAUSE_MS: std::ops::Range<u64> = 5..100;
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// For the last segments of a connection whose bytes have all arrived.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const WARM_UP_BYTES: u64 = 10_000;
+
+pub struct Transfers {
+    // In the order of their end: peers before the namespaces that they are in.
+    proxy: Option<Proxy>,
+    server: Option<Server>,
+    stage: Stage,
+    configurations: Vec<Configuration>,
+    cell: Cell,
+    begin: Instant,
+}
+
+impl Transfers {
+    /// Takes a stage whose machines are loaded, and starts the peers that the configurations need.
+    pub fn new(
+        session: &mut Session,
+        stage: Stage,
+        configurations: &[Configuration],
+        begin: Instant,
+    ) -> Result<Self> {
+        let needs = |configuration| configurations.contains(&configuration);
+        let proxy = if needs(Configuration::Proxy) {
+            Some(Proxy::start(session, &stage).context("start the proxy")?)
+        } else {
+            None
+        };
+        let server = if needs(Configuration::Host) {
+            Some(Server::start(session, &stage).context("start the server on the host")?)
+        } else {
+            None
+        };
+        let configurations = configurations.to_vec();
+        Ok(Self { proxy, server, stage, configurations, cell: Cell::default(), begin })
+    }
+
+    /// Lays the path of a cell, measures it, and lets everybody find everybody. Returns what was
+    /// measured.
+    pub fn enter(&mut self, cell: Cell) -> Result<String> {
+        let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
+        self.stage.set_path(rtt, cell.path_loss_percent / 100.0)?;
+        let measured = self.stage.check_path(rtt)?;
+        self.cell = cell;
+        for machine in 0..self.stage.vm_count() {
+            for &configuration in &self.configurations {
+                let (server, _) = self.way(configuration, machine)?;
+                self.transfer(server, WARM_UP_BYTES).context("the first transfer of a cell")?;
+            }
+        }
+        self.settle()?;
+        Ok(format!("ping p50 {:.2} ms, p90 {:.2} ms", measured.p50_ms, measured.p90_ms))
+    }
+
+    /// Says whether the path of the cell was as it was meant to be.
+    pub fn leave(&self) {
+        let overflows = self.stage.path_overflows();
+        if overflows > 0 {
+            eprintln!("{}: the path's own queue was full and lost {overflows} frames", self.cell);
+        }
+    }
+
+    /// One transfer of round `round`.
+    pub fn measure(
+        &self,
+        configuration: Configuration,
+        size_bytes: u64,
+        round: usize,
+    ) -> Result<Sample> {
+        let machine = round % self.stage.vm_count();
+        let (server, tap) = self.way(configuration, machine)?;
+        self.set_up(configuration, machine)?;
+        std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+        let drops_before = self.stage.counts_of(tap)?.drops;
+        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
+        let times = self.transfer(server, size_bytes).with_context(|| format!("VM {machine}"))?;
+        let tap_drops = self.stage.counts_of(tap)?.drops - drops_before;
+        self.settle()?;
+        self.undo(configuration, machine)?;
+        Ok(Sample {
+            configuration: configuration.name().to_owned(),
+            size_bytes,
+            cell: self.cell,
+            ending: Ending::Exact,
+            connect_ms: Some(times.connect_ms),
+            acked_ms: Some(times.acked_ms),
+            delivered_ms: Some(times.delivered_ms),
+            retransmissions: times.retransmissions,
+            dsack_duplicates: times.dsack_duplicates,
+            tap_drops,
+            lost_bytes: None,
+            vm: machine,
+            at_ms,
+        })
+    }
+
+    /// Where the client connects to, and the tap that its bytes pass.
+    fn way(&self, configuration: Configuration, machine: usize) -> Result<(SocketAddr, &str)> {
+        let plain = self.stage.tap(machine);
+        Ok(match configuration {
+            Configuration::Off
+            | Configuration::Strict
+            | Configuration::Hold
+            | Configuration::Priority => (self.stage.server(machine), plain),
+            Configuration::Tuned => {
+                (self.stage.tuned_server(machine), self.stage.tuned_tap(machine)?)
+            }
+            Configuration::Proxy => {
+                (self.proxy.as_ref().context("there is no proxy")?.address(machine), plain)
+            }
+            Configuration::Host => {
+                (self.server.as_ref().context("there is no server on the host")?.address(), plain)
+            }
+        })
+    }
+
+    fn set_up(&self, configuration: Configuration, machine: usize) -> Result<()> {
+        if let Some(options) = configuration.attach_options() {
+            self.stage.attach_with(machine, options)?;
+        }
+        if configuration == Configuration::Priority {
+            self.stage.vm(machine).favour(true)?;
+        }
+        Ok(())
+    }
+
+    fn undo(&self, configuration: Configuration, machine: usize) -> Result<()> {
+        if configuration.attach_options().is_some() {
+            self.stage.detach(machine)?;
+        }
+        if configuration == Configuration::Priority {
+            self.stage.vm(machine).favour(false)?;
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, server: SocketAddr, size_bytes: u64) -> Result<Times> {
+        let request = Request {
+            server,
+            direction: Direction::Upload,
+            size_bytes,
+            seed: fastrand::u64(..),
+            congestion_control: CONGESTION_CONTROL,
+            timeout: TIMEOUT,
+        };
+        match client::transfer(self.stage.client(), &request)? {
+            Outcome::Exact(times) => Ok(times),
+            Outcome::Wrong(verdict) => bail!("the server did not get what was sent: {verdict:?}"),
+            Outcome::Broken(error) => bail!("the connection broke: {error}"),
+            Outcome::Hung => bail!("nothing came of the transfer within {} s", TIMEOUT.as_secs()),
+        }
+    }
+
+    /// Waits until the connection has ended on both sides, so that nothing of it meets the next.
+    fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + END_TIMEOUT;
+        let open = |netns: &Netns| netns.has_connections();
+        while open(self.stage.client())? || open(self.stage.host())? {
+            interrupt::check()?;
+            ensure!(
+                Instant::now() < deadline,
+                "all bytes had arrived, but the connection did not end within {} s",
+                END_TIMEOUT.as_secs()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}

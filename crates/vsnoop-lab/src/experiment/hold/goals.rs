@@ -1,0 +1,178 @@
+//! The goals of holding, beside what was measured.
+//!
+//! Noise is the 95 % interval of a ratio of medians by the bootstrap: a configuration is behind, or
+//! ahead, when the whole interval is.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, ratio_of_medians, values};
+use crate::results::table::{milliseconds, ratio};
+use crate::results::{Cell, Group, Results, size_text};
+
+/// Size, and how many times sooner than `off` it is to be acknowledged at the median.
+const ACKNOWLEDGED: [(u64, f64); 3] = [(100_000, 31.0), (1_000_000, 20.0), (10_000_000, 10.0)];
+/// What is to be near the limit, by either of two measures.
+const NEAR_HOST_BYTES: u64 = 100_000;
+const NEAR_HOST_TIMES: f64 = 3.0;
+const NEAR_HOST_MS: f64 = 1.0;
+const PEERS: [&str; 3] = ["off", "strict", "proxy"];
+
+pub fn render(results: &Results) -> Result<String> {
+    let mut text = String::from("| cell | goal | measured | |\n|---|---|---|---|\n");
+    let mut any = false;
+    for cell in results.cells() {
+        for goal in goals(results, cell) {
+            let verdict = if goal.reached { "reached" } else { "missed" };
+            writeln!(text, "| {cell} | {} | {} | {verdict} |", goal.text, goal.measured)?;
+            any = true;
+        }
+    }
+    if !any {
+        return Ok("`hold` and what it is compared with were not measured in this run.".into());
+    }
+    text += "\nRatios are of medians, with the interval that holds them in 95 of 100 repetitions \
+             (bootstrap). *Behind* and *ahead* mean that the whole interval is below or above 1. On a \
+             path with a round trip, hold is to be behind at no size and ahead at one at least.";
+    Ok(text)
+}
+
+struct Goal {
+    text: String,
+    measured: String,
+    reached: bool,
+}
+
+fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    if cell.path_rtt_ms == 0.0 {
+        goals.extend(ACKNOWLEDGED.iter().filter_map(|&(size_bytes, times)| {
+            let found = compare(results, "off", "hold", &Group { size_bytes, cell }, &ACKED)?;
+            let size = size_text(size_bytes);
+            Some(Goal {
+                text: format!("{size} acknowledged at p50 at least {times} times sooner than off"),
+                measured: interval(&found),
+                reached: found.value >= times,
+            })
+        }));
+        goals.extend(near_host(results, cell));
+    }
+    goals.extend(PEERS.iter().filter_map(|peer| delivered(results, cell, peer)));
+    goals
+}
+
+fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
+    let group = Group { size_bytes: NEAR_HOST_BYTES, cell };
+    let p50 = |name| Some(results.summary_of(name, &group, ACKED.name)?.p50);
+    let (hold, host) = (p50("hold")?, p50("host")?);
+    Some(Goal {
+        text: format!(
+            "{} acknowledged at p50 within {NEAR_HOST_TIMES} times or {NEAR_HOST_MS} ms of host",
+            size_text(NEAR_HOST_BYTES)
+        ),
+        measured: format!(
+            "{} times, {} ms more",
+            ratio(hold / host),
+            milliseconds((hold - host).max(0.0))
+        ),
+        reached: hold / host <= NEAR_HOST_TIMES || hold - host <= NEAR_HOST_MS,
+    })
+}
+
+/// That the application gets its data no later than with a peer.
+fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
+    let sizes = results.sizes().into_iter();
+    let found: Vec<_> = sizes
+        .filter_map(|size_bytes| {
+            let group = Group { size_bytes, cell };
+            let found = compare(results, peer, "hold", &group, &DELIVERED)?;
+            Some((size_bytes, found))
+        })
+        .collect();
+    if found.is_empty() {
+        return None;
+    }
+    let behind = found.iter().any(|(_, ratio)| ratio.high < 1.0);
+    let ahead = found.iter().any(|(_, ratio)| ratio.low > 1.0);
+    let distant = cell.path_rtt_ms > 0.0;
+    let text = if distant { "behind at no size, ahead" } else { "behind at no size" };
+    let measured: Vec<_> = found
+        .iter()
+        .map(|(size_bytes, ratio)| format!("{} {}", size_text(*size_bytes), interval(ratio)))
+        .collect();
+    Some(Goal {
+        text: format!("delivered, against {peer}: {text}"),
+        measured: measured.join(", "),
+        reached: !behind && (ahead || !distant),
+    })
+}
+
+fn compare(
+    results: &Results,
+    over: &str,
+    under: &str,
+    group: &Group,
+    metric: &Metric,
+) -> Option<Ratio> {
+    let values = |name| values(results, name, group, metric);
+    ratio_of_medians(&values(over), &values(under))
+}
+
+fn interval(found: &Ratio) -> String {
+    format!("{} ({} to {})", ratio(found.value), ratio(found.low), ratio(found.high))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Sample;
+    use crate::results::statistics::summarise;
+    use crate::results::testing::{results, sample};
+
+    fn measured(samples: &[(&str, f64, f64)], path_rtt_ms: f64) -> Vec<(String, bool)> {
+        let samples = samples.iter().map(|&(name, acked_ms, delivered_ms)| {
+            let mut sample = Sample {
+                size_bytes: 100_000,
+                delivered_ms: Some(delivered_ms),
+                ..sample(name, acked_ms)
+            };
+            sample.cell.path_rtt_ms = path_rtt_ms;
+            sample
+        });
+        let mut results = results(samples.collect());
+        summarise(&mut results);
+        let cell = results.cells()[0];
+        goals(&results, cell).into_iter().map(|goal| (goal.text, goal.reached)).collect()
+    }
+
+    fn verdicts(samples: &[(&str, f64, f64)], path_rtt_ms: f64) -> Vec<bool> {
+        measured(samples, path_rtt_ms).into_iter().map(|(_, reached)| reached).collect()
+    }
+
+    #[test]
+    fn a_goal_is_reached_at_its_number_and_missed_below_it() {
+        let of = |hold, host| {
+            verdicts(&[("off", 62.0, 9.0), ("hold", hold, 9.0), ("host", host, 9.0)], 0.0)
+        };
+        // Acknowledged, near the host, not behind off.
+        assert_eq!(of(2.0, 0.7), [true, true, true]);
+        assert_eq!(of(2.1, 0.75), [false, true, true], "less than 3 times the host");
+        assert_eq!(of(2.0, 0.5), [true, false, true], "neither 3 times nor 1 ms");
+        assert_eq!(of(1.2, 0.3), [true, true, true], "4 times, but within 1 ms");
+    }
+
+    #[test]
+    fn the_application_must_not_wait_longer_and_on_a_distant_path_less() {
+        let of = |hold, rtt| verdicts(&[("strict", 1.0, 50.0), ("hold", 1.0, hold)], rtt);
+        assert_eq!(of(50.0, 0.0), [true]);
+        assert_eq!(of(51.0, 0.0), [false]);
+        assert_eq!(of(50.0, 5.0), [false], "not ahead");
+        assert_eq!(of(49.0, 5.0), [true]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        assert_eq!(measured(&[("off", 1.0, 1.0), ("strict", 1.0, 1.0)], 0.0), []);
+    }
+}

@@ -1,0 +1,79 @@
+//! `hold`: what holding adds to early acknowledgement, and what others can do instead. A
+//! [comparison](super::compare) of all configurations, in four cells.
+
+mod figures;
+mod goals;
+mod tables;
+
+use std::time::Duration;
+
+use super::Experiment;
+use super::compare::{Comparison, Configuration};
+use crate::results::report::Words;
+
+const COMPARISON: Comparison = Comparison {
+    name: "hold",
+    configurations: &[
+        Configuration::Off,
+        Configuration::Tuned,
+        Configuration::Strict,
+        Configuration::Hold,
+        Configuration::Proxy,
+        Configuration::Priority,
+        Configuration::Host,
+    ],
+    machines: &[(3, 0.6), (5, 1.0)],
+    path_rtts_ms: &[0.0, 5.0],
+    plan: &[(10_000, 30), (100_000, 50), (1_000_000, 40), (10_000_000, 16)],
+    quick_plan: &[(10_000, 3), (100_000, 5), (1_000_000, 4), (10_000_000, 2)],
+    // Four cells and the booting of eight machines: under 25 minutes.
+    budget: Duration::from_secs(330),
+    figures: figures::figures,
+};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: COMPARISON.name,
+    about: "3 and 5 loaded VMs on one core, near and 5 ms away: hold, strict, and what else there is",
+    words: Words {
+        title: "Holding what was acknowledged, for VMs that share a core",
+        what_to_see: "`acked` is what the sender waits for: from the first write until the last byte \
+            is acknowledged; `delivered` ends with the answer of the receiving application; `total` is \
+            `delivered` and the handshake before it, which a proxy answers itself, so that its own \
+            handshake with the machine falls into `delivered`. Where a column says `x/hold`, more than \
+            1 means that `hold` was sooner; `hold/host` is what is left to the limit. Of \
+            each pair of columns the first relates the medians, the second the p90 of both.",
+        method: METHOD,
+        command: "make lab RUN=hold",
+        tables: tables::render,
+        goals: Some(goals::render),
+    },
+    run: |options| COMPARISON.run(options),
+};
+
+const METHOD: &str = "QEMU guests (1 vCPU each) run a calibrated CPU load; their vCPU threads share one \
+core under SCHED_RR in slices of 30 ms, everything else (QEMU's main loops, the host's networking, the \
+client, the peers) runs on another core. The client, in a network namespace, reaches them by a path, a \
+bridge and their taps. A path of 0 ms is a veth; one with a round trip is a relay in user space between \
+two taps that delays every frame by half of it each way, on a real-time thread, super-packets kept whole; \
+its round trip is measured by ICMP echo to the host before each cell and stands under *Environment*. \
+Cells: every number of machines (with its load) with every path. Each transfer is a new connection (cubic, \
+no cached metrics) that sends the whole size, a 32-byte header in its first write included; the receiver \
+verifies every byte and answers; a wrong byte, a reset or a hang fails the experiment. A round is one \
+transfer in each configuration, in random order, to the same guest, with random pauses and only when the \
+connection before it has ended on both sides.
+
+| configuration | is |
+|---|---|
+| `off` | nothing is attached |
+| `tuned` | the guest's second device, on the same bridge and the same vCPU, with a ring of 10,000 frames \
+on the tap (txqueuelen; the others have the kernel's 1000) and a receive queue of 1024 (the others have \
+QEMU's 256). A device of its own, because a queue's size cannot be changed while the guest runs |
+| `strict` | `vsnoop attach` |
+| `hold` | `vsnoop attach --hold 16M` |
+| `proxy` | HAProxy in TCP mode on the host, one thread, buffers of 64 KB, sockets that may buffer 16 MB, \
+cubic towards the guest. It listens on the host's own address: not transparent, which would only cost it |
+| `priority` | the guest's vCPU has a higher SCHED_RR priority than the others from before the handshake to \
+the end: the most that any weight of a scheduler can do for it, at the expense of the others (who, at \
+load 1.0, do not run meanwhile). An operator would set a weight for good (cpu.weight, `virsh schedinfo`), \
+for nobody knows when a transfer begins |
+| `host` | the same server as in the guests, a process of the host: the limit |";

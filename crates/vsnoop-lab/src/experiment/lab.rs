@@ -1,0 +1,75 @@
+//! What every experiment on machines begins with.
+
+use std::time::SystemTime;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::environment;
+use crate::guest::{self, Image};
+use crate::results::Results;
+use crate::session::Session;
+use crate::stage::{CONGESTION_CONTROL, SLICE_MS, Stage, StageOptions};
+use crate::vm::{self, Accelerator};
+use crate::vsnoop::Vsnoop;
+
+const LOAD_PERIOD_MS: u32 = 100;
+
+/// The right to experiment on this machine, and what its guests boot.
+pub struct Lab {
+    pub session: Session,
+    image: Image,
+    accelerator: Accelerator,
+}
+
+impl Lab {
+    /// Makes what is missing; an error says what cannot be had.
+    pub fn open() -> Result<Self> {
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
+        );
+        vm::require_two_cores()?;
+        vm::require_qemu()?;
+        let image = guest::prepare(guest::Options::default())?;
+        let session = Session::begin()?;
+        let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
+        Ok(Self { session, image, accelerator })
+    }
+
+    /// Results without samples. The machine is described now: before booting, which is work itself, and
+    /// before the lab is confined to one core.
+    pub fn results(&self, experiment: &str) -> Results {
+        let mut environment = environment::describe();
+        environment.extend([
+            ("accelerator".into(), json!(self.accelerator)),
+            ("guest_kernel".into(), json!(self.image.kernel_version)),
+            ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
+            ("slice_ms".into(), json!(SLICE_MS)),
+            ("congestion_control".into(), json!(CONGESTION_CONTROL)),
+        ]);
+        Results {
+            experiment: experiment.into(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            environment,
+            samples: Vec::new(),
+            summary: Vec::new(),
+            figures: Vec::new(),
+        }
+    }
+
+    /// Boots machines and loads each of them; from now on the lab keeps to the host's core.
+    pub fn boot(
+        &mut self,
+        options: StageOptions,
+        load: f64,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Stage> {
+        let (image, accelerator) = (&self.image, self.accelerator);
+        println!("booting {} VMs (Linux {}, {accelerator})", options.vms, image.kernel_version);
+        let stage = Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)?;
+        vm::pin_self()?;
+        stage.load(&mut self.session, load, LOAD_PERIOD_MS)?;
+        Ok(stage)
+    }
+}

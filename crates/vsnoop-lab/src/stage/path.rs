@@ -1,0 +1,125 @@
+//! The path between client and bridge.
+//!
+//! A veth is as short as a path can be. A path with delay or loss is a [`Relay`] between two taps, on
+//! a real-time thread of its own: super-packets stay whole, what waits is bounded. For experiments
+//! that do more to frames than that, [`Stage::lend_path`] hands out the two taps.
+//!
+//! The client has the same MAC and addresses on every path, so that machines which know it go on
+//! finding it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{BRIDGE, HOST, PREFIX_LENGTH, Stage, address};
+use crate::results::statistics::{ascending, percentile};
+use crate::testbed::net::{Tap, TapOptions};
+use crate::testbed::relay::{Direction, Faults, Relay, RelayOptions};
+
+const UPLINK: &str = "vslab-up";
+const CLIENT_DEVICE: &str = "vslab-client";
+const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 3];
+const PINGS: u16 = 40;
+/// The median of the measured round trips may differ by so much from what was asked for.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) enum Path {
+    None,
+    Veth,
+    Relayed(Relay),
+    /// The borrower holds the taps, and takes the path away by closing them.
+    Lent,
+}
+
+/// Round trips as they were measured on a path without load.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    pub p50_ms: f64,
+    pub p90_ms: f64,
+}
+
+impl Stage {
+    /// Lays a path with this round trip, half of it each way, which loses this share of MTU-sized
+    /// segments each way; a veth if both are 0. No connection should be open.
+    pub fn set_path(&mut self, rtt: Duration, loss: f64) -> Result<()> {
+        ensure!((0.0..=1.0).contains(&loss), "a path cannot lose {loss} of its segments");
+        if rtt.is_zero() && loss == 0.0 {
+            return self.lay_veth();
+        }
+        let (left, right) = self.lend_path()?;
+        let options =
+            RelayOptions { seed: fastrand::u64(..), realtime: true, ..RelayOptions::default() };
+        let relay = Relay::start(vec![left], right, &options)?;
+        let faults = Faults { delay: rtt / 2, segment_loss: loss, ..Faults::default() };
+        for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+            relay.set_faults(direction, faults.clone());
+        }
+        self.path = Path::Relayed(relay);
+        Ok(())
+    }
+
+    /// Lays the shortest path.
+    pub(super) fn lay_veth(&mut self) -> Result<()> {
+        self.take_up()?;
+        self.host.veth(UPLINK, &self.client, CLIENT_DEVICE)?;
+        self.path = Path::Veth;
+        self.connect_ends()
+    }
+
+    /// Lays a path of two taps, the client's and the host's, between which the caller moves frames
+    /// from now on.
+    pub fn lend_path(&mut self) -> Result<(Tap, Tap)> {
+        self.take_up()?;
+        let left = self.client.tap(CLIENT_DEVICE, &TapOptions::default())?;
+        let right = self.host.tap(UPLINK, &TapOptions::default())?;
+        self.path = Path::Lent;
+        self.connect_ends()?;
+        Ok((left, right))
+    }
+
+    fn take_up(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.path, Path::None) {
+            Path::Veth => self.host.delete(UPLINK),
+            // Its taps vanish as they are closed.
+            Path::Relayed(relay) => {
+                drop(relay);
+                Ok(())
+            }
+            Path::None | Path::Lent => Ok(()),
+        }
+    }
+
+    fn connect_ends(&self) -> Result<()> {
+        self.client.set_mac(CLIENT_DEVICE, CLIENT_MAC)?;
+        self.client.add_address(CLIENT_DEVICE, address(false, 1).into(), PREFIX_LENGTH)?;
+        if self.tuned {
+            self.client.add_address(CLIENT_DEVICE, address(true, 1).into(), PREFIX_LENGTH)?;
+        }
+        self.client.up(CLIENT_DEVICE)?;
+        self.host.add_port(BRIDGE, UPLINK)
+    }
+
+    /// Measures the round trip to the host, and refuses a path that is not as it was asked for.
+    pub fn check_path(&self, expected: Duration) -> Result<RoundTrip> {
+        let times = self.client.ping(HOST, PINGS)?;
+        let times = ascending(times.iter().map(|time| time.as_secs_f64() * 1e3));
+        let at = |percent| percentile(&times, percent).context("no round trip was measured");
+        let measured = RoundTrip { p50_ms: at(50.0)?, p90_ms: at(90.0)? };
+        let expected_ms = expected.as_secs_f64() * 1e3;
+        ensure!(
+            (measured.p50_ms - expected_ms).abs() <= TOLERANCE.as_secs_f64() * 1e3,
+            "the path has a round trip of {:.2} ms instead of {expected_ms} ms: is the host's core \
+             busy with something else?",
+            measured.p50_ms
+        );
+        Ok(measured)
+    }
+
+    /// Frames that the path has lost although it was not to: its queue was full.
+    pub fn path_overflows(&self) -> u64 {
+        let Path::Relayed(relay) = &self.path else { return 0 };
+        let lost = |direction| relay.counters(direction).overflowed;
+        lost(Direction::LeftToRight) + lost(Direction::RightToLeft)
+    }
+}

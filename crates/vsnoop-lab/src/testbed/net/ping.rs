@@ -1,0 +1,87 @@
+//! Round trips by ICMP echo, which the kernel of the other end answers at once.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Netns;
+
+const ECHO_REQUEST: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two questions; with some chance in it, so that they fall into step with nothing.
+const PAUSE_MS: std::ops::Range<u64> = 5..20;
+
+impl Netns {
+    /// The round trips of `count` echoes, in their order; an echo without answer is left out.
+    pub fn ping(&self, to: Ipv4Addr, count: u16) -> Result<Vec<Duration>> {
+        self.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
+                .context("open a socket for ICMP (needs root)")?;
+            socket.connect(&SocketAddrV4::new(to, 0).into()).context("connect it")?;
+            let mut times = Vec::new();
+            for number in 0..count {
+                times.extend(ask(&socket, number).with_context(|| format!("ping {to}"))?);
+                std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+            }
+            ensure!(!times.is_empty(), "{to} answers none of {count} echo requests");
+            Ok(times)
+        })
+    }
+}
+
+fn ask(socket: &Socket, number: u16) -> io::Result<Option<Duration>> {
+    let id = std::process::id() as u16;
+    let begin = Instant::now();
+    socket.send(&message(ECHO_REQUEST, id, number))?;
+    let expected = message(ECHO_REPLY, id, number);
+    while let Some(left) = PATIENCE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left))?;
+        let mut packet = [0; 128];
+        match (&*socket).read(&mut packet) {
+            Ok(length) if payload(&packet[..length]) == Some(&expected) => {
+                return Ok(Some(begin.elapsed()));
+            }
+            // Another's.
+            Ok(_) => (),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Type, code, checksum, identifier, number (RFC 792).
+fn message(kind: u8, id: u16, number: u16) -> [u8; 8] {
+    let sum = u32::from(kind) << 8;
+    let sum = sum + u32::from(id) + u32::from(number);
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    let checksum = (!(folded as u16)).to_be_bytes();
+    let (id, number) = (id.to_be_bytes(), number.to_be_bytes());
+    [kind, 0, checksum[0], checksum[1], id[0], id[1], number[0], number[1]]
+}
+
+/// What an IPv4 packet carries.
+fn payload(packet: &[u8]) -> Option<&[u8]> {
+    let header = usize::from(packet.first()? & 0xf) * 4;
+    packet.get(header..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_message_and_its_checksum_add_up_to_all_ones() {
+        for (kind, id, number) in [(8, 0, 0), (8, 0xffff, 0xffff), (0, 0xf7ff, 1)] {
+            let bytes = message(kind, id, number);
+            let words = bytes.chunks(2).map(|word| u16::from_be_bytes([word[0], word[1]]));
+            let sum: u32 = words.map(u32::from).sum();
+            assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{bytes:x?}");
+        }
+    }
+}

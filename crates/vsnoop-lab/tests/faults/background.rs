@@ -1,0 +1,83 @@
+//! The two processes in the background, and what can be done to them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+/// Far longer than it takes to start one.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One of them, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    Helper,
+    Engine,
+}
+
+impl Process {
+    /// The id of the one that works, if one does. Looking takes the lock for a moment when none does.
+    pub fn pid(self) -> Result<Option<i32>> {
+        let name = match self {
+            Self::Helper => "helper",
+            Self::Engine => "engine",
+        };
+        let path = format!("/run/vsnoop/{name}.lock");
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("open {path}")),
+        };
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Ok(_) => Ok(None),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+                // Not written yet.
+                Ok(text.trim().parse().ok())
+            }
+            Err((_, errno)) => Err(errno).with_context(|| format!("look at {path}")),
+        }
+    }
+
+    /// Waits for one that works, other than `before`.
+    pub fn next(self, before: Option<i32>) -> Result<i32> {
+        let since = Instant::now();
+        loop {
+            match self.pid()? {
+                Some(pid) if Some(pid) != before => return Ok(pid),
+                _ if since.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+                _ => bail!("no {self:?} comes after {before:?}"),
+            }
+        }
+    }
+
+    /// Sends a signal to the one that works; which it was.
+    pub fn signal(self, signal: Signal) -> Result<i32> {
+        let pid = self.next(None)?;
+        signal::kill(Pid::from_raw(pid), signal)
+            .with_context(|| format!("send {signal} to {self:?} {pid}"))?;
+        Ok(pid)
+    }
+
+    /// Kills the one that works, and waits until it has gone.
+    pub fn kill(self) -> Result<i32> {
+        let pid = self.signal(Signal::SIGKILL)?;
+        let since = Instant::now();
+        while self.pid()? == Some(pid) {
+            ensure!(since.elapsed() < PATIENCE, "{self:?} {pid} cannot be killed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(pid)
+    }
+}
+
+/// Which file a process runs.
+pub fn program_of(pid: i32) -> Result<u64> {
+    let path = format!("/proc/{pid}/exe");
+    Ok(fs::metadata(&path).with_context(|| path)?.ino())
+}

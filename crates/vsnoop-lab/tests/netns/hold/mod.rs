@@ -1,0 +1,35 @@
+//! A port with a hold: what the host acknowledges beyond the VM's window reaches the VM, byte for byte,
+//! or both ends are told.
+//!
+//! Where the engine and the helper are killed is another test program (tests/faults): here others use
+//! them at the same time.
+
+mod bound;
+mod ends;
+mod frozen;
+mod lossy;
+mod network;
+mod release;
+mod window;
+
+use libtest_mimic::Trial;
+
+/// Room for everything that one of these tests sends.
+const SIZE: &str = "16M";
+/// Keeps the VM's window small for good: Linux makes it larger as it goes.
+const SMALL_WINDOW: (&str, &str) = ("net.ipv4.tcp_rmem", "4096 131072 131072");
+
+pub fn trials() -> Vec<Trial> {
+    [
+        frozen::trials(),
+        lossy::trials(),
+        bound::trials(),
+        window::trials(),
+        ends::trials(),
+        network::trials(),
+        release::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,160 @@
+//! The processes in the background, of which a host has one each: the helper and the engine. A lock file
+//! holds the process id of the one that works; here is how it is started, and where it logs.
+
+use std::fs::{self, File};
+use std::io::{Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::fcntl::Flock;
+use tracing_subscriber::EnvFilter;
+
+use crate::lock::{self, try_lock};
+
+/// A process in the background of which a host has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Helper,
+    Engine,
+}
+
+impl Role {
+    fn lock(self) -> &'static str {
+        match self {
+            Self::Helper => "helper.lock",
+            Self::Engine => "engine.lock",
+        }
+    }
+
+    /// The command that becomes it.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Helper => "helper",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+/// One that has not taken its lock by then is not waited for.
+const START: Duration = Duration::from_secs(1);
+
+const TRIES: u32 = 10;
+const TRY_AGAIN: Duration = Duration::from_millis(7);
+
+/// Held by a process while it works.
+pub struct Instance {
+    _file: Flock<File>,
+}
+
+impl Instance {
+    /// `None` when another one works. A command that looks whether one does takes the lock for a
+    /// moment, so one refusal says nothing.
+    pub fn take(role: Role) -> Result<Option<Self>> {
+        let lock = role.lock();
+        let mut tries = 0..TRIES;
+        let mut file = loop {
+            match try_lock(lock)? {
+                Some(file) => break file,
+                None if tries.next().is_none() => return Ok(None),
+                None => thread::sleep(TRY_AGAIN),
+            }
+        };
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| write!(file, "{}", std::process::id()))
+            .with_context(|| format!("write {}/{lock}", lock::DIRECTORY))?;
+        Ok(Some(Self { _file: file }))
+    }
+}
+
+/// The process's id, `None` when none runs.
+pub fn running_pid(role: Role) -> Option<i32> {
+    match try_lock(role.lock()) {
+        Ok(None) => {
+            let path = Path::new(lock::DIRECTORY).join(role.lock());
+            fs::read_to_string(path).ok()?.trim().parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// Starts one if none runs, and waits until it works.
+pub fn start(role: Role) -> Result<()> {
+    if !matches!(try_lock(role.lock()), Ok(Some(_))) {
+        return Ok(());
+    }
+    let program = own_program()?;
+    let mut child = Command::new(&program)
+        .arg(role.command())
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("run {}", program.display()))?;
+    let start = Instant::now();
+    while running_pid(role).is_none() && start.elapsed() < START {
+        // Ended already: another process's was faster, or it failed and logged why.
+        if child.try_wait().with_context(|| format!("look after the {}", role.command()))?.is_some()
+        {
+            break;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Children that have ended, as the helper of an engine and the engine of a helper, leave nothing behind.
+pub fn forget_children() {
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+        if status == WaitStatus::StillAlive {
+            break;
+        }
+    }
+}
+
+/// The program of this process, or the one that has taken its place since (an upgrade).
+fn own_program() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("find the own program")?;
+    match program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
+        Some(path) if Path::new(path).exists() => Ok(path.into()),
+        _ => Ok(program),
+    }
+}
+
+/// In the background: no terminal, and none of the files that the starting process happened to have
+/// open (a lock of a script, say, must not live as long as the helper).
+pub fn leave_the_terminal() -> Result<()> {
+    // Fails only for the leader of a process group, which has no need of it.
+    let _ = nix::unistd::setsid();
+    // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard input,
+    // output and error that it would use later.
+    let result = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    if result != 0 {
+        return Err(std::io::Error::last_os_error()).context("close inherited files");
+    }
+    Ok(())
+}
+
+/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
+pub fn log_to(foreground: bool) -> Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    if foreground {
+        builder.with_writer(std::io::stderr).init();
+        return Ok(());
+    }
+    let syslog = syslog_tracing::Syslog::new(
+        c"vsnoop",
+        syslog_tracing::Options::LOG_PID,
+        syslog_tracing::Facility::Daemon,
+    )
+    .context("open the system's log")?;
+    // The log stamps its lines itself.
+    builder.without_time().with_ansi(false).with_level(false).with_writer(syslog).init();
+    Ok(())
+}

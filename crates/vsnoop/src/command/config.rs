@@ -1,0 +1,262 @@
+//! The settings of the host: a small TOML file that the administrator may write, and the sizes in it.
+//!
+//! ```toml
+//! [hold]
+//! per_flow = "4M"  # most of a port's hold that one connection may have
+//! total = "2G"     # memory for the holds of all ports of the host
+//! ```
+//!
+//! What it does not set has a default, and options of the command win over it. It is read when a port is
+//! attached, so that a file with an error in it keeps nobody from detaching one. An error is one line that
+//! names the file, the line and the key; a key that is not known is one, for it was meant for something.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use crate::error::usage;
+use crate::output::units;
+
+/// Read unless another one is named.
+pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
+
+/// Of the host's memory the holds may have this part in all, unless the file says otherwise.
+const PART: u64 = 4;
+
+/// Least and most memory for one port's hold.
+pub const HOLD_LEAST: u64 = 256 << 10;
+/// The maps of the kernel side are made for no more.
+pub const HOLD_MOST: u64 = 256 << 20;
+/// One super-packet.
+const PER_FLOW_LEAST: u64 = 64 << 10;
+
+/// The settings in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where they would be changed.
+    pub file: PathBuf,
+    /// Whether that file is there.
+    pub is_there: bool,
+    /// Most of a port's hold that one connection may have, bytes.
+    pub per_flow: Option<u32>,
+    /// For the holds of all ports, bytes; without it a part of the host's memory.
+    pub total: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    hold: HoldTable,
+}
+
+/// Values of any type: what is wrong with one is said with its key.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HoldTable {
+    per_flow: Option<Spanned<Value>>,
+    total: Option<Spanned<Value>>,
+}
+
+impl Config {
+    /// From the file of `--config`, which must be there, or from [`FILE`], which need not.
+    pub fn read(chosen: Option<&Path>) -> Result<Self> {
+        let file = chosen.unwrap_or(Path::new(FILE));
+        match fs::read_to_string(file) {
+            Ok(text) => Self::parse(file, &text),
+            Err(error) if error.kind() == ErrorKind::NotFound && chosen.is_none() => {
+                Ok(Self::absent(file))
+            }
+            Err(error) => {
+                Err(usage(format!("the configuration {} cannot be read: {error}", file.display())))
+            }
+        }
+    }
+
+    fn absent(file: &Path) -> Self {
+        Self { file: file.to_owned(), is_there: false, per_flow: None, total: None }
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Self> {
+        let complaint = |offset: usize, what: &str| {
+            let line = text[..offset.min(text.len())].matches('\n').count() + 1;
+            usage(format!("{}, line {line}: {what}", file.display()))
+        };
+        let document: Document = toml::from_str(text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let offset = error.span().map_or(0, |span| span.start).min(text.len());
+            let begin = text[..offset].rfind('\n').map_or(0, |end| end + 1);
+            let line = text[begin..].lines().next().unwrap_or_default();
+            complaint(offset, &format!("{what}: {line}"))
+        })?;
+        let bytes = |key: &str, value: &Option<Spanned<Value>>, least: u64| {
+            let Some(value) = value else { return Ok(None) };
+            let bytes = match value.get_ref() {
+                Value::Integer(bytes) => u64::try_from(*bytes).ok(),
+                Value::String(text) => size(text),
+                _ => None,
+            };
+            let wrong = || {
+                complaint(
+                    value.span().start,
+                    &format!(
+                        "{key} = {}: give a number of bytes, {} or more, or a text such as \"64M\" \
+                         (suffixes K, M, G)",
+                        shown(value.get_ref()),
+                        units::memory(least)
+                    ),
+                )
+            };
+            bytes.filter(|bytes| *bytes >= least).ok_or_else(wrong).map(Some)
+        };
+        let hold = &document.hold;
+        let per_flow = bytes("hold.per_flow", &hold.per_flow, PER_FLOW_LEAST)?;
+        Ok(Self {
+            file: file.to_owned(),
+            is_there: true,
+            // More than a hold can have means all of it.
+            per_flow: per_flow.map(|bytes| bytes.min(HOLD_MOST) as u32),
+            total: bytes("hold.total", &hold.total, 0)?,
+        })
+    }
+
+    /// What the holds of all ports may have, on a host with this much memory.
+    pub fn total_bytes(&self, memory_bytes: u64) -> u64 {
+        self.total.unwrap_or(memory_bytes / PART)
+    }
+
+    /// Where [`Config::total_bytes`] comes from.
+    pub fn total_source(&self) -> String {
+        match self.total {
+            Some(_) => format!("hold.total in {}", self.file.display()),
+            None => format!(
+                "a fourth of the host's memory, as {} sets no hold.total",
+                self.file.display()
+            ),
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        Value::Integer(number) => number.to_string(),
+        Value::Boolean(truth) => truth.to_string(),
+        other => format!("({})", other.type_str()),
+    }
+}
+
+/// Bytes with an optional suffix, in powers of 1024.
+pub fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Memory for one port's hold.
+pub fn hold_size(text: &str) -> Result<u32, String> {
+    size(text)
+        .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| "a hold has 256K to 256M bytes; without --hold there is none".to_owned())
+}
+
+/// The part of a hold that one connection may have.
+pub fn per_flow_size(text: &str) -> Result<u32, String> {
+    size(text)
+        .filter(|bytes| (PER_FLOW_LEAST..=HOLD_MOST).contains(bytes))
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| "a connection's part of a hold has 64K to 256M bytes".to_owned())
+}
+
+/// The memory of this host, bytes; `None` when /proc does not tell.
+pub fn host_memory() -> Option<u64> {
+    parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn parse_meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::parse(Path::new("/f.toml"), text)
+    }
+
+    fn complaint(text: &str) -> String {
+        let error = parse(text).expect_err(text);
+        assert_eq!(crate::error::exit_code(&error), crate::error::EXIT_USAGE);
+        error.to_string()
+    }
+
+    #[test]
+    fn both_bounds_are_read_as_text_or_number() {
+        let config = parse("# bounds\n[hold]\nper_flow = \"4M\"\ntotal = 1073741824\n").unwrap();
+        assert_eq!((config.per_flow, config.total), (Some(4 << 20), Some(1 << 30)));
+        assert_eq!(config.total_bytes(64 << 30), 1 << 30);
+        assert_eq!(config.total_source(), "hold.total in /f.toml");
+        assert_eq!(parse("[hold]\nper_flow = \"2G\"").unwrap().per_flow, Some(256 << 20));
+        assert_eq!(parse("[hold]\ntotal = 0").unwrap().total, Some(0));
+    }
+
+    #[test]
+    fn what_is_not_set_has_a_default() {
+        for text in ["", "[hold]\n"] {
+            let config = parse(text).unwrap();
+            assert_eq!((config.per_flow, config.total), (None, None));
+            assert_eq!(config.total_bytes(64 << 30), 16 << 30);
+        }
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_names_file_line_and_key() {
+        for (text, words) in [
+            ("[hold]\nper_flow = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
+            ("\n[holds]\n", ["/f.toml, line 2", "holds"]),
+            ("[hold]\n\nper_flow = \"4X\"\n", ["/f.toml, line 3", "hold.per_flow = \"4X\""]),
+            ("[hold]\nper_flow = 1000\n", ["/f.toml, line 2", "hold.per_flow = 1000"]),
+            ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
+            ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
+            ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),
+            ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
+            ("[hold]\ntotal = \n", ["/f.toml, line 2", "total ="]),
+            ("[hold\n", ["/f.toml, line 1", "[hold"]),
+        ] {
+            let complaint = complaint(text);
+            assert_eq!(complaint.lines().count(), 1, "{complaint}");
+            for word in words {
+                assert!(complaint.contains(word), "{word:?} is not in: {complaint}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_file_that_was_named_must_be_there() {
+        let missing = Path::new("/nonexistent/vsnoop.toml");
+        let error = Config::read(Some(missing)).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/vsnoop.toml"), "{error}");
+        assert!(!Config::absent(missing).is_there);
+    }
+
+    #[test]
+    fn the_memory_of_the_host_is_read() {
+        let text = "MemTotal:       24684904 kB\nMemFree:        21415160 kB\n";
+        assert_eq!(parse_meminfo(text), Some(24_684_904 * 1024));
+        assert_eq!(parse_meminfo("MemFree: 1 kB\n"), None);
+        assert!(host_memory().is_some());
+    }
+}

@@ -1,0 +1,273 @@
+//! How much memory holds would need on this host.
+//!
+//! While a VM waits for its turn, its senders go on, and the host keeps what they send. So a hold needs
+//! what arrives during one wait: bandwidth x delay; twice that, because the copies of one wait stay until
+//! the VM has acknowledged them, which it does while those of the next are arriving. The bandwidth is that
+//! of the host's fastest link. The delay is what was seen: of an attached port the ACK delay of its VM
+//! (99 of 100 were shorter), else the time for which a quota stops its vCPUs, or twice the mean wait for a
+//! CPU during the measurement.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::command::attach::holds;
+use crate::command::config::{self, Config, HOLD_LEAST, HOLD_MOST};
+use crate::output::histogram::Histogram;
+use crate::ports;
+use crate::system::kernel;
+use crate::system::vcpu::Vcpu;
+
+/// A VM that answers sooner is left alone, with a hold or without.
+const WORTH_IT_NS: u64 = 1_000_000;
+/// Fewer ACKs than this say little of the late ones.
+const ENOUGH_ACKS: u64 = 100;
+/// Where no link tells its speed.
+const ASSUMED_BITS: u64 = 1_000_000_000;
+
+/// How late a VM was seen to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Delay {
+    pub delay_ns: u64,
+    pub delay_from: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    AckDelayP99,
+    Quota,
+    /// Twice the mean wait for a CPU.
+    VcpuWait,
+}
+
+impl Source {
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::AckDelayP99 => "ACK delay of the VM, p99",
+            Self::Quota => "its quota stops it so long",
+            Self::VcpuWait => "twice its mean wait for a CPU",
+        }
+    }
+}
+
+/// What is recommended for one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Recommended {
+    pub size_bytes: u64,
+    #[serde(flatten)]
+    pub delay: Delay,
+}
+
+/// What the host has for holds.
+#[derive(Debug, Serialize)]
+pub struct Budget {
+    /// Of the host's fastest link, bits per second.
+    pub bandwidth_bits: u64,
+    /// Its name; null when none tells, and the bandwidth is an assumption.
+    pub bandwidth_of: Option<String>,
+    /// For the VMs that were looked at; those that have a hold need no other.
+    pub needed_bytes: u64,
+    /// What all holds may have, and where that is set.
+    pub total_bytes: u64,
+    pub total_from: String,
+    pub taken_bytes: u64,
+    pub memory_bytes: u64,
+}
+
+impl Budget {
+    /// `needed_bytes` is not known yet. What is taken can be seen with privileges only.
+    pub fn of_host(config: &Config) -> Result<Option<Self>> {
+        let Some(memory_bytes) = config::host_memory() else { return Ok(None) };
+        let (bandwidth_of, bandwidth_bits) = fastest_link(Path::new("/sys/class/net")).unzip();
+        let taken = match kernel::require() {
+            Ok(()) => holds(&ports::inventory()?.ports)?,
+            Err(_) => Vec::new(),
+        };
+        Ok(Some(Self {
+            bandwidth_bits: bandwidth_bits.unwrap_or(ASSUMED_BITS),
+            bandwidth_of,
+            needed_bytes: 0,
+            total_bytes: config.total_bytes(memory_bytes),
+            total_from: config.total_source(),
+            taken_bytes: taken.iter().map(|(_, bytes)| bytes).sum(),
+            memory_bytes,
+        }))
+    }
+
+    pub fn recommend(&self, delay: Delay) -> Recommended {
+        let arriving = u128::from(self.bandwidth_bits) * u128::from(delay.delay_ns) / 8_000_000_000;
+        let bytes = u64::try_from(2 * arriving).unwrap_or(u64::MAX).min(HOLD_MOST);
+        Recommended { size_bytes: bytes.next_power_of_two().clamp(HOLD_LEAST, HOLD_MOST), delay }
+    }
+}
+
+/// How often each vCPU thread got a CPU, by its id.
+pub struct Turns(HashMap<i32, u64>);
+
+impl Turns {
+    pub fn read(pid: i32, vcpus: &[Vcpu]) -> Self {
+        let turns = |vcpu: &Vcpu| {
+            let text =
+                fs::read_to_string(format!("/proc/{pid}/task/{}/schedstat", vcpu.tid)).ok()?;
+            Some((vcpu.tid, text.split_whitespace().nth(2)?.parse().ok()?))
+        };
+        Self(vcpus.iter().filter_map(turns).collect())
+    }
+}
+
+/// What is seen of a VM's vCPUs between two looks; `None` when they do not wait long enough to matter.
+pub fn seen_of_vcpus(before: (&[Vcpu], &Turns), now: (&[Vcpu], &Turns)) -> Option<Delay> {
+    let seen = now.0.iter().filter_map(|vcpu| {
+        let earlier = before.0.iter().find(|earlier| earlier.tid == vcpu.tid)?;
+        stopped_by_quota(earlier, vcpu).or_else(|| {
+            let turns = now.1.0.get(&vcpu.tid)?.checked_sub(*before.1.0.get(&vcpu.tid)?)?;
+            let waited_ns = vcpu.wait_ns.saturating_sub(earlier.wait_ns);
+            let delay_ns = 2 * waited_ns.checked_div(turns)?;
+            Some(Delay { delay_ns, delay_from: Source::VcpuWait })
+        })
+    });
+    seen.max_by_key(|delay| delay.delay_ns).filter(|delay| delay.delay_ns >= WORTH_IT_NS)
+}
+
+/// The part of a period for which a quota that is used up stops it.
+fn stopped_by_quota(before: &Vcpu, now: &Vcpu) -> Option<Delay> {
+    let (earlier, quota) = (before.quota?, now.quota?);
+    if quota.throttled_ns <= earlier.throttled_ns || quota.cpus >= 1.0 {
+        return None;
+    }
+    let delay_ns = (quota.period_us as f64 * 1e3 * (1.0 - quota.cpus)) as u64;
+    Some(Delay { delay_ns, delay_from: Source::Quota })
+}
+
+/// What the hooks of an attached port have seen.
+pub fn seen_of_acks(ack_delay: &Histogram) -> Option<Delay> {
+    let delay_ns = ack_delay.p99.filter(|_| ack_delay.count >= ENOUGH_ACKS)?;
+    (delay_ns >= WORTH_IT_NS).then_some(Delay { delay_ns, delay_from: Source::AckDelayP99 })
+}
+
+/// Name, and bits per second. Virtual devices tell nothing, or what was never measured.
+fn fastest_link(devices: &Path) -> Option<(String, u64)> {
+    let links = fs::read_dir(devices).ok()?.flatten().filter_map(|entry| {
+        let path = entry.path();
+        if !path.join("device").exists() {
+            return None;
+        }
+        // -1 or an error while the link is down.
+        let megabits = fs::read_to_string(path.join("speed")).ok()?.trim().parse::<u64>().ok()?;
+        (megabits > 0).then(|| (entry.file_name().to_string_lossy().into_owned(), megabits))
+    });
+    let (name, megabits) = links.max_by_key(|(_, megabits)| *megabits)?;
+    Some((name, megabits * 1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::system::cgroup::Quota;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn budget(bandwidth_bits: u64) -> Budget {
+        Budget {
+            bandwidth_bits,
+            bandwidth_of: None,
+            needed_bytes: 0,
+            total_bytes: 0,
+            total_from: String::new(),
+            taken_bytes: 0,
+            memory_bytes: 0,
+        }
+    }
+
+    fn vcpu(tid: i32, wait_ns: u64, quota: Option<Quota>) -> Vcpu {
+        let text = String::new;
+        let (name, policy, affinity) = (text(), text(), text());
+        Vcpu { tid, name, state: 'R', policy, affinity, run_ns: 0, wait_ns, quota }
+    }
+
+    fn turns(of: &[(i32, u64)]) -> Turns {
+        Turns(of.iter().copied().collect())
+    }
+
+    #[test]
+    fn a_hold_has_room_for_two_waits_at_full_bandwidth_and_stays_within_its_bounds() {
+        let delay = |ms| Delay { delay_ns: ms * MS, delay_from: Source::VcpuWait };
+        // 10 Gb/s for 60 ms are 75 MB.
+        assert_eq!(budget(10_000_000_000).recommend(delay(60)).size_bytes, 256 << 20);
+        // 1 Gb/s for 60 ms are 7.5 MB, twice that 14.3 MiB.
+        assert_eq!(budget(1_000_000_000).recommend(delay(60)).size_bytes, 16 << 20);
+        assert_eq!(budget(1_000_000).recommend(delay(1)).size_bytes, HOLD_LEAST);
+        let forever = Delay { delay_ns: u64::MAX, delay_from: Source::VcpuWait };
+        assert_eq!(budget(u64::MAX).recommend(forever).size_bytes, HOLD_MOST);
+    }
+
+    #[test]
+    fn the_vcpu_that_waits_longest_for_its_turn_decides() {
+        let before = [vcpu(1, 0, None), vcpu(2, 0, None)];
+        let now = [vcpu(1, 300 * MS, None), vcpu(2, 100 * MS, None), vcpu(3, 900 * MS, None)];
+        let seen = seen_of_vcpus(
+            (&before, &turns(&[(1, 5), (2, 5)])),
+            (&now, &turns(&[(1, 15), (2, 6), (3, 1)])),
+        );
+        assert_eq!(seen, Some(Delay { delay_ns: 200 * MS, delay_from: Source::VcpuWait }));
+    }
+
+    #[test]
+    fn a_vcpu_that_does_not_wait_or_had_no_turn_says_nothing() {
+        let before = [vcpu(1, 0, None)];
+        let short = [vcpu(1, MS, None)];
+        let seen = seen_of_vcpus((&before, &turns(&[(1, 0)])), (&short, &turns(&[(1, 100)])));
+        assert_eq!(seen, None);
+        let none = seen_of_vcpus((&before, &turns(&[(1, 7)])), (&short, &turns(&[(1, 7)])));
+        assert_eq!(none, None);
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_stops_a_vcpu_for_the_rest_of_its_period() {
+        let quota = |throttled_ns| Some(Quota { cpus: 0.25, period_us: 100_000, throttled_ns });
+        let (before, now) = ([vcpu(1, 0, quota(0))], [vcpu(1, 0, quota(MS))]);
+        let seen = seen_of_vcpus((&before, &turns(&[])), (&now, &turns(&[])));
+        assert_eq!(seen, Some(Delay { delay_ns: 75 * MS, delay_from: Source::Quota }));
+        // One that is not used up stops nobody.
+        let seen = seen_of_vcpus((&before, &turns(&[])), (&before, &turns(&[])));
+        assert_eq!(seen, None);
+    }
+
+    #[test]
+    fn acks_count_when_there_are_enough_and_late_ones() {
+        let of = |count, p99| {
+            seen_of_acks(&Histogram { count, p50: None, p90: None, p99, buckets: Vec::new() })
+        };
+        let delay = Delay { delay_ns: 40 * MS, delay_from: Source::AckDelayP99 };
+        assert_eq!(of(100, Some(40 * MS)), Some(delay));
+        assert_eq!(of(99, Some(40 * MS)), None);
+        assert_eq!(of(100, Some(MS - 1)), None);
+        assert_eq!(of(0, None), None);
+    }
+
+    #[test]
+    fn the_fastest_real_link_gives_the_bandwidth() {
+        let devices = std::env::temp_dir().join(format!("vsnoop-links-{}", std::process::id()));
+        for (name, is_real, speed) in [
+            ("a", true, "1000\n"),
+            ("b", true, "25000\n"),
+            ("c", true, "-1\n"),
+            ("t", false, "90000\n"),
+        ] {
+            fs::create_dir_all(devices.join(name)).unwrap();
+            fs::write(devices.join(name).join("speed"), speed).unwrap();
+            if is_real {
+                fs::create_dir(devices.join(name).join("device")).unwrap();
+            }
+        }
+        let found = fastest_link(&devices);
+        fs::remove_dir_all(&devices).unwrap();
+        assert_eq!(found, Some(("b".into(), 25_000_000_000)));
+        assert_eq!(fastest_link(&devices), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! The way into a tap: a packet socket whose frames leave through the tap's egress, marked so that the
+//! hooks let them pass.
+//!
+//! A `virtio_net_hdr` before each frame says that its checksum is to be completed and, of a
+//! super-packet, how it is to be cut; the stack hands it over whole where the VM takes it whole. The
+//! payload goes from the hold's memory into the packet in the system call: the one copy out.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use libc::c_int;
+
+/// MARK_HANDED in bpf/reply.h.
+const MARK_HANDED: u32 = 0x5e10_0000;
+/// Frames beyond what the socket may have on its way are refused; the tap's ring has its own bound.
+const SEND_BUFFER: c_int = 64 << 20;
+
+#[derive(Debug)]
+pub struct Device {
+    socket: OwnedFd,
+}
+
+impl Device {
+    /// The calling thread must be in the tap's network namespace.
+    pub fn open(ifindex: u32) -> Result<Self> {
+        // SAFETY: takes no pointers. Protocol 0: it receives nothing.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error()).context("open a packet socket");
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let device = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } };
+        device.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).context("use virtio_net_hdr")?;
+        device.set(libc::SOL_SOCKET, libc::SO_MARK, MARK_HANDED as c_int).context("mark frames")?;
+        device
+            .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
+            .context("size its buffer")?;
+        // SAFETY: an all-zero sockaddr_ll is one.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = ifindex as i32;
+        // SAFETY: a complete address and its true length.
+        let bound = unsafe {
+            libc::bind(
+                device.socket.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        if bound != 0 {
+            return Err(io::Error::last_os_error())
+                .with_context(|| format!("bind to interface {ifindex}"));
+        }
+        Ok(device)
+    }
+
+    /// Hands a frame over. False: the tap took it not, its ring is full.
+    ///
+    /// The parts may lie in memory that changes; the kernel copies them as they are.
+    pub fn send(&self, parts: &[Part]) -> io::Result<bool> {
+        // SAFETY: an all-zero msghdr is one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: a Part is an iovec whose bytes are mapped while its owner lives; sendmsg() only reads.
+        let sent =
+            unsafe { libc::sendmsg(self.socket.as_fd().as_raw_fd(), &message, libc::MSG_DONTWAIT) };
+        if sent >= 0 {
+            return Ok(true);
+        }
+        match io::Error::last_os_error() {
+            // Of the tap's ring; also of memory. Or of a qdisc that somebody put there: no frame may
+            // keep the other ports waiting.
+            error if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
+                Ok(false)
+            }
+            error => Err(error),
+        }
+    }
+
+    fn set(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+        // SAFETY: an int and its true length.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                level,
+                name,
+                std::ptr::from_ref(&value).cast(),
+                size_of::<c_int>() as u32,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// Some bytes of a frame: an iovec.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Part(libc::iovec);
+
+impl Part {
+    pub fn of(bytes: &[u8]) -> Self {
+        let slice = IoSlice::new(bytes);
+        Self(libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() })
+    }
+
+    /// `start` must stay mapped for `len` bytes until the part was sent.
+    pub fn at(start: *const u8, len: usize) -> Self {
+        Self(libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len })
+    }
+}

@@ -1,0 +1,68 @@
+//! The VM behind a tap: which process it is, and whether it could have answered since the last look.
+
+use std::time::{Duration, Instant};
+
+use super::chance::Chance;
+use crate::system::process::{self, Process};
+use crate::system::vcpu::Threads;
+
+/// Looking through all processes is not done more often than this.
+const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct Vm {
+    /// What the tap is called now, and the inode of its network namespace.
+    tap: String,
+    netns: u64,
+    process: Option<Process>,
+    searched_at: Option<Instant>,
+    threads: Threads,
+}
+
+impl Vm {
+    pub fn behind(tap: &str, netns: u64) -> Self {
+        let tap = tap.to_owned();
+        Self { tap, netns, process: None, searched_at: None, threads: Threads::default() }
+    }
+
+    pub fn tap(&self) -> &str {
+        &self.tap
+    }
+
+    pub fn tap_is_called(&mut self, name: String) {
+        self.tap = name;
+        self.searched_at = None;
+    }
+
+    /// The next look begins anew: it says nothing of the time before.
+    pub fn forget(&mut self) {
+        self.threads = Threads::default();
+    }
+
+    /// Could the VM have answered since the last look, `elapsed` ago?
+    pub fn chance(&mut self, elapsed: Duration) -> Chance {
+        self.find_process();
+        let Some(process) = &self.process else {
+            // Nobody reads the tap.
+            return Chance::wall(elapsed);
+        };
+        let now = Threads::of_process(process.pid);
+        let before = std::mem::replace(&mut self.threads, now);
+        if process::rings_are_empty(process.pid, &self.tap, self.netns) == Some(false) {
+            return Chance::None;
+        }
+        Chance::between(&before, &self.threads, elapsed)
+    }
+
+    fn find_process(&mut self) {
+        if self.process.as_ref().is_some_and(Process::is_alive) {
+            return;
+        }
+        self.process = None;
+        if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
+            self.searched_at = Some(Instant::now());
+            self.process = process::holding_tap(&self.tap, self.netns);
+            self.threads = Threads::default();
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The hold as operators set and see it: its bounds, the host's configuration, and what is held.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use vsnoop_lab::testbed::relay::{Faults, Freeze};
+use vsnoop_lab::testbed::topology::{self, Side};
+
+use crate::helper::{Network, Pair};
+use crate::sandbox::{PORT, Place, helper_pid, vsnoop, vsnoop_in, wait_until};
+use crate::trial;
+
+/// More than the window that the stand-in for a VM begins with.
+pub const MUCH: usize = 400_000;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_hold_is_said_shown_and_given_back", || {
+            let place = Place::new("hold")?;
+            let before = place.state()?;
+            let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.out;
+            ensure!(said.contains("attached, with a hold of 16 MiB;"), "{said}");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            let some = ["attach", PORT, "--hold", "1M", "--hold-per-flow", "64K"];
+            let said = place.vsnoop(some)?.ok()?.out;
+            ensure!(said.contains("a hold of 1 MiB, at most 64 KiB of it for one"), "{said}");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            let json = place.vsnoop(["attach", PORT, "--hold", "1M", "--json"])?.json()?;
+            let port = &json["ports"][0];
+            ensure!(
+                port["hold_bytes"] == 1 << 20 && port["hold_per_flow_bytes"] == 1 << 20,
+                "{json}"
+            );
+            place.vsnoop(["detach", PORT])?.ok()?;
+            ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+            Ok(())
+        }),
+        trial("the_largest_hold_can_be_attached", || {
+            let place = Place::new("large")?;
+            place.vsnoop(["attach", PORT, "--hold", "256M"])?.ok()?;
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("wrong_bounds_of_a_hold_are_usage_errors", || {
+            let place = Place::new("bounds")?;
+            let before = place.state()?;
+            for (arguments, words) in [
+                (&["attach", PORT, "--hold", "1K"][..], ["--hold", "256K to 256M"]),
+                (&["attach", PORT, "--hold", "1G"], ["--hold", "256K to 256M"]),
+                (&["attach", PORT, "--hold-per-flow", "1M"], ["--hold <SIZE>", "required"]),
+                (
+                    &["attach", PORT, "--hold", "1M", "--hold-per-flow", "1K"],
+                    ["--hold-per-flow", "64K"],
+                ),
+                (
+                    &["attach", PORT, "--hold", "1M", "--hold-per-flow", "2M"],
+                    ["--hold-per-flow 2 MiB", "hold of 1 MiB"],
+                ),
+                (&["observe", PORT, "--hold", "1M"], ["--hold", "unexpected"]),
+            ] {
+                let ran = place.vsnoop(arguments)?;
+                ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
+                for word in words {
+                    ensure!(ran.err.contains(word), "{word:?} is not in: {}", ran.err);
+                }
+            }
+            ensure!(place.state()? == before, "something changed");
+            Ok(())
+        }),
+        trial("the_bounds_of_the_configuration_count_and_options_win_over_them", || {
+            let place = Place::new("config")?;
+            let file = Configuration::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
+            for (rest, per_flow) in [
+                (&["--hold", "1M"][..], 128 << 10),
+                (&["--hold", "1M", "--hold-per-flow", "256K"], 256 << 10),
+            ] {
+                let arguments = [&["attach", PORT, "--json", "--config", &file.path], rest];
+                let json = place.vsnoop(arguments.concat())?.json()?;
+                ensure!(json["ports"][0]["hold_per_flow_bytes"] == per_flow, "{json}");
+                place.vsnoop(["detach", PORT])?.ok()?;
+            }
+            file.write("[hold]\nper_flow = \"1G\"\n")?;
+            let arguments = ["--config", &file.path, "attach", PORT, "--hold", "1M", "--json"];
+            let json = place.vsnoop(arguments)?.json()?;
+            ensure!(json["ports"][0]["hold_per_flow_bytes"] == 1 << 20, "{json}");
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("the_holds_of_all_ports_together_are_bounded", || {
+            let (one, two) = (Place::new("one")?, Place::new("two")?);
+            let before = two.state()?;
+            let file = Configuration::new(&one, "[hold]\ntotal = \"3M\"\n")?;
+            let attach = |place: &Place, bytes: &str| {
+                place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
+            };
+            attach(&one, "4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path, "--hold"])?;
+            attach(&one, "2M")?.ok()?;
+            let attached = one.state()?;
+            let words =
+                [PORT, "hold of 2 MiB", "may have 3 MiB", "2 MiB are taken", "detach a port"];
+            attach(&two, "2M")?.failed(3, &words)?;
+            ensure!(two.state()?.programs == before.programs, "something was attached");
+            ensure!(one.state()? == attached, "the other port changed");
+            // What remains is enough for this, and for a port without a hold there is no bound.
+            attach(&two, "1M")?.ok()?;
+            two.vsnoop(["detach", PORT])?.ok()?;
+            two.vsnoop(["--config", &file.path, "attach", PORT])?.ok()?;
+            one.vsnoop(["detach", PORT])?.ok()?;
+            two.vsnoop(["detach", PORT])?.ok()?;
+            // What was given back can be had again.
+            attach(&two, "3M")?.ok()?;
+            two.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial(
+            "a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching",
+            || {
+                let place = Place::new("wrong")?;
+                let file = Configuration::new(&place, "[hold]\nper_flow = \"4M\"\n\ntotals = 1\n")?;
+                let before = place.state()?;
+                let line = format!("{}, line 4", file.path);
+                place
+                    .vsnoop(["--config", &file.path, "attach", PORT])?
+                    .failed(2, &[&line, "totals", "`total`"])?;
+                place
+                    .vsnoop(["--config", "/nonexistent.toml", "attach", PORT])?
+                    .failed(2, &["/nonexistent.toml", "cannot be read"])?;
+                ensure!(place.state()? == before, "something changed");
+                place.vsnoop(["attach", PORT])?.ok()?;
+                place.vsnoop(["--config", &file.path, "status"])?.ok()?;
+                place.vsnoop(["--config", &file.path, "detach", PORT])?.ok()?;
+                vsnoop(["--config", &file.path, "off", "--all"])?.ok().map(drop)
+            },
+        ),
+        trial("doctor_says_what_the_configuration_leaves_for_holds", || {
+            let place = Place::new("left")?;
+            let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+            place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
+            let json = place.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
+            let hold = &json["hold"];
+            ensure!(hold["total_bytes"] == 3 << 20 && hold["taken_bytes"] == 1 << 20, "{json}");
+            ensure!(hold["total_from"] == format!("hold.total in {}", file.path), "{json}");
+            ensure!(hold["bandwidth_bits"].as_u64() > Some(0), "{json}");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            file.write("[hold]\ntotals = 1\n")?;
+            let doctor = place.vsnoop(["--config", &file.path, "doctor", PORT])?;
+            doctor.failed(3, &["not ready", &file.path, "line 2", "totals"])
+        }),
+        trial("doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu", || {
+            let place = Place::new("waits")?;
+            // This process holds the tap; a thread of this name is taken for its vCPU.
+            let _rivals: Vec<_> = (0..4).map(|_| Busy::thread("rival")).collect::<Result<_>>()?;
+            let before = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+            ensure!(before["ports"][0]["hold"].is_null(), "{before}");
+            let _vcpu = Busy::thread("CPU 0/KVM")?;
+            let arguments = ["doctor", PORT, "--measure", "1"];
+            let json = place.vsnoop(arguments.iter().chain(&["--json"]))?.json()?;
+            let hold = &json["ports"][0]["hold"];
+            ensure!(hold["delay_from"] == "vcpu_wait", "{json}");
+            ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
+            ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
+            let text = place.vsnoop(arguments)?.ok()?.out;
+            for word in
+                ["delay seen", "mean wait for a CPU", "bandwidth", "for all holds of this host"]
+            {
+                ensure!(text.contains(word), "{word:?} is not in: {text}");
+            }
+            Ok(())
+        }),
+        trial("what_is_held_is_shown_with_its_age_and_reaches_the_vm", || {
+            let (network, mut pair) = holding("held")?;
+            let shown = network.vsnoop(&["flows", topology::PORT, "--json"])?;
+            let flow = &shown["ports"][0]["flows"][0];
+            ensure!(flow["mode"] == "holding", "{shown}");
+            let hold = &flow["hold"];
+            ensure!(hold["kept_bytes"] == MUCH && flow["outstanding_bytes"] == MUCH, "{shown}");
+            let held = hold["held_bytes"].as_u64().context("no held_bytes")?;
+            ensure!(held > 0 && held < MUCH as u64, "{shown}");
+            ensure!(hold["oldest_ns"].as_u64().is_some_and(|ns| ns > 0), "{shown}");
+
+            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+            let port = &stats["ports"][0];
+            ensure!(port["held_segments"].as_u64() > Some(0) && port["kept_bytes"] != 0, "{stats}");
+            let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+            for hold in [&port["hold"], &status["ports"][0]["hold"]] {
+                ensure!(
+                    hold["size_bytes"] == 4 << 20 && hold["per_flow_bytes"] == 1 << 20,
+                    "{hold}"
+                );
+                let used = hold["used_bytes"].as_u64().context("no used_bytes")?;
+                ensure!((MUCH as u64..=4 << 20).contains(&used), "{hold}");
+                ensure!(hold["flows"] == 1 && hold["held_flows"] == 1, "{hold}");
+                ensure!(hold["held_bytes"].as_u64() > Some(0), "{hold}");
+                ensure!(hold["engine"] == "alive", "{hold}");
+            }
+            ensure!(status["engine"]["running"] == true, "{status}");
+            for (command, words) in [
+                ("flows", &["holding", "held", "again"][..]),
+                ("stats", &["/4 MiB used by 1 connection", "engine: alive", "hold_full"]),
+                ("status", &["hold", "/4 MiB"]),
+            ] {
+                let table = network.table(command)?;
+                for word in words {
+                    ensure!(table.contains(word), "{word:?} is not in: {table}");
+                }
+                ensure!(!table.contains("no engine"), "{table}");
+            }
+
+            network.thaw();
+            let mut received = vec![0; MUCH];
+            pair.server.read_exact(&mut received).context("what was held")?;
+            ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
+            wait_until("the memory is free again", || {
+                let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+                Ok(stats["ports"][0]["hold"]["used_bytes"] == 0)
+            })?;
+            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+            let hold = &stats["ports"][0]["hold"];
+            ensure!(hold["releases"].as_u64() > Some(0) && hold["held_bytes"] == 0, "{stats}");
+            ensure!(hold["oldest_ns"].is_null(), "{stats}");
+            network.detach()
+        }),
+        trial("an_engine_that_stands_still_is_said", || {
+            let place = Place::new("still")?;
+            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+            wait_for_engine(&place)?;
+            // Which would replace it.
+            let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+            let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+            let pid = status["engine"]["pid"].as_i64().context("no engine")?;
+            let engine = Stopped::process(pid as i32)?;
+            wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
+            let table = place.vsnoop(["status", PORT])?.ok()?.out;
+            for word in [PORT, "no engine", "not heard of for", "strict only"] {
+                ensure!(table.contains(word), "{word:?} is not in: {table}");
+            }
+            let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+            ensure!(table.contains("engine: not heard of for"), "{table}");
+            drop((engine, helper));
+            wait_for_engine(&place)?;
+            let table = place.vsnoop(["status", PORT])?.ok()?.out;
+            ensure!(!table.contains("no engine"), "{table}");
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("a_port_without_a_hold_says_nothing_of_one", || {
+            let place = Place::new("plain")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            for command in ["status", "stats"] {
+                let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+                ensure!(json["ports"][0]["hold"].is_null(), "{json}");
+                let table = place.vsnoop([command, PORT])?.ok()?.out;
+                ensure!(!table.contains("hold") && !table.contains("engine"), "{table}");
+            }
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+    ]
+}
+
+/// A VM that is frozen while [`MUCH`] was acknowledged for it, part of which waits on this host.
+pub fn holding(role: &str) -> Result<(Network, Pair)> {
+    let network = network_with_hold(role)?;
+    let mut pair = network.connect()?;
+    freeze_with_much(&network, &mut pair)?;
+    Ok((network, pair))
+}
+
+pub fn network_with_hold(role: &str) -> Result<Network> {
+    let network = Network::new(role)?;
+    network.detach()?;
+    let host = &network.topology.host;
+    let hold = ["attach", topology::PORT, "--no-thin", "--hold", "4M", "--hold-per-flow", "1M"];
+    vsnoop_in(host.name(), hold)?.ok()?;
+    wait_until("the engine works", || {
+        let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+        Ok(status["ports"][0]["hold"]["engine"] == "alive")
+    })?;
+    Ok(network)
+}
+
+pub fn freeze_with_much(network: &Network, pair: &mut Pair) -> Result<()> {
+    pair.exchange(1000)?;
+    let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+    network.topology.set_guest_faults(Side::Vm, frozen);
+    pair.client.write_all(&[7; MUCH])?;
+    wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == MUCH as u64))
+}
+
+fn engine_state(place: &Place) -> Result<Value> {
+    let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+    Ok(status["ports"][0]["hold"]["engine"].clone())
+}
+
+fn wait_for_engine(place: &Place) -> Result<()> {
+    wait_until("the engine works", || Ok(engine_state(place)? == "alive"))
+}
+
+/// A thread that always wants the first CPU, as long as the value lives.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn thread(name: &str) -> Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&over);
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut cpus = CpuSet::new();
+            cpus.set(0).expect("there is a first CPU");
+            sched_setaffinity(Pid::from_raw(0), &cpus).expect("a thread may choose its CPU");
+            while !flag.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })?;
+        Ok(Self(over))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A process that stands still as long as the value lives.
+pub struct Stopped(Pid);
+
+impl Stopped {
+    pub fn process(pid: i32) -> Result<Self> {
+        kill(Pid::from_raw(pid), Signal::SIGSTOP)?;
+        Ok(Self(Pid::from_raw(pid)))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may have been killed meanwhile.
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// A configuration of its own for a test.
+struct Configuration {
+    path: String,
+}
+
+impl Configuration {
+    fn new(place: &Place, text: &str) -> Result<Self> {
+        let file = Self { path: format!("/run/{}.toml", place.netns.name()) };
+        file.write(text)?;
+        Ok(file)
+    }
+
+    fn write(&self, text: &str) -> Result<()> {
+        Ok(fs::write(&self.path, text)?)
+    }
+}

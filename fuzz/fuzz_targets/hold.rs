@@ -1,0 +1,14 @@
+//! A flow with a hold (flow/hold.h, bpf/hold.h) under arbitrary segments from both sides and an engine that
+//! writes what it likes: see crates/vsnoop-flow/tests/arbitrary/held.rs for what must hold.
+//!
+//!     cargo +nightly fuzz run hold
+#![no_main]
+
+#[path = "../../crates/vsnoop-flow/tests/arbitrary/held.rs"]
+mod held;
+#[path = "../../crates/vsnoop-flow/tests/arbitrary/tape.rs"]
+mod tape;
+
+libfuzzer_sys::fuzz_target!(|program: &[u8]| {
+    held::run(program, &mut held::Seen::default());
+});
