@@ -70,7 +70,8 @@ fn hostile(mut case: Case, evidence: Evidence) -> anyhow::Result<()> {
         }
     }
     let plan = Plan { to_vm_bytes: 1_000_000, ..case.plan.clone() };
-    Case { hold: Some(SIZE), plan, ..case }.run_and(|topology, attached, _| {
+    let sysctls = vec![SMALL_WINDOW];
+    Case { hold: Some(SIZE), plan, sysctls, ..case }.run_and(|topology, attached, _| {
         let network = topology.network().context("no network relay")?;
         let counted = network.counters(Direction::LeftToRight);
         ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
