@@ -3,6 +3,12 @@
 //! In this order: what it lost, what is held and fits into its window, a bare ACK when the sender has
 //! told something that no frame carries, a probe of a window that is closed.
 //!
+//! What is held is handed over in large portions: when half of the widest window is open, or [`PATIENCE_NS`]
+//! have brought no more (RFC 9293, section 3.8.6.2.1). A VM acknowledges a portion before its application
+//! has read it, with a window of what is left beside. Filling that at once, and half of the rest again, would
+//! keep the application from ever sleeping, and its scheduler treats it as one that only computes: it has its
+//! turn late, and transfers last half as long again.
+//!
 //! *Loss* shows in two ways. The VM repeats its ACK, three times or with SACK blocks of three segments:
 //! then the holes below the highest block are sent again, once; and again only when a block shows that
 //! something sent after them has arrived (RFC 6675 and RFC 8985 in spirit; between host and VM nothing is
@@ -16,6 +22,10 @@ use crate::view::View;
 
 /// The VM's own time to answer: more than any delayed ACK (RFC 9293, section 3.8.6.3, and Linux's 40 ms).
 pub const TIMEOUT_NS: u64 = 200_000_000;
+/// The VM's own time to open its window further before less than a portion is handed over.
+pub const PATIENCE_NS: u64 = 40_000_000;
+/// Of the widest window, what makes a portion.
+const PORTION: u32 = 2;
 /// The time doubles this often.
 const BACK_OFF: u32 = 4;
 /// Timeouts in a row, without a sign of life, after which the VM's end is taken to be dead.
@@ -83,6 +93,12 @@ pub struct Flow {
     recovery: Option<Recovery>,
     carried: (seq, u16),
     probe_due: bool,
+    /// The widest window of the VM, bytes.
+    widest: u32,
+    /// A portion is being handed over.
+    releasing: bool,
+    /// Since when less than a portion waits, in the VM's own time.
+    waits_ns: Option<u64>,
 }
 
 impl Flow {
@@ -99,6 +115,9 @@ impl Flow {
             recovery: None,
             carried: view.sender,
             probe_due: false,
+            widest: 0,
+            releasing: false,
+            waits_ns: None,
         }
     }
 
@@ -126,7 +145,7 @@ impl Flow {
     pub fn poll(&mut self, view: &View, ran_ns: u64) -> Option<Frame> {
         self.look(view, ran_ns);
         self.resend(view)
-            .or_else(|| release(view))
+            .or_else(|| self.release(view, ran_ns))
             .or_else(|| self.acknowledge(view))
             .or_else(|| self.probe(view))
     }
@@ -233,6 +252,34 @@ impl Flow {
         let len = bytes.min(largest(view));
         let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
         (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Resend })
+    }
+
+    fn release(&mut self, view: &View, ran_ns: u64) -> Option<Frame> {
+        self.releasing &= view.right_edge.diff(view.handed) > 0;
+        if !self.releasing && !self.is_portion(view, ran_ns) {
+            return None;
+        }
+        self.waits_ns = None;
+        let frame = release(view);
+        self.releasing = frame.is_some();
+        frame
+    }
+
+    /// Is enough of the window open?
+    fn is_portion(&mut self, view: &View, ran_ns: u64) -> bool {
+        let room = |from: seq, to: seq| to.diff(from).max(0) as u32;
+        self.widest = self.widest.max(room(view.vm_seq, view.right_edge));
+        let usable = room(view.handed, view.right_edge);
+        if usable >= self.widest / PORTION || usable >= room(view.handed, view.end()) {
+            return true;
+        }
+        let since = *self.waits_ns.get_or_insert(ran_ns);
+        if ran_ns.saturating_sub(since) < PATIENCE_NS {
+            return false;
+        }
+        // It may never open so far again.
+        self.widest -= self.widest / 8;
+        true
     }
 
     fn acknowledge(&self, view: &View) -> Option<Frame> {

@@ -19,5 +19,5 @@ mod flow;
 mod view;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use flow::{Flow, Frame, Kind};
+pub use flow::{Flow, Frame, Kind, PATIENCE_NS};
 pub use view::View;

@@ -1,6 +1,6 @@
 //! What is handed over, and when: the VM's window, the FIN, the sender's own ACKs, a closed window.
 
-use vsnoop_hold::{Frame, Kind};
+use vsnoop_hold::{Frame, Kind, PATIENCE_NS};
 
 use crate::case::*;
 
@@ -41,6 +41,56 @@ fn less_than_a_segment_is_sent_when_nothing_else_would_open_the_window() {
     c.acks(1_000, 1_100);
     assert_eq!(c.send(), Some(release(1_000, 100)));
     assert_eq!(c.send(), None);
+}
+
+#[test]
+fn less_than_half_of_the_widest_window_waits_for_more() {
+    let mut c = Case::new(held(0, 100_000, 20_000));
+    assert_eq!(c.send_all(), [release(0, 20_000)]);
+    // Not read yet: the window is what is left.
+    c.acks(20_000, 29_999);
+    assert_eq!(c.send(), None);
+    c.acks(20_000, 30_000);
+    assert_eq!(c.send_all(), [release(20_000, 10_000)]);
+    // A portion may have several frames, and what opens meanwhile goes with it.
+    c.acks(30_000, 230_000);
+    c.h.tail = at(400_000);
+    assert_eq!(c.send(), Some(release(30_000, 65_000)));
+    c.acks(95_000, 235_000);
+    assert_eq!(c.send_all().len(), 3);
+    c.acks(235_000, 300_000);
+    assert_eq!(c.send(), None);
+}
+
+#[test]
+fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
+    let mut c = Case::new(held(0, 100_000, 20_000));
+    c.send_all();
+    c.acks(20_000, 28_000);
+    assert_eq!(c.send(), None);
+    c.ran_ns = PATIENCE_NS - 1;
+    assert_eq!(c.send(), None);
+    c.ran_ns = PATIENCE_NS;
+    assert_eq!(c.send_all(), [release(20_000, 8_000)]);
+    // One that is small for good is soon taken for what it is.
+    let mut waits = 0;
+    for round in 0..8 {
+        c.acks(28_000 + 8_000 * round, 36_000 + 8_000 * round);
+        if c.send().is_none() {
+            waits += 1;
+            c.ran_ns += PATIENCE_NS;
+            assert_eq!(c.send_all().len(), 1);
+        }
+    }
+    assert_eq!(waits, 1);
+}
+
+#[test]
+fn the_last_of_it_does_not_wait_for_a_portion() {
+    let mut c = Case::new(held(0, 24_000, 20_000));
+    c.send_all();
+    c.acks(20_000, 24_000);
+    assert_eq!(c.send_all(), [release(20_000, 4_000)]);
 }
 
 #[test]
