@@ -86,7 +86,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A connection that was never looked at, or by another engine. `ran_ns`: how long the VM has run.
+    /// A connection that was never looked at. `ran_ns`: how long the VM has run.
     pub fn new(view: &View, ran_ns: u64) -> Self {
         Self {
             vm_seq: view.vm_seq,
@@ -100,6 +100,16 @@ impl Flow {
             carried: view.sender,
             probe_due: false,
         }
+    }
+
+    /// One that another engine has looked after. How long the VM has been silent is not known, so
+    /// that its time is over at once: engines may come and go faster than it would be.
+    pub fn resumed(view: &View, ran_ns: u64) -> Self {
+        let mut flow = Self::new(view, ran_ns);
+        if !view.is_done() {
+            flow.ask(view);
+        }
+        flow
     }
 
     /// Does a timer run?
@@ -184,6 +194,11 @@ impl Flow {
         }
         self.since_ns = ran_ns;
         self.timeouts += 1;
+        self.ask(view);
+    }
+
+    /// Whatever makes the VM answer.
+    fn ask(&mut self, view: &View) {
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(view, true);
         }
