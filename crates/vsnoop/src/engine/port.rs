@@ -282,7 +282,7 @@ impl EnginePort {
             .context("its network namespace cannot be found")?;
         if place.run(|| reset(port, &hold.key, &flow))? {
             tracing::warn!(
-                "port {}: a connection was reset: its VM ran and did not answer",
+                "port {}: a connection was reset: its VM ran and did not take what it was sent",
                 self.attached.name
             );
         }
