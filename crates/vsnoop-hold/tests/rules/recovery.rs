@@ -152,7 +152,7 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
     c.ran_ns += 3_200 * MS - 1;
     assert_eq!(c.send(), None);
     c.acks(1_000, 20_000);
-    assert_eq!(c.send(), None);
+    assert_eq!(c.send_all(), [resend(1_000, 9_000)]);
     c.ran_ns += 200 * MS;
     assert_eq!(c.send_all(), [resend(1_000, 9_000), probe(1_000)]);
 }
