@@ -1,5 +1,7 @@
 //! What the VM lost is sent again: by what it reports, and by what it does not answer.
 
+use vsnoop_hold::Flow;
+
 use crate::case::*;
 
 /// Ten segments were handed over, all there is.
@@ -342,4 +344,17 @@ fn a_flow_without_memory_sends_no_bytes() {
     c.repeats(&[(1_000, 9_000)]);
     c.ran_ns = 1_000 * MS;
     assert!(c.send_all().iter().all(|frame| frame.len == 0));
+}
+
+#[test]
+fn what_another_engine_left_is_asked_for_at_once() {
+    // Engines that come and go are never there for as long as a VM has to answer.
+    let mut c = handed();
+    c.flow = Flow::resumed(&c.view(), c.ran_ns);
+    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    // Not where the VM has answered for everything.
+    let mut c = handed();
+    c.acks(10_000, 20_000);
+    c.flow = Flow::resumed(&c.view(), c.ran_ns);
+    assert_eq!(c.send(), None);
 }
