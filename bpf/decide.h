@@ -69,8 +69,6 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	port_learn(&port, out, now);
 	if (out->events & EVENT_FREE)
 		hold_release(out->hold, false);
-	if (out->events & EVENT_WAKE)
-		ring_doorbell(out->hold);
 	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
@@ -78,6 +76,13 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 		count_events(st, out);
 	if (out->events & EVENT_CLOSED)
 		bpf_map_delete_elem(&flows, key);
+}
+
+/* The engine has something to do. */
+static __always_inline void wake_engine(const struct outcome *out)
+{
+	if (out->events & EVENT_WAKE)
+		ring_doorbell(out->hold);
 }
 
 /* Waits until another CPU has finished with a flow's hold: it copies at most one
@@ -119,6 +124,7 @@ __noinline int decide_with_hold(const struct flow_key *key, const struct segment
 	if (verdict == NO_HOLD)
 		return NO_HOLD;
 	settle(key, out, out->now);
+	wake_engine(out);
 	return verdict;
 }
 
@@ -201,6 +207,7 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
+	wake_engine(out);
 	return verdict;
 }
 
@@ -226,6 +233,7 @@ __noinline int decide_delivered(const struct flow_key *key, const struct segment
 	return answer;
 }
 
+/* The caller wakes the engine: it has more to tell it. */
 __noinline int decide_from_vm(const struct flow_key *key, const struct segment *s,
 			      struct outcome *out)
 {

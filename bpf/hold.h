@@ -25,6 +25,8 @@
 #define HOLD_FREE 256
 /* Chunks that one segment may make a chain longer by: with its place beyond a hole. */
 #define HOLD_REACH (1 << 16)
+/* Links that are followed for a segment beyond a hole: 16 MiB. */
+#define HOLD_SEEK 4096
 
 static __always_inline struct hold *hold_number(__u32 number)
 {
@@ -220,9 +222,9 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 {
 	struct hold *h = hold_number(number);
 	struct copy_walk copy = { .skb = skb, .from = from, .left = len };
-	__u32 zero = 0, base, reach, wanted;
+	bool fresh, in_order, from_front, from_ahead;
+	__u32 zero = 0, base, from_base, reach, wanted;
 	struct seek_walk seek;
-	bool fresh;
 
 	if (!h || !len || len > 65536)
 		return -1;
@@ -233,31 +235,48 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 	copy.pool = bpf_map_lookup_elem(&pool, &zero);
 	if (!copy.pool)
 		return -1;
+	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;
 	/* The VM may have gone on by itself meanwhile. */
 	if (seq_lt(seq_of(seq), seq_of(base)))
 		return -1;
+	/* From where the last copy began, unless that has been given back. */
+	from_front = fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq));
+	from_base = from_front ? base : h->at_base.v;
+	/* Or from the latest piece beyond a hole, if that is closer.  One that has been given
+	 * back is nowhere; it stays just behind the chain. */
+	if (fresh || seq_lt(h->ahead_base, seq_of(base)))
+		h->ahead_base = seq_of(base - 1);
+	from_ahead = seq_gt(h->ahead_base, seq_of(from_base)) &&
+		     seq_le(h->ahead_base, seq_of(seq));
+	if (from_ahead)
+		from_base = h->ahead_base.v;
+	seek.steps = (seq - from_base) / HOLD_CHUNK;
+	/* What is in order is found once; pieces can be sent in any order, to waste time. */
+	if (seek.steps > HOLD_SEEK && !in_order)
+		return -1;
 	reach = seq - base + len;
 	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
 	if (wanted > h->chunks && !grow_chain(h, number, base, wanted - h->chunks))
 		return -1;
-	/* From where the last copy began, unless that has been given back. */
-	if (fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq))) {
+	if (seek.steps >= h->chunks)
+		return -1;
+	if (from_front) {
 		h->at = h->front;
 		h->at_base = seq_of(base);
 	}
-	seek.chunk = h->at;
-	seek.steps = (seq - h->at_base.v) / HOLD_CHUNK;
-	if (seek.steps >= h->chunks)
-		return -1;
+	seek.chunk = from_ahead ? h->ahead_at : h->at;
 	bpf_loop(HOLD_CHAIN, seek_chunk, &seek, 0);
 	copy.chunk = seek.chunk;
-	copy.at = (seq - h->at_base.v) % HOLD_CHUNK;
-	/* What comes next is in order, or behind it: do not begin beyond a hole. */
-	if (seq == h->tail.v) {
-		h->at_base = seq_add(h->at_base, seek.steps * HOLD_CHUNK);
+	copy.at = (seq - from_base) % HOLD_CHUNK;
+	from_base += seek.steps * HOLD_CHUNK;
+	if (in_order) {
 		h->at = seek.chunk;
+		h->at_base = seq_of(from_base);
+	} else {
+		h->ahead_at = seek.chunk;
+		h->ahead_base = seq_of(from_base);
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the engine sees the bytes before it sees the tail behind them. */
@@ -314,12 +333,13 @@ static long try_hold(__u32 i, struct hold_search *w)
 	return 1;
 }
 
-/* A hold for a flow that has data to keep; none when all are taken. */
+/* The number of the hold of a flow that has data to keep, whoever gave it one; 0 when all
+ * are taken. */
 __noinline int hold_take(const struct flow_key *key)
 {
 	struct hold_search w = { .at = port.hold_cursor };
 	struct flow *f;
-	bool taken = false;
+	__u32 number = 0;
 	struct hold *h;
 
 	if (!key)
@@ -348,24 +368,24 @@ __noinline int hold_take(const struct flow_key *key)
 		h->releases = h->resends = 0;
 		h->resent_bytes = 0;
 		__builtin_memcpy(h->sender_mac, f->sender_mac, 6);
-		if (w.at >= port.holds_high)
-			port.holds_high = w.at + 1;
+		/* No less than the number, whatever other CPUs add; and once for all. */
+		__sync_fetch_and_or(&port.holds_high, w.at + 1);
 		bpf_spin_lock(&f->lock);
-		if (!f->hold) {
+		if (!f->hold)
 			hold_begin(f, h, w.at + 1);
-			taken = true;
-		}
+		number = f->hold;
 		bpf_spin_unlock(&f->lock);
 	}
-	if (!taken)
+	if (number != w.at + 1)
 		__sync_lock_test_and_set(&h->used, 0);
-	return taken ? w.at + 1 : 0;
+	return number;
 }
 
 /* Why the engine has a hold looked after. */
 enum tend {
 	TEND_LOOK = 0, /* frees what can be freed */
 	TEND_END = 1, /* the flow was found gone before: gives the hold back */
+	TEND_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
 };
 
 /* 0: the flow has this hold. 1: it has not, or is over; the hold can be given back
@@ -389,7 +409,9 @@ __noinline int hold_tend(__u32 number, __u32 why)
 			f->hold = 0;
 		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
 			h->flags |= HOLD_OVER;
-			f->hold = 0;
+			/* Else the resetter has yet to read what was handed over. */
+			if (why != TEND_RESET)
+				f->hold = 0;
 		}
 		mine = f->hold == number;
 		if (mine && !h->busy && seq_ge(f->vm_seq, h->tail) && h->chunks &&

@@ -5,8 +5,7 @@
 #ifndef VSNOOP_BPF_SETUP_H
 #define VSNOOP_BPF_SETUP_H
 
-#include "maps.h"
-#include "packet.h"
+#include "hold.h"
 
 /* Do the operator's lists let this flow be accelerated?  A port rule applies
  * to either end's port, a prefix rule to the sender's address. */
@@ -110,8 +109,14 @@ static __noinline void syn_of_vm(const struct flow_key *key, const struct segmen
 	bool own = false;
 
 	if (f) {
+		__u32 number = f->hold;
+		struct hold *h = hold_number(number);
+
 		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
+		/* What is held is of the old stream. */
+		if (!own && h && f->hold == number)
+			h->flags |= HOLD_OVER;
 		bpf_spin_unlock(&f->lock);
 		if (own)
 			return;

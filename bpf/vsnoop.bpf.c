@@ -207,6 +207,7 @@ int from_vm(struct __sk_buff *skb)
 	}
 	if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
 		hand_sack_on(skb, &p, out.hold);
+	wake_engine(&out);
 	switch (verdict) {
 	case FROM_VM_PASS:
 		return HOOK_NEXT;

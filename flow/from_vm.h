@@ -11,8 +11,9 @@
  *
  * Loss inside the guest: everything below NEXT_SEQ was handed over in order,
  * so a VM that repeats an ACK below NEXT_SEQ while it reports later bytes has
- * lost one.  If the hold has a copy the engine is told; else nobody will send it
- * again, and the connection is reset at both ends.
+ * lost one.  If the hold has a copy the engine is told; where there is none, or has not
+ * been an engine for long, nobody will send it again, and the connection is reset at both
+ * ends.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
@@ -172,7 +173,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
 		if (flow_repeats_for_a_hole(f, s, edge)) {
-			if (h && hold_covers(f, h))
+			if (h && hold_covers(f, h) && !hold_engine_is_gone(port, now))
 				hold_note_loss(h, out);
 			else if (flow_loss_is_proven(f, p, now))
 				return flow_lose(f, h, s, EVENT_LOSS, out);

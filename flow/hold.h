@@ -15,6 +15,9 @@
  *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four pieces)
  *   FIN               remembered, and sent to the VM by the engine
  *   RST               exact: forwarded like a pure ACK, and what is held is moot
+ *   URG, or an option that is not understood: dropped, and comes again when the flow
+ *                     has drained; one that would fill a hole must not wait for what
+ *                     lies beyond it, and so that is forgotten
  *
  * hold_to_vm() looks at a segment.  When it answers TO_VM_KEEP it has claimed the
  * chain (hold.busy); the caller copies, hands over if out->deliver, and asks
@@ -24,7 +27,7 @@
  * MSS), up to what the hold has room for, while the VM is late and the engine
  * alive.  An engine that is not heard of for HOLD_STALE_NS is not relied upon: no
  * byte beyond the VM's window is acknowledged any more.  After HOLD_ABANDONED_NS
- * connections with bytes that only it could hand over are reset.
+ * connections with bytes that only it could hand over, or hand over again, are reset.
  */
 #ifndef VSNOOP_FLOW_HOLD_H
 #define VSNOOP_FLOW_HOLD_H
@@ -37,6 +40,12 @@
 static __always_inline bool hold_engine_lives(const struct port_state *port, __u64 now)
 {
 	return since_ns(now, port->engine_ns) < HOLD_STALE_NS;
+}
+
+/* Not heard of for so long that nobody is expected to take its place. */
+static __always_inline bool hold_engine_is_gone(const struct port_state *port, __u64 now)
+{
+	return since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;
 }
 
 #define HOLD_PIECES 4
@@ -151,23 +160,30 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 					      const struct port_state *port, __u64 now)
 {
 	return f->mode == FLOW_HOLDING && !hold_is_drained(f, h) &&
-	       since_ns(now, h->since_ns) >= HOLD_ABANDONED_NS &&
-	       since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;
+	       since_ns(now, h->since_ns) >= HOLD_ABANDONED_NS && hold_engine_is_gone(port, now);
 }
 
 /* What a segment of the sender tells, whatever becomes of it: the engine's own
- * segments carry it to the VM. */
+ * segments carry it to the VM.  Only of one that the VM could accept: its SEQ is at most
+ * a probe's one byte before VM_SEQ, and not beyond what the sender was shown.  A window
+ * counts if it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2). */
 static __always_inline void hold_note_sender(const struct flow *f, struct hold *h,
 					     const struct segment *s)
 {
 	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
 		return;
-	h->snd_una = s->ack;
-	h->sender_window = s->window;
-	if (!(s->bits & SEG_TIMESTAMPS))
+	if (seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) ||
+	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
 		return;
-	if ((__s32)(s->tsval - h->tsval) > 0)
-		h->tsval = s->tsval;
+	if (seq_gt(s->seq, h->sender_seq) ||
+	    (seq_eq(s->seq, h->sender_seq) && seq_ge(s->ack, h->snd_una))) {
+		h->sender_seq = s->seq;
+		h->sender_window = s->window;
+	}
+	h->snd_una = seq_max(h->snd_una, s->ack);
+	if (!(s->bits & SEG_TIMESTAMPS) || (__s32)(s->tsval - h->tsval) < 0)
+		return;
+	h->tsval = s->tsval;
 	h->tsecr = s->tsecr;
 }
 
@@ -179,6 +195,8 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, const s
 		out->events |= EVENT_WAKE;
 	h->heard++;
 	h->vm_seq = f->vm_seq;
+	/* What is acceptable is not older; so it does not fall behind by half the space. */
+	h->sender_seq = seq_max(h->sender_seq, seq_add(f->vm_seq, (__u32)-1));
 	/* What the VM answers for by itself moves on without copies, and may have filled a
 	 * hole. */
 	if (!h->busy) {
@@ -275,6 +293,18 @@ static __always_inline bool hold_opens(struct flow *f, struct hold *h, const str
 	return true;
 }
 
+/* Data that only the VM can answer for, whatever it is that it carries. */
+static __always_inline bool hold_is_the_vms(const struct segment *s)
+{
+	return s->len && (s->bits & SEG_FOREIGN || s->tcp_flags & TCP_URG);
+}
+
+/* Does it begin to fill the first hole? */
+static __always_inline bool hold_fills(const struct flow *f, const struct segment *s)
+{
+	return seq_le(s->seq, f->next_seq) && seq_gt(seq_add(s->seq, s->len), f->next_seq);
+}
+
 /* A flow that is held: a segment that is not kept. */
 static __always_inline enum to_vm_verdict
 hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
@@ -302,8 +332,7 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
-	if (!(flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt) ||
-	    (s->len && (s->bits & SEG_FOREIGN || flags & TCP_URG)))
+	if (!(flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt) || hold_is_the_vms(s))
 		return TO_VM_DROP;
 	if (!s->len && !(flags & TCP_FIN)) {
 		if (seq_ge(s->seq, f->next_seq))
@@ -327,15 +356,20 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
 	enum to_vm_verdict verdict;
 
 	out->events = 0;
+	/* What is beyond the hole would never be reached: the hole is the VM's to fill, and
+	 * the flow is held as long as there are pieces.  The sender has them still (RFC 2018,
+	 * section 8). */
+	if (hold_is_the_vms(s) && hold_fills(f, s))
+		h->ahead_count = 0;
 	hold_sync(f, h, port, p, now);
 	hold_note_sender(f, h, s);
 	if (hold_is_abandoned(f, h, port, now)) {
 		f->retired = flow_outstanding(f);
 		f->mode = FLOW_RESET;
+		h->flags |= HOLD_OVER;
 		flow_touch(f, now);
 		out->events = EVENT_ABANDONED;
-		flow_answer_reset(s, out);
-		return TO_VM_RESET;
+		return flow_answer_reset(s, out);
 	}
 	if (hold_wants(f, h, s, port, p, now, out)) {
 		if (h->busy)
@@ -460,14 +494,19 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 }
 
 /* Of a connection that is silent the hold can be had by another: it gets one again when
- * it needs it.  Not while the sender was shown more than the VM itself can take. */
+ * it needs it.  Rather not while the sender was shown more than the VM itself can take; but
+ * nothing is lost then either.  What the sender sends beyond the VM's window is kept if
+ * there is a hold again; if there is none nobody acknowledges it, the VM drops it, and the
+ * sender repeats it. */
 #define HOLD_IDLE_NS (10 * NSEC_PER_SEC)
+#define HOLD_IDLE_LONG_NS (60 * NSEC_PER_SEC)
 static __always_inline bool hold_is_idle(const struct flow *f, const struct hold *h, __u64 now)
 {
 	return !h->busy && !h->chunks && !h->ahead_count && f->mode != FLOW_HOLDING &&
 	       !(h->flags & HOLD_FIN) && !flow_outstanding(f) &&
-	       since_ns(now, f->last_ns) >= HOLD_IDLE_NS &&
-	       seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss;
+	       since_ns(now, f->last_ns) >=
+		       (seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss ? HOLD_IDLE_NS
+									   : HOLD_IDLE_LONG_NS);
 }
 
 /* A hold for this flow, which has none; `number` from 1. */
@@ -478,6 +517,7 @@ static __always_inline void hold_begin(struct flow *f, struct hold *h, __u16 num
 	h->first = h->tail = h->released = h->high_seq = f->next_seq;
 	h->right_edge = f->right_edge;
 	h->snd_una = f->snd_una;
+	h->sender_seq = seq_add(f->vm_seq, (__u32)-1);
 	h->snd_nxt = f->snd_nxt;
 	h->vm_tsval = f->vm_tsval;
 	h->tsval = h->released_tsval = f->ts_recent;

@@ -57,11 +57,16 @@ static __always_inline bool flow_may_stand_aside(const struct flow *f, const str
 	return port_is_prompt(port, now);
 }
 
-/* A segment that the sender has no business with in a reset flow. */
-static __always_inline void flow_answer_reset(const struct segment *s, struct outcome *out)
+/* A segment that the sender has no business with in a reset flow.  A SYN begins something
+ * new; the VM answers it. */
+static __always_inline enum to_vm_verdict flow_answer_reset(const struct segment *s,
+							    struct outcome *out)
 {
+	if (s->tcp_flags & (TCP_RST | TCP_SYN) || !(s->tcp_flags & TCP_ACK))
+		return TO_VM_PASS;
 	out->ack.seq = s->ack;
 	out->ack.ack = seq_add(s->seq, s->len);
+	return TO_VM_RESET;
 }
 
 static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
@@ -163,13 +168,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	bool clean;
 
 	out->events = 0;
-	if (f->mode == FLOW_RESET) {
-		/* A SYN begins something new; the VM answers it. */
-		if (flags & (TCP_RST | TCP_SYN) || !(flags & TCP_ACK))
-			return TO_VM_PASS;
-		flow_answer_reset(s, out);
-		return TO_VM_RESET;
-	}
+	if (f->mode == FLOW_RESET)
+		return flow_answer_reset(s, out);
 	flow_touch(f, now);
 	if (flags & TCP_RST) {
 		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
@@ -250,7 +250,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 /*
  * The device took the segment (`taken`) or refused it.  True: send out->ack.
  * The flow may have changed since flow_to_vm() or flow_is_early(): then the VM
- * answers.
+ * answers.  So it does when the flow has been given a hold, which acknowledges nothing
+ * without a copy.
  */
 static __always_inline bool flow_delivered(struct flow *f, const struct segment *s, bool taken,
 					   const struct port_state *port, const struct policy *p,
@@ -266,7 +267,7 @@ static __always_inline bool flow_delivered(struct flow *f, const struct segment 
 		return false;
 	}
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !seq_eq(s->seq, f->next_seq) ||
-	    !flow_acceptable(f, s, end) || p->run != PORT_ACTIVE) {
+	    !flow_acceptable(f, s, end) || p->run != PORT_ACTIVE || f->hold) {
 		flow_handed_over(f, end, false, now);
 		return false;
 	}

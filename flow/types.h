@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 3
+#define VSNOOP_ABI 4
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -155,6 +155,8 @@ struct hold {
 	__u32 chunks; /* how many */
 	__u32 at; /* the chunk with the byte at `at_base`, its first, somewhere in the chain */
 	struct seq at_base;
+	__u32 ahead_at; /* the same for the latest piece beyond a hole */
+	struct seq ahead_base;
 
 	/* Hooks, under the record's lock. */
 	struct seq first; /* copies are kept from here, or from VM_SEQ if that is more */
@@ -171,6 +173,7 @@ struct hold {
 	struct seq ahead[8]; /* left and right edge of each, the latest first */
 	__u32 rcv_win; /* RCV_WIN: what the sender may be shown beyond NEXT_SEQ, bytes */
 	__u64 since_ns; /* the oldest byte that waits has done so since then */
+	struct seq sender_seq; /* SEQ of the segment that told sender_window, or more */
 	__u16 sender_window; /* raw */
 	__u16 mss;
 	__u16 flags; /* HOLD_* */
@@ -357,7 +360,7 @@ struct port_state {
 	__u32 chunks_used;
 	__u32 chunk_cursor; /* where the search for a free chunk begins */
 	__u32 hold_cursor;
-	__u32 holds_high; /* holds beyond this were never used */
+	__u32 holds_high; /* holds beyond this were never used; may be more than there are */
 };
 
 /* About the attachment itself; written by the userland only, and pinned with

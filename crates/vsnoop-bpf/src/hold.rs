@@ -75,8 +75,7 @@ impl Memory {
             chunks: Mapping::new(&chunks, dir)?,
             holds: Mapping::new(&holds, dir)?,
             port: Mapping::new(&state, dir)?,
-            tend: ProgramHandle::from_pinned_path(dir.join("tend"))
-                .map_err(Error::bpf(format!("open the program tend of {}", dir.display())))?,
+            tend: open_tend(dir)?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,
@@ -108,7 +107,7 @@ impl Memory {
         self.port_u64(std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
     }
 
-    /// No hold with a higher number was ever used.
+    /// No hold with a higher number was ever used; some with a lower one may not have been.
     pub fn highest(&self) -> u32 {
         let offset = std::mem::offset_of!(port_state, holds_high);
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
@@ -203,14 +202,7 @@ impl Memory {
     /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
     /// flow is over. `end` only when it was [`Tended::Over`] some milliseconds ago.
     pub fn tend(&self, number: u32, end: bool) -> Result<Tended> {
-        let context = [number, u32::from(end)];
-        let run = inject::run_with(&self.tend, 0, context, &[0; 64], 1)
-            .map_err(Error::bpf(format!("look after hold {number}")))?;
-        Ok(match run.verdict {
-            0 => Tended::Used,
-            1 => Tended::Over,
-            _ => Tended::Free,
-        })
+        tend(&self.tend, number, if end { TEND_END } else { TEND_LOOK })
     }
 
     fn port_u64(&self, offset: usize) -> &AtomicU64 {
@@ -232,6 +224,32 @@ impl Memory {
     fn chunk(&self, chunk: u32) -> usize {
         if chunk < self.chunk_count { chunk as usize } else { 0 }
     }
+}
+
+/// Nothing more is to be sent of a flow that was reset, whose record names this hold.
+pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
+    let program = open_tend(dir)?;
+    tend(&program, number, TEND_RESET).map(drop)
+}
+
+fn open_tend(dir: &Path) -> Result<ProgramHandle> {
+    ProgramHandle::from_pinned_path(dir.join("tend"))
+        .map_err(Error::bpf(format!("open the program tend of {}", dir.display())))
+}
+
+/// Why a hold is looked after: enum tend of bpf/hold.h.
+const TEND_LOOK: u32 = 0;
+const TEND_END: u32 = 1;
+const TEND_RESET: u32 = 2;
+
+fn tend(program: &ProgramHandle, number: u32, why: u32) -> Result<Tended> {
+    let run = inject::run_with(program, 0, [number, why], &[0; 64], 1)
+        .map_err(Error::bpf(format!("look after hold {number}")))?;
+    Ok(match run.verdict {
+        0 => Tended::Used,
+        1 => Tended::Over,
+        _ => Tended::Free,
+    })
 }
 
 fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<RingBuffer<'static>> {

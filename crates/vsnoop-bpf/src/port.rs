@@ -12,6 +12,7 @@ use vsnoop_flow::types::{
 use crate::attach::{self, AttachSpec, open_map};
 use crate::batch;
 use crate::error::{Error, Result};
+use crate::hold;
 use crate::inject;
 use crate::link::{LinkInfo, PinnedLink};
 use crate::pins::{self, Damaged, Listed};
@@ -319,9 +320,14 @@ impl Port {
         now.retired = now.next_seq.diff(now.vm_seq).max(0) as u32;
         let existing = MapFlags::LOCK | MapFlags::EXIST;
         match self.flows.update(key.as_bytes(), now.as_bytes(), existing) {
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
-            other => other.map(|()| true).map_err(Error::bpf(what())),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(false),
+            other => other.map_err(Error::bpf(what()))?,
         }
+        if now.hold != 0 {
+            // The engine finds out within a second, also if this fails.
+            let _ = hold::end(&self.dir, now.hold.into());
+        }
+        Ok(true)
     }
 
     /// Sends an Ethernet frame to the VM, or to the sender as if the VM had

@@ -9,9 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_run, seq};
-use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Port};
+use vsnoop_bpf::types::{HOLD_OVER, flow, flow_key, flow_mode, port_run, seq};
+use vsnoop_bpf::{AttachSpec, Error, Hold, Hook, Listed, Memory, Port, Record};
 
 const TAP: &str = "t0";
 /// Verdicts of a hook.
@@ -20,7 +21,7 @@ const DROP: i32 = 2;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 12] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -31,6 +32,8 @@ fn main() {
         ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
         ("a_syn_flood_pushes_out_no_flow", a_syn_flood_pushes_out_no_flow),
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
+        ("of_a_reset_flow_nothing_more_is_sent", of_a_reset_flow_nothing_more_is_sent),
+        ("of_a_replaced_flow_nothing_more_is_sent", of_a_replaced_flow_nothing_more_is_sent),
     ];
     // SAFETY: no arguments, no effect.
     let root = unsafe { libc::geteuid() } == 0;
@@ -68,6 +71,15 @@ impl Attached {
     fn active() -> Self {
         let mut spec = tap();
         spec.policy.run = port_run::PORT_ACTIVE;
+        Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
+    }
+}
+
+impl Attached {
+    fn with_hold() -> Self {
+        let mut spec = tap();
+        spec.policy.run = port_run::PORT_ACTIVE;
+        (spec.policy.hold_chunks, spec.policy.hold_flow) = (64, 64 * 4096);
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
 }
@@ -157,6 +169,11 @@ fn of_vm(seq: u32, ack: u32, window: u16, options: &[TcpOptionElement], data: &[
 
 /// A flow of which the host has acknowledged 3000 bytes more than the VM.
 fn ahead(port: &Port) {
+    let (key, record) = record();
+    port.insert_flow(&key, &record).expect("insert a flow");
+}
+
+fn record() -> (flow_key, flow) {
     let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
     let key = flow_key {
         sender_addr: mapped(SENDER),
@@ -180,7 +197,57 @@ fn ahead(port: &Port) {
         flags: vsnoop_bpf::types::FLOW_F_SCALE_KNOWN as u16,
         ..Default::default()
     };
+    (key, record)
+}
+
+/// The same, of which bytes are held.
+fn holding(port: &Port) -> (flow_key, flow) {
+    let (key, active) = record();
+    let hold = Hold {
+        key,
+        used: 1,
+        first: active.vm_seq,
+        vm_seq: active.vm_seq,
+        tail: active.next_seq,
+        ..Default::default()
+    };
+    let holds = MapHandle::from_pinned_path(port.dir().join("holds")).expect("open the holds");
+    holds.update(&0u32.to_ne_bytes(), hold.as_bytes(), MapFlags::ANY).expect("write a hold");
+    let record = flow { mode: flow_mode::FLOW_HOLDING as u8, hold: 1, ..active };
     port.insert_flow(&key, &record).expect("insert a flow");
+    (key, record)
+}
+
+/// Is the engine told that the stream of the first hold has ended?
+fn is_over(port: &Port) -> bool {
+    let memory = Memory::open(port).expect("open the memory").expect("there is a hold");
+    u32::from(memory.read(1).flags) & HOLD_OVER != 0
+}
+
+fn of_a_reset_flow_nothing_more_is_sent() {
+    let port = Attached::with_hold();
+    let (key, record) = holding(&port);
+    assert!(!is_over(&port));
+    assert!(port.mark_reset(&key, &record, 1).expect("mark it"));
+    assert!(is_over(&port));
+    let now = port.flow(&key).expect("read").expect("a tombstone");
+    assert_eq!(u32::from(now.mode), flow_mode::FLOW_RESET);
+    assert_eq!(now.hold, 1, "who resets it has yet to read what was handed over");
+}
+
+/// The VM begins a connection of the same addresses and ports.
+fn of_a_replaced_flow_nothing_more_is_sent() {
+    let port = Attached::with_hold();
+    let (key, _) = holding(&port);
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(VM, SENDER, 64)
+        .tcp(80, 40000, 77_000, 64000)
+        .syn();
+    let mut syn = Vec::new();
+    builder.write(&mut syn, &[]).expect("build a SYN");
+    assert_eq!(port.run_hook(Hook::FromVm, &syn, 1).expect("run").0, NEXT);
+    assert!(port.flow(&key).expect("read").is_none());
+    assert!(is_over(&port));
 }
 
 fn an_ack_below_next_seq_is_dropped() {

@@ -79,8 +79,8 @@ pub fn delivered(f: &mut flow, s: &segment, taken: bool, p: &policy, now: u64) -
 /// Decides about a segment that the VM sends.
 pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
     let mut out = outcome::default();
-    // SAFETY: as in to_vm().
     let port = port_state::default();
+    // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_from_vm(f, null_mut(), s, &port, p, now, &mut out) };
     (FromVm::new(verdict), out)
 }

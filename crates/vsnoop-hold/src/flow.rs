@@ -15,6 +15,9 @@
 //! reordered). Without SACK, one frame is sent again, and the next with each ACK that falls short (RFC 6582). Or the
 //! VM had [`TIMEOUT_NS`] to answer and did not; then the first frame is sent again, and the time doubles
 //! (RFC 6298).
+//!
+//! *Giving up.* A VM that answers, but whose window is closed, is asked for ever. One that does not answer, or
+//! has room and does not take what it is sent again and again, never will.
 
 use vsnoop_flow::types::seq;
 
@@ -28,7 +31,7 @@ pub const PATIENCE_NS: u64 = 40_000_000;
 const PORTION: u32 = 2;
 /// The time doubles this often.
 const BACK_OFF: u32 = 4;
-/// Timeouts in a row, without a sign of life, after which the VM's end is taken to be dead.
+/// Timeouts in a row after which the VM's end is taken to be dead.
 const TRIES: u32 = 15;
 /// Repeated ACKs that prove a loss (RFC 5681).
 const REPEATED: u32 = 3;
@@ -89,7 +92,10 @@ pub struct Flow {
     repeats: u32,
     heard: u32,
     since_ns: u64,
+    /// In a row: without a sign of life, or in spite of room.
     timeouts: u32,
+    /// As of when the VM was last heard of.
+    had_room: bool,
     recovery: Option<Recovery>,
     carried: (seq, u16),
     probe_due: bool,
@@ -112,6 +118,7 @@ impl Flow {
             heard: view.heard,
             since_ns: ran_ns,
             timeouts: 0,
+            had_room: view.has_room(),
             recovery: None,
             carried: view.sender,
             probe_due: false,
@@ -136,7 +143,8 @@ impl Flow {
         !view.is_done()
     }
 
-    /// The VM's end does not answer any more, though it had every chance: the connection is to be reset.
+    /// The VM's end does not answer any more, or not take what it has room for, though it had every chance:
+    /// the connection is to be reset.
     pub fn is_dead(&self) -> bool {
         self.timeouts > TRIES
     }
@@ -167,7 +175,12 @@ impl Flow {
     fn look(&mut self, view: &View, ran_ns: u64) {
         if view.heard != self.heard {
             self.heard = view.heard;
-            self.timeouts = 0;
+            let has_room = view.has_room();
+            // It lives; which is an excuse, unless it has had room for long.
+            if !(self.had_room && has_room) {
+                self.timeouts = 0;
+            }
+            self.had_room = has_room;
         }
         self.repeats += view.repeated.wrapping_sub(self.repeated);
         self.repeated = view.repeated;

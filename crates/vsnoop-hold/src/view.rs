@@ -78,6 +78,14 @@ impl View {
         self.vm_seq.diff(self.end()) >= 0
     }
 
+    /// Has the VM no excuse not to acknowledge the next byte: it was handed it, there is a copy of it, and
+    /// its window has room for a segment, or for what there is?
+    pub fn has_room(&self) -> bool {
+        let room = self.right_edge.diff(self.vm_seq);
+        let rest = self.tail.diff(self.vm_seq).clamp(1, self.mss as i32);
+        self.is_kept() && self.handed.diff(self.vm_seq) > 0 && room >= rest
+    }
+
     /// Behind the last byte, or the FIN.
     pub fn end(&self) -> seq {
         self.tail.add(self.fin.into())

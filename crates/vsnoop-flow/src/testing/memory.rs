@@ -57,7 +57,7 @@ impl Memory {
 
     /// No hold with a higher number was ever used.
     pub fn highest(&self) -> u32 {
-        self.port.holds_high
+        self.port.holds_high.min(self.holds.len() as u32)
     }
 
     /// SEQ of the first chunk's first byte, and that chunk.

@@ -249,3 +249,14 @@ fn a_segment_that_overtook_another_between_decision_and_hand_over_takes_the_flow
         assert_eq!(c.f.next_seq, at(0));
     }
 }
+
+#[test]
+fn a_flow_that_was_given_a_hold_meanwhile_acknowledges_nothing_without_a_copy() {
+    for mut c in Case::both() {
+        let s = c.data(0, MSS);
+        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
+        c.f.hold = 1;
+        assert!(c.delivered(&s, true).is_none());
+        assert_eq!((c.f.next_seq, c.f.high_seq), (at(0), at(MSS)), "the VM has it, and answers");
+    }
+}

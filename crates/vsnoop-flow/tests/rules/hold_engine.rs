@@ -193,6 +193,24 @@ fn a_loss_is_covered_while_nothing_waits_too() {
 }
 
 #[test]
+fn a_loss_is_left_to_an_engine_only_as_long_as_one_may_come() {
+    let mut c = Held::full();
+    c.now = c.port.engine_ns + ABANDONED - 1;
+    for i in 1..5 {
+        assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
+        assert_eq!(c.h.repeated, i);
+    }
+    // Then it counts as without a copy.
+    c.now += 1;
+    assert_eq!(c.hear(&c.sack_of_vm(0, 12 * MSS)).0, FromVm::Drop);
+    assert_eq!(c.hear(&c.sack_of_vm(0, 13 * MSS)).0, FromVm::Drop);
+    let (verdict, out) = c.hear(&c.sack_of_vm(0, 14 * MSS));
+    assert_eq!((verdict, out.events & EVENT_LOSS), (FromVm::Loss, EVENT_LOSS));
+    assert!(c.holds(HOLD_OVER));
+    assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, FULL));
+}
+
+#[test]
 fn a_loss_of_what_was_handed_over_before_the_flow_had_a_hold_resets_both_ends() {
     let mut strict = Case::accepted();
     strict.early(&strict.data(0, 10 * MSS));
@@ -232,12 +250,25 @@ fn a_flow_whose_engine_is_gone_for_5_s_is_reset_at_the_next_packet_of_either_end
     assert_eq!((verdict, out.events), (Verdict::Reset, EVENT_ABANDONED));
     assert_eq!(out.ack.seq, c.f.snd_nxt, "exact for the sender");
     assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, END));
+    assert!(c.holds(HOLD_OVER));
 
     let mut c = gone(Held::holding());
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!((verdict, out.events & EVENT_ABANDONED), (FromVm::Loss, EVENT_ABANDONED));
     assert_eq!((out.ack.seq, out.ack.ack), (at(MSS), vm_at(0)), "exact for both");
     assert!(c.holds(HOLD_OVER));
+}
+
+#[test]
+fn a_reset_and_a_syn_for_a_flow_whose_engine_is_gone_are_the_vms() {
+    for flags in [RST, SYN, RST | ACK, 0] {
+        let mut c = Held::holding();
+        c.now = c.port.engine_ns + ABANDONED;
+        let (verdict, out) = c.decide(&segment { tcp_flags: flags, ..c.data(END, 0) });
+        assert_eq!((verdict, out.events), (Verdict::Pass, EVENT_ABANDONED), "{flags}");
+        assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+        assert!(c.holds(HOLD_OVER));
+    }
 }
 
 #[test]

@@ -141,6 +141,48 @@ fn pieces_are_forgotten_when_nobody_may_keep_them() {
     }
 }
 
+/// Segments that nobody but the VM can answer for.
+fn not_to_be_kept(s: segment) -> [segment; 2] {
+    let foreign = segment { bits: s.bits | SEG_FOREIGN as u16, ..s };
+    [segment { tcp_flags: ACK | URG, ..s }, foreign]
+}
+
+#[test]
+fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
+    let active = Held::new();
+    for s in not_to_be_kept(active.data(0, MSS)) {
+        // Nothing waits but what lies beyond it.
+        let mut c = active.clone();
+        c.held(&c.data(MSS, MSS));
+        assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+        assert_ne!(c.mode(), flow_mode::FLOW_HOLDING);
+        assert_eq!((c.h.ahead_count, c.f.high_seq), (0, at(MSS)));
+    }
+    for s in not_to_be_kept(active.data(END - 10, 20)) {
+        // Bytes before it wait: it comes again when the VM has them.
+        let mut c = Held::holding();
+        beyond(&mut c, MSS, MSS);
+        assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+        assert!(pieces(&c).is_empty());
+        c.acks(FULL, WINDOW);
+        c.release(END);
+        assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+        assert_eq!(c.f.high_seq, at(END + 10));
+    }
+}
+
+#[test]
+fn pieces_stay_when_such_a_segment_does_not_fill_the_first_hole() {
+    for (offset, len) in [(END - 20, 20), (END + 1, 50), (END + 3 * MSS, MSS)] {
+        for s in not_to_be_kept(Held::holding().data(offset, len)) {
+            let mut c = Held::holding();
+            beyond(&mut c, MSS, MSS);
+            assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+            assert_eq!(pieces(&c).len(), 1, "{offset}");
+        }
+    }
+}
+
 #[test]
 fn a_piece_alone_does_not_make_a_flow_abandoned() {
     let mut c = Held::new();

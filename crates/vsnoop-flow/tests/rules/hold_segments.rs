@@ -323,9 +323,59 @@ fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
     let mut c = Held::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let newer = c.h.tsval.wrapping_add(9);
-    c.not_kept(&segment { ack: vm_at(60), tsval: newer, window: 5, ..c.data(0, MSS) });
+    let bare = segment { tcp_flags: ACK | URG, ..c.data(END, 1) };
+    let s = segment { ack: vm_at(60), tsval: newer, window: 5, ..bare };
+    assert_eq!(c.not_kept(&s).0, Verdict::Drop);
     assert_eq!((c.h.snd_una, c.h.tsval, c.h.sender_window), (vm_at(60), newer, 5));
     // Not what is older.
-    c.not_kept(&segment { ack: vm_at(50), tsval: newer - 3, window: 6, ..c.data(0, MSS) });
+    c.not_kept(&segment { ack: vm_at(50), tsval: newer - 3, window: 6, ..bare });
     assert_eq!((c.h.snd_una, c.h.tsval, c.h.sender_window), (vm_at(60), newer, 5));
+    let tsecr = c.h.tsecr;
+    c.not_kept(&segment { ack: vm_at(60), tsval: newer - 1, tsecr: tsecr - 1, ..bare });
+    assert_eq!((c.h.tsval, c.h.tsecr), (newer, tsecr));
+}
+
+#[test]
+fn what_the_vm_would_not_accept_tells_nothing() {
+    let mut c = Held::holding();
+    c.hear(&c.data_of_vm(0, 100, FULL));
+    let edge = c.f.adv_edge.diff(at(0)) as u32;
+    let shown = |c: &Held| (c.h.snd_una, c.h.tsval, c.h.sender_window);
+    let before = shown(&c);
+    let newer = c.h.tsval.wrapping_add(1 << 30);
+    let says = |c: &mut Held, offset| {
+        c.decide(&segment { tsval: newer, window: 5, ..c.ack_of_sender(offset, 60) });
+        shown(c)
+    };
+    // Somebody who knows the addresses, and not where the stream is; or an old segment.
+    for offset in [0, FULL - 2, edge + 1, edge + (1 << 30)] {
+        assert_eq!(says(&mut c.clone(), offset), before, "{offset}");
+    }
+    for offset in [END, edge] {
+        assert_eq!(says(&mut c.clone(), offset), (vm_at(60), newer, 5), "{offset}");
+    }
+    // A probe's SEQ.
+    assert_eq!(says(&mut c, FULL - 1).0, vm_at(60));
+}
+
+#[test]
+fn an_older_window_does_not_replace_a_newer_one() {
+    let mut c = Held::holding();
+    c.hear(&c.data_of_vm(0, 100, MSS));
+    let says = |c: &mut Held, offset, ack, window| {
+        c.decide(&segment { window, ..c.ack_of_sender(offset, ack) });
+        c.h.sender_window
+    };
+    assert_eq!(says(&mut c, END, 60, 20), 20);
+    assert_eq!(says(&mut c, END, 60, 10), 10, "it takes some back, or says so twice");
+    assert_eq!(says(&mut c, END - 1, 60, 30), 10, "sent before");
+    assert_eq!(says(&mut c, END - 1, 100, 40), 10, "sent before, though it acknowledges more");
+    assert_eq!(c.h.snd_una, vm_at(100));
+    assert_eq!(says(&mut c, END, 100, 50), 50);
+    // What the VM answers for by itself does not pass here: the record of it keeps up.
+    c.acks(END, WINDOW);
+    assert!(c.h.sender_seq.diff(at(END - 1)) >= 0);
+    c.h.sender_seq = at(0);
+    c.acks(END, WINDOW);
+    assert_eq!(c.h.sender_seq, at(END - 1));
 }

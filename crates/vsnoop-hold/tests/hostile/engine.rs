@@ -29,6 +29,7 @@ pub struct Engine {
     looked_at: u64,
     was_waiting: bool,
     held: HashMap<u32, Held>,
+    inherited: Vec<u32>,
     due: VecDeque<u32>,
     ring_is_full: bool,
     ticks: u32,
@@ -87,6 +88,7 @@ impl Engine {
             looked_at: w.now,
             was_waiting: false,
             held: HashMap::new(),
+            inherited: (1..=w.memory.highest()).collect(),
             due: (1..=w.memory.highest()).collect(),
             ring_is_full: false,
             ticks: 0,
@@ -178,6 +180,9 @@ impl Engine {
 
     fn serve(&mut self, w: &mut World, number: u32) -> Result<bool, Crashed> {
         w.memory.hold_mut(number).rung = 0;
+        let is_inherited = self.inherited.contains(&number);
+        self.inherited.retain(|&other| other != number);
+        let begin = if is_inherited { Flow::resumed } else { Flow::new };
         for _ in 0..TURN {
             w.engine_step()?;
             let hold = *w.memory.hold(number);
@@ -188,7 +193,7 @@ impl Engine {
             let view = View::new(&hold);
             let ran_ns = self.ran_ns;
             let held = self.held.entry(number).or_insert_with(|| Held {
-                flow: Flow::new(&view, ran_ns),
+                flow: begin(&view, ran_ns),
                 chain: Chain::default(),
                 marked: hold.marked,
             });

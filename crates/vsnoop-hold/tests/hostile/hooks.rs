@@ -27,15 +27,15 @@ impl World {
         }
         let (verdict, out) = self.decide(c, &s.view(), s.len() > 0);
         self.after(c, &out);
+        if out.events & EVENT_ABANDONED != 0 {
+            self.tally.abandoned += 1;
+            self.may_be_abandoned(c);
+        }
         match verdict {
             Verdict::Pass => {
                 self.push(c, s);
             }
             Verdict::Reset => {
-                self.tally.abandoned += u64::from(out.events & EVENT_ABANDONED != 0);
-                if out.events & EVENT_ABANDONED != 0 {
-                    self.may_be_abandoned(c);
-                }
                 self.send_to_sender(c, reply(&out.ack, RST), Made::Early);
             }
             Verdict::Reack => {

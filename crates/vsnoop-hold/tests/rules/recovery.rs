@@ -1,5 +1,7 @@
 //! What the VM lost is sent again: by what it reports, and by what it does not answer.
 
+use vsnoop_hold::Flow;
+
 use crate::case::*;
 
 /// Ten segments were handed over, all there is.
@@ -139,7 +141,7 @@ fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
 }
 
 #[test]
-fn the_time_doubles_up_to_sixteen_times_until_the_vm_is_heard_of() {
+fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
     let mut c = handed();
     for patience in [200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
         c.ran_ns += patience * MS - 1;
@@ -147,9 +149,14 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_is_heard_of() {
         c.ran_ns += 1;
         assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)], "{patience} ms");
     }
+    // That it is alive is not enough.
     c.h.heard += 1;
+    c.ran_ns += 3_200 * MS - 1;
+    assert_eq!(c.send(), None);
+    c.acks(1_000, 20_000);
+    assert_eq!(c.send_all(), [resend(1_000, 9_000)]);
     c.ran_ns += 200 * MS;
-    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    assert_eq!(c.send_all(), [resend(1_000, 9_000), probe(1_000)]);
 }
 
 #[test]
@@ -175,15 +182,86 @@ fn a_vm_that_never_answers_is_dead_after_sixteen_times() {
     assert!(c.flow.is_dead());
 }
 
+/// A VM that talks, and takes nothing.
+fn talks(c: &mut Case) {
+    c.ran_ns += 3_200 * MS;
+    c.send_all();
+    c.repeats(&[]);
+    c.send_all();
+}
+
 #[test]
-fn a_vm_that_answers_is_not_dead_whatever_it_answers() {
-    let mut c = handed();
-    for _ in 0..100 {
-        c.ran_ns += 3_200 * MS;
-        c.send_all();
-        c.h.heard += 1;
-        c.send_all();
-        assert!(!c.flow.is_dead());
+fn a_vm_that_has_closed_its_window_is_not_dead_as_long_as_it_answers() {
+    // It has no room; or room for less than a segment, and there is more.
+    for edge in [0, MSS - 1] {
+        let mut c = handed();
+        c.acks(0, edge);
+        for _ in 0..100 {
+            talks(&mut c);
+            assert!(!c.flow.is_dead());
+        }
+    }
+}
+
+#[test]
+fn a_vm_that_talks_and_does_not_take_what_it_has_room_for_is_dead_after_sixteen_times() {
+    for edge in [MSS, 20_000] {
+        let mut c = handed();
+        c.acks(0, edge);
+        c.send();
+        for timeout in 1..=16 {
+            assert!(!c.flow.is_dead(), "after {} timeouts", timeout - 1);
+            talks(&mut c);
+        }
+        assert!(c.flow.is_dead());
+    }
+}
+
+#[test]
+fn room_for_the_last_bytes_is_room() {
+    let mut c = Case::new(held(100, 100, 100));
+    (0..16).for_each(|_| talks(&mut c));
+    assert!(c.flow.is_dead());
+}
+
+#[test]
+fn progress_and_a_window_that_opens_give_a_vm_all_its_chances_again() {
+    for again in [|c: &mut Case| c.acks(1_000, 20_000), |c: &mut Case| c.acks(0, 20_000)] {
+        let mut c = handed();
+        c.acks(0, 0);
+        c.send();
+        for _ in 0..15 {
+            c.ran_ns += 3_200 * MS;
+            c.send_all();
+        }
+        again(&mut c);
+        c.send();
+        for _ in 0..15 {
+            talks(&mut c);
+            assert!(!c.flow.is_dead());
+        }
+        talks(&mut c);
+        assert!(c.flow.is_dead());
+    }
+}
+
+#[test]
+fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
+    // The next byte is held still; or there is no copy, and the hooks find the loss.
+    let mut waits = held(0, 10_000, 20_000);
+    waits.high_seq = at(0);
+    let mut before = held(10_000, 10_000, 20_000);
+    before.first = at(5_000);
+    for h in [waits, before] {
+        let mut c = Case::new(h);
+        for _ in 0..100 {
+            c.ran_ns += 3_200 * MS;
+            // The ring is full.
+            c.wants();
+            c.h.heard += 1;
+            c.wants();
+            assert!(!c.flow.is_dead());
+        }
     }
 }
 
@@ -266,4 +344,17 @@ fn a_flow_without_memory_sends_no_bytes() {
     c.repeats(&[(1_000, 9_000)]);
     c.ran_ns = 1_000 * MS;
     assert!(c.send_all().iter().all(|frame| frame.len == 0));
+}
+
+#[test]
+fn what_another_engine_left_is_asked_for_at_once() {
+    // Engines that come and go are never there for as long as a VM has to answer.
+    let mut c = handed();
+    c.flow = Flow::resumed(&c.view(), c.ran_ns);
+    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    // Not where the VM has answered for everything.
+    let mut c = handed();
+    c.acks(10_000, 20_000);
+    c.flow = Flow::resumed(&c.view(), c.ran_ns);
+    assert_eq!(c.send(), None);
 }

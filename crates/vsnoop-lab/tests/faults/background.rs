@@ -37,8 +37,9 @@ impl Process {
             Ok(_) => Ok(None),
             Err((_, Errno::EWOULDBLOCK)) => {
                 let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-                // Not written yet.
-                Ok(text.trim().parse().ok())
+                // Not written yet; or that of the one before, which has ended.
+                let pid = text.trim().parse().ok();
+                Ok(pid.filter(|pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()))
             }
             Err((_, errno)) => Err(errno).with_context(|| format!("look at {path}")),
         }

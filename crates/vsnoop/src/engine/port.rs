@@ -48,6 +48,8 @@ pub struct EnginePort {
     looked_at: Instant,
     was_waiting: bool,
     held: HashMap<u32, Held>,
+    /// Holds of before this engine, at which it has not looked yet.
+    inherited: HashSet<u32>,
     /// Numbers of holds with something to do, each once.
     due: VecDeque<u32>,
     queued: HashSet<u32>,
@@ -106,6 +108,7 @@ impl EnginePort {
             looked_at: Instant::now(),
             was_waiting: false,
             held: HashMap::new(),
+            inherited: HashSet::new(),
             due: VecDeque::new(),
             queued: HashSet::new(),
             ring_is_full: false,
@@ -114,6 +117,7 @@ impl EnginePort {
             trouble: None,
         };
         // What the last engine was told, and did not come to.
+        port.inherited = (1..=port.memory.highest()).collect();
         (1..=port.memory.highest()).for_each(|number| port.queue(number));
         Ok(port)
     }
@@ -202,6 +206,8 @@ impl EnginePort {
     fn serve(&mut self, number: u32) -> Result<bool> {
         // Before anything is read: news that come later ring again.
         self.memory.clear_rung(number);
+        let is_inherited = self.inherited.remove(&number);
+        let begin = if is_inherited { Flow::resumed } else { Flow::new };
         for _ in 0..TURN {
             let hold = self.memory.read(number);
             if hold.used == 0 || u32::from(hold.flags) & HOLD_OVER != 0 {
@@ -211,7 +217,7 @@ impl EnginePort {
             let view = View::new(&hold);
             let ran_ns = self.ran_ns;
             let held = self.held.entry(number).or_insert_with(|| Held {
-                flow: Flow::new(&view, ran_ns),
+                flow: begin(&view, ran_ns),
                 chain: Chain::default(),
                 marked: hold.marked,
             });
@@ -282,7 +288,7 @@ impl EnginePort {
             .context("its network namespace cannot be found")?;
         if place.run(|| reset(port, &hold.key, &flow))? {
             tracing::warn!(
-                "port {}: a connection was reset: its VM ran and did not answer",
+                "port {}: a connection was reset: its VM ran and did not take what it was sent",
                 self.attached.name
             );
         }

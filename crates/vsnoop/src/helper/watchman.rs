@@ -17,6 +17,7 @@ use super::surroundings::Surroundings;
 use super::vm::Vm;
 use crate::command::flows::monotonic_ns;
 use crate::lock::CommandLock;
+use crate::output::units;
 use crate::ports::{self, Attached, State};
 use crate::release::{finish, release};
 use crate::system::netdev::{self, Device};
@@ -50,6 +51,8 @@ struct Watched {
     surroundings: Surroundings,
     vm: Vm,
     held: Held,
+    /// Connections that the kernel side had reset at the last look: their engine was gone.
+    abandoned: u64,
     /// Since when nobody has read the tap, while a VM is behind.
     deserted: Option<Instant>,
     was_behind: bool,
@@ -117,6 +120,7 @@ impl Watched {
             surroundings: Surroundings::default(),
             vm: Vm::behind(&attached.name, attached.meta.netns),
             held: Held::default(),
+            abandoned: 0,
             deserted: None,
             was_behind: false,
             tombstones: HashMap::new(),
@@ -136,6 +140,7 @@ impl Watched {
         self.repeat_resets(attached, &flows)?;
         self.notice_desertion(attached, &flows)?;
         let care = self.held.look(attached, &flows)?;
+        self.notice_abandoned(attached)?;
         self.reset(attached, &care.abandoned, "the engine that had their bytes is gone")?;
         // The engine looks after those that it has the bytes of.
         let flows = care.rest;
@@ -207,6 +212,24 @@ impl Watched {
             due.iter().for_each(|(key, flow)| send(&attached.port, key, flow));
             Ok(())
         })
+    }
+
+    /// The kernel side resets connections by itself; it can only count them. The first look tells those of
+    /// the time without a helper.
+    fn notice_abandoned(&mut self, attached: &Attached) -> Result<()> {
+        if self.held.engine_ns().is_none() {
+            return Ok(());
+        }
+        let abandoned = attached.port.stats()?.abandoned;
+        let new = abandoned.saturating_sub(std::mem::replace(&mut self.abandoned, abandoned));
+        if new > 0 {
+            tracing::warn!(
+                "port {}: {} reset by the kernel side: the engine that had their bytes was gone",
+                attached.name,
+                units::plural(new, "connection")
+            );
+        }
+        Ok(())
     }
 
     /// A ring that was made smaller, or a queue that was taken away, lost what did not fit any more.

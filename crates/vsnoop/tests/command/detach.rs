@@ -173,7 +173,10 @@ pub fn trials() -> Vec<Trial> {
                 let output = child.wait_with_output()?;
                 ended?;
                 ensure!(output.status.success(), "{}", text(&output.stderr));
-                ensure!(output.stderr.is_empty(), "{}", text(&output.stderr));
+                let said = text(&output.stderr);
+                // Where this took long, it said that it waits; it does not warn of anything.
+                let mut others = said.lines().filter(|line| !line.contains("waiting up to 10 min"));
+                ensure!(others.next().is_none(), "{said}");
                 let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
                 ensure!(json["ports"][0]["result"] == "detached", "{json}");
                 ensure!(json["ports"][0]["outstanding_bytes"] == 0, "{json}");

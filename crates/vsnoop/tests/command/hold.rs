@@ -1,22 +1,27 @@
 //! The hold as operators set and see it: its bounds, the host's configuration, and what is held.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::Trial;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use vsnoop_bpf::Record;
+use vsnoop_bpf::types::port_stats;
 use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::topology::{self, Side};
 
 use crate::helper::{Network, Pair};
-use crate::sandbox::{PORT, Place, helper_pid, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, Place, helper_pid, program, vsnoop, vsnoop_in, wait_until};
 use crate::trial;
 
 /// More than the window that the stand-in for a VM begins with.
@@ -248,6 +253,34 @@ pub fn trials() -> Vec<Trial> {
             ensure!(!table.contains("no engine"), "{table}");
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
+        trial("the_log_says_what_the_kernel_side_has_reset", || {
+            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+            let place = Place::new("log2")?;
+            let log = format!("/run/{}.log", place.netns.name());
+            let mut helper = Command::new(program());
+            let helper = helper.args(["helper", "--foreground"]).stdin(Stdio::null());
+            let mut helper = helper.stderr(File::create(&log)?).spawn()?;
+            wait_until("the helper runs", || Ok(helper_pid()? == Some(helper.id() as i32)))?;
+            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+            let mut expected = Vec::new();
+            for (count, words) in [(1, "1 connection reset"), (2, "2 connections reset")] {
+                count_as_abandoned(&place.pins()?.join("stats"), count)?;
+                expected.push(words);
+                wait_until("the log says so", || {
+                    let text = fs::read_to_string(&log)?;
+                    Ok(expected.iter().all(|words| text.contains(words)))
+                })?;
+            }
+            place.vsnoop(["detach", PORT])?.ok()?;
+            ensure!(helper.wait()?.success(), "the helper failed");
+            let text = fs::read_to_string(&log)?;
+            let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+            ensure!(warnings.len() == 2, "{text}");
+            for warning in warnings {
+                ensure!(warning.contains(PORT) && warning.contains("the engine"), "{text}");
+            }
+            Ok(())
+        }),
         trial("a_port_without_a_hold_says_nothing_of_one", || {
             let place = Place::new("plain")?;
             place.vsnoop(["attach", PORT])?.ok()?;
@@ -260,6 +293,17 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
     ]
+}
+
+/// So many connections more, as the hooks count them.
+fn count_as_abandoned(stats: &Path, count: u64) -> Result<()> {
+    let stats = MapHandle::from_pinned_path(stats)?;
+    let key = 0u32.to_ne_bytes();
+    let mut values = stats.lookup_percpu(&key, MapFlags::ANY)?.context("no counters")?;
+    let mut record = port_stats::from_bytes(&values[0]).context("not the counters")?;
+    record.abandoned += count;
+    values[0].copy_from_slice(record.as_bytes());
+    Ok(stats.update_percpu(&key, &values, MapFlags::ANY)?)
 }
 
 /// A VM that is frozen while [`MUCH`] was acknowledged for it, part of which waits on this host.
