@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Incast control: what all senders behind an uplink may have on their way at
+ * once is bounded by what the last hop can take, and shared out by receive
+ * windows (ICTCP: Wu, Feng, Guo, Zhang, CoNEXT 2010).
+ *
+ * Credit.  The last hop takes its queue (`buffer`) and what is on the wire (C
+ * times the round trip).  That is the credit of an uplink.  A flow owes the bytes
+ * between what was received of it and the right edge that it was granted; an
+ * edge is only moved when credit is left for it, and received bytes are paid
+ * back.  Whatever the windows come to, the sum of them never overflows the
+ * queue (the paper's section V).  A flow that gets nothing while its window is
+ * closed waits in line, and is served before those that are open.
+ *
+ * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
+ * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
+ * (d > GAMMA2 in three round trips), with the bandwidth that is left as the quota
+ * of all.  Up to the equal share of the credit a window doubles without asking
+ * for quota: credit makes that safe, and few flows start as fast as plain TCP.
+ * Steps are a sixteenth of the window or one MSS, so that fast links converge
+ * as soon as slow ones.
+ *
+ * Only flows with a short round trip are shaped (SCOPE); others are not what
+ * fills a last hop within a round trip.  The state of an uplink is shared by
+ * all ports behind it, without a lock: what two CPUs count at the same time is
+ * at worst a little off, and credit is added and taken atomically.
+ *
+ * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
+ */
+#ifndef VSNOOP_FLOW_INCAST_H
+#define VSNOOP_FLOW_INCAST_H
+
+#include "state.h"
+
+#define INCAST_TICK_BITS 20
+/* Of C: what may be promised (the paper's alpha); below the second, flows with more
+ * than their share give way. */
+#define INCAST_ALPHA(rate) ((rate) / 10 * 9)
+#define INCAST_SCARCE(rate) ((rate) / 5)
+#define INCAST_SCOPE_NS (2 * NSEC_PER_MSEC)
+#define INCAST_MIN_SLOT_NS 100000ull /* T at least */
+#define INCAST_MAX_SLOT_NS (4 * NSEC_PER_MSEC)
+/* Flows are counted over this long: a cycle of 300 flows with one segment each. */
+#define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
+#define INCAST_START_MSS 10 /* RFC 6928 */
+#define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
+#define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
+/* A flow that sent nothing for so long starts anew. */
+#define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
+
+static __always_inline bool incast_is_on(const struct uplink *u)
+{
+	return u->rate;
+}
+
+/* Is this flow shaped?  Until its round trip is known it is; never where an option may
+ * sign the window, or where its unit is not known. */
+static __always_inline bool incast_shapes(const struct flow *f, const struct uplink *u)
+{
+	return incast_is_on(u) && f->incast.min_rtt_ns <= INCAST_SCOPE_NS &&
+	       f->flags & FLOW_F_SCALE_KNOWN && !flow_is_bypassed(f) && f->mode != FLOW_RESET;
+}
+
+/* What all flows together may have on their way, bytes of payload: a sixteenth is
+ * for headers. */
+static __always_inline __u32 incast_credit(const struct uplink *u)
+{
+	__u64 rtt = u->base_rtt_ns;
+	__u64 bytes = u->buffer + ((u->rate * rtt) >> INCAST_TICK_BITS);
+
+	return bytes - (bytes >> 4);
+}
+
+/* The equal share of one flow. */
+static __always_inline __u32 incast_share(const struct uplink *u)
+{
+	__u32 flows = u->flows > u->counted ? u->flows : u->counted;
+
+	return incast_credit(u) / (flows ? flows : 1);
+}
+
+/* Time goes on: slots of 2T, the first half of which measures BW_T and sets the
+ * quota; the census of flows.  Whoever comes first after a slot's end does it. */
+static __always_inline void incast_turn(struct uplink *u, __u64 now)
+{
+	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
+	__u64 elapsed = since_ns(now, slot), bytes, weight;
+
+	if (elapsed >= t && !u->is_granting) {
+		u->is_granting = 1;
+		bytes = u->bytes - u->slot_bytes;
+		if (elapsed > 64 * t)
+			elapsed = 64 * t;
+		u->total = (bytes << INCAST_TICK_BITS) / elapsed;
+		u->quota = INCAST_ALPHA(u->rate) > u->total ? INCAST_ALPHA(u->rate) - u->total : 0;
+	}
+	if (elapsed >= 2 * t && __sync_bool_compare_and_swap(&u->slot_ns, slot, now)) {
+		u->slot_bytes = u->bytes;
+		u->is_granting = 0;
+		weight = u->weight;
+		if (weight) {
+			__u64 rtt = u->weighted_rtt / weight, base = u->weighted_base / weight;
+
+			u->t_ns = rtt < INCAST_MAX_SLOT_NS ? rtt : INCAST_MAX_SLOT_NS;
+			u->base_rtt_ns = base < INCAST_SCOPE_NS ? base : INCAST_SCOPE_NS;
+			u->weighted_rtt = u->weighted_base = u->weight = 0;
+		}
+	}
+	slot = u->census_ns;
+	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
+	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
+		u->flows = u->counted + (u->waiting > 0 ? u->waiting : 0);
+		u->counted = 0;
+		u->census++;
+	}
+}
+
+static __always_inline __u32 incast_mss(const struct flow *f)
+{
+	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
+}
+
+/* A window below which a flow never falls: two segments, or one when there are too
+ * many flows for two. */
+static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u)
+{
+	__u32 mss = incast_mss(f);
+
+	return incast_share(u) >= 2 * mss ? 2 * mss : mss;
+}
+
+/* What a flow may begin with, or begin again: nobody knows which of all that are open will
+ * send next. */
+static __always_inline __u32 incast_first_window(const struct uplink *u, __u32 mss)
+{
+	__u32 share = incast_credit(u) / (u->open > 0 ? u->open : 1);
+
+	if (share > INCAST_START_MSS * mss)
+		return INCAST_START_MSS * mss;
+	return share > mss ? share : mss;
+}
+
+static __always_inline void incast_restart(struct flow *f, const struct uplink *u)
+{
+	struct incast *i = &f->incast;
+
+	i->window = incast_first_window(u, incast_mss(f));
+	i->phase = INCAST_SLOW_START;
+	i->measured = 0;
+	i->over = 0;
+}
+
+/* A flow is shaped from now on.  What it was shown in the handshake is charged to it; of
+ * one that is older, with a window of any size, nothing is: it may never use it. */
+static __always_inline void incast_begin(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__s32 shown;
+
+	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
+	shown = seq_diff(f->adv_edge, i->received);
+	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
+		i->edge = f->adv_edge;
+		__sync_fetch_and_add(&u->granted, (__s64)shown);
+	}
+	__sync_fetch_and_add(&u->open, 1);
+	i->shaped = 1;
+	incast_restart(f, u);
+}
+
+/* The round trip from an ACK of the host or VM to the data that it brought: the
+ * TSval of one, echoed for the first time; without timestamps the edge that an ACK
+ * opened, passed for the first time. */
+static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
+					    const struct segment *s, struct seq end, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u64 rtt;
+
+	if (!i->asked_ns)
+		return;
+	if (i->by_tsval ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+		return;
+	rtt = since_ns(now, i->asked_ns);
+	i->asked_ns = 0;
+	if (rtt > NSEC_PER_SEC)
+		return; /* the sender had nothing to send, or lost its window */
+	if (!rtt)
+		rtt = 1;
+	if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
+		i->min_rtt_ns = rtt;
+	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
+}
+
+/* The sender is sent an ACK, with the VM's last TSval and the edge that it is shown. */
+static __always_inline void incast_note_shown(struct flow *f, __u64 now)
+{
+	struct incast *i = &f->incast;
+	bool by_tsval = f->flags & FLOW_F_TIMESTAMPS;
+	struct seq shown = f->adv_edge;
+
+	if (!i->shaped || i->asked_ns)
+		return;
+	if (by_tsval ? f->vm_tsval == i->asked : seq_le(shown, i->received))
+		return;
+	i->by_tsval = by_tsval;
+	i->asked = by_tsval ? f->vm_tsval : i->received.v;
+	i->asked_ns = now;
+}
+
+/* A round trip is over: what should the window be? */
+static __always_inline void incast_control(struct flow *f, struct uplink *u, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
+	__u32 share = incast_share(u), least = incast_least(f, u), credit = incast_credit(u);
+	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
+	__u64 sample, expected, missing;
+
+	sample = ((__u64)i->sample_bytes << INCAST_TICK_BITS) / elapsed;
+	i->measured = sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
+	expected = ((__u64)i->window << INCAST_TICK_BITS) / rtt;
+	if (expected < i->measured)
+		expected = i->measured;
+	missing = expected - i->measured;
+	i->d = expected ? missing * 255 / expected : 0;
+	if (i->marked) {
+		/* The path says that its queue grows (RFC 3168). */
+		i->window -= i->window >> 1;
+		i->phase = INCAST_AVOIDANCE;
+	} else if (2 * missing > expected) {
+		i->phase = INCAST_AVOIDANCE;
+		if (++i->over >= INCAST_OVER) {
+			i->over = 0;
+			i->window = i->window > step ? i->window - step : 0;
+		}
+	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
+		i->over = 0;
+		if (i->window < share) {
+			i->window += i->phase == INCAST_SLOW_START ? i->window : step;
+			if (i->window > share)
+				i->window = share;
+		} else if ((__u32)(now >> 10) - i->grown_at >= (2 * rtt) >> 10) {
+			__s64 need = ((__u64)step << INCAST_TICK_BITS) / rtt;
+
+			if (u->is_granting && u->quota >= need) {
+				__sync_fetch_and_sub(&u->quota, need);
+				i->window += step;
+				i->grown_at = now >> 10;
+			} else {
+				i->phase = INCAST_AVOIDANCE;
+			}
+		}
+	} else {
+		i->over = 0;
+		i->phase = INCAST_AVOIDANCE;
+	}
+	if (i->window > share && u->total > u->rate - INCAST_SCARCE(u->rate))
+		i->window = i->window - step > share ? i->window - step : share;
+	if (i->window > credit)
+		i->window = credit;
+	if (i->window < least)
+		i->window = least;
+	i->marked = 0;
+}
+
+/* A segment with data came from the sender; asked for each, without the lock. */
+static __always_inline void incast_received(struct flow *f, struct uplink *u,
+					    const struct segment *s, __u64 now)
+{
+	struct incast *i = &f->incast;
+	struct seq end = seq_add(s->seq, s->len);
+	__s32 owed, fresh = seq_diff(end, i->received);
+
+	incast_turn(u, now);
+	if (s->bits & SEG_TIMESTAMPS && fresh > 0)
+		i->ts_recent = s->tsval;
+	if (s->bits & SEG_CE)
+		i->marked = 1;
+	if (fresh <= 0)
+		return;
+	if (i->census != (__u8)u->census) {
+		i->census = u->census;
+		__sync_fetch_and_add(&u->counted, 1);
+	}
+	owed = seq_diff(i->edge, i->received);
+	i->received = end;
+	if (owed > fresh)
+		owed = fresh;
+	if (owed > 0)
+		__sync_fetch_and_sub(&u->granted, owed);
+	if (seq_lt(i->edge, end))
+		i->edge = end;
+	incast_note_rtt(f, u, s, end, now);
+	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
+		incast_restart(f, u);
+		i->sample_ns = now;
+		i->sample_bytes = 0;
+		return;
+	}
+	i->sample_bytes += fresh;
+	if (!i->rtt_ns || since_ns(now, i->sample_ns) < i->rtt_ns)
+		return;
+	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
+	__sync_fetch_and_add(&u->weighted_base, (__u64)i->min_rtt_ns * i->sample_bytes);
+	__sync_fetch_and_add(&u->weight, i->sample_bytes);
+	incast_control(f, u, now);
+	i->sample_ns = now;
+	i->sample_bytes = 0;
+}
+
+/* Takes credit for `bytes` more, or for at least `least` of them; how many. */
+static __always_inline __u32 incast_take(struct uplink *u, __u32 bytes, __u32 least)
+{
+	__s64 credit = incast_credit(u), left;
+	__s64 granted = __sync_fetch_and_add(&u->granted, (__s64)bytes);
+
+	left = credit - granted;
+	if (left >= bytes)
+		return bytes;
+	if (left >= (__s64)least) {
+		__sync_fetch_and_sub(&u->granted, (__s64)bytes - left);
+		return left;
+	}
+	__sync_fetch_and_sub(&u->granted, (__s64)bytes);
+	return 0;
+}
+
+/* The flow is not shaped any more, or its record goes: what it owes is paid back. */
+static __always_inline void incast_end(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__s32 owed = seq_diff(i->edge, i->received);
+
+	if (owed > 0)
+		__sync_fetch_and_sub(&u->granted, owed);
+	i->edge = i->received;
+	if (i->waiting)
+		__sync_fetch_and_sub(&u->waiting, 1);
+	if (i->shaped)
+		__sync_fetch_and_sub(&u->open, 1);
+	i->waiting = i->shaped = 0;
+}
+
+/* An ACK is about to go to the sender: may it open the window further?  `in_turn`: the
+ * flow has waited, and is the next in line.  True when it stands in line from now on. */
+static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool in_turn)
+{
+	struct incast *i = &f->incast;
+	__s32 more, open, mss = incast_mss(f);
+	__u32 taken = 0;
+
+	if (!incast_shapes(f, u)) {
+		if (i->shaped)
+			incast_end(f, u);
+		return false;
+	}
+	if (!i->shaped)
+		incast_begin(f, u);
+	more = seq_diff(seq_add(i->received, i->window), i->edge);
+	open = seq_diff(i->edge, i->received);
+	if (more < mss && (more <= 0 || open >= mss))
+		return false;
+	if (in_turn || u->waiting <= 0)
+		taken = incast_take(u, more, more < mss ? more : mss);
+	i->edge = seq_add(i->edge, taken);
+	if (taken) {
+		if (i->waiting)
+			__sync_fetch_and_sub(&u->waiting, 1);
+		i->waiting = 0;
+		return false;
+	}
+	if (open >= mss || i->waiting)
+		return false;
+	i->waiting = 1;
+	__sync_fetch_and_add(&u->waiting, 1);
+	return true;
+}
+
+/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: there is no credit for
+ * it; -1: it does not wait any more. */
+static __always_inline int incast_serve(struct flow *f, struct uplink *u,
+					const struct port_state *port, const struct policy *p,
+					__u64 now, struct ack_fields *ack)
+{
+	struct incast *i = &f->incast;
+
+	if (!i->waiting)
+		return -1;
+	incast_open(f, u, true);
+	if (i->waiting)
+		return 0;
+	if (!i->shaped)
+		return -1;
+	ack->seq = f->snd_nxt;
+	ack->ack = seq_max(f->vm_seq, f->next_seq);
+	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);
+	ack->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	ack->tsval = f->vm_tsval;
+	ack->tsecr = i->ts_recent;
+	ack->sack = 0;
+	incast_note_shown(f, now);
+	return 1;
+}
+
+#endif
