@@ -1,0 +1,44 @@
+//! How incast control does: barrier-synchronised rounds, and long flows.
+
+use crate::sim::*;
+
+fn table(early: bool, limit: u64) {
+    println!("queue  N     Mb/s   worst  drops timeouts probes | off: Mb/s timeouts | early {early}");
+    for queue in [64u32 << 10, 128 << 10, 256 << 10] {
+        for n in [1, 4, 8, 16, 32, 40, 64, 100, 200] {
+            let mut line = format!("{:4} {n:4}", queue >> 10);
+            for control in [Some(queue), None] {
+                let mut sim = Sim::new(Setting { senders: n, queue, control, early, ..Setting::default() });
+                let mut rounds = Vec::new();
+                for _ in 0..10 {
+                    match sim.round(n, 64 << 10, limit) {
+                        Some(round) => rounds.push(round),
+                        None => break,
+                    }
+                }
+                let mean = (rounds.len() * n * 65536 * 8) as f64
+                    / rounds.iter().map(|r| r.ms).sum::<f64>()
+                    / 1e3;
+                let worst = rounds.iter().map(|r| r.mbps).fold(f64::MAX, f64::min);
+                let late = rounds.iter().filter(|r| r.timeouts + r.probes > 0).count();
+                let t = &sim.tally;
+                if control.is_some() {
+                    line += &format!(
+                        " {mean:8.0} {worst:7.0} {:6} {:6} {:6} {late:3}/{} q {:6} g {:6} turns {:6} {:4}",
+                        t.drops, t.timeouts, t.probes, rounds.len(), t.queue_max, t.granted_max,
+                        sim.host.turns, t.helper_turns
+                    );
+                } else {
+                    line += &format!(" | {mean:8.0} {:6} {late:3}/{}", t.timeouts, rounds.len());
+                }
+            }
+            println!("{line}");
+        }
+    }
+}
+
+#[test]
+fn tables() {
+    table(true, 5_000 * MS);
+    table(false, 5_000 * MS);
+}
