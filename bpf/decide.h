@@ -9,6 +9,7 @@
 #define VSNOOP_BPF_DECIDE_H
 
 #include "hold.h"
+#include "incast_flows.h"
 
 #define NO_FLOW -1
 #define ASK_HOLD -2 /* decide_with_hold() decides */
@@ -58,26 +59,6 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 	}
 }
 
-/* Incast control's part of a decision that may end in an ACK to the sender, under the
- * lock: before it, and after it. */
-static __always_inline bool open_window(struct flow *f)
-{
-	return incast_is_on(&uplink) && incast_open(f, &uplink, false);
-}
-
-static __always_inline void opened_window(struct flow *f, bool waits, bool answers, __u64 now,
-					  struct outcome *out)
-{
-	if (waits)
-		out->events |= EVENT_WAITS;
-	if (!f->incast.shaped)
-		return;
-	if (answers)
-		incast_note_shown(f, now);
-	if (out->events & EVENT_CLOSED)
-		incast_end(f, &uplink);
-}
-
 /* What a decision leaves to be done apart from the packet itself. */
 static __always_inline void settle(const struct flow_key *key, struct outcome *out, __u64 now)
 {
@@ -91,15 +72,15 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 		hold_release(out->hold, false);
 	if (out->events & EVENT_WAKE)
 		ring_doorbell(out->hold);
-	if (out->events & EVENT_WAITS)
-		bpf_map_push_elem(&line, key, 0);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE | EVENT_WAITS)))
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
 		count_events(st, out);
-	if (out->events & EVENT_CLOSED)
+	if (out->events & EVENT_CLOSED) {
+		incast_flow_ends(key);
 		bpf_map_delete_elem(&flows, key);
+	}
 }
 
 /* Waits until another CPU has finished with a flow's hold: it copies at most one
@@ -121,7 +102,6 @@ __noinline int decide_with_hold(const struct flow_key *key, const struct segment
 	struct hold *h;
 	struct flow *f;
 	int verdict;
-	bool waits = false;
 
 	if (!key || !s || !out)
 		return NO_FLOW;
@@ -136,11 +116,8 @@ __noinline int decide_with_hold(const struct flow_key *key, const struct segment
 		bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
 	bpf_spin_lock(&f->lock);
 	verdict = NO_HOLD;
-	if (f->hold == number) {
-		waits = open_window(f);
+	if (f->hold == number)
 		verdict = hold_to_vm(f, h, s, &port, &policy, out->now, out);
-		opened_window(f, waits, verdict == TO_VM_REACK, out->now, out);
-	}
 	bpf_spin_unlock(&f->lock);
 	if (verdict == NO_HOLD)
 		return NO_HOLD;
@@ -155,7 +132,6 @@ __noinline int decide_strict(const struct flow_key *key, const struct segment *s
 	struct flow *f;
 	int verdict;
 	__u64 now;
-	bool waits = false;
 
 	if (!key || !s || !out)
 		return NO_FLOW;
@@ -166,9 +142,7 @@ __noinline int decide_strict(const struct flow_key *key, const struct segment *s
 	if (flow_is_early(f, s, &port, &policy, now))
 		return TO_VM_DELIVER;
 	bpf_spin_lock(&f->lock);
-	waits = open_window(f);
 	verdict = flow_to_vm(f, 0, s, &port, &policy, now, out);
-	opened_window(f, waits, verdict == TO_VM_REACK, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;
@@ -184,8 +158,6 @@ __noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return NO_FLOW;
-	if (f->incast.shaped && s->len)
-		incast_received(f, &uplink, s, bpf_ktime_get_ns());
 	/* The frequent cases need no lock and little time. */
 	if (flow_is_plain_ack(f, s)) {
 		struct hold *h = hold_number(f->hold);
@@ -216,7 +188,6 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	struct flow *f;
 	int verdict;
 	__u64 now;
-	bool waits = false;
 
 	if (!key || !s || !out)
 		return KEPT_DROP;
@@ -230,9 +201,7 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	}
 	now = out->now;
 	bpf_spin_lock(&f->lock);
-	waits = open_window(f);
 	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
-	opened_window(f, waits, verdict == KEPT_ACK, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;
@@ -246,7 +215,6 @@ __noinline int decide_delivered(const struct flow_key *key, const struct segment
 	struct flow *f;
 	bool answer;
 	__u64 now;
-	bool waits = false;
 
 	if (!key || !s || !out)
 		return 0;
@@ -255,9 +223,7 @@ __noinline int decide_delivered(const struct flow_key *key, const struct segment
 		return 0;
 	now = out->now;
 	bpf_spin_lock(&f->lock);
-	waits = open_window(f);
 	answer = flow_delivered(f, s, taken, &port, &policy, now, out);
-	opened_window(f, waits, answer, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return answer;
@@ -270,7 +236,6 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 	struct hold *h;
 	int verdict;
 	__u64 now;
-	bool waits = false;
 
 	if (!key || !s || !out)
 		return NO_FLOW;
@@ -283,11 +248,8 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 	bpf_spin_lock(&f->lock);
 	/* Else the record got its hold, or lost it, at this moment: the next ACK tells. */
 	verdict = FROM_VM_PASS;
-	if (f->hold == out->hold) {
-		waits = open_window(f);
+	if (f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &port, &policy, now, out);
-		opened_window(f, waits, verdict == FROM_VM_REWRITE, now, out);
-	}
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;

@@ -43,8 +43,15 @@
 /* Flows are counted over this long: a cycle of 300 flows with one segment each. */
 #define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
 #define INCAST_START_MSS 10 /* RFC 6928 */
+#define INCAST_FIRST_PART 4u
+#define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
+/* Debts count for one to two epochs of 2^24 ns (17 ms) after a flow was last active: a sender
+ * that keeps silent for so long is not about to fill the queue. */
+#define INCAST_EPOCH_BITS 24
+/* Longer round trips in a row that put a flow out of scope. */
+#define INCAST_FAR 8
 /* A flow that sent nothing for so long starts anew. */
 #define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
 
@@ -61,12 +68,13 @@ static __always_inline bool incast_shapes(const struct flow *f, const struct upl
 	       f->flags & FLOW_F_SCALE_KNOWN && !flow_is_bypassed(f) && f->mode != FLOW_RESET;
 }
 
-/* What all flows together may have on their way, bytes of payload: a sixteenth is
- * for headers. */
+/* What all flows together may have on their way, bytes of payload: a quarter of the queue is
+ * left for what nobody gave credit for, like the first segments of new flows, and a
+ * sixteenth of all for headers. */
 static __always_inline __u32 incast_credit(const struct uplink *u)
 {
 	__u64 rtt = u->base_rtt_ns;
-	__u64 bytes = u->buffer + ((u->rate * rtt) >> INCAST_TICK_BITS);
+	__u64 bytes = u->buffer - (u->buffer >> 2) + ((u->rate * rtt) >> INCAST_TICK_BITS);
 
 	return bytes - (bytes >> 4);
 }
@@ -85,6 +93,7 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 {
 	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
 	__u64 elapsed = since_ns(now, slot), bytes, weight;
+	__u32 epoch, ahead;
 
 	if (elapsed >= t && !u->is_granting) {
 		u->is_granting = 1;
@@ -99,12 +108,18 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 		u->is_granting = 0;
 		weight = u->weight;
 		if (weight) {
-			__u64 rtt = u->weighted_rtt / weight, base = u->weighted_base / weight;
+			__u64 rtt = u->weighted_rtt / weight;
 
 			u->t_ns = rtt < INCAST_MAX_SLOT_NS ? rtt : INCAST_MAX_SLOT_NS;
-			u->base_rtt_ns = base < INCAST_SCOPE_NS ? base : INCAST_SCOPE_NS;
-			u->weighted_rtt = u->weighted_base = u->weight = 0;
+			u->weighted_rtt = u->weight = 0;
 		}
+	}
+	epoch = u->epoch;
+	ahead = (__u32)(now >> INCAST_EPOCH_BITS) - epoch;
+	if (ahead && ahead < 1u << 31 && __sync_bool_compare_and_swap(&u->epoch, epoch, epoch + ahead)) {
+		u->granted[(epoch + ahead) & 1] = 0;
+		if (ahead > 1)
+			u->granted[(epoch + ahead + 1) & 1] = 0;
 	}
 	slot = u->census_ns;
 	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
@@ -113,6 +128,45 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 		u->counted = 0;
 		u->census++;
 	}
+}
+
+/* What live flows owe: those that were active in this epoch or the one before it. */
+static __always_inline __s64 incast_granted(const struct uplink *u)
+{
+	return u->granted[0] + u->granted[1];
+}
+
+static __always_inline void incast_charge(struct uplink *u, __u32 epoch, __s64 bytes)
+{
+	__sync_fetch_and_add(&u->granted[epoch & 1], bytes);
+}
+
+/* Is the flow's debt in the account? */
+static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
+{
+	return (__u16)(u->epoch - f->incast.epoch) <= 1;
+}
+
+static __always_inline __s32 incast_owed(const struct flow *f)
+{
+	__s32 owed = seq_diff(f->incast.edge, f->incast.received);
+
+	return owed > 0 ? owed : 0;
+}
+
+/* The flow is active: its debt counts from now on, or counts longer. */
+static __always_inline void incast_touch(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__u32 epoch = u->epoch;
+	__s32 owed = incast_owed(f);
+
+	if (i->epoch == (__u16)epoch)
+		return;
+	if (incast_is_live(f, u))
+		incast_charge(u, i->epoch, -owed);
+	incast_charge(u, epoch, owed);
+	i->epoch = epoch;
 }
 
 static __always_inline __u32 incast_mss(const struct flow *f)
@@ -129,22 +183,28 @@ static __always_inline __u32 incast_least(const struct flow *f, const struct upl
 	return incast_share(u) >= 2 * mss ? 2 * mss : mss;
 }
 
-/* What a flow may begin with, or begin again: nobody knows which of all that are open will
- * send next. */
+/* What a flow may begin with: a part of what is left of half the credit, so that those that
+ * come after it have some too.  Of flows without number each begins with the smallest
+ * segment that every TCP can send. */
 static __always_inline __u32 incast_first_window(const struct uplink *u, __u32 mss)
 {
-	__u32 share = incast_credit(u) / (u->open > 0 ? u->open : 1);
+	__s64 left = (__s64)(incast_credit(u) / 2) - incast_granted(u);
+	__u32 part = left > 0 ? (__u32)left / INCAST_FIRST_PART : 0;
 
-	if (share > INCAST_START_MSS * mss)
+	if (part > INCAST_START_MSS * mss)
 		return INCAST_START_MSS * mss;
-	return share > mss ? share : mss;
+	return part >= mss ? part : INCAST_SMALLEST;
 }
 
 static __always_inline void incast_restart(struct flow *f, const struct uplink *u)
 {
 	struct incast *i = &f->incast;
 
-	i->window = incast_first_window(u, incast_mss(f));
+	__u32 mss = incast_mss(f), share = incast_share(u);
+
+	i->window = share < INCAST_START_MSS * mss ? share : INCAST_START_MSS * mss;
+	if (i->window < incast_least(f, u))
+		i->window = incast_least(f, u);
 	i->phase = INCAST_SLOW_START;
 	i->measured = 0;
 	i->over = 0;
@@ -158,12 +218,15 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u)
 	__s32 shown;
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
+	i->epoch = u->epoch;
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;
-		__sync_fetch_and_add(&u->granted, (__s64)shown);
+		incast_charge(u, i->epoch, shown);
 	}
 	__sync_fetch_and_add(&u->open, 1);
+	if (!u->base_rtt_ns)
+		u->base_rtt_ns = INCAST_MIN_SLOT_NS;
 	i->shaped = 1;
 	incast_restart(f, u);
 }
@@ -187,8 +250,15 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 		return; /* the sender had nothing to send, or lost its window */
 	if (!rtt)
 		rtt = 1;
-	if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
-		i->min_rtt_ns = rtt;
+	if (rtt <= INCAST_SCOPE_NS) {
+		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
+			i->min_rtt_ns = rtt;
+		if (rtt < u->base_rtt_ns)
+			u->base_rtt_ns = rtt;
+	} else if (i->min_rtt_ns <= INCAST_SCOPE_NS) {
+		/* Far away, or thinking? */
+		i->min_rtt_ns += INCAST_SCOPE_NS / INCAST_FAR;
+	}
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
 
@@ -224,6 +294,9 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 		expected = i->measured;
 	missing = expected - i->measured;
 	i->d = expected ? missing * 255 / expected : 0;
+	/* It fills its window, and the link is not half used: credit is short. */
+	if (10 * missing <= expected && u->total < u->rate / 2 && i->min_rtt_ns > u->base_rtt_ns)
+		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
 	if (i->marked) {
 		/* The path says that its queue grows (RFC 3168). */
 		i->window -= i->window >> 1;
@@ -240,13 +313,13 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 			i->window += i->phase == INCAST_SLOW_START ? i->window : step;
 			if (i->window > share)
 				i->window = share;
-		} else if ((__u32)(now >> 10) - i->grown_at >= (2 * rtt) >> 10) {
+		} else if ((__u16)((now >> 14) - i->grown_at) > (2 * rtt) >> 14) {
 			__s64 need = ((__u64)step << INCAST_TICK_BITS) / rtt;
 
 			if (u->is_granting && u->quota >= need) {
 				__sync_fetch_and_sub(&u->quota, need);
 				i->window += step;
-				i->grown_at = now >> 10;
+				i->grown_at = now >> 14;
 			} else {
 				i->phase = INCAST_AVOIDANCE;
 			}
@@ -270,7 +343,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 {
 	struct incast *i = &f->incast;
 	struct seq end = seq_add(s->seq, s->len);
-	__s32 owed, fresh = seq_diff(end, i->received);
+	__s32 fresh = seq_diff(end, i->received), owed;
 
 	incast_turn(u, now);
 	if (s->bits & SEG_TIMESTAMPS && fresh > 0)
@@ -283,12 +356,10 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		i->census = u->census;
 		__sync_fetch_and_add(&u->counted, 1);
 	}
-	owed = seq_diff(i->edge, i->received);
+	incast_touch(f, u);
+	owed = incast_owed(f);
 	i->received = end;
-	if (owed > fresh)
-		owed = fresh;
-	if (owed > 0)
-		__sync_fetch_and_sub(&u->granted, owed);
+	incast_charge(u, i->epoch, -(owed < fresh ? owed : fresh));
 	if (seq_lt(i->edge, end))
 		i->edge = end;
 	incast_note_rtt(f, u, s, end, now);
@@ -302,7 +373,6 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	if (!i->rtt_ns || since_ns(now, i->sample_ns) < i->rtt_ns)
 		return;
 	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
-	__sync_fetch_and_add(&u->weighted_base, (__u64)i->min_rtt_ns * i->sample_bytes);
 	__sync_fetch_and_add(&u->weight, i->sample_bytes);
 	incast_control(f, u, now);
 	i->sample_ns = now;
@@ -310,30 +380,26 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 }
 
 /* Takes credit for `bytes` more, or for at least `least` of them; how many. */
-static __always_inline __u32 incast_take(struct uplink *u, __u32 bytes, __u32 least)
+static __always_inline __u32 incast_take(struct flow *f, struct uplink *u, __u32 bytes, __u32 least,
+					 __u32 beyond)
 {
-	__s64 credit = incast_credit(u), left;
-	__s64 granted = __sync_fetch_and_add(&u->granted, (__s64)bytes);
+	__s64 left = (__s64)incast_credit(u) + beyond - incast_granted(u);
 
-	left = credit - granted;
-	if (left >= bytes)
-		return bytes;
-	if (left >= (__s64)least) {
-		__sync_fetch_and_sub(&u->granted, (__s64)bytes - left);
-		return left;
-	}
-	__sync_fetch_and_sub(&u->granted, (__s64)bytes);
-	return 0;
+	if (left < (__s64)least)
+		return 0;
+	if (left < (__s64)bytes)
+		bytes = left;
+	incast_charge(u, f->incast.epoch, bytes);
+	return bytes;
 }
 
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
-	__s32 owed = seq_diff(i->edge, i->received);
 
-	if (owed > 0)
-		__sync_fetch_and_sub(&u->granted, owed);
+	if (incast_is_live(f, u))
+		incast_charge(u, i->epoch, -incast_owed(f));
 	i->edge = i->received;
 	if (i->waiting)
 		__sync_fetch_and_sub(&u->waiting, 1);
@@ -344,7 +410,7 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 
 /* An ACK is about to go to the sender: may it open the window further?  `in_turn`: the
  * flow has waited, and is the next in line.  True when it stands in line from now on. */
-static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool in_turn)
+static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool in_turn, __u64 now)
 {
 	struct incast *i = &f->incast;
 	__s32 more, open, mss = incast_mss(f);
@@ -355,14 +421,21 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool i
 			incast_end(f, u);
 		return false;
 	}
+	incast_turn(u, now);
 	if (!i->shaped)
 		incast_begin(f, u);
+	incast_touch(f, u);
 	more = seq_diff(seq_add(i->received, i->window), i->edge);
 	open = seq_diff(i->edge, i->received);
 	if (more < mss && (more <= 0 || open >= mss))
 		return false;
-	if (in_turn || u->waiting <= 0)
-		taken = incast_take(u, more, more < mss ? more : mss);
+	if (in_turn || u->waiting <= 0) {
+		__u32 least = more < mss ? more : mss;
+
+		taken = incast_take(f, u, more, least, 0);
+		if (!taken && open < mss)
+			taken = incast_take(f, u, least, least, mss);
+	}
 	i->edge = seq_add(i->edge, taken);
 	if (taken) {
 		if (i->waiting)
@@ -387,7 +460,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 
 	if (!i->waiting)
 		return -1;
-	incast_open(f, u, true);
+	incast_open(f, u, true, now);
 	if (i->waiting)
 		return 0;
 	if (!i->shaped)

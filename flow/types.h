@@ -85,7 +85,8 @@ struct incast {
 	__u32 min_rtt_ns;
 	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
 	__u64 asked_ns; /* when it was sent; 0: none is under way */
-	__u32 grown_at; /* last growth beyond the share, 2^10 ns */
+	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
+	__u16 epoch; /* when it was last active */
 	__u32 ts_recent; /* the sender's last TSval */
 	__u8 phase; /* enum incast_phase */
 	__u8 over; /* round trips in a row with d > 1/2 */
@@ -334,7 +335,6 @@ enum from_vm_verdict {
 #define EVENT_FREE 0x2000 /* hold.busy was set: free what the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x4000 /* no memory for a segment */
 #define EVENT_AHEAD 0x10000 /* kept beyond a hole */
-#define EVENT_WAITS 0x20000 /* the flow stands in line for credit now */
 #define EVENT_ABANDONED 0x8000 /* reset: the engine that has its bytes is gone */
 
 /* Side results of a decision. */
@@ -404,23 +404,22 @@ struct uplink {
 	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
 
 	/* Written by the hooks of all ports, without a lock. */
-	__s64 granted; /* sum over flows of granted edge - received */
+	__s64 granted[2]; /* sum over flows of granted edge - received; by epoch, odd and even */
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */
 	__u64 census_ns;
-	__u64 weighted_rtt; /* sums over samples of the slot, each times its bytes */
-	__u64 weighted_base;
+	__u64 weighted_rtt; /* sum over samples of the slot, each times its bytes */
 	__u64 weight;
 	__u32 total; /* BW_T */
 	__u32 t_ns; /* T */
-	__u32 base_rtt_ns; /* the shortest round trips, weighted likewise */
+	__u32 base_rtt_ns; /* of an empty queue */
 	__u32 flows; /* that sent data during the last census, or wait */
 	__u32 counted; /* so far in this one */
 	__u32 census; /* its number */
 	__s32 waiting; /* flows in line */
 	__s32 open; /* flows that are shaped, idle ones too */
-	__u32 zero;
+	__u32 epoch; /* see INCAST_EPOCH_BITS */
 	__u32 is_granting; /* the second half of the slot */
 };
 
@@ -438,7 +437,7 @@ struct port_meta {
 	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
 	__u64 helper_reset_bytes;
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
-	__u32 zero;
+	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
 	__u64 times_held; /* how often PORT_HELD was set */
 	__u64 reserved[2];
 };

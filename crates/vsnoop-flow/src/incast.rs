@@ -27,6 +27,18 @@ pub fn credit(u: &uplink) -> u32 {
     unsafe { types::incast_credit(u) }
 }
 
+/// What of it is given out, bytes.
+pub fn granted(u: &uplink) -> i64 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_granted(u) }
+}
+
+/// Does what the flow owes count?
+pub fn is_live(f: &flow, u: &uplink) -> bool {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_is_live(f, u) }
+}
+
 /// The equal share of one flow, bytes.
 pub fn share(u: &uplink) -> u32 {
     // SAFETY: as in shapes().
@@ -58,9 +70,9 @@ pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
 }
 
 /// An ACK is about to go to the sender. `true`: the flow stands in line from now on.
-pub fn open(f: &mut flow, u: &mut uplink) -> bool {
+pub fn open(f: &mut flow, u: &mut uplink, now: u64) -> bool {
     // SAFETY: as in shapes().
-    unsafe { types::incast_open(f, u, false) }
+    unsafe { types::incast_open(f, u, false, now) }
 }
 
 /// The sender is sent an ACK.

@@ -61,7 +61,7 @@ impl Host {
     ) -> Option<(T, outcome)> {
         let on = self.is_on();
         let f = self.flows[id].as_mut()?;
-        let waits = on && incast::open(f, &mut self.uplink);
+        let waits = on && incast::open(f, &mut self.uplink, now);
         let (verdict, mut out) = decide(f, &self.port, &self.policy);
         if waits {
             out.events |= EVENT_WAITS;
@@ -202,9 +202,9 @@ impl Host {
         self.flows[id] = None;
     }
 
-    /// Bytes that all flows may still send: what `granted` is to be.
+    /// Bytes that live flows may still send: what is to be on the account.
     pub fn owed(&self) -> i64 {
-        let flows = self.flows.iter().flatten();
+        let flows = self.flows.iter().flatten().filter(|f| incast::is_live(f, &self.uplink));
         flows.map(|f| i64::from(f.incast.edge.diff(f.incast.received)).max(0)).sum()
     }
 }

@@ -19,7 +19,7 @@ fn table(early: bool, limit: u64) {
                 let mean = (rounds.len() * n * 65536 * 8) as f64
                     / rounds.iter().map(|r| r.ms).sum::<f64>()
                     / 1e3;
-                let worst = rounds.iter().map(|r| r.mbps).fold(f64::MAX, f64::min);
+                let worst = rounds.iter().map(|r| r.mbps).fold(9999.0, f64::min);
                 let late = rounds.iter().filter(|r| r.timeouts + r.probes > 0).count();
                 let t = &sim.tally;
                 if control.is_some() {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use vsnoop_flow::testing::clock::{Events, START};
 use vsnoop_flow::testing::segment::Ranges;
-use vsnoop_flow::{ack_fields, embryo, policy, segment, seq, types::*};
+use vsnoop_flow::{ack_fields, embryo, incast, policy, segment, seq, types::*};
 
 use crate::host::Host;
 
@@ -323,10 +323,10 @@ impl Sim {
             let Some((at, event)) = self.events.pop() else { return false };
             self.now = at;
             self.step(event);
-            self.tally.granted_max = self.tally.granted_max.max(self.host.uplink.granted);
+            self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
             self.steps += 1;
             if self.steps % 1_000 == 0 {
-                assert_eq!(self.host.owed(), self.host.uplink.granted, "granted is not what flows owe");
+                assert_eq!(self.host.owed(), incast::granted(&self.host.uplink), "granted is not what flows owe");
             }
         }
     }
