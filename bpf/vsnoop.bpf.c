@@ -118,8 +118,8 @@ int to_vm(struct __sk_buff *skb)
 	struct port_stats *st;
 	struct packet p;
 	int verdict, answer;
+	bool taken, waits = false;
 	__u32 zero = 0;
-	bool taken;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
@@ -132,6 +132,8 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
+	if (incast_is_on(&uplink) && s.len)
+		waits = incast_data(&key, &s);
 	verdict = decide(&key, &s, &out);
 	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
 		st->without_hold++;
@@ -172,7 +174,7 @@ int to_vm(struct __sk_buff *skb)
 	st->early_acks++;
 	st->early_bytes += s.len;
 	/* What would close its window can wait until its turn. */
-	if (out.events & EVENT_WAITS && take_turn(&key)) {
+	if (waits && take_turn(&key)) {
 		if (become_turn(skb, &p))
 			return HOOK_DROP;
 		set_mark(skb, MARK_REPLY);
@@ -208,6 +210,8 @@ int from_vm(struct __sk_buff *skb)
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
+	if (incast_is_on(&uplink))
+		incast_answer(&key);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_vm(skb, &key, &s, st))
