@@ -11,13 +11,12 @@
 
 #include "maps.h"
 
-/* Under the lock: may the window be opened?  True: the flow stands in line from now on. */
-static __always_inline bool open_window(struct flow *f, __u64 now)
+/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  True: the flow stands in line from now on. */
+static __always_inline bool open_window(struct flow *f, const struct segment *vm, __u64 now)
 {
 	bool waits = incast_open(f, &uplink, false, now);
 
-	if (f->incast.shaped)
-		incast_note_shown(f, now);
+	incast_note_shown(f, vm, now);
 	return waits;
 }
 
@@ -37,7 +36,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	bpf_spin_lock(&f->lock);
 	if (f->incast.shaped)
 		incast_received(f, &uplink, s, now);
-	waits = open_window(f, now);
+	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
 		bpf_map_push_elem(&line, key, 0);
@@ -45,20 +44,20 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 }
 
 /* The VM sends something. */
-__noinline int incast_answer(const struct flow_key *key)
+__noinline int incast_answer(const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f;
 	bool waits;
 	__u64 now;
 
-	if (!key)
+	if (!key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return 0;
 	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
-	waits = open_window(f, now);
+	waits = open_window(f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
 		bpf_map_push_elem(&line, key, 0);

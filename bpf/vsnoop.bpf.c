@@ -211,7 +211,7 @@ int from_vm(struct __sk_buff *skb)
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
 	if (incast_is_on(&uplink))
-		incast_answer(&key);
+		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_vm(skb, &key, &s, st))

@@ -231,9 +231,8 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u)
 	incast_restart(f, u);
 }
 
-/* The round trip from an ACK of the host or VM to the data that it brought: the
- * TSval of one, echoed for the first time; without timestamps the edge that an ACK
- * opened, passed for the first time. */
+/* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
+ * first time; without timestamps the edge that was shown before, passed for the first time. */
 static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 					    const struct segment *s, struct seq end, __u64 now)
 {
@@ -262,19 +261,32 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
 
-/* The sender is sent an ACK, with the VM's last TSval and the edge that it is shown. */
-static __always_inline void incast_note_shown(struct flow *f, __u64 now)
+/* An ACK is about to go to the sender, asked after incast_open().  `vm`: the VM's segment
+ * that it goes with; null for an ACK of the host, which shows no new TSval.  The answer to a
+ * request, and to a closed window, says nothing of the way. */
+static __always_inline void incast_note_shown(struct flow *f, const struct segment *vm, __u64 now)
 {
 	struct incast *i = &f->incast;
-	bool by_tsval = f->flags & FLOW_F_TIMESTAMPS;
-	struct seq shown = f->adv_edge;
 
-	if (!i->shaped || i->asked_ns)
+	if (!i->shaped)
 		return;
-	if (by_tsval ? f->vm_tsval == i->asked : seq_le(shown, i->received))
+	if (i->waiting || (vm && vm->len)) {
+		i->asked_ns = 0;
 		return;
-	i->by_tsval = by_tsval;
-	i->asked = by_tsval ? f->vm_tsval : i->received.v;
+	}
+	if (i->asked_ns)
+		return;
+	if (f->flags & FLOW_F_TIMESTAMPS) {
+		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
+			return;
+		i->asked = vm->tsval;
+		i->by_tsval = 1;
+	} else {
+		if (seq_le(i->edge, f->adv_edge))
+			return;
+		i->asked = f->adv_edge.v;
+		i->by_tsval = 0;
+	}
 	i->asked_ns = now;
 }
 
@@ -465,6 +477,10 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 		return 0;
 	if (!i->shaped)
 		return -1;
+	/* Its window was closed: what lies beyond can only be an answer to this. */
+	i->asked = f->adv_edge.v;
+	i->asked_ns = now;
+	i->by_tsval = 0;
 	ack->seq = f->snd_nxt;
 	ack->ack = seq_max(f->vm_seq, f->next_seq);
 	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);
@@ -472,7 +488,6 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
-	incast_note_shown(f, now);
 	return 1;
 }
 

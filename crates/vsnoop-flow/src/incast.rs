@@ -1,6 +1,6 @@
 //! Incast control: the decisions of flow/incast.h about the flows behind an uplink.
 
-use std::ptr::from_mut;
+use std::ptr::{from_mut, from_ref, null};
 
 use crate::types::{self, *};
 
@@ -75,10 +75,10 @@ pub fn open(f: &mut flow, u: &mut uplink, now: u64) -> bool {
     unsafe { types::incast_open(f, u, false, now) }
 }
 
-/// The sender is sent an ACK.
-pub fn note_shown(f: &mut flow, now: u64) {
-    // SAFETY: as in shapes().
-    unsafe { types::incast_note_shown(f, now) }
+/// An ACK is about to go to the sender, with the VM's segment `vm` or without.
+pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
+    // SAFETY: as in shapes(); null is allowed.
+    unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
 }
 
 /// The turn of a flow in line.

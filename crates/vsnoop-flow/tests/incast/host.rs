@@ -1,4 +1,5 @@
-//! The receiving host: flows of one port behind an uplink, as bpf/decide.h and bpf/line.h do it.
+//! The receiving host: flows of one port behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h and
+//! bpf/line.h do it.
 
 use std::collections::VecDeque;
 
@@ -50,92 +51,66 @@ impl Host {
         window.min(incast::first_window(&self.uplink, INCAST_LEAST_MSS))
     }
 
-    /// A decision of `decide` with incast control's part around it, under the lock; `answers`: does it
-    /// end in an ACK?
-    fn locked<T>(
-        &mut self,
-        id: usize,
-        now: u64,
-        decide: impl FnOnce(&mut flow, &port_state, &policy) -> (T, outcome),
-        answers: impl FnOnce(&T) -> bool,
-    ) -> Option<(T, outcome)> {
-        let on = self.is_on();
-        let f = self.flows[id].as_mut()?;
-        let waits = on && incast::open(f, &mut self.uplink, now);
-        let (verdict, mut out) = decide(f, &self.port, &self.policy);
-        if waits {
-            out.events |= EVENT_WAITS;
+    /// What a decision leaves to be done: bpf/decide.h, settle().
+    fn settle(&mut self, id: usize, out: &outcome, now: u64) {
+        vsnoop_flow::learn(&mut self.port, out, now);
+        if out.events & EVENT_CLOSED != 0 {
+            self.remove(id);
         }
-        if f.incast.shaped != 0 {
-            if answers(&verdict) {
-                incast::note_shown(f, now);
-            }
-            if out.events & EVENT_CLOSED != 0 {
-                incast::end(f, &mut self.uplink);
-            }
-        }
-        vsnoop_flow::learn(&mut self.port, &out, now);
+    }
+
+    /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: the flow stands in line from now on.
+    fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
+        let Some(f) = self.flows[id].as_mut() else { return false };
+        let waits = incast::open(f, &mut self.uplink, now);
+        incast::note_shown(f, vm, now);
         if waits {
             self.line.push_back(id);
         }
-        if out.events & EVENT_CLOSED != 0 {
-            self.flows[id] = None;
-        }
-        Some((verdict, out))
+        waits
     }
 
     /// A segment of the sender. The device always takes it.
     pub fn to_vm(&mut self, id: usize, s: &segment, now: u64) -> ToVm {
-        self.arrived(id, s, now);
-        self.decide_to_vm(id, s, now)
+        let waits = self.arrives(id, s, now);
+        self.decide_to_vm(id, s, waits, now)
     }
 
-    /// The part of it that needs no lock.
-    pub fn arrived(&mut self, id: usize, s: &segment, now: u64) {
-        let Some(f) = self.flows[id].as_mut() else { return };
-        if f.incast.shaped != 0 && s.len > 0 {
+    /// The part of it that is incast control's: bpf/incast_flows.h, incast_data().
+    pub fn arrives(&mut self, id: usize, s: &segment, now: u64) -> bool {
+        if !self.is_on() || s.len == 0 {
+            return false;
+        }
+        let Some(f) = self.flows[id].as_mut() else { return false };
+        if f.incast.shaped != 0 {
             incast::received(f, &mut self.uplink, s, now);
         }
+        self.open_window(id, None, now)
     }
 
     /// The rest; another CPU may get in before it.
-    pub fn decide_to_vm(&mut self, id: usize, s: &segment, now: u64) -> ToVm {
+    pub fn decide_to_vm(&mut self, id: usize, s: &segment, waits: bool, now: u64) -> ToVm {
         let mut answers = Vec::new();
         let Some(f) = self.flows[id].as_mut() else {
             return ToVm { delivered: true, answers };
         };
-        // SAFETY: all pointers come from live references; the C code keeps none.
-        let early = unsafe { flow_is_early(f, s, &self.port, &self.policy, now) };
-        let verdict = if early {
-            Verdict::Deliver
-        } else {
-            let decided = self.locked(
-                id,
-                now,
-                |f, port, policy| vsnoop_flow::to_vm(f, s, port, policy, now),
-                |&verdict| verdict == Verdict::Reack,
-            );
-            let Some((verdict, out)) = decided else {
-                return ToVm { delivered: true, answers };
-            };
-            if verdict == Verdict::Reack {
-                answers.push((id, out.ack));
-            }
-            verdict
-        };
+        let (verdict, out) = vsnoop_flow::to_vm(f, s, &self.port, &self.policy, now);
         match verdict {
-            Verdict::Pass => ToVm { delivered: true, answers },
-            Verdict::Reack | Verdict::Reset => ToVm { delivered: false, answers },
+            Verdict::Pass | Verdict::Reset => {
+                self.settle(id, &out, now);
+                ToVm { delivered: verdict == Verdict::Pass, answers }
+            }
+            Verdict::Reack => {
+                self.settle(id, &out, now);
+                answers.push((id, out.ack));
+                ToVm { delivered: false, answers }
+            }
             Verdict::Deliver => {
-                let delivered = self.locked(
-                    id,
-                    now,
-                    |f, _, policy| vsnoop_flow::delivered(f, s, true, policy, now),
-                    |&ack| ack,
-                );
-                if let Some((true, out)) = delivered {
+                let (ack, out) = vsnoop_flow::delivered(f, s, true, &self.policy, now);
+                self.settle(id, &out, now);
+                if ack {
                     // What would close its window can wait until its turn.
-                    let turn = if out.events & EVENT_WAITS != 0 { self.turn(now) } else { None };
+                    let turn = if waits { self.turn(now) } else { None };
                     answers.push(turn.unwrap_or((id, out.ack)));
                 }
                 ToVm { delivered: true, answers }
@@ -143,7 +118,7 @@ impl Host {
         }
     }
 
-    /// A segment of the VM. The ACKs that leave, or its own with these fields.
+    /// A segment of the VM. The ACKs that leave: its own with these fields, another flow's.
     pub fn from_vm(&mut self, id: usize, s: &segment, now: u64) -> Vec<Answer> {
         let own = ack_fields {
             seq: s.seq,
@@ -154,13 +129,12 @@ impl Host {
             timestamps: u16::from(u32::from(s.bits) & SEG_TIMESTAMPS != 0),
             sack: 0,
         };
-        let decided = self.locked(
-            id,
-            now,
-            |f, _, policy| vsnoop_flow::from_vm(f, s, policy, now),
-            |&verdict| verdict == FromVm::Rewrite,
-        );
-        let Some((verdict, out)) = decided else { return vec![(id, own)] };
+        if self.is_on() {
+            self.open_window(id, Some(s), now);
+        }
+        let Some(f) = self.flows[id].as_mut() else { return vec![(id, own)] };
+        let (verdict, out) = vsnoop_flow::from_vm(f, s, &self.policy, now);
+        self.settle(id, &out, now);
         let mut answers = match verdict {
             FromVm::Pass => vec![(id, own)],
             FromVm::Rewrite => {

@@ -67,7 +67,7 @@ struct Machine {
     host: Host,
     now: u64,
     /// Data that is between the two parts of its decision.
-    pending: Vec<(usize, segment)>,
+    pending: Vec<(usize, segment, bool)>,
     edges: Vec<(seq, seq)>,
     /// Highest byte that each sender has sent, and highest that its VM has sent.
     sent: Vec<seq>,
@@ -135,12 +135,12 @@ impl Machine {
             Op::Arrives { flow, len } => {
                 let Some(id) = self.pick(flow) else { return };
                 let s = self.data(id, 0, len, 0);
-                self.host.arrived(id, &s, self.now);
-                self.pending.push((id, s));
+                let waits = self.host.arrives(id, &s, self.now);
+                self.pending.push((id, s, waits));
             }
             Op::Decide => {
-                if let Some((id, s)) = self.pending.pop() {
-                    self.host.decide_to_vm(id, &s, self.now);
+                if let Some((id, s, waits)) = self.pending.pop() {
+                    self.host.decide_to_vm(id, &s, waits, self.now);
                 }
             }
             Op::VmSends { flow, share, window, len } => {

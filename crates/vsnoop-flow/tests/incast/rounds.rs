@@ -42,3 +42,19 @@ fn tables() {
     table(true, 5_000 * MS);
     table(false, 5_000 * MS);
 }
+
+#[test]
+fn trace() {
+    for n in [64, 100, 200] {
+        let mut sim = Sim::new(Setting { senders: n, ..Setting::default() });
+        let u = &sim.host.uplink;
+        println!("N {n} after the handshakes: granted {} credit {}", vsnoop_flow::incast::granted(u), vsnoop_flow::incast::credit(u));
+        for _ in 0..5 {
+            sim.tally.granted_max = 0;
+            sim.tally.queue_max = 0;
+            let round = sim.round(n, 64 << 10, 5_000 * MS);
+            println!("{round:?} granted {} queue {} credit {} helper {}", sim.tally.granted_max, sim.tally.queue_max,
+                vsnoop_flow::incast::credit(&sim.host.uplink), sim.tally.helper_turns);
+        }
+    }
+}
