@@ -14,7 +14,7 @@
 /* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  True: the flow stands in line from now on. */
 static __always_inline bool open_window(struct flow *f, const struct segment *vm, __u64 now)
 {
-	bool waits = incast_open(f, &uplink, false, now);
+	bool waits = incast_open(f, &uplink, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;

@@ -130,6 +130,14 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 	}
 }
 
+/* Why a window may be opened. */
+enum incast_why {
+	INCAST_NO_REASON = 0, /* the VM repeats what it has said */
+	INCAST_DATA = 1, /* data came */
+	INCAST_REQUEST = 2, /* the VM sends data, or answers a probe */
+	INCAST_TURN = 3, /* the flow has waited, and is the next in line */
+};
+
 /* What live flows owe: those that were active in this epoch or the one before it. */
 static __always_inline __s64 incast_granted(const struct uplink *u)
 {
@@ -249,9 +257,9 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 		return; /* the sender had nothing to send, or lost its window */
 	if (!rtt)
 		rtt = 1;
-	if (rtt <= INCAST_SCOPE_NS) {
+	if (rtt <= INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
 		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
-			i->min_rtt_ns = rtt;
+			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
 		if (rtt < u->base_rtt_ns)
 			u->base_rtt_ns = rtt;
 	} else if (i->min_rtt_ns <= INCAST_SCOPE_NS) {
@@ -276,7 +284,7 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 	}
 	if (i->asked_ns)
 		return;
-	if (f->flags & FLOW_F_TIMESTAMPS) {
+	if (f->flags & FLOW_F_TIMESTAMPS && i->rtt_ns) {
 		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
 			return;
 		i->asked = vm->tsval;
@@ -307,7 +315,8 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	missing = expected - i->measured;
 	i->d = expected ? missing * 255 / expected : 0;
 	/* It fills its window, and the link is not half used: credit is short. */
-	if (10 * missing <= expected && u->total < u->rate / 2 && i->min_rtt_ns > u->base_rtt_ns)
+	if (10 * missing <= expected && u->is_granting && u->total < u->rate / 2 &&
+	    i->min_rtt_ns > u->base_rtt_ns)
 		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
 	if (i->marked) {
 		/* The path says that its queue grows (RFC 3168). */
@@ -391,18 +400,11 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	i->sample_bytes = 0;
 }
 
-/* Takes credit for `bytes` more, or for at least `least` of them; how many. */
-static __always_inline __u32 incast_take(struct flow *f, struct uplink *u, __u32 bytes, __u32 least,
-					 __u32 beyond)
+/* Credit that is left, beyond it if the flow is next in line: so much goes round always,
+ * should all the credit be with those who keep silent. */
+static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
 {
-	__s64 left = (__s64)incast_credit(u) + beyond - incast_granted(u);
-
-	if (left < (__s64)least)
-		return 0;
-	if (left < (__s64)bytes)
-		bytes = left;
-	incast_charge(u, f->incast.epoch, bytes);
-	return bytes;
+	return (__s64)incast_credit(u) + beyond - incast_granted(u);
 }
 
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
@@ -420,13 +422,29 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 	i->waiting = i->shaped = 0;
 }
 
-/* An ACK is about to go to the sender: may it open the window further?  `in_turn`: the
- * flow has waited, and is the next in line.  True when it stands in line from now on. */
-static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool in_turn, __u64 now)
+/* `vm`: the VM's segment; null: one of the sender, with data. */
+static __always_inline enum incast_why incast_reason(const struct flow *f, const struct segment *vm)
+{
+	if (!vm)
+		return INCAST_DATA;
+	return vm->len || f->flags & FLOW_F_REPLY_DUE ? INCAST_REQUEST : INCAST_NO_REASON;
+}
+
+/* An ACK is about to go to the sender: may it open the window further?  True when the flow
+ * stands in line from now on.
+ *
+ * Requests come in volleys, whose answers come at once: all of them together have a quarter
+ * of the credit for more than a segment.
+ *
+ * Credit is given in whole segments: a sender waits for the rest of a segment that the
+ * window cuts. */
+static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum incast_why why,
+					__u64 now)
 {
 	struct incast *i = &f->incast;
-	__s32 more, open, mss = incast_mss(f);
-	__u32 taken = 0;
+	__u32 mss = incast_mss(f), want = mss;
+	__s32 open;
+	__s64 left;
 
 	if (!incast_shapes(f, u)) {
 		if (i->shaped)
@@ -436,26 +454,30 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, bool i
 	incast_turn(u, now);
 	if (!i->shaped)
 		incast_begin(f, u);
+	if (why == INCAST_NO_REASON)
+		return false;
 	incast_touch(f, u);
-	more = seq_diff(seq_add(i->received, i->window), i->edge);
-	open = seq_diff(i->edge, i->received);
-	if (more < mss && (more <= 0 || open >= mss))
+	open = incast_owed(f);
+	if (i->window > mss)
+		want = i->window - i->window % mss;
+	if ((__s32)want <= open)
 		return false;
-	if (in_turn || u->waiting <= 0) {
-		__u32 least = more < mss ? more : mss;
-
-		taken = incast_take(f, u, more, least, 0);
-		if (!taken && open < mss)
-			taken = incast_take(f, u, least, least, mss);
+	if (why == INCAST_TURN || u->waiting <= 0) {
+		left = incast_left(u, open < (__s32)mss ? mss : 0) + open;
+		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3))
+			want = mss;
+		if (left < (__s64)want)
+			want = left < (__s64)mss ? 0 : mss;
+		if ((__s32)want > open) {
+			incast_charge(u, i->epoch, want - open);
+			i->edge = seq_add(i->received, want);
+			if (i->waiting)
+				__sync_fetch_and_sub(&u->waiting, 1);
+			i->waiting = 0;
+			return false;
+		}
 	}
-	i->edge = seq_add(i->edge, taken);
-	if (taken) {
-		if (i->waiting)
-			__sync_fetch_and_sub(&u->waiting, 1);
-		i->waiting = 0;
-		return false;
-	}
-	if (open >= mss || i->waiting)
+	if (open >= (__s32)mss || i->waiting)
 		return false;
 	i->waiting = 1;
 	__sync_fetch_and_add(&u->waiting, 1);
@@ -472,7 +494,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 
 	if (!i->waiting)
 		return -1;
-	incast_open(f, u, true, now);
+	incast_open(f, u, INCAST_TURN, now);
 	if (i->waiting)
 		return 0;
 	if (!i->shaped)

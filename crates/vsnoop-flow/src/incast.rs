@@ -69,10 +69,14 @@ pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
     unsafe { types::incast_received(f, u, s, now) }
 }
 
-/// An ACK is about to go to the sender. `true`: the flow stands in line from now on.
-pub fn open(f: &mut flow, u: &mut uplink, now: u64) -> bool {
-    // SAFETY: as in shapes().
-    unsafe { types::incast_open(f, u, false, now) }
+/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. `true`: the flow
+/// stands in line from now on.
+pub fn open(f: &mut flow, u: &mut uplink, vm: Option<&segment>, now: u64) -> bool {
+    // SAFETY: as in shapes(); null is allowed.
+    unsafe {
+        let why = types::incast_reason(f, vm.map_or(null(), from_ref));
+        types::incast_open(f, u, why, now)
+    }
 }
 
 /// An ACK is about to go to the sender, with the VM's segment `vm` or without.

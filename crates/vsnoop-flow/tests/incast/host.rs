@@ -62,7 +62,7 @@ impl Host {
     /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: the flow stands in line from now on.
     fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
         let Some(f) = self.flows[id].as_mut() else { return false };
-        let waits = incast::open(f, &mut self.uplink, now);
+        let waits = incast::open(f, &mut self.uplink, vm, now);
         incast::note_shown(f, vm, now);
         if waits {
             self.line.push_back(id);

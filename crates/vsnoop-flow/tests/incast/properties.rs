@@ -68,7 +68,8 @@ struct Machine {
     now: u64,
     /// Data that is between the two parts of its decision.
     pending: Vec<(usize, segment, bool)>,
-    edges: Vec<(seq, seq)>,
+    /// What flows were granted, while they are shaped, and what their senders were shown.
+    edges: Vec<(Option<seq>, seq)>,
     /// Highest byte that each sender has sent, and highest that its VM has sent.
     sent: Vec<seq>,
 }
@@ -125,7 +126,7 @@ impl Machine {
                 }
                 self.host.flows.push(Some(f));
                 self.sent.push(first);
-                self.edges.push((first, first));
+                self.edges.push((None, first));
             }
             Op::Data { flow, skip, len, marked } => {
                 let Some(id) = self.pick(flow) else { return };
@@ -207,10 +208,11 @@ impl Machine {
             let Some(f) = f else { continue };
             let (edge, shown) = self.edges[id];
             assert!(f.adv_edge.diff(shown) >= 0, "what the sender was shown is taken back");
-            if f.incast.shaped != 0 {
-                assert!(f.incast.edge.diff(edge) >= 0, "what was granted is taken back");
-                self.edges[id].0 = f.incast.edge;
+            let now = (f.incast.shaped != 0).then_some(f.incast.edge);
+            if let (Some(now), Some(before)) = (now, edge) {
+                assert!(now.diff(before) >= 0, "what was granted is taken back");
             }
+            self.edges[id].0 = now;
             self.edges[id].1 = f.adv_edge;
         }
     }

@@ -45,16 +45,18 @@ fn tables() {
 
 #[test]
 fn trace() {
-    for n in [64, 100, 200] {
-        let mut sim = Sim::new(Setting { senders: n, ..Setting::default() });
-        let u = &sim.host.uplink;
-        println!("N {n} after the handshakes: granted {} credit {}", vsnoop_flow::incast::granted(u), vsnoop_flow::incast::credit(u));
-        for _ in 0..5 {
-            sim.tally.granted_max = 0;
-            sim.tally.queue_max = 0;
-            let round = sim.round(n, 64 << 10, 5_000 * MS);
-            println!("{round:?} granted {} queue {} credit {} helper {}", sim.tally.granted_max, sim.tally.queue_max,
-                vsnoop_flow::incast::credit(&sim.host.uplink), sim.tally.helper_turns);
+    for pause_ns in [200 * US, 50 * MS, 500 * MS] {
+        for n in [40, 64, 100, 200] {
+            let mut sim = Sim::new(Setting { senders: n, pause_ns, ..Setting::default() });
+            for _ in 0..4 {
+                sim.tally.granted_max = 0;
+                sim.tally.queue_max = 0;
+                let round = sim.round(n, 64 << 10, 5_000 * MS).unwrap();
+                println!("N {n} pause {} ms: {:.0} Mb/s drops {} timeouts {} probes {} granted {} queue {} credit {} helper {}",
+                    pause_ns / MS, round.mbps, round.drops, round.timeouts, round.probes,
+                    sim.tally.granted_max, sim.tally.queue_max,
+                    vsnoop_flow::incast::credit(&sim.host.uplink), sim.tally.helper_turns);
+            }
         }
     }
 }
