@@ -50,6 +50,7 @@
 /* Debts count for one to two epochs of 2^24 ns (17 ms) after a flow was last active: a sender
  * that keeps silent for so long is not about to fill the queue. */
 #define INCAST_EPOCH_BITS 24
+#define INCAST_FORGET_BITS 5 /* of what silent flows owe, this part with each epoch */
 /* Longer round trips in a row that put a flow out of scope. */
 #define INCAST_FAR 8
 /* A flow that sent nothing for so long starts anew. */
@@ -94,6 +95,7 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
 	__u64 elapsed = since_ns(now, slot), bytes, weight;
 	__u32 epoch, ahead;
+	__s64 silent;
 
 	if (elapsed >= t && !u->is_granting) {
 		u->is_granting = 1;
@@ -117,9 +119,14 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 	epoch = u->epoch;
 	ahead = (__u32)(now >> INCAST_EPOCH_BITS) - epoch;
 	if (ahead && ahead < 1u << 31 && __sync_bool_compare_and_swap(&u->epoch, epoch, epoch + ahead)) {
+		silent = u->granted[(epoch + ahead) & 1];
 		u->granted[(epoch + ahead) & 1] = 0;
-		if (ahead > 1)
+		if (ahead > 1) {
+			silent += u->granted[(epoch + ahead + 1) & 1];
 			u->granted[(epoch + ahead + 1) & 1] = 0;
+		}
+		silent += u->silent;
+		u->silent = silent > 0 ? silent - (silent >> INCAST_FORGET_BITS) : 0;
 	}
 	slot = u->census_ns;
 	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
@@ -162,6 +169,17 @@ static __always_inline __s32 incast_owed(const struct flow *f)
 	return owed > 0 ? owed : 0;
 }
 
+/* The flow's debt is taken out of the account. */
+static __always_inline void incast_forgive(struct flow *f, struct uplink *u)
+{
+	__s64 owed = incast_owed(f);
+
+	if (incast_is_live(f, u))
+		incast_charge(u, f->incast.epoch, -owed);
+	else
+		__sync_fetch_and_sub(&u->silent, owed);
+}
+
 /* The flow is active: its debt counts from now on, or counts longer. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u)
 {
@@ -171,8 +189,7 @@ static __always_inline void incast_touch(struct flow *f, struct uplink *u)
 
 	if (i->epoch == (__u16)epoch)
 		return;
-	if (incast_is_live(f, u))
-		incast_charge(u, i->epoch, -owed);
+	incast_forgive(f, u);
 	incast_charge(u, epoch, owed);
 	i->epoch = epoch;
 }
@@ -239,6 +256,14 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u)
 	incast_restart(f, u);
 }
 
+#define INCAST_STAMP_BITS 4
+
+/* A time that fits into the record; never 0. */
+static __always_inline __u32 incast_stamp(__u64 now)
+{
+	return (__u32)(now >> INCAST_STAMP_BITS) | 1;
+}
+
 /* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
  * first time; without timestamps the edge that was shown before, passed for the first time. */
 static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
@@ -247,12 +272,12 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 	struct incast *i = &f->incast;
 	__u64 rtt;
 
-	if (!i->asked_ns)
+	if (!i->asked_at)
 		return;
 	if (i->by_tsval ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
 		return;
-	rtt = since_ns(now, i->asked_ns);
-	i->asked_ns = 0;
+	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
+	i->asked_at = 0;
 	if (rtt > NSEC_PER_SEC)
 		return; /* the sender had nothing to send, or lost its window */
 	if (!rtt)
@@ -279,10 +304,10 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 	if (!i->shaped)
 		return;
 	if (i->waiting || (vm && vm->len)) {
-		i->asked_ns = 0;
+		i->asked_at = 0;
 		return;
 	}
-	if (i->asked_ns)
+	if (i->asked_at)
 		return;
 	if (f->flags & FLOW_F_TIMESTAMPS && i->rtt_ns) {
 		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
@@ -295,7 +320,17 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 		i->asked = f->adv_edge.v;
 		i->by_tsval = 0;
 	}
-	i->asked_ns = now;
+	i->asked_at = incast_stamp(now);
+}
+
+/* A round trip begins. */
+static __always_inline void incast_sample(struct flow *f, const struct uplink *u, __u64 now)
+{
+	struct incast *i = &f->incast;
+
+	i->sample_ns = now;
+	i->sample_bytes = 0;
+	i->sample_total = u->bytes;
 }
 
 /* A round trip is over: what should the window be? */
@@ -305,7 +340,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
 	__u32 share = incast_share(u), least = incast_least(f, u), credit = incast_credit(u);
 	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
-	__u64 sample, expected, missing;
+	__u64 sample, expected, missing, total;
 
 	sample = ((__u64)i->sample_bytes << INCAST_TICK_BITS) / elapsed;
 	i->measured = sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
@@ -314,8 +349,10 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 		expected = i->measured;
 	missing = expected - i->measured;
 	i->d = expected ? missing * 255 / expected : 0;
-	/* It fills its window, and the link is not half used: credit is short. */
-	if (10 * missing <= expected && u->is_granting && u->total < u->rate / 2 &&
+	/* It has filled its window, and the link was not half used meanwhile: no queue, but a
+	 * long way.  (A round trip alone does not tell one from the other.) */
+	total = ((__u64)(__u32)(u->bytes - i->sample_total) << INCAST_TICK_BITS) / elapsed;
+	if (10 * missing <= expected && elapsed < 2 * rtt && total < u->rate / 2 &&
 	    i->min_rtt_ns > u->base_rtt_ns)
 		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
 	if (i->marked) {
@@ -386,8 +423,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	incast_note_rtt(f, u, s, end, now);
 	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
 		incast_restart(f, u);
-		i->sample_ns = now;
-		i->sample_bytes = 0;
+		incast_sample(f, u, now);
 		return;
 	}
 	i->sample_bytes += fresh;
@@ -396,8 +432,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
 	__sync_fetch_and_add(&u->weight, i->sample_bytes);
 	incast_control(f, u, now);
-	i->sample_ns = now;
-	i->sample_bytes = 0;
+	incast_sample(f, u, now);
 }
 
 /* Credit that is left, beyond it if the flow is next in line: so much goes round always,
@@ -412,8 +447,7 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
 
-	if (incast_is_live(f, u))
-		incast_charge(u, i->epoch, -incast_owed(f));
+	incast_forgive(f, u);
 	i->edge = i->received;
 	if (i->waiting)
 		__sync_fetch_and_sub(&u->waiting, 1);
@@ -433,8 +467,8 @@ static __always_inline enum incast_why incast_reason(const struct flow *f, const
 /* An ACK is about to go to the sender: may it open the window further?  True when the flow
  * stands in line from now on.
  *
- * Requests come in volleys, whose answers come at once: all of them together have a quarter
- * of the credit for more than a segment.
+ * Requests come in volleys, whose answers come at once: beyond a quarter of the credit each
+ * gets one segment at most, and what silent flows owe counts too: they may be asked next.
  *
  * Credit is given in whole segments: a sender waits for the rest of a segment that the
  * window cuts. */
@@ -464,8 +498,11 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		return false;
 	if (why == INCAST_TURN || u->waiting <= 0) {
 		left = incast_left(u, open < (__s32)mss ? mss : 0) + open;
-		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3))
+		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
 			want = mss;
+			if (u->silent > 0)
+				left -= u->silent;
+		}
 		if (left < (__s64)want)
 			want = left < (__s64)mss ? 0 : mss;
 		if ((__s32)want > open) {
@@ -501,7 +538,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 		return -1;
 	/* Its window was closed: what lies beyond can only be an answer to this. */
 	i->asked = f->adv_edge.v;
-	i->asked_ns = now;
+	i->asked_at = incast_stamp(now);
 	i->by_tsval = 0;
 	ack->seq = f->snd_nxt;
 	ack->ack = seq_max(f->vm_seq, f->next_seq);

@@ -84,7 +84,8 @@ struct incast {
 	__u32 rtt_ns; /* smoothed; 0: not known yet */
 	__u32 min_rtt_ns;
 	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
-	__u64 asked_ns; /* when it was sent; 0: none is under way */
+	__u32 asked_at; /* when it was sent, 2^4 ns; 0: none is under way */
+	__u32 sample_total; /* what came through the uplink before sample_ns */
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 epoch; /* when it was last active */
 	__u32 ts_recent; /* the sender's last TSval */
@@ -405,6 +406,7 @@ struct uplink {
 
 	/* Written by the hooks of all ports, without a lock. */
 	__s64 granted[2]; /* sum over flows of granted edge - received; by epoch, odd and even */
+	__s64 silent; /* the same of flows that were not active of late */
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */

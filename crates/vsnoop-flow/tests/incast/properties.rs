@@ -219,6 +219,7 @@ impl Machine {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn no_sequence_of_events_makes_the_account_wrong(
         buffer in 0..(1u32 << 20),

@@ -60,3 +60,19 @@ fn trace() {
         }
     }
 }
+
+#[test]
+fn debug1() {
+    let mut sim = Sim::new(Setting { senders: 64, ..Setting::default() });
+    for _ in 0..2 {
+        sim.tally.granted_max = 0;
+        let round = sim.round(64, 64 << 10, 5_000 * MS);
+        println!("{round:?} {:?} {}", sim.host.uplink, sim.tally.granted_max);
+        for f in &sim.host.flows {
+            let f = f.unwrap();
+            print!("{}/{}/{} ", f.incast.edge.diff(f.incast.received), f.incast.epoch, f.incast.waiting);
+        }
+        println!("line {:?}", sim.host.line);
+        sim.watch = true;
+    }
+}
