@@ -514,7 +514,8 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 			return false;
 		}
 	}
-	if (open >= (__s32)mss || i->waiting)
+	/* What a new flow begins with is enough for an answer to show that there is one. */
+	if (open >= (__s32)(why == INCAST_REQUEST ? INCAST_SMALLEST : mss) || i->waiting)
 		return false;
 	i->waiting = 1;
 	__sync_fetch_and_add(&u->waiting, 1);

@@ -177,7 +177,6 @@ pub struct Sim {
     unfinished: usize,
     steps: u64,
     rng: fastrand::Rng,
-    pub watch: bool,
 }
 
 /// One round of requests and answers.
@@ -210,7 +209,6 @@ impl Sim {
             queued: 0,
             unfinished: 0,
             steps: 0,
-            watch: false,
             rng: fastrand::Rng::with_seed(set.seed),
             set,
         };
@@ -324,13 +322,7 @@ impl Sim {
             }
             let Some((at, event)) = self.events.pop() else { return false };
             self.now = at;
-            let w = if self.watch { match &event { Event::Request(id, _) => Some(("req", *id)), Event::Arrives(d) => Some(("data", d.id)), _ => None } } else { None };
             self.step(event);
-            if let Some((w, id)) = w {
-                let f = self.host.flows[id].unwrap();
-                let u = &self.host.uplink;
-                println!("credit {} base {} {} {w} {id}: owes {} window {} live {:?} silent {} waiting {} shown {}", incast::credit(u), u.base_rtt_ns, self.now - START, f.incast.edge.diff(f.incast.received), f.incast.window, u.granted, u.silent, u.waiting, f.adv_edge.diff(f.incast.received));
-            }
             self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
             self.steps += 1;
             if self.steps % 1_000 == 0 {
