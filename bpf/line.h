@@ -47,7 +47,7 @@ __noinline int take_turn(const struct flow_key *like)
 	if (!like)
 		return 0;
 	t = bpf_map_lookup_elem(&turns, &zero);
-	if (!t || bpf_map_pop_elem(&line, &t->key))
+	if (!t || !incast_can_serve(&uplink) || bpf_map_pop_elem(&line, &t->key))
 		return 0;
 	f = bpf_map_lookup_elem(&flows, &t->key);
 	if (!f)

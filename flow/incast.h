@@ -497,14 +497,18 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	if ((__s32)want <= open)
 		return false;
 	if (why == INCAST_TURN || u->waiting <= 0) {
-		left = incast_left(u, open < (__s32)mss ? mss : 0) + open;
+		left = incast_left(u, open < (__s32)mss ? mss : 0);
 		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
 			want = mss;
 			if (u->silent > 0)
 				left -= u->silent;
 		}
-		if (left < (__s64)want)
-			want = left < (__s64)mss ? 0 : mss;
+		/* Who has a part of a segment needs as much as who has none, or the one would
+		 * always be served before the other. */
+		if (left + open < (__s64)want)
+			want = mss;
+		if (left < (__s64)mss)
+			want = 0;
 		if ((__s32)want > open) {
 			incast_charge(u, i->epoch, want - open);
 			i->edge = seq_add(i->received, want);
@@ -520,6 +524,13 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	i->waiting = 1;
 	__sync_fetch_and_add(&u->waiting, 1);
 	return true;
+}
+
+/* Is there credit for the next in line?  Asked before it is taken out, or who asks at a bad
+ * moment, and goes to the end, might do so for ever. */
+static __always_inline bool incast_can_serve(const struct uplink *u)
+{
+	return incast_left(u, INCAST_LEAST_MSS) >= (__s64)INCAST_LEAST_MSS;
 }
 
 /* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: there is no credit for

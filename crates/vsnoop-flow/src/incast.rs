@@ -85,6 +85,12 @@ pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
     unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
 }
 
+/// Is there credit for the next in line?
+pub fn can_serve(u: &uplink) -> bool {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_can_serve(u) }
+}
+
 /// The turn of a flow in line.
 pub fn serve(f: &mut flow, u: &mut uplink, port: &port_state, p: &policy, now: u64) -> Served {
     let mut ack = ack_fields::default();

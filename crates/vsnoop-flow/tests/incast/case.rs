@@ -123,10 +123,11 @@ impl Case {
         self.host.from_vm(id, &s, self.now)
     }
 
-    /// What the sender may still send.
-    pub fn open(&mut self, id: usize) -> u32 {
-        let f = self.f(id);
-        f.adv_edge.diff(f.incast.received).max(0) as u32
+    /// The window asks for no more; the flow is in the midst of a round trip.
+    pub fn keep_shut(&mut self, id: usize) {
+        let now = self.now;
+        let i = self.i(id);
+        (i.window, i.sample_ns, i.rtt_ns) = (0, now, 0);
     }
 
     /// What it was granted and has not sent.

@@ -151,6 +151,9 @@ impl Host {
 
     /// The flow at the head of the line: bpf/line.h, take_turn().
     pub fn turn(&mut self, now: u64) -> Option<Answer> {
+        if !incast::can_serve(&self.uplink) {
+            return None;
+        }
         let id = self.line.pop_front()?;
         let f = self.flows[id].as_mut()?;
         match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {

@@ -5,4 +5,5 @@ mod case;
 mod host;
 mod properties;
 mod rounds;
+mod rules;
 mod sim;

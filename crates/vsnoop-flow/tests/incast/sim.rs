@@ -183,7 +183,6 @@ pub struct Sim {
 #[derive(Clone, Debug)]
 pub struct Round {
     pub ms: f64,
-    pub mbps: f64,
     pub drops: u64,
     pub timeouts: u64,
     pub probes: u64,
@@ -281,7 +280,6 @@ impl Sim {
         let ns = self.now - start;
         let round = Round {
             ms: ns as f64 / MS as f64,
-            mbps: (n as u64 * bytes * 8) as f64 / ns as f64 * 1e3,
             drops: self.tally.drops - before.drops,
             timeouts: self.tally.timeouts - before.timeouts,
             probes: self.tally.probes - before.probes,
