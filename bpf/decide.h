@@ -9,6 +9,7 @@
 #define VSNOOP_BPF_DECIDE_H
 
 #include "hold.h"
+#include "incast_flows.h"
 
 #define NO_FLOW -1
 #define ASK_HOLD -2 /* decide_with_hold() decides */
@@ -74,8 +75,10 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
 		count_events(st, out);
-	if (out->events & EVENT_CLOSED)
+	if (out->events & EVENT_CLOSED) {
+		incast_flow_ends(key);
 		bpf_map_delete_elem(&flows, key);
+	}
 }
 
 /* The engine has something to do. */

@@ -7,8 +7,7 @@
 #ifndef VSNOOP_BPF_MAPS_H
 #define VSNOOP_BPF_MAPS_H
 
-#include "kernel.h"
-#include "flow.h"
+#include "uplink.h"
 
 /* Working flows. */
 struct {
@@ -106,6 +105,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } doorbell SEC(".maps");
+
+/* Flows in line for credit (line.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 4096);
+	__type(value, struct flow_key);
+} line SEC(".maps");
 
 /* As the loader has sized them; constants, so that the verifier knows them. */
 const volatile struct hold_sizes hold_sizes = { HOLD_CHUNK, 1 };

@@ -88,6 +88,17 @@ static __noinline int rewrite_ack(struct __sk_buff *skb, const struct packet *p,
 	return s->bits & SEG_SACK && !seq_eq(a->ack, s->ack) ? drop_stale_sack(skb, p, a->ack) : 0;
 }
 
+/* Gives a segment of the VM another window. */
+static __noinline int rewrite_window(struct __sk_buff *skb, const struct packet *p, __u16 window)
+{
+	__be32 old, new;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + TCP_OFFSET_ACK + 4, &old, sizeof(old)))
+		return -1;
+	new = (old & bpf_htonl(0xffff0000)) | bpf_htonl(window);
+	return replace_in_tcp(skb, p, TCP_OFFSET_ACK + 4, &old, &new, sizeof(new));
+}
+
 /* Gives a segment of the sender another SEQ, and TSval where it has one. */
 static __noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p,
 				       const struct segment *s, const struct ack_fields *a)

@@ -101,8 +101,8 @@ static __noinline bool flow_for_vm(struct __sk_buff *skb, const struct flow_key 
 	return insert_flow(key, &f, st);
 }
 
-/* SYN or SYN-ACK of the VM. */
-static __noinline void syn_of_vm(const struct flow_key *key, const struct segment *s)
+/* SYN or SYN-ACK of the VM.  Returns the window that the sender is to be shown. */
+static __noinline __u32 syn_of_vm(const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	struct embryo fresh = {}, *e;
@@ -117,16 +117,25 @@ static __noinline void syn_of_vm(const struct flow_key *key, const struct segmen
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
+		if (!own && f->incast.shaped)
+			incast_end(f, &uplink);
 		bpf_spin_unlock(&f->lock);
 		if (own)
-			return;
+			return s->window;
 		bpf_map_delete_elem(&flows, key);
 	}
 	e = bpf_map_lookup_elem(&embryos, key);
 	if (e && embryo_is_repeated(e, s))
-		return;
+		return s->window;
 	embryo_from_vm(&fresh, s);
+	if (incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
+		__u32 first = incast_first_window(&uplink, INCAST_LEAST_MSS);
+
+		if (fresh.shown > first)
+			fresh.shown = first;
+	}
 	bpf_map_update_elem(&embryos, key, &fresh, BPF_ANY);
+	return fresh.shown;
 }
 
 #endif

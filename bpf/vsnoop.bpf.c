@@ -13,6 +13,7 @@
  */
 #define VSNOOP_BPF
 #include "decide.h"
+#include "line.h"
 #include "reply.h"
 #include "rewrite.h"
 #include "setup.h"
@@ -117,8 +118,8 @@ int to_vm(struct __sk_buff *skb)
 	struct port_stats *st;
 	struct packet p;
 	int verdict, answer;
+	bool taken, waits = false;
 	__u32 zero = 0;
-	bool taken;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
@@ -131,6 +132,8 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
+	if (incast_is_on(&uplink) && s.len)
+		waits = incast_data(&key, &s);
 	verdict = decide(&key, &s, &out);
 	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
 		st->without_hold++;
@@ -170,6 +173,13 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_DROP; /* the VM has the clone; it will answer */
 	st->early_acks++;
 	st->early_bytes += s.len;
+	/* What would close its window can wait until its turn. */
+	if (waits && take_turn(&key)) {
+		if (become_turn(skb, &p))
+			return HOOK_DROP;
+		set_mark(skb, MARK_REPLY);
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	}
 	return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
 }
 
@@ -196,9 +206,12 @@ int from_vm(struct __sk_buff *skb)
 	if (!is_tcp(skb, false, &p, &key, &s, st))
 		return HOOK_NEXT;
 	if (s.tcp_flags & TCP_SYN) {
-		syn_of_vm(&key, &s);
-		return HOOK_NEXT;
+		__u32 window = syn_of_vm(&key, &s);
+
+		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
+	if (incast_is_on(&uplink))
+		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_vm(skb, &key, &s, st))
@@ -208,15 +221,30 @@ int from_vm(struct __sk_buff *skb)
 	if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
 		hand_sack_on(skb, &p, out.hold);
 	wake_engine(&out);
+	if (verdict == FROM_VM_REWRITE) {
+		st->rewritten++;
+		if (rewrite_ack(skb, &p, &s, &out.ack))
+			return HOOK_DROP;
+	}
+	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
+	if (uplink.waiting > 0 && !s.len && verdict <= FROM_VM_REWRITE &&
+	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
+		if (verdict == FROM_VM_DROP) {
+			st->suppressed++;
+		} else {
+			set_mark(skb, MARK_REPLY);
+			bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+			set_mark(skb, 0);
+		}
+		return become_turn(skb, &p) ? HOOK_DROP : HOOK_NEXT;
+	}
 	switch (verdict) {
 	case FROM_VM_PASS:
+	case FROM_VM_REWRITE:
 		return HOOK_NEXT;
 	case FROM_VM_DROP:
 		st->suppressed++;
 		return HOOK_DROP;
-	case FROM_VM_REWRITE:
-		st->rewritten++;
-		return rewrite_ack(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
 	case FROM_VM_RESET:
 		st->resets_sent++;
 		return reply_to_vm(skb, &p, &key, &out.ack, TCP_RST);
@@ -250,6 +278,23 @@ int inject(struct __sk_buff *skb)
 	skb->cb[0] = 0;
 	set_mark(skb, to_sender ? MARK_REPLY : MARK_HANDED);
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
+}
+
+/* Gives a flow in line its turn, where no packet comes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of any flow that travels as this one does. */
+SEC("tcx/egress")
+int turn(struct __sk_buff *skb)
+{
+	struct flow_key key = {};
+	struct segment s = {};
+	struct packet p;
+
+	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_turn(&key))
+		return 0;
+	if (become_turn(skb, &p))
+		return 0;
+	set_mark(skb, MARK_REPLY);
+	return !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 }
 
 /* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,

@@ -11,11 +11,13 @@
  *   to_vm.h    a segment to the VM     state.h    offline, online, promptness
  *   from_vm.h  a segment of the VM     seq.h      sequence numbers
  *   hold.h     a flow that the host keeps copies of
+ *   incast.h   windows of all flows behind an uplink
  */
 #ifndef VSNOOP_FLOW_H
 #define VSNOOP_FLOW_H
 
 #include "from_vm.h"
+#include "incast.h"
 #include "setup.h"
 #include "to_vm.h"
 

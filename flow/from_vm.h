@@ -57,6 +57,9 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	struct seq edge = flow_shown_edge(f, h, port, p);
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
+	/* A window of one segment is all that incast control may give. */
+	if (f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
+		return growth > 0;
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
 
@@ -199,7 +202,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (pure && flow_is_finished(f))
 		out->events |= EVENT_CLOSED;
 
-	if (p->run == PORT_OBSERVE) {
+	if (p->run == PORT_OBSERVE && !f->incast.shaped) {
 		/* Shown is shown: a cap that comes later must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;

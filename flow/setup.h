@@ -46,7 +46,7 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	e->vm_iss = s->seq;
 	e->rcv_nxt = s->ack;
 	e->vm_tsval = s->tsval;
-	e->window = s->window;
+	e->window = e->shown = s->window;
 	e->flags = flow_option_flags(s) | FLOW_F_SCALE_KNOWN;
 	e->scale = s->bits & SEG_SCALE ? s->scale : 0;
 	if (s->tcp_flags & TCP_ACK) {
@@ -109,6 +109,7 @@ static __always_inline void flow_start_unproven(struct flow *f)
 static __always_inline void flow_from_embryo(struct flow *f, const struct embryo *e, __u64 now)
 {
 	flow_start(f, e->rcv_nxt, seq_add(e->rcv_nxt, e->window), seq_add(e->vm_iss, 1), now);
+	f->adv_edge = seq_add(e->rcv_nxt, e->shown);
 	f->flags = e->flags;
 	f->scale = e->scale;
 	f->vm_tsval = e->vm_tsval;

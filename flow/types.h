@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 4
+#define VSNOOP_ABI 5
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -68,7 +68,38 @@ enum flow_mode {
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
-/* One flow: 128 bytes, in three groups by who writes while data flows.  Sender
+/* What incast control knows of a flow (incast.h): one cache line. */
+enum incast_phase {
+	INCAST_SLOW_START = 0, /* doubles up to its share */
+	INCAST_AVOIDANCE = 1, /* steps */
+};
+
+struct incast {
+	struct seq received; /* highest byte that came from the sender, plus one */
+	struct seq edge; /* right edge that it was granted */
+	__u32 window; /* what it should be granted beyond `received`, bytes */
+	__u32 measured; /* b_m, bytes per 2^20 ns */
+	__u64 sample_ns; /* start of the round trip that is measured */
+	__u32 sample_bytes; /* what came since */
+	__u32 rtt_ns; /* smoothed; 0: not known yet */
+	__u32 min_rtt_ns;
+	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
+	__u32 asked_at; /* when it was sent, 2^4 ns; 0: none is under way */
+	__u32 sample_total; /* what came through the uplink before sample_ns */
+	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
+	__u16 epoch; /* when it was last active */
+	__u32 ts_recent; /* the sender's last TSval */
+	__u8 phase; /* enum incast_phase */
+	__u8 over; /* round trips in a row with d > 1/2 */
+	__u8 d; /* (b_e - b_m) / b_e, of 255 */
+	__u8 census; /* the one that has counted it */
+	__u8 marked; /* CE marks came within the round trip */
+	__u8 waiting; /* in line for credit, its window closed */
+	__u8 by_tsval; /* what `asked` is */
+	__u8 shaped; /* the edge binds; else the flow is left alone */
+};
+
+/* One flow: 128 bytes, in three groups by who writes while data flows, and a line for incast control.  Sender
  * and VM are served by different CPUs, and a cache line that one of them writes
  * costs the other some 100 ns.  In the kernel's hash table (elements of 256
  * bytes, this record at 104) each group has a line: the first shares that of the
@@ -112,6 +143,8 @@ struct flow {
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
 	__u16 hold; /* number of its struct hold, from 1; 0: none */
+
+	struct incast incast; /* see incast.h */
 };
 
 /* Is a byte being timed, and was it acknowledged early? */
@@ -213,6 +246,7 @@ struct embryo {
 	struct seq rcv_nxt; /* the sender's ISS + 1 (stages 2 and 3) */
 	__u32 vm_tsval;
 	__u32 window; /* bytes; never scaled in a SYN */
+	__u32 shown; /* what the sender is shown of it */
 	__u16 flags; /* FLOW_F_* that the record will start with */
 	__u8 scale; /* the VM's own shift count */
 	__u8 stage;
@@ -363,6 +397,37 @@ struct port_state {
 	__u32 holds_high; /* holds beyond this were never used; may be more than there are */
 };
 
+/*
+ * An uplink: the interface through which the senders' packets come, and what incast
+ * control shares out among all flows of all ports behind it (incast.h).  Rates are
+ * bytes per 2^20 ns.
+ */
+struct uplink {
+	__u32 rate; /* C; 0: no incast control */
+	__u32 buffer; /* queue of the last hop, bytes */
+	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
+
+	/* Written by the hooks of all ports, without a lock. */
+	__s64 granted[2]; /* sum over flows of granted edge - received; by epoch, odd and even */
+	__s64 silent; /* the same of flows that were not active of late */
+	__s64 quota; /* bandwidth that may still be given away in this slot */
+	__u64 slot_ns; /* start of the slot of 2T */
+	__u64 slot_bytes; /* `bytes` then */
+	__u64 census_ns;
+	__u64 weighted_rtt; /* sum over samples of the slot, each times its bytes */
+	__u64 weight;
+	__u32 total; /* BW_T */
+	__u32 t_ns; /* T */
+	__u32 base_rtt_ns; /* of an empty queue */
+	__u32 flows; /* that sent data during the last census, or wait */
+	__u32 counted; /* so far in this one */
+	__u32 census; /* its number */
+	__s32 waiting; /* flows in line */
+	__s32 open; /* flows that are shaped, idle ones too */
+	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__u32 is_granting; /* the second half of the slot */
+};
+
 /* About the attachment itself; written by the userland only, and pinned with
  * the rest so that it outlives every process. */
 struct port_meta {
@@ -377,7 +442,7 @@ struct port_meta {
 	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
 	__u64 helper_reset_bytes;
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
-	__u32 zero;
+	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
 	__u64 times_held; /* how often PORT_HELD was set */
 	__u64 reserved[2];
 };

@@ -9,7 +9,8 @@
  * itself.  The VM's edge is rounded down to the scale's unit, the cap up: one
  * below the unit would close the window for ever.
  *
- * With a hold (hold.h) the sender may be shown more: what the host can keep.
+ * With a hold (hold.h) the sender may be shown more: what the host can keep.  With
+ * incast control (incast.h) it is shown less: what the last hop can take.
  *
  * With an unknown scale (a flow found in mid-stream) the record's scale is 0:
  * the edge is then ACK plus the raw window, which is never beyond the true one,
@@ -49,9 +50,9 @@ static __always_inline __u32 hold_limit(const struct flow *f, const struct port_
 	return bytes < p->hold_flow ? bytes : p->hold_flow;
 }
 
-/* The right edge that the sender may be shown.  With a hold: the VM's own, or what
- * the hold can take if that is more; an edge once shown stays. */
-static __always_inline struct seq flow_shown_edge(const struct flow *f, const struct hold *h,
+/* The edge that VM and hold allow: the VM's own, or what the hold can take if that is
+ * more; an edge once shown stays. */
+static __always_inline struct seq flow_allowed_edge(const struct flow *f, const struct hold *h,
 						  const struct port_state *port,
 						  const struct policy *p)
 {
@@ -64,6 +65,18 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 	edge = seq_max(edge, seq_min(seq_add(f->next_seq, h->rcv_win),
 				     seq_add(f->vm_seq, hold_limit(f, port, p))));
 	return seq_max(edge, f->adv_edge);
+}
+
+/* The right edge that the sender may be shown. */
+static __always_inline struct seq flow_shown_edge(const struct flow *f, const struct hold *h,
+						  const struct port_state *port,
+						  const struct policy *p)
+{
+	struct seq edge = flow_allowed_edge(f, h, port, p);
+
+	if (!f->incast.shaped)
+		return edge;
+	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
 
 /* The window field for an ACK of `ack`, and the memory that it was shown. */

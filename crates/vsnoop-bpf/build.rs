@@ -1,4 +1,4 @@
-//! Compiles bpf/vsnoop.bpf.c with clang; the object is embedded in the crate.
+//! Compiles bpf/*.bpf.c with clang; the objects are embedded in the crate.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,21 +18,23 @@ fn main() -> anyhow::Result<()> {
 
     // Debian keeps asm/types.h in a directory of the architecture's own.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
-    let status = Command::new(&clang)
-        .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
-        // Helpers take untyped pointers; records are declared for CO-RE only.
-        .args(["-Wno-unused-parameter", "-Wno-missing-declarations"])
-        .arg(format!("-I{}", root.join("flow").display()))
-        .arg(format!("-I{libbpf}"))
-        .arg(format!("-I/usr/include/{arch}-linux-gnu"))
-        .arg("-c")
-        .arg(root.join("bpf/vsnoop.bpf.c"))
-        .arg("-o")
-        .arg(out.join("vsnoop.bpf.o"))
-        .status()
-        .with_context(|| format!("cannot run {clang}: install clang (scripts/setup.sh does)"))?;
-    if !status.success() {
-        bail!("{clang} could not compile bpf/vsnoop.bpf.c");
+    for name in ["vsnoop", "uplink"] {
+        let status = Command::new(&clang)
+            .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
+            // Helpers take untyped pointers; records are declared for CO-RE only.
+            .args(["-Wno-unused-parameter", "-Wno-missing-declarations"])
+            .arg(format!("-I{}", root.join("flow").display()))
+            .arg(format!("-I{libbpf}"))
+            .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+            .arg("-c")
+            .arg(root.join(format!("bpf/{name}.bpf.c")))
+            .arg("-o")
+            .arg(out.join(format!("{name}.bpf.o")))
+            .status()
+            .with_context(|| format!("cannot run {clang}: install clang (scripts/setup.sh does)"))?;
+        if !status.success() {
+            bail!("{clang} could not compile bpf/{name}.bpf.c");
+        }
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
+use crate::uplink::{self, Uplink};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
 
@@ -65,6 +66,8 @@ pub struct AttachSpec {
     pub multi_queue: bool,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
+    /// The interface for incast control, which [`Uplink::attach`] has put its hook on; 0: none.
+    pub uplink: u32,
 }
 
 impl AttachSpec {
@@ -88,6 +91,7 @@ impl AttachSpec {
             tx_queues: 0,
             multi_queue: false,
             bridge: 0,
+            uplink: 0,
         }
     }
 
@@ -141,6 +145,7 @@ impl AttachSpec {
             tx_queue_len: self.tx_queue_len,
             tx_queues: self.tx_queues,
             bridge: self.bridge,
+            uplink: self.uplink,
             ..Default::default()
         }
     }
@@ -154,7 +159,7 @@ fn c_name(name: &str) -> [std::ffi::c_char; 16] {
     out
 }
 
-fn check_bpffs() -> Result<()> {
+pub(crate) fn check_bpffs() -> Result<()> {
     let path = CString::new("/sys/fs/bpf").expect("no NUL in a literal");
     let mut st = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: a valid C string and a buffer of the right type.
@@ -203,6 +208,13 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         .and_then(|b| b.open_memory(OBJECT))
         .map_err(refused("the BPF object"))?;
     set_sizes(&mut open, spec).map_err(refused("the maps"))?;
+    if spec.uplink != 0 {
+        let uplink = Uplink::open(spec.netns, spec.uplink)?
+            .ok_or_else(|| Error::NotAttached(format!("to interface {}", spec.uplink)))?;
+        for mut map in open.maps_mut().filter(|map| map.name() == uplink::SECTION) {
+            map.reuse_pinned_map(uplink.map_path()).map_err(refused("the uplink's map"))?;
+        }
+    }
     let mut object = open.load().map_err(refused("the BPF programs"))?;
     fill_lists(&object, spec)?;
     for mut map in object.maps_mut() {
@@ -224,7 +236,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         ("from_vm", "link_from_vm", libbpf_sys::BPF_F_BEFORE),
         ("to_vm", "link_to_vm", libbpf_sys::BPF_F_AFTER),
     ] {
-        let mut link = attach_tcx(&object, program, spec, flags)?;
+        let link = tcx_link(&object, program, spec.ifindex, &spec.ifname, flags)?;
+        // SAFETY: a fresh link that nobody else owns.
+        let mut link = unsafe { Link::from_ptr(link) };
         let path = dir.join(pin);
         link.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
@@ -234,6 +248,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
 /// The data sections carry libbpf's names; here they are called by content.
 fn map_pin_name(name: &str) -> &str {
     match name {
+        name if name == uplink::SECTION => "uplink",
         name if name.ends_with(".data") => "policy",
         name if name.ends_with(".bss") => "port",
         name if name.ends_with(".rodata") => "sizes",
@@ -289,10 +304,16 @@ fn fill_lists(object: &Object, spec: &AttachSpec) -> Result<()> {
     Ok(())
 }
 
-/// libbpf-rs has no tcx links yet; libbpf has.
-fn attach_tcx(object: &Object, name: &str, spec: &AttachSpec, flags: u32) -> Result<Link> {
+/// libbpf-rs has no tcx links yet; libbpf has. A fresh link that the caller owns.
+pub(crate) fn tcx_link(
+    object: &Object,
+    name: &str,
+    ifindex: u32,
+    ifname: &str,
+    flags: u32,
+) -> Result<NonNull<libbpf_sys::bpf_link>> {
     let program = object.progs().find(|p| p.name() == name);
-    let what = format!("attach {name} to {}", spec.ifname);
+    let what = format!("attach {name} to {ifname}");
     let program = program.ok_or_else(|| Error::Bpf {
         what: what.clone(),
         source: libbpf_rs::Error::from_raw_os_error(libc::ENOENT),
@@ -307,15 +328,13 @@ fn attach_tcx(object: &Object, name: &str, spec: &AttachSpec, flags: u32) -> Res
     let link = unsafe {
         libbpf_sys::bpf_program__attach_tcx(
             program.as_libbpf_object().as_ptr(),
-            spec.ifindex as i32,
+            ifindex as i32,
             &opts,
         )
     };
-    match NonNull::new(link) {
-        // SAFETY: a fresh link that nobody else owns.
-        Some(link) => Ok(unsafe { Link::from_ptr(link) }),
-        None => Err(Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error()))),
-    }
+    NonNull::new(link).ok_or_else(|| {
+        Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error()))
+    })
 }
 
 /// Opens a pinned map and checks that its values are of type `T`.

@@ -6,9 +6,7 @@
 //! from, which may at worst send bytes that the VM has and drops.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
-use std::ptr::NonNull;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -18,6 +16,7 @@ use vsnoop_flow::types::{self, HOLD_CHUNK, hold, hold_chunk, port_state, seq};
 use crate::attach::open_map;
 use crate::error::{Error, Result};
 use crate::inject;
+use crate::mapping::Mapping;
 use crate::port::Port;
 
 /// A hold, as read at some moment.
@@ -261,49 +260,6 @@ fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<Ri
         0
     })?;
     builder.build()
-}
-
-/// A map's values, shared with the hooks.
-struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Mapping {
-    fn new(map: &MapHandle, dir: &Path) -> Result<Self> {
-        let value = map.value_size().next_multiple_of(8) as usize;
-        let len = (value * map.max_entries() as usize).next_multiple_of(4096);
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED) {
-            Some(start) => Ok(Self { start, len }),
-            None => Err(Error::io(format!("map the hold of {}", dir.display()))(
-                std::io::Error::last_os_error(),
-            )),
-        }
-    }
-
-    fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.len, "offset {offset} of {} bytes", self.len);
-        // SAFETY: within the mapping.
-        unsafe { self.start.as_ptr().add(offset) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by new(), and nobody has a reference into it.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
 }
 
 const _: () = assert!(types::HOLD_CHUNK == 4096);

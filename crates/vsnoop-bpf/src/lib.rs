@@ -15,10 +15,12 @@ mod error;
 mod hold;
 mod inject;
 mod link;
+mod mapping;
 mod pins;
 mod port;
 mod record;
 mod run;
+mod uplink;
 
 pub use attach::{AttachSpec, Limits};
 pub use empty::EmptyProgram;
@@ -27,4 +29,5 @@ pub use hold::{Hold, Memory, Tended};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time, bytes_owed};
 pub use record::{ProgramInfo, Record};
+pub use uplink::{UPLINK_ROOT, Uplink, UplinkSettings};
 pub use vsnoop_flow::types;

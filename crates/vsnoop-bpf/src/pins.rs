@@ -27,7 +27,7 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
 /// Maps that are pinned, by their names in bpf/maps.h; `policy` and `port` are
 /// the data sections of the object.
-pub(crate) const MAPS: [&str; 12] = [
+pub(crate) const MAPS: [&str; 13] = [
     "flows",
     "embryos",
     "stats",
@@ -40,10 +40,11 @@ pub(crate) const MAPS: [&str; 12] = [
     "chunks",
     "holds",
     "doorbell",
+    "uplink",
 ];
 
 /// Programs that user space runs.
-pub(crate) const PROGRAMS: [&str; 2] = ["inject", "tend"];
+pub(crate) const PROGRAMS: [&str; 3] = ["inject", "tend", "turn"];
 
 /// to_vm first: the hooks go in this order, so that no segment is acknowledged
 /// whose ACK nobody would honour.

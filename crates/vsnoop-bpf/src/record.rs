@@ -33,7 +33,9 @@ macro_rules! records {
         )*
     };
 }
-records!(flow, flow_key, hold, hold_chunk, hold_sizes, port_meta, port_state, port_stats, policy);
+records!(
+    flow, flow_key, hold, hold_chunk, hold_sizes, port_meta, port_state, port_stats, policy, uplink
+);
 
 /// A loaded program, for the record (tests and docs quote it).
 #[derive(Debug, Clone)]

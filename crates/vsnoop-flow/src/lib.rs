@@ -14,6 +14,7 @@ pub mod types {
 
 mod decide;
 pub mod hold;
+pub mod incast;
 #[cfg(feature = "native-packets")]
 pub mod packets;
 mod sequence;
@@ -32,8 +33,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_record_fits_in_two_cache_lines() {
-        assert_eq!(size_of::<flow>(), 128);
+    fn a_flow_record_fits_in_three_cache_lines() {
+        assert_eq!(size_of::<flow>(), 192);
+        assert_eq!(size_of::<types::incast>(), 64);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{Results, report};
@@ -54,6 +55,8 @@ enum Action {
         /// MTU-sized segments that are lost between client and host, each way, 0 to 5.
         #[arg(long = "path-loss", value_name = "PERCENT")]
         path_loss_percent: Option<f64>,
+        #[command(flatten)]
+        incast: Selection,
     },
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
@@ -95,6 +98,7 @@ fn act(action: Action) -> Result<()> {
             loads,
             path_rtts_ms,
             path_loss_percent,
+            incast,
         } => {
             anyhow::ensure!(out.is_none() || names.len() == 1, "--out takes a single experiment");
             // All names first: a typing error must not cost the minutes of the runs before it.
@@ -110,6 +114,7 @@ fn act(action: Action) -> Result<()> {
                 loads,
                 path_rtts_ms,
                 path_loss_percent,
+                incast,
             };
             for experiment in experiments {
                 let dir = match &out {

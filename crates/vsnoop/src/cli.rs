@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 
 use crate::command::config;
+use crate::incast;
 
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
@@ -104,6 +105,17 @@ pub struct Attach {
     /// it, shared fairly].
     #[arg(long, value_name = "SIZE", requires = "hold", value_parser = config::per_flow_size)]
     pub hold_per_flow: Option<u32>,
+    /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
+    /// host: the rate of that hop, such as 1G or 25G (bits per second) [without RATE: the link speed of the uplink].
+    #[arg(long, value_name = "RATE", num_args = 0..=1, default_missing_value = "link", value_parser = incast::rate)]
+    pub incast: Option<incast::Rate>,
+    /// The interface that the senders' packets come through [default: the port of the tap's bridge that is
+    /// no tap].
+    #[arg(long, value_name = "IFACE", requires = "incast")]
+    pub uplink: Option<String>,
+    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G).
+    #[arg(long, value_name = "SIZE", requires = "incast", default_value = "64K", value_parser = buffer)]
+    pub incast_buffer: u32,
     /// Connections on record per port; those beyond are not accelerated.
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_flows: u32,
@@ -186,6 +198,14 @@ fn size(text: &str) -> Result<u32, String> {
     config::size(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
         || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned(),
     )
+}
+
+/// The queue of a switch's port.
+fn buffer(text: &str) -> Result<u32, String> {
+    config::size(text)
+        .filter(|bytes| (16 << 10..=256 << 20).contains(bytes))
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| "the queue of the last hop has 16K to 256M bytes".to_owned())
 }
 
 /// A prefix, or one address.

@@ -15,6 +15,7 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
+mod incast;
 mod lists;
 mod lock;
 mod output;

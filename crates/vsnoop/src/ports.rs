@@ -12,6 +12,7 @@ use vsnoop_bpf::{Damaged, Error, Listed, Port};
 
 use crate::error::{Unfit, unfit};
 use crate::lock::CommandLock;
+use crate::incast;
 use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};
@@ -205,7 +206,7 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
     }
     release::finish(lock)?;
     tidy();
-    Ok(())
+    incast::sweep()
 }
 
 /// Removes the directory of all pins when nothing is in it any more.

@@ -29,6 +29,11 @@ impl<E> Events<E> {
         self.order.push((Reverse(time), Reverse(id)));
     }
 
+    /// When the next one happens.
+    pub fn next_at(&self) -> Option<u64> {
+        self.order.peek().map(|(Reverse(time), _)| *time)
+    }
+
     /// The next one.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let (Reverse(time), Reverse(id)) = self.order.pop()?;

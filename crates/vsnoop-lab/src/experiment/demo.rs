@@ -47,6 +47,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         command: "make demo",
         tables: table::against_off,
         goals: None,
+        plots: crate::results::plot::draw_all,
     },
     run: |options| COMPARISON.run(options),
 };

@@ -1,7 +1,5 @@
 //! What every experiment on machines begins with.
 
-use std::time::SystemTime;
-
 use anyhow::{Result, ensure};
 use serde_json::json;
 
@@ -48,14 +46,7 @@ impl Lab {
             ("slice_ms".into(), json!(SLICE_MS)),
             ("congestion_control".into(), json!(CONGESTION_CONTROL)),
         ]);
-        Results {
-            experiment: experiment.into(),
-            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            environment,
-            samples: Vec::new(),
-            summary: Vec::new(),
-            figures: Vec::new(),
-        }
+        Results::begin(experiment, environment)
     }
 
     /// Boots machines and loads each of them; from now on the lab keeps to the host's core.

@@ -4,13 +4,14 @@ mod compare;
 mod demo;
 pub mod environment;
 mod hold;
+pub mod incast;
 mod lab;
 mod paper_window;
 mod progress;
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::results::Results;
 use crate::results::report::Words;
@@ -32,6 +33,8 @@ pub struct Options {
     pub loads: Vec<f64>,
     pub path_rtts_ms: Vec<f64>,
     pub path_loss_percent: Option<f64>,
+    /// Of `incast` only.
+    pub incast: incast::Selection,
 }
 
 /// An experiment by name.
@@ -42,7 +45,8 @@ pub struct Experiment {
     run: fn(&Options) -> Result<Results>,
 }
 
-pub static ALL: [Experiment; 3] = [demo::EXPERIMENT, hold::EXPERIMENT, paper_window::EXPERIMENT];
+pub static ALL: [Experiment; 4] =
+    [demo::EXPERIMENT, hold::EXPERIMENT, incast::EXPERIMENT, paper_window::EXPERIMENT];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {
@@ -54,6 +58,12 @@ impl Experiment {
 
     /// Runs it and writes the files of its results to `out`.
     pub fn run(&self, options: &Options, out: &Path) -> Result<Results> {
+        ensure!(
+            self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
+            "--part, --senders, --buffer, --congestion-control, --rto-min and --opener are options of \
+             the experiment {} only",
+            incast::EXPERIMENT.name
+        );
         let results = (self.run)(options)?;
         results.write(out)?;
         crate::results::report::write(&results, &self.words, out)?;

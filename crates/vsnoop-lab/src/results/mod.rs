@@ -2,6 +2,8 @@
 //!
 //! results.json is the truth; [`report`] and [`plot`] can be made again from it at any time.
 
+pub mod chart;
+pub mod incast;
 pub mod plot;
 pub mod report;
 pub mod statistics;
@@ -11,10 +13,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use incast::{Incast, Round};
 
 /// The whole of results.json.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,6 +55,9 @@ pub struct Sample {
     /// the experiment can see that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_bytes: Option<u64>,
+    /// Where a sample is a round of many senders.
+    #[serde(flatten)]
+    pub round: Option<Round>,
     /// The machine that received.
     pub vm: usize,
     /// Since the experiment began.
@@ -93,11 +101,17 @@ pub struct Cell {
     pub path_rtt_ms: f64,
     /// Of MTU-sized segments, each way.
     pub path_loss_percent: f64,
+    /// Where many senders answer one machine.
+    #[serde(flatten)]
+    pub incast: Option<Incast>,
 }
 
 impl Cell {
     /// For names of figures and files: `3vms_load60`, `5vms_load100_rtt5`.
     pub fn suffix(&self) -> String {
+        if let Some(incast) = &self.incast {
+            return incast.suffix();
+        }
         let mut suffix = format!("{}vms_load{}", self.vms, (self.load * 100.0).round());
         if self.path_rtt_ms > 0.0 {
             suffix += &format!("_rtt{}", self.path_rtt_ms);
@@ -111,6 +125,9 @@ impl Cell {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(incast) = &self.incast {
+            return incast.fmt(f);
+        }
         write!(f, "{} VMs at load {}, path RTT {} ms", self.vms, self.load, self.path_rtt_ms)?;
         if self.path_loss_percent > 0.0 {
             write!(f, ", {} % loss", self.path_loss_percent)?;
@@ -152,9 +169,21 @@ pub struct Figure {
 const FILE: &str = "results.json";
 
 /// Configurations as tables list them: the plain machine, what is done for it, the limit.
-const ORDER: [&str; 7] = ["off", "tuned", "strict", "hold", "proxy", "priority", "host"];
+const ORDER: [&str; 8] = ["off", "tuned", "strict", "hold", "incast", "proxy", "priority", "host"];
 
 impl Results {
+    /// Results without samples, of an experiment that begins now.
+    pub fn begin(experiment: &str, environment: BTreeMap<String, Value>) -> Self {
+        Self {
+            experiment: experiment.into(),
+            started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            environment,
+            samples: Vec::new(),
+            summary: Vec::new(),
+            figures: Vec::new(),
+        }
+    }
+
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
@@ -309,6 +338,25 @@ mod tests {
         assert_eq!(text["path_rtt_ms"], 0.0);
         let back: Sample = serde_json::from_value(text).unwrap();
         assert_eq!((back.acked_ms, back.cell), (Some(2.5), sample("off", 2.5).cell));
+    }
+
+    #[test]
+    fn a_round_survives_its_file_with_all_that_surrounds_it() {
+        let incast = Incast {
+            part: incast::Part::FixedTotal,
+            senders: 40,
+            buffer_bytes: 128_000,
+            congestion_control: incast::CongestionControl::Reno,
+            rto_min_ms: 1,
+            total_bytes: Some(2_000_000),
+        };
+        let round = Round { goodput_mbps: 741.0, timeouts: 3, ..Round::default() };
+        let cell = Cell { vms: 1, incast: Some(incast), ..Cell::default() };
+        let sample = Sample { cell, round: Some(round), ..sample("off", 1.0) };
+        let text = serde_json::to_value(&sample).unwrap();
+        assert_eq!((&text["senders"], &text["goodput_mbps"]), (&40.into(), &741.0.into()));
+        let back: Sample = serde_json::from_value(text).unwrap();
+        assert_eq!((back.cell, back.round), (sample.cell, sample.round));
     }
 
     #[test]

@@ -14,10 +14,10 @@ use plotters::style::{FontStyle, register_font};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
-const SIZE: (u32, u32) = (960, 640);
+pub(super) const SIZE: (u32, u32) = (960, 640);
 const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
-const FONT: &str = "sans-serif";
-const COLOURS: [RGBColor; 7] = [
+pub(super) const FONT: &str = "sans-serif";
+pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd9, 0x5f, 0x02),
     RGBColor(0x1b, 0x6c, 0xa8),
     RGBColor(0x1b, 0x9e, 0x77),
@@ -160,7 +160,7 @@ fn steps(ascending: &[f64]) -> Vec<(f64, f64)> {
 }
 
 /// plotters needs the font's metrics for both formats.
-fn load_font() -> Result<()> {
+pub(super) fn load_font() -> Result<()> {
     static FONT_BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     let bytes = match FONT_BYTES.get() {
         Some(bytes) => bytes,

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::Results;
 use super::table::Style;
-use super::{Results, plot};
 
 /// Words of an experiment for its report.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,13 @@ pub struct Words {
     pub tables: fn(&Results, Style) -> String,
     /// What was to be reached, beside what was measured, in Markdown.
     pub goals: Option<fn(&Results) -> Result<String>>,
+    /// Draws into a directory and returns the names of the plots, without extension.
+    pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
 }
 
 /// Draws the plots and writes report.md into `dir`.
 pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<()> {
-    let plots = plot::draw_all(results, dir)?;
+    let plots = (words.plots)(results, dir)?;
     let text = render(results, words, &plots)?;
     let path = dir.join("report.md");
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))

@@ -3,7 +3,7 @@
 use super::{Figure, Group, Results, Sample, Summary};
 
 /// The metrics that are summarised.
-pub const METRICS: [Metric; 4] = [CONNECT, ACKED, DELIVERED, TOTAL];
+pub const METRICS: [Metric; 6] = [CONNECT, ACKED, DELIVERED, TOTAL, ROUND, GOODPUT];
 
 pub const CONNECT: Metric = Metric { name: "connect_ms", of: |sample| sample.connect_ms };
 pub const ACKED: Metric = Metric { name: "acked_ms", of: |sample| sample.acked_ms };
@@ -12,6 +12,12 @@ pub const DELIVERED: Metric = Metric { name: "delivered_ms", of: |sample| sample
 /// into the time of the transfer.
 pub const TOTAL: Metric =
     Metric { name: "total_ms", of: |sample| Some(sample.connect_ms? + sample.delivered_ms?) };
+
+/// From the first request to the last byte of all senders.
+pub const ROUND: Metric =
+    Metric { name: "round_ms", of: |sample| Some(sample.round.as_ref()?.round_ms) };
+pub const GOODPUT: Metric =
+    Metric { name: "goodput_mbps", of: |sample| Some(sample.round.as_ref()?.goodput_mbps) };
 
 /// A number that every sample has which came to its end.
 #[derive(Clone, Copy)]

@@ -3,11 +3,13 @@
 //! [`net`] owns namespaces and the devices in them; [`relay`] moves frames between two taps and does
 //! to them what networks and guests do; [`topology`] puts a client, a bridge and a VM's stand-in
 //! together; [`stream`] sends byte streams through and verifies every byte; [`bulk`] measures how much
-//! goes through.
+//! goes through. [`fan_in`] puts many senders before a VM, behind a [`switch`] with a shallow buffer.
 
 pub mod bulk;
+pub mod fan_in;
 pub mod net;
 pub mod relay;
 mod socket;
 pub mod stream;
+pub mod switch;
 pub mod topology;

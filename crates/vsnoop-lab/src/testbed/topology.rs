@@ -106,13 +106,7 @@ impl Topology {
         // A bridge without addresses; nothing on the wire comes from the host itself.
         host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         host.bridge(BRIDGE)?;
-        for filter in ["iptables", "ip6tables"] {
-            // Present, and on, where the kernel has br_netfilter; a bridge of VMs has no use for it.
-            let key = format!("net.bridge.bridge-nf-call-{filter}");
-            if host.sysctl(&key).is_ok() {
-                host.set_sysctl(&key, "0")?;
-            }
-        }
+        host.keep_from_packet_filters()?;
 
         let tap = |netns: &Netns, name: &str, offloads: Offloads| {
             netns.tap(name, &TapOptions { offloads, ..TapOptions::default() })

@@ -13,6 +13,7 @@ use crate::command::config::{self, Config};
 use crate::engine;
 use crate::error::{Unfit, unfit, usage};
 use crate::helper;
+use crate::incast;
 use crate::lists;
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
@@ -45,11 +46,16 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     ports::sweep(&lock)?;
     let code = report::each(&arguments.ports, cli.json, |name| {
         let limits = Limits { max_flows: arguments.max_flows, ..Limits::default() };
-        let attached = attach(name, &place, &config, |spec| {
+        let attached = attach(name, &place, &config, |spec, device| {
+            if let Some(rate) = arguments.incast {
+                let (named, buffer) = (arguments.uplink.as_deref(), arguments.incast_buffer);
+                spec.uplink = incast::prepare(device, &place, named, rate, buffer)?;
+            }
             spec.policy = settings;
             spec.port_rules.clone_from(&port_rules);
             spec.prefix_rules.clone_from(&prefix_rules);
             spec.limits = limits;
+            Ok(())
         });
         attached.map(|text| Outcome {
             hold_bytes: Some(hold_bytes_of(&settings)),
@@ -57,6 +63,8 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
             ..Outcome::done(name, "attached", text)
         })
     })?;
+    // Of a port that could not be attached after all.
+    incast::sweep()?;
     drop(lock);
     helper::ensure_running();
     if hold_bytes > 0 {
@@ -87,7 +95,7 @@ fn attach(
     name: &str,
     place: &Netns,
     config: &Config,
-    fill: impl FnOnce(&mut AttachSpec) + Send,
+    fill: impl FnOnce(&mut AttachSpec, &Device) -> Result<()> + Send,
 ) -> Result<String> {
     place.run(|| {
         let device = netdev::find_tap(name, place.label())?;
@@ -97,7 +105,7 @@ fn attach(
         egress::refuse_foreign(&device)?;
 
         let mut spec = spec(&device, place)?;
-        fill(&mut spec);
+        fill(&mut spec, &device)?;
         refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
         refuse_too_much(&spec, config)?;
         if let qdisc::Root::Default(kind) = &root {
@@ -106,6 +114,10 @@ fn attach(
         let port = Port::attach(&spec)?;
         switch_on(&port, &device, &root).inspect_err(|_| undo(port, &device, &root))?;
         let mut text = format!("{name}: attached{}", hold_text(&spec.policy));
+        if spec.uplink != 0 {
+            let uplink = incast::name_of(spec.uplink).unwrap_or_default();
+            text.push_str(&format!(", with incast control behind {uplink}"));
+        }
         if let Some(kind) = spec.qdisc_replaced {
             text.push_str(&format!("; its default qdisc {kind} is now noqueue"));
         }

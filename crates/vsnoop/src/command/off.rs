@@ -86,6 +86,9 @@ pub fn run(cli: &Cli) -> Result<u8> {
     left.into_iter().for_each(|port| finish(port, &mut ended));
     (document.reset_flows, document.reset_bytes) = (ended.flows, ended.held_bytes);
     ports::tidy();
+    if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
+        eprintln!("vsnoop: uplinks: {error}");
+    }
     restore(replaced, start + LIMIT, &mut document);
 
     if cli.json {

@@ -4,6 +4,7 @@
 
 pub mod cgroup;
 pub mod egress;
+pub mod ethtool;
 pub mod kernel;
 pub mod netdev;
 pub mod netlink;

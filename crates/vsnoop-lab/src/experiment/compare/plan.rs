@@ -64,7 +64,7 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
         load,
         cells: rtts
             .iter()
-            .map(|&path_rtt_ms| Cell { vms, load, path_rtt_ms, path_loss_percent })
+            .map(|&path_rtt_ms| Cell { vms, load, path_rtt_ms, path_loss_percent, incast: None })
             .collect(),
     };
     Ok(pairs.into_iter().map(machines).collect())

@@ -109,6 +109,7 @@ impl Transfers {
             dsack_duplicates: times.dsack_duplicates,
             tap_drops,
             lost_bytes: None,
+            round: None,
             vm: machine,
             at_ms,
         })

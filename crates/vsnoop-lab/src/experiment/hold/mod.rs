@@ -46,6 +46,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         command: "make lab RUN=hold",
         tables: tables::render,
         goals: Some(goals::render),
+        plots: crate::results::plot::draw_all,
     },
     run: |options| COMPARISON.run(options),
 };

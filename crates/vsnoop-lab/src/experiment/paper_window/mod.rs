@@ -54,6 +54,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         command: "make lab RUN=paper-window",
         tables,
         goals: None,
+        plots: crate::results::plot::draw_all,
     },
     run,
 };

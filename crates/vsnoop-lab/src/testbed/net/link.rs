@@ -29,6 +29,18 @@ impl Netns {
         Ok(())
     }
 
+    /// Bridged packets are not shown to iptables, for which a bridge of VMs has no use. Present, and
+    /// on, where the kernel has br_netfilter.
+    pub fn keep_from_packet_filters(&self) -> Result<()> {
+        for filter in ["iptables", "ip6tables"] {
+            let key = format!("net.bridge.bridge-nf-call-{filter}");
+            if self.sysctl(&key).is_ok() {
+                self.set_sysctl(&key, "0")?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes `port` a port of `bridge`, and sets it up.
     pub fn add_port(&self, bridge: &str, port: &str) -> Result<()> {
         self.ip(&format!("link set {port} master {bridge} up"))?;

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Incast control of a port's flows (flow/incast.h): asked before a decision is made, so that
+ * whatever ACK follows shows the window that is right by then.
+ *
+ * Functions of their own, with a look-up and a lock of their own: the verifier proves each
+ * once, and a port without incast control does not pay for them.
+ */
+#ifndef VSNOOP_BPF_INCAST_FLOWS_H
+#define VSNOOP_BPF_INCAST_FLOWS_H
+
+#include "maps.h"
+
+/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  True: the flow stands in line from now on. */
+static __always_inline bool open_window(struct flow *f, const struct segment *vm, __u64 now)
+{
+	bool waits = incast_open(f, &uplink, incast_reason(f, vm), now);
+
+	incast_note_shown(f, vm, now);
+	return waits;
+}
+
+/* A segment with data is on its way to the VM.  1: its flow stands in line from now on. */
+__noinline int incast_data(const struct flow_key *key, const struct segment *s)
+{
+	struct flow *f;
+	bool waits;
+	__u64 now;
+
+	if (!key || !s)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return 0;
+	now = bpf_ktime_get_ns();
+	bpf_spin_lock(&f->lock);
+	if (f->incast.shaped)
+		incast_received(f, &uplink, s, now);
+	waits = open_window(f, 0, now);
+	bpf_spin_unlock(&f->lock);
+	if (waits)
+		bpf_map_push_elem(&line, key, 0);
+	return waits;
+}
+
+/* The VM sends something. */
+__noinline int incast_answer(const struct flow_key *key, const struct segment *s)
+{
+	struct flow *f;
+	bool waits;
+	__u64 now;
+
+	if (!key || !s)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return 0;
+	now = bpf_ktime_get_ns();
+	bpf_spin_lock(&f->lock);
+	waits = open_window(f, s, now);
+	bpf_spin_unlock(&f->lock);
+	if (waits)
+		bpf_map_push_elem(&line, key, 0);
+	return 0;
+}
+
+/* The record is about to go. */
+__noinline int incast_flow_ends(const struct flow_key *key)
+{
+	struct flow *f;
+
+	if (!key)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f || !f->incast.shaped)
+		return 0;
+	bpf_spin_lock(&f->lock);
+	incast_end(f, &uplink);
+	bpf_spin_unlock(&f->lock);
+	return 0;
+}
+
+#endif

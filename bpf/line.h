@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flows in line for credit (flow/incast.h), and their turns.
+ *
+ * Credit is paid back by data of one flow and may be what another waits for, whose
+ * sender has to be told.  No packet of its own comes for that: the next ACK that
+ * passes is turned into one for the flow whose turn it is, or brings it along.
+ * Where no packet passes any more the helper sends it (prog `turn`).
+ */
+#ifndef VSNOOP_BPF_LINE_H
+#define VSNOOP_BPF_LINE_H
+
+#include "decide.h"
+#include "reply.h"
+
+/* A flow's turn: what its sender is to be sent. */
+struct turn {
+	struct flow_key key;
+	struct ack_fields ack;
+	__u8 sender_mac[6];
+	__u16 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct turn);
+} turns SEC(".maps");
+
+static __always_inline bool is_ipv4(const struct flow_key *key)
+{
+	const __u32 *a = (const void *)key->sender_addr;
+
+	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
+}
+
+/* The flow at the head of the line gets credit; 0: nobody does. */
+__noinline int take_turn(const struct flow_key *like)
+{
+	struct flow *f;
+	struct turn *t;
+	__u32 zero = 0;
+	int granted;
+	__u64 now;
+
+	if (!like)
+		return 0;
+	t = bpf_map_lookup_elem(&turns, &zero);
+	if (!t || !incast_can_serve(&uplink) || bpf_map_pop_elem(&line, &t->key))
+		return 0;
+	f = bpf_map_lookup_elem(&flows, &t->key);
+	if (!f)
+		return 0;
+	now = bpf_ktime_get_ns();
+	granted = 0;
+	/* It travels in a packet of the same form. */
+	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
+	    t->key.vlan_inner == like->vlan_inner) {
+		bpf_spin_lock(&f->lock);
+		granted = incast_serve(f, &uplink, &port, &policy, now, &t->ack);
+		bpf_spin_unlock(&f->lock);
+	}
+	if (granted > 0)
+		__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
+	else if (!granted)
+		bpf_map_push_elem(&line, &t->key, 0);
+	return granted > 0;
+}
+
+/* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */
+static __noinline int become_turn(struct __sk_buff *skb, const struct packet *p)
+{
+	struct turn *t;
+	__u32 zero = 0;
+	__u8 macs[12];
+
+	t = bpf_map_lookup_elem(&turns, &zero);
+	if (!t)
+		return -1;
+	if (make_reply(skb, p, &t->key, &t->ack, REPLY_TO_SENDER | TCP_ACK))
+		return -1;
+	__builtin_memcpy(macs, t->sender_mac, 6);
+	__builtin_memcpy(macs + 6, t->key.vm_mac, 6);
+	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+}
+
+#endif

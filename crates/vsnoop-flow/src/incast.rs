@@ -1,0 +1,109 @@
+//! Incast control: the decisions of flow/incast.h about the flows behind an uplink.
+
+use std::ptr::{from_mut, from_ref, null};
+
+use crate::types::{self, *};
+
+/// What becomes of a flow whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub enum Served {
+    /// Its sender is to be sent this ACK.
+    Ack(ack_fields),
+    /// There is no credit for it: back into line.
+    NoCredit,
+    /// It does not wait any more.
+    Gone,
+}
+
+/// Is this flow shaped?
+pub fn shapes(f: &flow, u: &uplink) -> bool {
+    // SAFETY: all pointers come from live references; the C code keeps none.
+    unsafe { types::incast_shapes(f, u) }
+}
+
+/// What all flows together may have on their way, bytes.
+pub fn credit(u: &uplink) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_credit(u) }
+}
+
+/// What of it is given out, bytes.
+pub fn granted(u: &uplink) -> i64 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_granted(u) }
+}
+
+/// Does what the flow owes count?
+pub fn is_live(f: &flow, u: &uplink) -> bool {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_is_live(f, u) }
+}
+
+/// The equal share of one flow, bytes.
+pub fn share(u: &uplink) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_share(u) }
+}
+
+/// What a flow may begin with, bytes.
+pub fn first_window(u: &uplink, mss: u32) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_first_window(u, mss) }
+}
+
+/// The window below which this flow never falls, bytes.
+pub fn least(f: &flow, u: &uplink) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_least(f, u) }
+}
+
+/// Time goes on. `now` in ns, here and below.
+pub fn turn(u: &mut uplink, now: u64) {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_turn(u, now) }
+}
+
+/// A segment with data came from the sender.
+pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_received(f, u, s, now) }
+}
+
+/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. `true`: the flow
+/// stands in line from now on.
+pub fn open(f: &mut flow, u: &mut uplink, vm: Option<&segment>, now: u64) -> bool {
+    // SAFETY: as in shapes(); null is allowed.
+    unsafe {
+        let why = types::incast_reason(f, vm.map_or(null(), from_ref));
+        types::incast_open(f, u, why, now)
+    }
+}
+
+/// An ACK is about to go to the sender, with the VM's segment `vm` or without.
+pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
+    // SAFETY: as in shapes(); null is allowed.
+    unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
+}
+
+/// Is there credit for the next in line?
+pub fn can_serve(u: &uplink) -> bool {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_can_serve(u) }
+}
+
+/// The turn of a flow in line.
+pub fn serve(f: &mut flow, u: &mut uplink, port: &port_state, p: &policy, now: u64) -> Served {
+    let mut ack = ack_fields::default();
+    // SAFETY: as in shapes().
+    match unsafe { types::incast_serve(f, u, port, p, now, from_mut(&mut ack)) } {
+        0 => Served::NoCredit,
+        1 => Served::Ack(ack),
+        _ => Served::Gone,
+    }
+}
+
+/// The flow is not shaped any more, or its record goes.
+pub fn end(f: &mut flow, u: &mut uplink) {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_end(f, u) }
+}

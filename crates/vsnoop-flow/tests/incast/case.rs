@@ -1,0 +1,143 @@
+//! Flows behind an uplink, and short ways to write what happens to them.
+//!
+//! Offsets count from the first byte of a sender's stream, whose sequence numbers wrap after 20,000
+//! bytes. The host acknowledges early, so that each segment with data is answered at once.
+
+use vsnoop_flow::{ack_fields, flow, policy, segment, seq, types::*};
+
+use crate::host::{Answer, Host};
+use crate::properties::rate_of;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+pub const MSS: u32 = 1_448;
+pub const BUFFER: u32 = 128 << 10;
+pub const SCALE: u8 = 7;
+const VM_WINDOW: u32 = 4 << 20;
+
+pub struct Case {
+    pub host: Host,
+    pub now: u64,
+    sent: Vec<u32>,
+}
+
+/// A sequence number of a sender's stream.
+pub fn at(offset: u32) -> seq {
+    seq::new(0u32.wrapping_sub(20_000)).add(offset)
+}
+
+impl Case {
+    pub fn new(mbps: u32, buffer: u32) -> Self {
+        let u = uplink { rate: rate_of(mbps), buffer, ..uplink::default() };
+        let policy = policy { run: port_run::PORT_ACTIVE, thin: 0, ..policy::default() };
+        Case { host: Host::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
+    }
+
+    /// 1 Gb/s, 128 kB, and so many flows that the VM has opened.
+    pub fn with(flows: usize) -> Self {
+        let mut case = Case::new(1_000, BUFFER);
+        for _ in 0..flows {
+            case.begin(0);
+        }
+        case
+    }
+
+    /// Another flow, which was shown so many bytes in its handshake; the VM sends its first ACK.
+    pub fn begin(&mut self, shown: u32) -> usize {
+        let f = flow {
+            next_seq: at(0),
+            vm_seq: at(0),
+            high_seq: at(0),
+            right_edge: at(shown),
+            adv_edge: at(shown),
+            scale: SCALE,
+            mss: MSS as u16,
+            flags: (FLOW_F_SCALE_KNOWN | FLOW_F_TIMESTAMPS) as u16,
+            ..flow::default()
+        };
+        self.host.flows.push(Some(f));
+        self.sent.push(0);
+        let id = self.sent.len() - 1;
+        self.vm(id, 0);
+        id
+    }
+
+    pub fn u(&mut self) -> &mut uplink {
+        &mut self.host.uplink
+    }
+
+    pub fn f(&mut self, id: usize) -> &mut flow {
+        self.host.flows[id].as_mut().expect("the flow is there")
+    }
+
+    pub fn i(&mut self, id: usize) -> &mut incast {
+        &mut self.f(id).incast
+    }
+
+    pub fn wait(&mut self, ns: u64) -> &mut Self {
+        self.now += ns;
+        self
+    }
+
+    /// A segment with data at `offset`.
+    pub fn segment(&mut self, id: usize, offset: u32, len: u32) -> segment {
+        let now = self.now;
+        let f = self.f(id);
+        segment {
+            seq: at(offset),
+            ack: f.snd_nxt,
+            len,
+            unit_len: len.min(MSS) as u16,
+            tsval: (now / MS) as u32,
+            tsecr: f.vm_tsval,
+            tcp_flags: TCP_ACK as u8,
+            bits: SEG_TIMESTAMPS as u16,
+            ..segment::default()
+        }
+    }
+
+    /// The next data of the sender, in order.
+    pub fn data(&mut self, id: usize, len: u32) -> Vec<Answer> {
+        let offset = self.sent[id];
+        self.sent[id] += len;
+        let s = self.segment(id, offset, len);
+        self.u().bytes += u64::from(len + 90);
+        self.host.to_vm(id, &s, self.now).answers
+    }
+
+    /// The VM acknowledges what it has been handed, and sends `len` bytes.
+    pub fn vm(&mut self, id: usize, len: u32) -> Vec<Answer> {
+        let tsval = (self.now / MS) as u32;
+        let f = self.f(id);
+        let s = segment {
+            seq: f.snd_nxt,
+            ack: f.high_seq,
+            len,
+            window: (VM_WINDOW >> SCALE) as u16,
+            tsval,
+            tsecr: 1,
+            tcp_flags: TCP_ACK as u8,
+            bits: SEG_TIMESTAMPS as u16,
+            ..segment::default()
+        };
+        self.host.from_vm(id, &s, self.now)
+    }
+
+    /// The window asks for no more; the flow is in the midst of a round trip.
+    pub fn keep_shut(&mut self, id: usize) {
+        let now = self.now;
+        let i = self.i(id);
+        (i.window, i.sample_ns, i.rtt_ns) = (0, now, 0);
+    }
+
+    /// What it was granted and has not sent.
+    pub fn owes(&mut self, id: usize) -> u32 {
+        let i = self.i(id);
+        i.edge.diff(i.received).max(0) as u32
+    }
+
+    /// The right edge that an ACK shows, as an offset.
+    pub fn edge_of(ack: &ack_fields) -> u32 {
+        ack.ack.add(u32::from(ack.window) << SCALE).diff(at(0)) as u32
+    }
+}

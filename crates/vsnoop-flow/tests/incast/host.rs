@@ -1,0 +1,187 @@
+//! The receiving host: flows of one port behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h and
+//! bpf/line.h do it.
+
+use std::collections::VecDeque;
+
+use vsnoop_flow::incast::{self, Served};
+use vsnoop_flow::{
+    FromVm, Verdict, ack_fields, flow, outcome, policy, port_state, segment, types::*,
+};
+
+/// An ACK that leaves for the sender of flow `.0`.
+pub type Answer = (usize, ack_fields);
+
+/// What became of a segment to the VM.
+pub struct ToVm {
+    /// The VM has been handed it.
+    pub delivered: bool,
+    pub answers: Vec<Answer>,
+}
+
+pub struct Host {
+    pub uplink: uplink,
+    pub port: port_state,
+    pub policy: policy,
+    pub flows: Vec<Option<flow>>,
+    pub line: VecDeque<usize>,
+    pub turns: u64,
+}
+
+impl Host {
+    pub fn new(uplink: uplink, policy: policy) -> Self {
+        Host {
+            uplink,
+            port: port_state::default(),
+            policy,
+            flows: Vec::new(),
+            line: VecDeque::new(),
+            turns: 0,
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.uplink.rate != 0
+    }
+
+    /// What the VM's SYN or SYN-ACK is made to show: bpf/setup.h, syn_of_vm().
+    pub fn syn_window(&self, window: u32) -> u32 {
+        if !self.is_on() {
+            return window;
+        }
+        window.min(incast::first_window(&self.uplink, INCAST_LEAST_MSS))
+    }
+
+    /// What a decision leaves to be done: bpf/decide.h, settle().
+    fn settle(&mut self, id: usize, out: &outcome, now: u64) {
+        vsnoop_flow::learn(&mut self.port, out, now);
+        if out.events & EVENT_CLOSED != 0 {
+            self.remove(id);
+        }
+    }
+
+    /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: the flow stands in line from now on.
+    fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
+        let Some(f) = self.flows[id].as_mut() else { return false };
+        let waits = incast::open(f, &mut self.uplink, vm, now);
+        incast::note_shown(f, vm, now);
+        if waits {
+            self.line.push_back(id);
+        }
+        waits
+    }
+
+    /// A segment of the sender. The device always takes it.
+    pub fn to_vm(&mut self, id: usize, s: &segment, now: u64) -> ToVm {
+        let waits = self.arrives(id, s, now);
+        self.decide_to_vm(id, s, waits, now)
+    }
+
+    /// The part of it that is incast control's: bpf/incast_flows.h, incast_data().
+    pub fn arrives(&mut self, id: usize, s: &segment, now: u64) -> bool {
+        if !self.is_on() || s.len == 0 {
+            return false;
+        }
+        let Some(f) = self.flows[id].as_mut() else { return false };
+        if f.incast.shaped != 0 {
+            incast::received(f, &mut self.uplink, s, now);
+        }
+        self.open_window(id, None, now)
+    }
+
+    /// The rest; another CPU may get in before it.
+    pub fn decide_to_vm(&mut self, id: usize, s: &segment, waits: bool, now: u64) -> ToVm {
+        let mut answers = Vec::new();
+        let Some(f) = self.flows[id].as_mut() else {
+            return ToVm { delivered: true, answers };
+        };
+        let (verdict, out) = vsnoop_flow::to_vm(f, s, &self.port, &self.policy, now);
+        match verdict {
+            Verdict::Pass | Verdict::Reset => {
+                self.settle(id, &out, now);
+                ToVm { delivered: verdict == Verdict::Pass, answers }
+            }
+            Verdict::Reack => {
+                self.settle(id, &out, now);
+                answers.push((id, out.ack));
+                ToVm { delivered: false, answers }
+            }
+            Verdict::Deliver => {
+                let (ack, out) = vsnoop_flow::delivered(f, s, true, &self.policy, now);
+                self.settle(id, &out, now);
+                if ack {
+                    // What would close its window can wait until its turn.
+                    let turn = if waits { self.turn(now) } else { None };
+                    answers.push(turn.unwrap_or((id, out.ack)));
+                }
+                ToVm { delivered: true, answers }
+            }
+        }
+    }
+
+    /// A segment of the VM. The ACKs that leave: its own with these fields, another flow's.
+    pub fn from_vm(&mut self, id: usize, s: &segment, now: u64) -> Vec<Answer> {
+        let own = ack_fields {
+            seq: s.seq,
+            ack: s.ack,
+            window: s.window,
+            tsval: s.tsval,
+            tsecr: s.tsecr,
+            timestamps: u16::from(u32::from(s.bits) & SEG_TIMESTAMPS != 0),
+            sack: 0,
+        };
+        if self.is_on() {
+            self.open_window(id, Some(s), now);
+        }
+        let Some(f) = self.flows[id].as_mut() else { return vec![(id, own)] };
+        let (verdict, out) = vsnoop_flow::from_vm(f, s, &self.policy, now);
+        self.settle(id, &out, now);
+        let mut answers = match verdict {
+            FromVm::Pass => vec![(id, own)],
+            FromVm::Rewrite => {
+                vec![(id, ack_fields { ack: out.ack.ack, window: out.ack.window, ..own })]
+            }
+            FromVm::Drop => vec![],
+            FromVm::Reset | FromVm::Loss => return vec![],
+        };
+        if self.uplink.waiting > 0 && s.len == 0 {
+            answers.extend(self.turn(now));
+        }
+        answers
+    }
+
+    /// The flow at the head of the line: bpf/line.h, take_turn().
+    pub fn turn(&mut self, now: u64) -> Option<Answer> {
+        if !incast::can_serve(&self.uplink) {
+            return None;
+        }
+        let id = self.line.pop_front()?;
+        let f = self.flows[id].as_mut()?;
+        match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
+            Served::Ack(ack) => {
+                self.turns += 1;
+                Some((id, ack))
+            }
+            Served::NoCredit => {
+                self.line.push_back(id);
+                None
+            }
+            Served::Gone => None,
+        }
+    }
+
+    /// The record goes.
+    pub fn remove(&mut self, id: usize) {
+        if let Some(f) = self.flows[id].as_mut()
+            && f.incast.shaped != 0
+        {
+            incast::end(f, &mut self.uplink);
+        }
+        self.flows[id] = None;
+    }
+
+    /// Bytes that live flows may still send: what is to be on the account.
+    pub fn owed(&self) -> i64 {
+        let flows = self.flows.iter().flatten().filter(|f| incast::is_live(f, &self.uplink));
+        flows.map(|f| i64::from(f.incast.edge.diff(f.incast.received)).max(0)).sum()
+    }
+}

@@ -1,0 +1,247 @@
+//! What holds whatever happens: of any flows, under any segments, in any order, with a clock that stands
+//! still or steps back.
+
+use proptest::prelude::*;
+use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
+
+use crate::host::Host;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A flow with this shift count, timestamps or not, and this much shown already.
+    Begin { scale: u8, stamps: bool, shown: u32 },
+    /// Data `skip` beyond what came last; negative: some of it again. `marked` with CE.
+    Data { flow: usize, skip: i32, len: u32, marked: bool },
+    /// The same, but other CPUs get in between its two parts.
+    Arrives { flow: usize, len: u32 },
+    Decide,
+    /// The VM acknowledges this share (of 255) of what it has not yet, and sends bytes.
+    VmSends { flow: usize, share: u8, window: u16, len: u32 },
+    /// An option that nobody understands.
+    Foreign { flow: usize },
+    /// The VM resets it.
+    Reset { flow: usize },
+    /// The record goes, as by a new connection on the same addresses.
+    Gone { flow: usize },
+    Turn,
+    Wait { ns: i64 },
+    /// The operator turns incast control off, or on.
+    Rate { mbps: u32 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let flow = 0..300usize;
+    prop_oneof![
+        2 => (0..15u8, any::<bool>(), 0..20_000u32).prop_map(|(scale, stamps, shown)| Op::Begin {
+            scale, stamps, shown
+        }),
+        8 => (flow.clone(), prop_oneof![5 => Just(0), 1 => -9_000..9_000i32], 1..65_000u32, any::<bool>())
+            .prop_map(|(flow, skip, len, marked)| Op::Data { flow, skip, len, marked }),
+        8 => (flow.clone(), 1..3_000u32).prop_map(|(flow, len)| Op::Data {
+            flow, skip: 0, len, marked: false
+        }),
+        2 => (flow.clone(), 1..3_000u32).prop_map(|(flow, len)| Op::Arrives { flow, len }),
+        3 => Just(Op::Decide),
+        8 => (flow.clone(), any::<u8>(), any::<u16>(), prop_oneof![Just(0), 1..500u32])
+            .prop_map(|(flow, share, window, len)| Op::VmSends { flow, share, window, len }),
+        1 => flow.clone().prop_map(|flow| Op::Foreign { flow }),
+        1 => flow.clone().prop_map(|flow| Op::Reset { flow }),
+        1 => flow.prop_map(|flow| Op::Gone { flow }),
+        4 => Just(Op::Turn),
+        6 => prop_oneof![
+            4 => 0..500_000i64,
+            1 => -1_000_000..0i64,
+            1 => 0..400_000_000i64,
+        ].prop_map(|ns| Op::Wait { ns }),
+        1 => prop_oneof![Just(0), Just(10), Just(1_000), Just(100_000)]
+            .prop_map(|mbps| Op::Rate { mbps }),
+    ]
+}
+
+/// C in bytes per 2^20 ns.
+pub fn rate_of(mbps: u32) -> u32 {
+    ((u64::from(mbps) * 125_000) << 20).div_ceil(1_000_000_000) as u32
+}
+
+struct Machine {
+    host: Host,
+    now: u64,
+    /// Data that is between the two parts of its decision.
+    pending: Vec<(usize, segment, bool)>,
+    /// What flows were granted, while they are shaped, and what their senders were shown.
+    edges: Vec<(Option<seq>, seq)>,
+    /// Highest byte that each sender has sent, and highest that its VM has sent.
+    sent: Vec<seq>,
+}
+
+impl Machine {
+    fn pick(&self, flow: usize) -> Option<usize> {
+        let n = self.host.flows.len();
+        let id = if n == 0 { return None } else { flow % n };
+        self.host.flows[id].as_ref().map(|_| id)
+    }
+
+    fn data(&mut self, id: usize, skip: i32, len: u32, bits: u32) -> segment {
+        let f = self.host.flows[id].as_ref().expect("picked");
+        let at = self.sent[id].add(skip as u32);
+        if at.add(len).diff(self.sent[id]) > 0 {
+            self.sent[id] = at.add(len);
+        }
+        let stamps = u32::from(f.flags) & FLOW_F_TIMESTAMPS;
+        let stamps = if stamps != 0 { SEG_TIMESTAMPS } else { 0 };
+        segment {
+            seq: at,
+            ack: f.snd_nxt,
+            len,
+            unit_len: len.min(1_448) as u16,
+            tsval: (self.now >> 20) as u32,
+            tsecr: f.vm_tsval,
+            tcp_flags: TCP_ACK as u8,
+            bits: (bits | stamps) as u16,
+            ..segment::default()
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match *op {
+            Op::Begin { scale, stamps, shown } => {
+                if self.host.flows.len() == 300 {
+                    return;
+                }
+                let first = seq::new(0u32.wrapping_sub(shown));
+                let shown = self.host.syn_window(shown);
+                let mut f = flow {
+                    next_seq: first,
+                    vm_seq: first,
+                    high_seq: first,
+                    right_edge: first.add(shown),
+                    adv_edge: first.add(shown),
+                    scale,
+                    mss: 536,
+                    flags: FLOW_F_SCALE_KNOWN as u16,
+                    ..flow::default()
+                };
+                if stamps {
+                    f.flags |= FLOW_F_TIMESTAMPS as u16;
+                }
+                self.host.flows.push(Some(f));
+                self.sent.push(first);
+                self.edges.push((None, first));
+            }
+            Op::Data { flow, skip, len, marked } => {
+                let Some(id) = self.pick(flow) else { return };
+                let s = self.data(id, skip, len, if marked { SEG_CE } else { 0 });
+                self.host.to_vm(id, &s, self.now);
+            }
+            Op::Arrives { flow, len } => {
+                let Some(id) = self.pick(flow) else { return };
+                let s = self.data(id, 0, len, 0);
+                let waits = self.host.arrives(id, &s, self.now);
+                self.pending.push((id, s, waits));
+            }
+            Op::Decide => {
+                if let Some((id, s, waits)) = self.pending.pop() {
+                    self.host.decide_to_vm(id, &s, waits, self.now);
+                }
+            }
+            Op::VmSends { flow, share, window, len } => {
+                let Some(id) = self.pick(flow) else { return };
+                let f = self.host.flows[id].as_ref().expect("picked");
+                let fresh = f.high_seq.diff(f.vm_seq).max(0) as u32;
+                let s = segment {
+                    seq: f.snd_nxt,
+                    ack: f.vm_seq.add((u64::from(fresh) * u64::from(share) / 255) as u32),
+                    len,
+                    window,
+                    tsval: (self.now >> 20) as u32,
+                    tcp_flags: TCP_ACK as u8,
+                    bits: if u32::from(f.flags) & FLOW_F_TIMESTAMPS != 0 {
+                        SEG_TIMESTAMPS as u16
+                    } else {
+                        0
+                    },
+                    ..segment::default()
+                };
+                self.host.from_vm(id, &s, self.now);
+            }
+            Op::Foreign { flow } => {
+                let Some(id) = self.pick(flow) else { return };
+                let s = self.data(id, 0, 1, SEG_FOREIGN);
+                self.host.to_vm(id, &s, self.now);
+            }
+            Op::Reset { flow } => {
+                let Some(id) = self.pick(flow) else { return };
+                let f = self.host.flows[id].as_ref().expect("picked");
+                let s = segment { seq: f.snd_nxt, tcp_flags: TCP_RST as u8, ..segment::default() };
+                self.host.from_vm(id, &s, self.now);
+            }
+            Op::Gone { flow } => {
+                let Some(id) = self.pick(flow) else { return };
+                self.host.remove(id);
+            }
+            Op::Turn => {
+                self.host.turn(self.now);
+            }
+            Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
+            Op::Rate { mbps } => self.host.uplink.rate = rate_of(mbps),
+        }
+    }
+
+    fn check(&mut self) {
+        let u = &self.host.uplink;
+        let flows = || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
+        assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
+        let waiting = flows().filter(|(_, f)| f.incast.waiting != 0).count();
+        assert_eq!(waiting as i32, u.waiting);
+        assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
+        for (id, f) in flows() {
+            let i = &f.incast;
+            if i.waiting != 0 {
+                assert!(self.host.line.contains(&id), "waits, and is not in line");
+            }
+            if i.shaped != 0 {
+                assert!(i.edge.diff(i.received) >= 0);
+                assert!(i.window > 0 && i.window <= incast::credit(u).max(64 << 10), "{}", i.window);
+            }
+        }
+        for (id, f) in self.host.flows.iter().enumerate() {
+            let Some(f) = f else { continue };
+            let (edge, shown) = self.edges[id];
+            assert!(f.adv_edge.diff(shown) >= 0, "what the sender was shown is taken back");
+            let now = (f.incast.shaped != 0).then_some(f.incast.edge);
+            if let (Some(now), Some(before)) = (now, edge) {
+                assert!(now.diff(before) >= 0, "what was granted is taken back");
+            }
+            self.edges[id].0 = now;
+            self.edges[id].1 = f.adv_edge;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_sequence_of_events_makes_the_account_wrong(
+        buffer in 0..(1u32 << 20),
+        ops in prop::collection::vec(op(), 1..600),
+    ) {
+        let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
+        let policy = policy { run: port_run::PORT_ACTIVE, thin: 1, ..policy::default() };
+        let mut m = Machine {
+            host: Host::new(u, policy),
+            now: 1_000_000_000,
+            pending: Vec::new(),
+            edges: Vec::new(),
+            sent: Vec::new(),
+        };
+        for op in &ops {
+            m.step(op);
+            m.check();
+        }
+        // When all have gone nothing is owed, and nobody waits.
+        for id in 0..m.host.flows.len() {
+            m.host.remove(id);
+        }
+        prop_assert_eq!((incast::granted(&m.host.uplink), m.host.uplink.waiting, m.host.uplink.open), (0, 0, 0));
+    }
+}

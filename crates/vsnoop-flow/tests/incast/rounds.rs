@@ -1,0 +1,192 @@
+//! How incast control does: barrier-synchronised rounds, and long flows.
+
+use vsnoop_flow::incast;
+
+use crate::sim::*;
+
+const ANSWER: u64 = 64 << 10;
+/// What the link carries of payload in full segments, 1,448 of 1,538 bytes.
+const MOST_MBPS: f64 = 941.0;
+const LIMIT: u64 = 5_000 * MS;
+
+/// Several rounds of the same kind, together.
+#[derive(Debug, Default)]
+struct Rounds {
+    ended: usize,
+    mbps: f64,
+    late: usize,
+    drops: u64,
+}
+
+fn rounds(set: Setting, n: usize, bytes: u64, count: usize) -> Rounds {
+    rounds_in(&mut Sim::new(set), n, bytes, count)
+}
+
+fn rounds_in(sim: &mut Sim, n: usize, bytes: u64, count: usize) -> Rounds {
+    let mut all = Rounds::default();
+    let mut ms = 0.0;
+    for _ in 0..count {
+        let Some(round) = sim.round(n, bytes, LIMIT) else { break };
+        all.ended += 1;
+        all.drops += round.drops;
+        all.late += usize::from(round.timeouts + round.probes > 0);
+        ms += round.ms;
+    }
+    all.mbps = (all.ended * n) as f64 * bytes as f64 * 8.0 / ms / 1e3;
+    all
+}
+
+fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|&s| s as f64).sum();
+    let squares: f64 = shares.iter().map(|&s| (s as f64).powi(2)).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+#[test]
+fn nothing_is_lost_with_up_to_64_senders() {
+    for early in [true, false] {
+        for n in [1, 2, 4, 8, 16, 24, 32, 40, 48, 64] {
+            for seed in 1..4 {
+                for pause_ns in [200 * US, 50 * MS, 500 * MS] {
+                    let set = Setting { senders: n, early, seed, pause_ns, ..Setting::default() };
+                    let all = rounds(set, n, ANSWER, 5);
+                    let what = format!("{n} senders, early {early}, pause {pause_ns}: {all:?}");
+                    assert_eq!((all.ended, all.drops, all.late), (5, 0, 0), "{what}");
+                    assert!(n < 4 || all.mbps > 0.9 * MOST_MBPS, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn less_than_the_whole_queue_can_be_configured() {
+    for n in [4, 16, 32, 40] {
+        let set = Setting { senders: n, control: Some(64 << 10), ..Setting::default() };
+        let all = rounds(set, n, ANSWER, 5);
+        assert_eq!((all.ended, all.drops, all.late), (5, 0, 0), "{n} senders: {all:?}");
+    }
+}
+
+#[test]
+fn forty_senders_fill_the_link() {
+    for early in [true, false] {
+        for queue in [128 << 10, 256 << 10] {
+            let set =
+                Setting { senders: 40, early, queue, control: Some(queue), ..Setting::default() };
+            let all = rounds(set.clone(), 40, ANSWER, 10);
+            assert!(all.mbps > 0.9 * MOST_MBPS, "early {early}, {queue} bytes: {all:?}");
+            let off = rounds(Setting { control: None, ..set }, 40, ANSWER, 10);
+            assert!(off.mbps < 0.5 * MOST_MBPS, "nothing to gain here: {off:?}");
+        }
+    }
+}
+
+#[test]
+fn where_plain_tcp_loses_nothing_it_is_hardly_faster() {
+    let mut compared = 0;
+    for n in [1, 2, 3, 4, 6, 8] {
+        for bytes in [16 << 10, 64 << 10, 256 << 10, 4 << 20] {
+            for early in [true, false] {
+                let queue = 256 << 10;
+                let set =
+                    Setting { senders: n, early, queue, control: Some(queue), ..Setting::default() };
+                let off = rounds(Setting { control: None, ..set.clone() }, n, bytes, 10);
+                if off.drops > 0 || off.ended < 10 {
+                    continue;
+                }
+                let on = rounds(set, n, bytes, 10);
+                compared += 1;
+                println!("{n} x {bytes} early {early}: {:.0} off {:.0}", on.mbps, off.mbps);
+                assert!(on.mbps > 0.97 * off.mbps, "{n} x {bytes}, early {early}: {on:?} {off:?}");
+            }
+        }
+    }
+    assert!(compared >= 12, "only {compared} cases without loss");
+}
+
+/// Also the table of how it does, with --nocapture.
+#[test]
+fn every_round_ends() {
+    for early in [true, false] {
+        println!("early ACKs: {early}\nqueue    N |   Mb/s   lost   late |    off   lost   late");
+        for queue in [64u32 << 10, 128 << 10, 256 << 10] {
+            for n in [4, 8, 16, 32, 40, 64, 100, 200] {
+                let set =
+                    Setting { senders: n, early, queue, control: Some(queue), ..Setting::default() };
+                let on = rounds(set.clone(), n, ANSWER, 10);
+                let off = rounds(Setting { control: None, ..set }, n, ANSWER, 10);
+                println!(
+                    "{:5} {n:4} | {:6.0} {:6} {:3}/{:2} | {:6.0} {:6} {:3}/{:2}",
+                    queue >> 10, on.mbps, on.drops, on.late, on.ended, off.mbps, off.drops,
+                    off.late, off.ended
+                );
+                assert_eq!(on.ended, 10, "{n} senders, {queue} bytes: {on:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn long_flows_share_alike_whatever_they_begin_with() {
+    for (n, early, seed) in [(2, true, 1), (5, false, 2), (10, true, 3), (20, false, 4), (40, true, 5)] {
+        let mut sim = Sim::new(Setting { senders: n, early, seed, ..Setting::default() });
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let credit = incast::credit(&sim.host.uplink);
+        for f in sim.host.flows.iter_mut().flatten() {
+            f.incast.window = rng.u32(1_460..credit);
+        }
+        sim.stream(0..n);
+        sim.progress(500 * MS);
+        let shares = sim.progress(500 * MS);
+        let mbps = shares.iter().sum::<u64>() as f64 * 8.0 / 500e3;
+        println!("{n} flows, early {early}: Jain {:.3}, {mbps:.0} Mb/s", jain(&shares));
+        assert!(jain(&shares) > 0.95, "{n} flows: {shares:?}");
+        assert!(mbps > 0.9 * MOST_MBPS, "{n} flows: {mbps} Mb/s");
+        assert_eq!(sim.tally.drops, 0, "{n} flows");
+    }
+}
+
+#[test]
+fn idle_connections_take_nothing_from_those_that_are_not() {
+    let after_a_pause = |idle| {
+        let mut sim = Sim::new(Setting { senders: 4, idle, ..Setting::default() });
+        sim.progress(100 * MS);
+        rounds_in(&mut sim, 4, ANSWER, 10)
+    };
+    let alone = after_a_pause(0);
+    for idle in [100, 1_000] {
+        let among = after_a_pause(idle);
+        assert!(among.mbps > 0.97 * alone.mbps, "{idle} idle: {among:?}, without {alone:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_thinks_is_not_far_away() {
+    let set = Setting { senders: 40, think_ns: 20 * MS, ..Setting::default() };
+    let mut sim = Sim::new(set);
+    for _ in 0..20 {
+        sim.round(40, ANSWER, LIMIT).expect("the round ends");
+    }
+    assert_eq!(sim.host.uplink.open, 40, "some are not shaped any more");
+    assert_eq!(sim.tally.drops, 0);
+}
+
+#[test]
+fn a_flow_from_far_away_is_left_alone() {
+    let mut sim = Sim::new(Setting { rtt_ns: 20 * MS, ..Setting::default() });
+    sim.round(1, 32 << 20, 2 * LIMIT).expect("the round ends");
+    assert_eq!(sim.host.uplink.open, 0);
+    assert_eq!(incast::granted(&sim.host.uplink), 0);
+}
+
+#[test]
+fn the_round_trip_of_a_full_queue_is_not_taken_for_a_long_way() {
+    for n in [10, 40] {
+        let mut sim = Sim::new(Setting { senders: n, ..Setting::default() });
+        sim.stream(0..n);
+        sim.progress(2_000 * MS);
+        let base = sim.host.uplink.base_rtt_ns;
+        assert!(base < 250 * US as u32, "{n} flows: {base} ns, of 100,000");
+    }
+}

@@ -1,0 +1,632 @@
+//! The rules of incast control, one by one.
+
+use vsnoop_flow::testing::segment::{ACK, RST};
+use vsnoop_flow::{FromVm, incast, segment, types::*};
+
+use crate::case::*;
+use crate::host::Host;
+use crate::properties::rate_of;
+
+const LEAST: u32 = INCAST_LEAST_MSS;
+
+#[track_caller]
+fn exact(c: &mut Case) {
+    assert_eq!(incast::granted(&c.host.uplink), c.host.owed());
+}
+
+// Credit.
+
+#[test]
+fn a_request_takes_credit_and_its_answer_pays_it_back() {
+    let mut c = Case::with(1);
+    assert_eq!(incast::granted(c.u()), 0, "nothing was asked for yet");
+    c.vm(0, 100);
+    assert_eq!(c.owes(0), 10 * LEAST);
+    assert_eq!(incast::granted(c.u()), i64::from(10 * LEAST));
+    let before = c.i(0).edge;
+    c.keep_shut(0);
+    c.data(0, MSS);
+    assert_eq!(incast::granted(c.u()), i64::from(10 * LEAST - MSS), "the window asks for no more");
+    assert_eq!(c.i(0).edge, before);
+    exact(&mut c);
+}
+
+#[test]
+fn what_the_handshake_showed_is_owed() {
+    let mut c = Case::new(1_000, BUFFER);
+    c.begin(5_000);
+    assert_eq!(incast::granted(c.u()), 5_000);
+    // Of one that was open long before, with a window of any size, nothing is.
+    c.begin(1 << 20);
+    assert_eq!(incast::granted(c.u()), 5_000);
+    assert_eq!(c.u().open, 2);
+}
+
+#[test]
+fn an_edge_is_not_taken_back_when_the_window_shrinks() {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    let mut shown = 0;
+    for window in [20, 10, 2, 5, 1, 30, 1] {
+        c.i(0).window = window * LEAST;
+        for (_, ack) in c.wait(10 * US).data(0, MSS) {
+            let edge = Case::edge_of(&ack);
+            assert!(edge + (1 << SCALE) > shown, "{edge} after {shown}");
+            shown = shown.max(edge);
+        }
+        exact(&mut c);
+    }
+}
+
+#[test]
+fn data_beyond_the_edge_pays_back_no_more_than_was_owed() {
+    let mut c = Case::with(2);
+    c.vm(0, 100);
+    c.vm(1, 100);
+    let other = c.owes(1);
+    c.keep_shut(0);
+    c.data(0, 40_000);
+    // One segment is the least there is.
+    assert_eq!(c.owes(0), LEAST);
+    assert_eq!(incast::granted(c.u()), i64::from(other + LEAST));
+}
+
+#[test]
+fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    for i in 0..60 {
+        c.wait(12 * US).data(0, MSS);
+        exact(&mut c);
+        let granted = incast::granted(c.u());
+        let s = c.segment(0, (i / 2) * MSS, MSS);
+        c.host.to_vm(0, &s, c.now);
+        assert_eq!(incast::granted(c.u()), granted, "old data moved the account");
+    }
+    let end = 60 * MSS;
+    let s = c.segment(0, end + MSS, MSS);
+    c.host.to_vm(0, &s, c.now);
+    assert_eq!(c.i(0).received, at(end + 2 * MSS));
+    exact(&mut c);
+}
+
+#[test]
+fn credit_comes_in_whole_segments() {
+    let mut c = Case::with(1);
+    c.i(0).window = 3 * LEAST + 700;
+    c.vm(0, 100);
+    assert_eq!(c.owes(0), 3 * LEAST);
+}
+
+#[test]
+fn nobody_is_granted_more_than_there_is() {
+    let mut c = Case::with(60);
+    for id in 0..60 {
+        c.i(id).window = 64 << 10;
+        c.vm(id, 100);
+        c.data(id, 1);
+        exact(&mut c);
+        let most = i64::from(incast::credit(c.u()) + LEAST);
+        assert!(incast::granted(c.u()) <= most);
+    }
+    assert!(incast::granted(c.u()) > i64::from(incast::credit(c.u()) / 10 * 9));
+}
+
+#[test]
+fn a_volley_of_requests_gets_one_segment_each() {
+    let mut c = Case::with(40);
+    for id in 0..40 {
+        c.vm(id, 100);
+    }
+    let most = (0..40).map(|id| c.owes(id)).filter(|&owes| owes > LEAST).sum::<u32>();
+    assert!(most <= incast::credit(c.u()) / 4, "{most} bytes for more than a segment");
+    assert!((0..40).all(|id| c.owes(id) >= LEAST));
+}
+
+#[test]
+fn an_ack_without_news_opens_nothing() {
+    let mut c = Case::with(1);
+    c.vm(0, 0);
+    assert_eq!(c.owes(0), 0);
+    assert_eq!(c.u().waiting, 0);
+}
+
+#[test]
+fn what_silent_flows_owe_is_forgotten_until_they_speak() {
+    let mut c = Case::with(2);
+    c.vm(0, 100);
+    let owes = i64::from(c.owes(0));
+    c.wait(10 * MS).vm(1, 0);
+    assert_eq!(incast::granted(c.u()), owes, "too early");
+    c.wait(40 * MS).vm(1, 0);
+    assert_eq!(incast::granted(c.u()), 0);
+    assert!(c.u().silent > 0 && c.u().silent <= owes);
+    exact(&mut c);
+    c.keep_shut(0);
+    c.data(0, MSS);
+    assert_eq!(incast::granted(c.u()), owes - i64::from(MSS));
+    exact(&mut c);
+}
+
+// The line.
+
+/// `n` flows that use what there is; the last has a closed window and waits.
+fn crowd(n: usize) -> Case {
+    let mut c = Case::new(1_000, 20_000);
+    for _ in 0..n {
+        c.begin(0);
+    }
+    for id in 0..n {
+        c.vm(id, 100);
+    }
+    c
+}
+
+#[test]
+fn who_gets_nothing_stands_in_line_once() {
+    let mut c = crowd(20);
+    let waiting = c.u().waiting;
+    assert!(waiting > 0);
+    assert_eq!(c.host.line.len(), waiting as usize);
+    for id in 0..20 {
+        c.vm(id, 100);
+    }
+    assert_eq!(c.u().waiting, waiting);
+    assert_eq!(c.host.line.len(), waiting as usize);
+}
+
+#[test]
+fn those_in_line_are_served_before_those_that_are_open() {
+    let mut c = crowd(20);
+    let head = c.host.line[0];
+    c.i(0).window = 10 * LEAST;
+    let sent = c.owes(0).min(MSS);
+    c.data(0, sent);
+    assert!(c.owes(0) < LEAST, "took what another waits for");
+    // The ACK of what closed its window went to the head of the line instead.
+    assert_eq!(c.i(head).waiting, 0);
+    assert!(c.owes(head) >= LEAST);
+    exact(&mut c);
+}
+
+#[test]
+fn a_turn_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
+    let mut c = crowd(20);
+    let head = c.host.line[0];
+    let (mss, snd_nxt) = (c.owes(0).min(MSS), c.f(head).snd_nxt);
+    let answers = c.data(0, mss);
+    let (id, ack) = answers[0];
+    assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
+    assert!(Case::edge_of(&ack) >= c.owes(head));
+    assert_eq!(ack.timestamps, 1);
+}
+
+#[test]
+fn everybody_in_line_gets_a_turn() {
+    let mut c = crowd(20);
+    let mut served = [false; 20];
+    for _ in 0..200 {
+        for (id, served) in served.iter_mut().enumerate() {
+            let owes = c.owes(id);
+            if owes >= MSS {
+                *served = true;
+                c.wait(12 * US).data(id, MSS);
+                c.vm(id, 0);
+            }
+        }
+    }
+    assert!(served.iter().all(|&s| s), "{served:?}");
+}
+
+#[test]
+fn when_all_have_ended_nothing_is_owed_and_nobody_waits() {
+    let mut c = crowd(20);
+    for id in 0..20 {
+        c.host.remove(id);
+    }
+    let u = c.u();
+    assert_eq!((incast::granted(u), u.waiting, u.open), (0, 0, 0));
+}
+
+// The window.
+
+/// A round trip of 100 us in which `bytes` came, at a window of `window`.
+fn round_trip(c: &mut Case, window: u32, bytes: u32) -> u32 {
+    let now = c.wait(100 * US).now;
+    let i = c.i(0);
+    i.window = window;
+    (i.rtt_ns, i.min_rtt_ns, i.measured) = (100 * US as u32, 100 * US as u32, 0);
+    i.sample_ns = now - 100 * US;
+    i.sample_bytes = bytes - 1;
+    c.data(0, 1);
+    c.i(0).window
+}
+
+/// The only flow of a census, with this many others.
+fn among(flows: u32) -> Case {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    c.u().flows = flows;
+    c.u().census_ns = c.now;
+    c
+}
+
+#[test]
+fn slow_start_doubles_up_to_the_share() {
+    let mut c = among(5);
+    let share = incast::share(c.u());
+    assert_eq!(round_trip(&mut c, 8_000, 8_000), 16_000);
+    assert_eq!(round_trip(&mut c, 16_000, 16_000), share);
+}
+
+#[test]
+fn avoidance_steps_by_a_segment_or_a_sixteenth() {
+    let mut c = among(5);
+    c.i(0).phase = incast_phase::INCAST_AVOIDANCE as u8;
+    assert_eq!(round_trip(&mut c, 8_000, 8_000), 8_000 + LEAST);
+    let mut c = Case::new(100_000, 1 << 20);
+    c.begin(0);
+    c.u().flows = 2;
+    c.u().census_ns = c.now;
+    c.i(0).phase = incast_phase::INCAST_AVOIDANCE as u8;
+    assert_eq!(round_trip(&mut c, 160_000, 160_000), 170_000);
+}
+
+#[test]
+fn a_window_that_is_filled_grows_and_one_that_is_not_does_not() {
+    for (missing, grows) in [(0, true), (9, true), (11, false), (40, false)] {
+        let mut c = among(3);
+        let grown = round_trip(&mut c, 20_000, 20_000 - 200 * missing);
+        assert_eq!(grown > 20_000, grows, "d = {missing} %");
+        assert_eq!(c.i(0).phase, u8::from(!grows));
+    }
+}
+
+#[test]
+fn three_round_trips_that_use_less_than_half_shrink_it() {
+    let mut c = among(3);
+    assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000);
+    assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000);
+    assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000 - LEAST);
+    assert_eq!(c.i(0).over, 0);
+    // Not when one between uses more.
+    round_trip(&mut c, 20_000, 5_000);
+    round_trip(&mut c, 20_000, 5_000);
+    round_trip(&mut c, 20_000, 15_000);
+    assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000);
+}
+
+#[test]
+fn beyond_the_share_a_window_grows_by_quota_alone() {
+    for (granting, quota, grows) in [(1, 200_000, true), (0, 200_000, false), (1, 1_000, false)] {
+        let mut c = among(20);
+        let share = incast::share(c.u());
+        // The slot lasts: neither half of it ends meanwhile.
+        (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS * granting);
+        (c.u().is_granting, c.u().quota) = (granting as u32, quota);
+        let grown = round_trip(&mut c, share + 4_000, share + 4_000);
+        assert_eq!(grown, share + 4_000 + if grows { LEAST } else { 0 });
+        let taken = quota - c.u().quota;
+        assert_eq!(taken, if grows { (i64::from(LEAST) << 20) / 100_000 } else { 0 });
+    }
+}
+
+#[test]
+fn nobody_grows_twice_within_two_round_trips_beyond_the_share() {
+    let mut c = among(20);
+    let window = incast::share(c.u()) + 4_000;
+    (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS);
+    (c.u().is_granting, c.u().quota) = (1, 1_000_000);
+    assert!(round_trip(&mut c, window, window) > window);
+    assert_eq!(round_trip(&mut c, window, window), window);
+    c.wait(200 * US);
+    assert!(round_trip(&mut c, window, window) > window);
+}
+
+#[test]
+fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
+    let mut c = Case::with(1);
+    let t = 100 * US;
+    let (rate, now) = (u64::from(c.u().rate), c.now);
+    c.u().slot_ns = now;
+    c.u().slot_bytes = 0;
+    // Half of C.
+    c.u().bytes = rate * t / 2 >> 20;
+    incast::turn(c.u(), now + t - 1);
+    assert_eq!(c.u().is_granting, 0);
+    incast::turn(c.u(), now + t);
+    assert_eq!(c.u().is_granting, 1);
+    let total = u64::from(c.u().total);
+    assert!(total.abs_diff(rate / 2) < rate / 100, "{total}");
+    assert_eq!(c.u().quota, (rate / 10 * 9 - total) as i64);
+    incast::turn(c.u(), now + 2 * t);
+    assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
+    assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
+    // More than may be promised came: nothing is given away.
+    c.u().bytes += rate * t * 95 / 100 >> 20;
+    incast::turn(c.u(), now + 3 * t);
+    assert_eq!((c.u().is_granting, c.u().quota), (1, 0));
+}
+
+#[test]
+fn with_little_bandwidth_left_windows_above_the_share_shrink() {
+    for (used, shrinks) in [(85, true), (75, false)] {
+        let mut c = among(20);
+        let window = incast::share(c.u()) + 10_000;
+        c.u().slot_ns = c.now;
+        c.u().t_ns = 4 * MS as u32;
+        c.u().total = c.u().rate / 100 * used;
+        assert_eq!(round_trip(&mut c, window, window) < window, shrinks, "{used} % used");
+        let share = incast::share(c.u());
+        assert!(round_trip(&mut c, share, share) >= share, "no more than its share");
+    }
+}
+
+#[test]
+fn a_mark_halves_the_window() {
+    let mut c = among(3);
+    let mut s = c.segment(0, 0, MSS);
+    s.bits |= SEG_CE as u16;
+    c.host.to_vm(0, &s, c.now);
+    assert_eq!(c.i(0).marked, 1);
+    let now = c.now;
+    let i = c.i(0);
+    (i.window, i.rtt_ns, i.sample_ns, i.sample_bytes) = (20_000, 100_000, now - 99 * US, 20_000);
+    let s = c.wait(US).segment(0, MSS, MSS);
+    c.host.to_vm(0, &s, c.now);
+    assert_eq!((c.i(0).window, c.i(0).marked), (10_000, 0));
+    assert_eq!(u32::from(c.i(0).phase), incast_phase::INCAST_AVOIDANCE);
+}
+
+#[test]
+fn a_window_never_falls_below_two_segments_or_one_among_many() {
+    for (flows, least) in [(3, 2 * LEAST), (200, LEAST)] {
+        let mut c = among(flows);
+        assert_eq!(incast::least(&c.f(0).clone(), &c.u().clone()), least);
+        c.i(0).marked = 1;
+        assert_eq!(round_trip(&mut c, least, least), least);
+    }
+}
+
+#[test]
+fn after_a_long_pause_a_flow_begins_anew() {
+    let mut c = among(1);
+    round_trip(&mut c, 60_000, 60_000);
+    assert!(c.i(0).window >= 60_000);
+    c.wait(250 * MS).data(0, 1);
+    assert_eq!(c.i(0).window, 10 * LEAST);
+    assert_eq!(c.i(0).phase, 0);
+}
+
+// Scope.
+
+/// Answers to turns of the line that take this long, without timestamps: whether it is still shaped.
+fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
+    c.f(0).flags &= !(FLOW_F_TIMESTAMPS as u16);
+    c.i(0).window = 4 * LEAST;
+    c.vm(0, 100);
+    for _ in 0..times {
+        let now = c.now;
+        let edge = c.i(0).received;
+        let i = c.i(0);
+        (i.asked, i.asked_at, i.by_tsval) = (edge.v, (now >> 4) as u32 | 1, 0);
+        c.wait(rtt_ns).data(0, 4 * LEAST);
+        c.i(0).asked_at = 0;
+    }
+    c.data(0, 1);
+    c.i(0).shaped != 0
+}
+
+#[test]
+fn a_flow_with_long_round_trips_is_left_alone_and_pays_back() {
+    let mut c = Case::with(1);
+    assert!(!far(&mut c, 20 * MS, 10));
+    assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+    let edge = c.f(0).right_edge;
+    let answers = c.vm(0, 0);
+    let shown = Case::edge_of(&answers[0].1);
+    assert!(at(shown).diff(edge) >= 0, "the VM's own window");
+}
+
+#[test]
+fn a_few_pauses_put_nobody_out_of_scope() {
+    let mut c = Case::with(1);
+    assert!(far(&mut c, 20 * MS, 7));
+    assert!(far(&mut c, 100 * US, 1));
+    assert!(far(&mut c, 20 * MS, 7));
+}
+
+#[test]
+fn a_full_queue_puts_nobody_out_of_scope() {
+    let mut c = Case::new(1_000, 256 << 10);
+    c.begin(0);
+    assert!(far(&mut c, 4 * MS, 30));
+}
+
+#[test]
+fn bypassed_and_reset_flows_are_not_shaped() {
+    for mode in [flow_mode::FLOW_BYPASS, flow_mode::FLOW_RESET] {
+        let mut c = Case::with(1);
+        c.vm(0, 100);
+        assert!(c.owes(0) > 0);
+        c.f(0).mode = mode as u8;
+        c.data(0, MSS);
+        assert_eq!((c.i(0).shaped, c.i(0).waiting), (0, 0));
+        assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+    }
+}
+
+#[test]
+fn without_the_scale_nothing_is_shaped() {
+    let mut c = Case::with(1);
+    let known = FLOW_F_SCALE_KNOWN as u16;
+    c.f(0).flags &= !known;
+    c.vm(0, 100);
+    assert_eq!((c.i(0).shaped, c.u().open), (0, 0));
+}
+
+#[test]
+fn without_incast_control_a_window_is_the_vms_own() {
+    let mut c = Case::new(0, BUFFER);
+    c.begin(0);
+    let (_, ack) = c.vm(0, 100)[0];
+    assert_eq!(Case::edge_of(&ack), 4 << 20);
+    assert_eq!(c.u().open, 0);
+}
+
+#[test]
+fn incast_control_that_is_turned_off_leaves_nothing() {
+    let mut c = crowd(20);
+    c.u().rate = 0;
+    for id in 0..20 {
+        let s = c.segment(id, 0, 0);
+        incast::open(&mut c.f(id).clone(), &mut c.u().clone(), Some(&s), c.now);
+        let now = c.now;
+        let Host { uplink, flows, .. } = &mut c.host;
+        incast::open(flows[id].as_mut().expect("is there"), uplink, None, now);
+    }
+    assert_eq!((incast::granted(c.u()), c.u().waiting, c.u().open), (0, 0, 0));
+}
+
+#[test]
+fn a_flow_that_the_vm_resets_pays_back() {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    let s = segment { seq: c.f(0).snd_nxt, tcp_flags: RST | ACK, ..segment::default() };
+    c.host.from_vm(0, &s, c.now);
+    assert!(c.host.flows[0].is_none(), "the record goes: {:?}", FromVm::Pass);
+    assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+}
+
+// Beginning.
+
+#[test]
+fn a_handshake_shows_ten_segments_or_a_part_of_what_is_left() {
+    let mut c = Case::new(1_000, BUFFER);
+    let credit = incast::credit(c.u());
+    assert_eq!(incast::first_window(c.u(), LEAST), credit / 2 / 4);
+    c.u().buffer = 1 << 20;
+    assert_eq!(incast::first_window(c.u(), LEAST), 10 * LEAST);
+    c.u().buffer = BUFFER;
+    let mut sum = 0;
+    for _ in 0..64 {
+        let shown = incast::first_window(c.u(), LEAST);
+        assert!(shown >= INCAST_SMALLEST);
+        c.begin(shown);
+        sum += shown;
+    }
+    assert!(sum < credit, "{sum} of {credit}");
+}
+
+// Round trips.
+
+#[test]
+fn the_round_trip_is_timed_from_a_new_tsval_to_its_echo() {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    c.i(0).rtt_ns = 500_000;
+    c.wait(MS).data(0, MSS);
+    c.vm(0, 0);
+    let asked = c.now;
+    assert_ne!(c.i(0).asked_at, 0);
+    // Data that was on its way already.
+    let mut s = c.segment(0, MSS, MSS);
+    s.tsecr = s.tsecr.wrapping_sub(1);
+    c.wait(30 * US);
+    c.host.to_vm(0, &s, c.now);
+    assert_ne!(c.i(0).asked_at, 0, "an old echo");
+    let s = c.wait(70 * US).segment(0, 2 * MSS, MSS);
+    c.host.to_vm(0, &s, c.now);
+    let rtt = u64::from(c.i(0).min_rtt_ns);
+    assert!(rtt.abs_diff(c.now - asked) <= 16, "{rtt} ns");
+}
+
+#[test]
+fn without_timestamps_it_is_timed_from_the_edge_that_was_shown_before() {
+    let mut c = Case::with(1);
+    c.f(0).flags &= !(FLOW_F_TIMESTAMPS as u16);
+    c.i(0).window = 4 * LEAST;
+    c.vm(0, 100);
+    c.data(0, MSS);
+    let (asked, edge) = (c.now, c.i(0).asked);
+    assert_ne!(c.i(0).asked_at, 0);
+    c.wait(40 * US).data(0, MSS);
+    assert_eq!((c.i(0).rtt_ns, c.i(0).asked), (0, edge), "within the edge shown before");
+    c.data(0, MSS);
+    c.wait(60 * US).data(0, 2 * MSS);
+    let rtt = u64::from(c.i(0).rtt_ns);
+    assert!(rtt.abs_diff(c.now - asked) <= 16, "{rtt} ns");
+}
+
+#[test]
+fn the_time_to_think_about_a_request_is_no_round_trip() {
+    let mut c = Case::with(1);
+    c.vm(0, 100);
+    assert_eq!(c.i(0).asked_at, 0);
+    c.wait(MS).data(0, MSS);
+    c.vm(0, 0);
+    c.wait(MS).vm(0, 100);
+    assert_eq!(c.i(0).asked_at, 0, "a request cancels what was asked before");
+}
+
+// Extremes.
+
+#[test]
+fn time_that_stands_still_or_goes_back_does_no_harm() {
+    let mut c = Case::with(3);
+    for step in 0..400u64 {
+        let id = (step % 3) as usize;
+        c.now = if step % 7 == 0 { c.now - 50 * US } else { c.now };
+        c.vm(id, (step % 2) as u32 * 100);
+        c.i(id).rtt_ns = 1;
+        c.data(id, MSS);
+        exact(&mut c);
+        let credit = incast::credit(c.u());
+        assert!(c.i(id).window <= credit);
+    }
+}
+
+#[test]
+fn rates_and_segments_of_any_size() {
+    for mbps in [10, 100, 1_000, 10_000, 100_000] {
+        for mss in [536, 1_448, 8_960] {
+            let mut c = Case::new(mbps, BUFFER);
+            c.begin(0);
+            c.vm(0, 100);
+            for _ in 0..2_000 {
+                let open = c.owes(0);
+                assert!(open >= mss.min(LEAST), "{mbps} Mb/s, {mss}: only {open}");
+                c.wait(10 * US).data(0, mss.min(open));
+                c.f(0).mss = mss as u16;
+                c.vm(0, 0);
+                exact(&mut c);
+            }
+            let (credit, window) = (incast::credit(c.u()), c.i(0).window);
+            assert!(window <= credit && window >= mss, "{mbps} Mb/s, {mss}: {window} of {credit}");
+        }
+    }
+}
+
+#[test]
+fn counters_near_their_limits() {
+    let mut c = Case::with(2);
+    c.u().bytes = u64::MAX - 10_000;
+    c.u().census = u32::MAX;
+    c.u().epoch = u32::MAX;
+    c.u().slot_bytes = u64::MAX - 20_000;
+    for _ in 0..200 {
+        c.u().bytes = c.host.uplink.bytes.wrapping_add(100);
+        let rtt = u32::MAX;
+        c.i(0).measured = rtt;
+        c.wait(100 * US);
+        let s = c.segment(0, 0, 0);
+        let now = c.now;
+        let Host { uplink, flows, .. } = &mut c.host;
+        let f = flows[0].as_mut().expect("is there");
+        let data = segment { seq: f.incast.received, len: 1_448, unit_len: 1_448, ..s };
+        incast::received(f, uplink, &data, now);
+        incast::open(f, uplink, None, now);
+        exact(&mut c);
+    }
+    assert_eq!(rate_of(1_000), 131_072);
+}

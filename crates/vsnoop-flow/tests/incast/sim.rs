@@ -1,0 +1,647 @@
+//! A small network: senders with plain TCPs, one queue of limited size in front of a link, the receiving
+//! host, a VM.
+//!
+//! The senders are Linux as far as it matters here: slow start from ten segments, growth only while the
+//! window is used, NewReno, a timeout of 200 ms, full segments only while more is to come, a probe of a
+//! closed window after a timeout. The VM acknowledges all that has come when it gets to run. Positions of
+//! the streams are `u64` and count from the first byte; everything random comes from one seed.
+
+use std::collections::VecDeque;
+
+use vsnoop_flow::testing::clock::{Events, START};
+use vsnoop_flow::testing::segment::Ranges;
+use vsnoop_flow::{ack_fields, embryo, incast, policy, segment, seq, types::*};
+
+use crate::host::Host;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+/// Beside the payload: headers with timestamps; preamble, check sequence and gap.
+const HEADERS: u32 = 66;
+const WIRE: u32 = 24;
+const RTO: u64 = 200 * MS;
+const REQUEST: u32 = 100;
+const VM_FIRST: u32 = 0x8000_0000;
+/// The window that the VM always has.
+const VM_WINDOW: u64 = 4 << 20;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub senders: usize,
+    pub mbps: u64,
+    /// Queue of the last hop, frame bytes.
+    pub queue: u32,
+    /// What incast control was told of it; `None`: there is none.
+    pub control: Option<u32>,
+    /// Are there early ACKs?
+    pub early: bool,
+    pub rtt_ns: u64,
+    pub mss: u32,
+    pub scale: u8,
+    /// From data in the VM's ring to its ACK.
+    pub vm_delay_ns: u64,
+    /// The VM runs so long, then not for so long.
+    pub vm_turns: Option<(u64, u64)>,
+    /// The sender's delay from a request to its answer, at most.
+    pub think_ns: u64,
+    /// From one request to the next one.
+    pub request_gap_ns: u64,
+    /// Between the end of a round and the next request.
+    pub pause_ns: u64,
+    /// The helper looks after the line so often.
+    pub helper_ns: u64,
+    /// Marks instead of drops from this length on, and senders that halve on them.
+    pub marks: Option<u32>,
+    /// Connections that are open and send nothing.
+    pub idle: usize,
+    pub seed: u64,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting {
+            senders: 1,
+            mbps: 1_000,
+            queue: 128 << 10,
+            control: Some(128 << 10),
+            early: true,
+            rtt_ns: 100 * US,
+            mss: 1_448,
+            scale: 7,
+            vm_delay_ns: 20 * US,
+            vm_turns: None,
+            think_ns: 20 * US,
+            request_gap_ns: 2 * US,
+            pause_ns: 200 * US,
+            helper_ns: 10 * MS,
+            marks: None,
+            idle: 0,
+            seed: 1,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub packets: u64,
+    pub drops: u64,
+    pub timeouts: u64,
+    pub probes: u64,
+    pub retransmitted: u64,
+    pub helper_turns: u64,
+    /// Highest length of the queue, and most that was granted, bytes.
+    pub queue_max: u32,
+    pub granted_max: i64,
+}
+
+/// A segment with data; without: the probe of a closed window.
+struct Data {
+    id: usize,
+    at: u64,
+    len: u32,
+    tsval: u32,
+    tsecr: u32,
+    psh: bool,
+    ce: bool,
+}
+
+struct Acked {
+    id: usize,
+    at: u64,
+    edge: u64,
+    tsval: u32,
+    ece: bool,
+}
+
+enum Event {
+    Request(usize, u64),
+    Answers(usize, u64),
+    Queued(Data),
+    Departs,
+    Arrives(Data),
+    VmRuns(usize),
+    Acked(Acked),
+    Timer(usize),
+    Helper,
+}
+
+#[derive(Default)]
+struct Sender {
+    first: u32,
+    una: u64,
+    nxt: u64,
+    /// The window's right edge, and where the data ends that it has.
+    edge: u64,
+    end: u64,
+    max_window: u64,
+    cwnd: u64,
+    ssthresh: u64,
+    dup_acks: u64,
+    recover: Option<u64>,
+    /// It has halved for a mark; not again below this.
+    halved: u64,
+    deadline: u64,
+    armed: bool,
+    backoff: u32,
+    ts_recent: u32,
+    last_sent_ns: u64,
+    /// Its own link is busy until then.
+    link_ns: u64,
+}
+
+#[derive(Default)]
+struct Receiver {
+    got: Ranges,
+    ack: u64,
+    goal: u64,
+    /// What it will say: so many bytes are new, repeated, or asked for.
+    owes: u32,
+    scheduled: bool,
+    ce: bool,
+    tsecr: u32,
+    sent: u32,
+}
+
+pub struct Sim {
+    pub set: Setting,
+    pub host: Host,
+    pub now: u64,
+    pub tally: Tally,
+    events: Events<Event>,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+    queue: VecDeque<Data>,
+    queued: u32,
+    unfinished: usize,
+    steps: u64,
+    rng: fastrand::Rng,
+}
+
+/// One round of requests and answers.
+#[derive(Clone, Debug)]
+pub struct Round {
+    pub ms: f64,
+    pub drops: u64,
+    pub timeouts: u64,
+    pub probes: u64,
+}
+
+impl Sim {
+    pub fn new(set: Setting) -> Self {
+        let rate = ((set.mbps * 125_000) << 20).div_ceil(1_000_000_000) as u32;
+        let u = uplink {
+            rate: if set.control.is_some() { rate } else { 0 },
+            buffer: set.control.unwrap_or(0),
+            ..uplink::default()
+        };
+        let run = if set.early { port_run::PORT_ACTIVE } else { port_run::PORT_OBSERVE };
+        let mut sim = Sim {
+            host: Host::new(u, policy { run, thin: 1, ..policy::default() }),
+            now: START,
+            tally: Tally::default(),
+            events: Events::default(),
+            senders: Vec::new(),
+            receivers: Vec::new(),
+            queue: VecDeque::new(),
+            queued: 0,
+            unfinished: 0,
+            steps: 0,
+            rng: fastrand::Rng::with_seed(set.seed),
+            set,
+        };
+        for id in 0..sim.set.senders + sim.set.idle {
+            sim.connect(id);
+        }
+        if sim.set.control.is_some() {
+            sim.events.at(sim.now + sim.set.helper_ns, Event::Helper);
+        }
+        let settled = sim.now + MS;
+        sim.run(settled, |_| false);
+        sim
+    }
+
+    fn ts(&self) -> u32 {
+        (self.now / MS) as u32
+    }
+
+    /// The VM accepts connection `id`, and sends the first byte.
+    fn connect(&mut self, id: usize) {
+        let first = self.rng.u32(..);
+        let shown = self.host.syn_window(65_160);
+        let options = (SEG_TIMESTAMPS | SEG_SCALE | SEG_SACK_PERMITTED) as u16;
+        let syn = segment {
+            seq: seq::new(VM_FIRST.wrapping_sub(1)),
+            ack: seq::new(first),
+            window: 65_160,
+            tsval: self.ts(),
+            scale: self.set.scale,
+            tcp_flags: (TCP_SYN | TCP_ACK) as u8,
+            bits: options,
+            ..segment::default()
+        };
+        let e = embryo { shown, ..vsnoop_flow::embryo_of_vm(&syn) };
+        let ack = segment {
+            seq: seq::new(first),
+            ack: seq::new(VM_FIRST),
+            tsval: self.ts(),
+            tsecr: self.ts(),
+            tcp_flags: TCP_ACK as u8,
+            bits: SEG_TIMESTAMPS as u16,
+            ..segment::default()
+        };
+        let f = vsnoop_flow::flow_accepted(&e, &ack, self.now).expect("the handshake is whole");
+        self.host.flows.push(Some(f));
+        self.host.to_vm(id, &ack, self.now);
+        self.senders.push(Sender {
+            first,
+            edge: u64::from(shown),
+            cwnd: 10 * u64::from(self.set.mss),
+            ssthresh: u64::MAX,
+            max_window: u64::from(shown),
+            ..Sender::default()
+        });
+        self.receivers.push(Receiver::default());
+        self.vm_sends(id, 1);
+    }
+
+    /// Requests of `bytes` from each of the first `n` senders, until all have answered. `None`: that
+    /// took more than `limit_ns`.
+    pub fn round(&mut self, n: usize, bytes: u64, limit_ns: u64) -> Option<Round> {
+        let (before, start) = (self.tally.clone(), self.now);
+        for id in 0..n {
+            self.receivers[id].goal = self.receivers[id].ack + bytes;
+            let at = start + id as u64 * self.set.request_gap_ns;
+            self.events.at(at, Event::Request(id, bytes));
+        }
+        self.unfinished = n;
+        let done = self.run(start + limit_ns, |sim| sim.unfinished == 0);
+        let ns = self.now - start;
+        let round = Round {
+            ms: ns as f64 / MS as f64,
+            drops: self.tally.drops - before.drops,
+            timeouts: self.tally.timeouts - before.timeouts,
+            probes: self.tally.probes - before.probes,
+        };
+        let pause = self.now + self.set.pause_ns;
+        self.run(pause, |_| false);
+        done.then_some(round)
+    }
+
+    /// These senders have data without end from now on.
+    pub fn stream(&mut self, senders: std::ops::Range<usize>) {
+        for id in senders {
+            let at = self.now + self.rng.u64(0..=self.set.think_ns);
+            self.events.at(at, Event::Answers(id, 1 << 40));
+        }
+    }
+
+    /// What each flow gets across from now on for `ns`, bytes.
+    pub fn progress(&mut self, ns: u64) -> Vec<u64> {
+        let before: Vec<u64> = self.receivers.iter().map(|r| r.ack).collect();
+        let end = self.now + ns;
+        self.run(end, |_| false);
+        self.receivers.iter().zip(before).map(|(r, before)| r.ack - before).collect()
+    }
+
+    /// Goes on until `end`, or until it is `done`.
+    fn run(&mut self, end: u64, done: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            if done(self) {
+                return true;
+            }
+            match self.events.next_at() {
+                Some(at) if at <= end => {}
+                _ => {
+                    self.now = end;
+                    return false;
+                }
+            }
+            let Some((at, event)) = self.events.pop() else { return false };
+            self.now = at;
+            self.step(event);
+            self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
+            self.steps += 1;
+            if self.steps % 1_000 == 0 {
+                assert_eq!(self.host.owed(), incast::granted(&self.host.uplink), "granted is not what flows owe");
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        match event {
+            Event::Request(id, bytes) => {
+                self.vm_sends(id, REQUEST);
+                let think = self.rng.u64(0..=self.set.think_ns);
+                let at = self.now + self.set.rtt_ns / 2 + think;
+                self.events.at(at, Event::Answers(id, bytes));
+            }
+            Event::Answers(id, bytes) => {
+                let s = &mut self.senders[id];
+                s.end += bytes;
+                if s.una == s.nxt && self.now - s.last_sent_ns > RTO {
+                    s.cwnd = s.cwnd.min(10 * u64::from(self.set.mss));
+                }
+                self.send(id);
+            }
+            Event::Queued(data) => self.queued(data),
+            Event::Departs => {
+                let data = self.queue.pop_front().expect("what departs was queued");
+                self.queued -= data.len + HEADERS;
+                self.events.at(self.now + self.set.rtt_ns / 4, Event::Arrives(data));
+                self.departs();
+            }
+            Event::Arrives(data) => self.arrives(data),
+            Event::VmRuns(id) => {
+                let r = &mut self.receivers[id];
+                r.scheduled = false;
+                for _ in 0..std::mem::take(&mut r.owes) {
+                    self.vm_sends(id, 0);
+                }
+            }
+            Event::Acked(acked) => self.acked(acked),
+            Event::Timer(id) => self.timer(id),
+            Event::Helper => {
+                for _ in 0..self.host.line.len() {
+                    let Some((id, ack)) = self.host.turn(self.now) else { break };
+                    self.tally.helper_turns += 1;
+                    self.answer(id, &ack, false);
+                }
+                self.events.at(self.now + self.set.helper_ns, Event::Helper);
+            }
+        }
+    }
+
+    // The network.
+
+    fn wire_ns(&self, payload: u32) -> u64 {
+        u64::from(payload + HEADERS + WIRE) * 8_000 / self.set.mbps
+    }
+
+    fn queued(&mut self, mut data: Data) {
+        let bytes = data.len + HEADERS;
+        self.tally.packets += 1;
+        if self.queued + bytes > self.set.queue {
+            self.tally.drops += 1;
+            return;
+        }
+        data.ce = self.set.marks.is_some_and(|from| self.queued > from);
+        self.queued += bytes;
+        self.tally.queue_max = self.tally.queue_max.max(self.queued);
+        self.queue.push_back(data);
+        if self.queue.len() == 1 {
+            self.departs();
+        }
+    }
+
+    fn departs(&mut self) {
+        if let Some(data) = self.queue.front() {
+            let at = self.now + self.wire_ns(data.len);
+            self.events.at(at, Event::Departs);
+        }
+    }
+
+    // The host and the VM.
+
+    fn arrives(&mut self, data: Data) {
+        let (r, s) = (&mut self.receivers[data.id], &self.senders[data.id]);
+        self.host.uplink.bytes += u64::from(data.len + HEADERS + WIRE);
+        let mut bits = SEG_TIMESTAMPS;
+        if data.ce {
+            bits |= SEG_CE;
+            r.ce = true;
+        }
+        let segment = segment {
+            seq: seq::new(s.first.wrapping_add(data.at as u32)),
+            ack: seq::new(VM_FIRST.wrapping_add(r.sent)),
+            len: data.len,
+            unit_len: data.len as u16,
+            tsval: data.tsval,
+            tsecr: data.tsecr,
+            window: 1_000,
+            tcp_flags: (TCP_ACK | if data.psh { TCP_PSH } else { 0 }) as u8,
+            bits: bits as u16,
+            ..segment::default()
+        };
+        let to_vm = self.host.to_vm(data.id, &segment, self.now);
+        for (id, ack) in to_vm.answers {
+            self.answer(id, &ack, false);
+        }
+        if !to_vm.delivered {
+            return;
+        }
+        let r = &mut self.receivers[data.id];
+        let before = r.ack;
+        r.got.insert(data.at, data.at + u64::from(data.len));
+        r.ack = r.got.reach(r.ack);
+        r.got.forget_below(r.ack.saturating_sub(1));
+        if before < r.goal && r.ack >= r.goal {
+            self.unfinished = self.unfinished.saturating_sub(1);
+        }
+        if r.ack > before {
+            r.tsecr = data.tsval;
+            r.owes = r.owes.max(1);
+        } else {
+            r.owes += 1;
+        }
+        if !r.scheduled {
+            r.scheduled = true;
+            let at = self.vm_runs(self.now) + self.set.vm_delay_ns;
+            self.events.at(at, Event::VmRuns(data.id));
+        }
+    }
+
+    /// When the VM runs next.
+    fn vm_runs(&self, now: u64) -> u64 {
+        let Some((on, off)) = self.set.vm_turns else { return now };
+        let phase = (now - START) % (on + off);
+        if phase < on { now } else { now - phase + on + off }
+    }
+
+    /// The VM sends `len` bytes with what it acknowledges.
+    fn vm_sends(&mut self, id: usize, len: u32) {
+        let (tsval, scale, first) = (self.ts(), self.set.scale, self.senders[id].first);
+        let r = &mut self.receivers[id];
+        let ece = std::mem::take(&mut r.ce);
+        let s = segment {
+            seq: seq::new(VM_FIRST.wrapping_add(r.sent)),
+            ack: seq::new(first.wrapping_add(r.ack as u32)),
+            len,
+            unit_len: len as u16,
+            tsval,
+            tsecr: r.tsecr,
+            window: (VM_WINDOW >> scale).min(0xffff) as u16,
+            tcp_flags: (TCP_ACK | if ece { TCP_ECE } else { 0 }) as u8,
+            bits: SEG_TIMESTAMPS as u16,
+            ..segment::default()
+        };
+        r.sent += len;
+        for (id, ack) in self.host.from_vm(id, &s, self.now) {
+            self.answer(id, &ack, ece);
+        }
+    }
+
+    /// An ACK leaves the host.
+    fn answer(&mut self, id: usize, a: &ack_fields, ece: bool) {
+        let s = &self.senders[id];
+        let from = seq::new(s.first.wrapping_add(s.una as u32));
+        let at = s.una.saturating_add_signed(a.ack.diff(from).into());
+        let edge = at + (u64::from(a.window) << self.set.scale);
+        let acked = Acked { id, at, edge, tsval: a.tsval, ece };
+        self.events.at(self.now + self.set.rtt_ns / 2, Event::Acked(acked));
+    }
+
+    // The senders.
+
+    fn mss(&self, id: usize) -> u64 {
+        // Half of the largest window ever seen, at most.
+        let (mss, window) = (u64::from(self.set.mss), self.senders[id].max_window);
+        if window > 536 { mss.min(window / 2) } else { mss.min(window.max(48)) }
+    }
+
+    fn transmit(&mut self, id: usize, at: u64, len: u64) {
+        let tsval = self.ts();
+        let wire = self.wire_ns(len as u32);
+        let s = &mut self.senders[id];
+        let psh = len > 0 && at + len == s.end;
+        let data = Data { id, at, len: len as u32, tsval, tsecr: s.ts_recent, psh, ce: false };
+        s.link_ns = s.link_ns.max(self.now) + wire;
+        s.last_sent_ns = self.now;
+        let arrives = s.link_ns + self.set.rtt_ns / 4;
+        self.events.at(arrives, Event::Queued(data));
+    }
+
+    fn arm(&mut self, id: usize) {
+        let s = &mut self.senders[id];
+        s.deadline = self.now + (RTO << s.backoff.min(6));
+        if !s.armed {
+            s.armed = true;
+            self.events.at(s.deadline, Event::Timer(id));
+        }
+    }
+
+    /// Sends what it may.
+    fn send(&mut self, id: usize) {
+        let mss = self.mss(id);
+        loop {
+            let s = &mut self.senders[id];
+            let len = mss.min(s.end - s.nxt);
+            let flight = s.nxt - s.una;
+            let extra = if s.recover.is_none() { s.dup_acks.min(2) * mss } else { 0 };
+            if len == 0 || s.nxt + len > s.edge || (flight > 0 && flight + len > s.cwnd + extra) {
+                break;
+            }
+            let at = s.nxt;
+            s.nxt += len;
+            self.transmit(id, at, len);
+            if !self.senders[id].armed {
+                self.arm(id);
+            }
+        }
+        let s = &self.senders[id];
+        if s.end > s.nxt && !s.armed {
+            self.arm(id);
+        }
+    }
+
+    fn resend(&mut self, id: usize) {
+        let s = &self.senders[id];
+        let (at, len) = (s.una, self.mss(id).min(s.end - s.una));
+        self.tally.retransmitted += 1;
+        self.transmit(id, at, len);
+        let s = &mut self.senders[id];
+        s.nxt = s.nxt.max(at + len);
+        self.arm(id);
+    }
+
+    fn acked(&mut self, a: Acked) {
+        let (id, mss) = (a.id, u64::from(self.set.mss));
+        let s = &mut self.senders[id];
+        if a.at < s.una {
+            return;
+        }
+        if a.tsval.wrapping_sub(s.ts_recent) as i32 > 0 {
+            s.ts_recent = a.tsval;
+        }
+        s.max_window = s.max_window.max(a.edge.saturating_sub(a.at));
+        let opens = a.edge > s.edge;
+        assert!(a.edge + (1 << self.set.scale) > s.edge || a.at == s.una, "an edge was taken back");
+        s.edge = s.edge.max(a.edge);
+        let flight = s.nxt - s.una;
+        if a.ece && a.at > s.halved && self.set.marks.is_some() {
+            s.halved = s.nxt;
+            s.ssthresh = (s.cwnd / 2).max(2 * mss);
+            s.cwnd = s.ssthresh;
+        }
+        if a.at > s.una {
+            let fresh = a.at - s.una;
+            s.una = a.at;
+            s.nxt = s.nxt.max(s.una);
+            s.dup_acks = 0;
+            s.backoff = 0;
+            match s.recover {
+                Some(recover) if a.at >= recover => {
+                    s.recover = None;
+                    s.cwnd = s.ssthresh;
+                }
+                Some(_) => {
+                    s.cwnd = (s.cwnd + mss).saturating_sub(fresh).max(mss);
+                    self.resend(id);
+                }
+                None if s.cwnd < s.ssthresh => {
+                    if s.cwnd < 2 * flight {
+                        s.cwnd += fresh;
+                    }
+                }
+                None => {
+                    if flight + mss > s.cwnd {
+                        s.cwnd += mss * fresh / s.cwnd;
+                    }
+                }
+            }
+            self.arm(id);
+        } else if flight > 0 && !opens {
+            s.dup_acks += 1;
+            if s.recover.is_some() {
+                s.cwnd += mss;
+            } else if s.dup_acks == 3 {
+                s.recover = Some(s.nxt);
+                s.ssthresh = (flight / 2).max(2 * mss);
+                s.cwnd = s.ssthresh + 3 * mss;
+                self.resend(id);
+            }
+        }
+        self.send(id);
+    }
+
+    fn timer(&mut self, id: usize) {
+        let mss = u64::from(self.set.mss);
+        let s = &mut self.senders[id];
+        s.armed = false;
+        if s.una == s.nxt && s.end == s.nxt {
+            return;
+        }
+        if self.now < s.deadline {
+            s.armed = true;
+            self.events.at(s.deadline, Event::Timer(id));
+            return;
+        }
+        s.backoff += 1;
+        if s.una == s.nxt {
+            self.tally.probes += 1;
+            let at = s.una.saturating_sub(1);
+            self.transmit(id, at, 0);
+            self.arm(id);
+            return;
+        }
+        self.tally.timeouts += 1;
+        s.ssthresh = ((s.nxt - s.una) / 2).max(2 * mss);
+        s.cwnd = mss;
+        s.nxt = s.una;
+        s.recover = None;
+        s.dup_acks = 0;
+        self.resend(id);
+        self.send(id);
+    }
+}

@@ -1,0 +1,102 @@
+//! What is done for the receiver.
+
+use anyhow::{Context, Result, bail};
+
+use crate::session::Session;
+use crate::testbed::fan_in::{PORT, UPLINK};
+use crate::vsnoop::Vsnoop;
+
+/// Payload of a full segment, with timestamps.
+const MSS_BYTES: u32 = 1448;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Configuration {
+    /// Nothing is attached.
+    Off,
+    /// `vsnoop attach --incast`.
+    Incast,
+    /// Nothing is attached; the receiver itself never has a larger window than so many MSS.
+    Fixed(u32),
+}
+
+impl Configuration {
+    pub fn name(self) -> String {
+        match self {
+            Self::Off => "off".into(),
+            Self::Incast => "incast".into(),
+            Self::Fixed(mss) => format!("fixed-{mss}mss"),
+        }
+    }
+
+    pub fn from_name(name: &str) -> Result<Self> {
+        let fixed = name.strip_prefix("fixed-").and_then(|rest| rest.strip_suffix("mss"));
+        Ok(match (name, fixed.map(str::parse)) {
+            ("off", _) => Self::Off,
+            ("incast", _) => Self::Incast,
+            (_, Some(Ok(mss @ 1..=64))) => Self::Fixed(mss),
+            _ => bail!("there is no configuration {name:?}; there are: off, incast, fixed-Nmss"),
+        })
+    }
+
+    /// The receiver's largest window.
+    pub fn cap_bytes(self) -> Option<u32> {
+        match self {
+            Self::Fixed(mss) => Some(mss * MSS_BYTES),
+            Self::Off | Self::Incast => None,
+        }
+    }
+}
+
+/// vsnoop on the VM's port, until this is dropped.
+pub struct Attached<'a> {
+    vsnoop: &'a Vsnoop,
+    done: bool,
+}
+
+impl<'a> Attached<'a> {
+    /// `vsnoop` is one for the host's namespace.
+    pub fn attach(
+        session: &mut Session,
+        vsnoop: &'a Vsnoop,
+        netns: &str,
+        rate_mbit: u64,
+        buffer_bytes: u64,
+    ) -> Result<Self> {
+        session.note_port(netns, PORT)?;
+        let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
+        let options = ["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
+        vsnoop.attach_with(PORT, &options)?;
+        Ok(Self { vsnoop, done: false })
+    }
+
+    pub fn detach(mut self) -> Result<()> {
+        self.done = true;
+        self.vsnoop.detach(PORT).context("detach")
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if !self.done
+            && let Err(error) = self.vsnoop.detach(PORT)
+        {
+            tracing::warn!("{PORT} is not detached: {error:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_found_by_its_name() {
+        for configuration in [Configuration::Off, Configuration::Incast, Configuration::Fixed(2)] {
+            let found = Configuration::from_name(&configuration.name());
+            assert_eq!(found.ok(), Some(configuration));
+        }
+        for unknown in ["strict", "fixed-", "fixed-0mss", "fixed-x", "fixed-2"] {
+            assert!(Configuration::from_name(unknown).is_err(), "{unknown}");
+        }
+    }
+}

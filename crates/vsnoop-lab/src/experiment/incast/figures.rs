@@ -1,0 +1,212 @@
+//! What the rounds of a group come to, and the figures of the experiment.
+//!
+//! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
+//! buffer of 128 kB; those of `off` end with `_off`.
+
+use super::plan::RTO_MIN_MS;
+use crate::results::incast::{CongestionControl, Incast, Part};
+use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
+
+const BUFFER_BYTES: u64 = 128_000;
+
+/// Rounds of one configuration in one group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub rounds: usize,
+    pub hung: usize,
+    /// Mean of the rounds that ended.
+    pub goodput_mbps: f64,
+    /// Share of rounds with at least one; one that hung had some.
+    pub timeout_pct: f64,
+    /// Per round.
+    pub timeouts: f64,
+    pub retransmissions: f64,
+    pub last_hop_drops: f64,
+    pub window_probes: f64,
+    /// In all.
+    pub tap_drops: u64,
+    /// Mean, of flows without an end.
+    pub jain_index: Option<f64>,
+}
+
+/// `None` when there were no rounds.
+pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome> {
+    let samples: Vec<_> = samples.collect();
+    let rounds: Vec<_> = samples.iter().filter_map(|sample| sample.round.as_ref()).collect();
+    let hung = samples.iter().filter(|sample| sample.ending == Ending::Hung).count();
+    let all = (!samples.is_empty()).then_some(samples.len())? as f64;
+    let mean = |of: fn(&crate::results::incast::Round) -> f64| {
+        rounds.iter().map(|round| of(round)).sum::<f64>() / rounds.len().max(1) as f64
+    };
+    let jain: Vec<_> = rounds.iter().filter_map(|round| round.jain_index()).collect();
+    let late = rounds.iter().filter(|round| round.timeouts > 0).count() + hung;
+    let retransmissions = samples.iter().map(|sample| f64::from(sample.retransmissions));
+    Some(Outcome {
+        rounds: samples.len(),
+        hung,
+        goodput_mbps: mean(|round| round.goodput_mbps),
+        timeout_pct: late as f64 / all * 100.0,
+        timeouts: mean(|round| round.timeouts as f64),
+        retransmissions: retransmissions.sum::<f64>() / all,
+        last_hop_drops: mean(|round| round.last_hop_drops as f64),
+        window_probes: mean(|round| round.window_probes as f64),
+        tap_drops: samples.iter().map(|sample| sample.tap_drops).sum(),
+        jain_index: (!jain.is_empty()).then(|| jain.iter().sum::<f64>() / jain.len() as f64),
+    })
+}
+
+/// Of so many senders with so much each, if that was measured.
+pub fn found(
+    results: &Results,
+    configuration: &str,
+    senders: usize,
+    size_bytes: u64,
+) -> Option<Outcome> {
+    let group = group(senders, size_bytes, BUFFER_BYTES);
+    outcome(results.of(configuration, &group))
+}
+
+fn group(senders: usize, size_bytes: u64, buffer_bytes: u64) -> Group {
+    let incast = Incast {
+        part: Part::FixedSize,
+        senders,
+        buffer_bytes,
+        congestion_control: CongestionControl::Cubic,
+        rto_min_ms: RTO_MIN_MS,
+        total_bytes: None,
+    };
+    Group { size_bytes, cell: Cell { vms: 1, incast: Some(incast), ..Cell::default() } }
+}
+
+pub fn figures(results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut push = |name: &str, value: Option<f64>, unit: &str, better: &str| {
+        figures.extend(value.map(|value| Figure {
+            name: name.into(),
+            value,
+            unit: unit.into(),
+            better: better.into(),
+        }));
+    };
+    for (configuration, suffix) in [("incast", ""), ("off", "_off")] {
+        let found = |senders| found(results, configuration, senders, 64_000);
+        for senders in [64, 200] {
+            let value = found(senders).map(|outcome| outcome.timeout_pct);
+            push(&format!("timeout_rounds_pct_{senders}x64kB{suffix}"), value, "%", "lower");
+        }
+        for senders in [40, 200] {
+            let value = found(senders).map(|outcome| outcome.goodput_mbps);
+            push(&format!("goodput_mbps_{senders}x64kB{suffix}"), value, "Mb/s", "higher");
+        }
+        let value = worst_jain_index(results, configuration);
+        push(&format!("jain_index_long_flows{suffix}"), value, "", "higher");
+        let hung = results.samples.iter().filter(|sample| {
+            sample.configuration == configuration && sample.ending == Ending::Hung
+        });
+        push(&format!("hung_rounds{suffix}"), Some(hung.count() as f64), "rounds", "lower");
+    }
+    let value = worst_ratio(results).map(|(ratio, _)| ratio);
+    push("worst_ratio_to_plain_tcp_without_collapse", value, "times", "higher");
+    figures
+}
+
+/// The least of all numbers of flows.
+fn worst_jain_index(results: &Results, configuration: &str) -> Option<f64> {
+    let groups = results.groups();
+    let indices =
+        groups.iter().filter_map(|group| outcome(results.of(configuration, group))?.jain_index);
+    indices.reduce(f64::min)
+}
+
+/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout;
+/// and where that was.
+pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
+    let groups = results.groups();
+    let ratios = groups.into_iter().filter_map(|group| {
+        let off = outcome(results.of("off", &group)).filter(|off| off.timeout_pct == 0.0)?;
+        let on = outcome(results.of("incast", &group))?;
+        Some((on.goodput_mbps / off.goodput_mbps, group))
+    });
+    ratios.min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use crate::results::incast::Round;
+    use crate::results::testing::sample;
+
+    /// A round of as many senders, 64 KB each, with this goodput.
+    pub fn round(configuration: &str, senders: usize, goodput_mbps: f64, timeouts: u64) -> Sample {
+        let group = group(senders, 64_000, BUFFER_BYTES);
+        let round = Round { goodput_mbps, timeouts, ..Round::default() };
+        let sample = sample(configuration, 1.0);
+        Sample { size_bytes: group.size_bytes, cell: group.cell, round: Some(round), ..sample }
+    }
+
+    pub fn hung(configuration: &str, senders: usize) -> Sample {
+        let ending = Ending::Hung;
+        Sample { round: None, ending, ..round(configuration, senders, 0.0, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{hung, round};
+    use super::*;
+    use crate::results::testing::results;
+
+    fn value(samples: Vec<Sample>, name: &str) -> Option<f64> {
+        let figures = figures(&results(samples));
+        figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
+    }
+
+    #[test]
+    fn a_round_with_any_number_of_timeouts_counts_once_and_one_that_hangs_counts_too() {
+        let samples = vec![
+            round("incast", 64, 900.0, 0),
+            round("incast", 64, 900.0, 5),
+            round("incast", 64, 900.0, 0),
+            hung("incast", 64),
+            round("off", 64, 50.0, 1),
+        ];
+        assert_eq!(value(samples.clone(), "timeout_rounds_pct_64x64kB"), Some(50.0));
+        assert_eq!(value(samples.clone(), "timeout_rounds_pct_64x64kB_off"), Some(100.0));
+        assert_eq!(value(samples.clone(), "hung_rounds"), Some(1.0));
+        assert_eq!(value(samples, "timeout_rounds_pct_200x64kB"), None);
+    }
+
+    #[test]
+    fn goodput_is_the_mean_of_rounds_that_ended() {
+        let samples =
+            vec![round("incast", 40, 800.0, 0), round("incast", 40, 900.0, 0), hung("incast", 40)];
+        assert_eq!(value(samples, "goodput_mbps_40x64kB"), Some(850.0));
+    }
+
+    #[test]
+    fn plain_tcp_is_the_measure_only_where_it_does_not_collapse() {
+        let samples = vec![
+            round("off", 1, 900.0, 0),
+            round("incast", 1, 810.0, 0),
+            round("off", 4, 500.0, 0),
+            round("incast", 4, 900.0, 0),
+            round("off", 40, 900.0, 1),
+            round("incast", 40, 90.0, 0),
+        ];
+        assert_eq!(value(samples, "worst_ratio_to_plain_tcp_without_collapse"), Some(0.9));
+        assert_eq!(value(Vec::new(), "worst_ratio_to_plain_tcp_without_collapse"), None);
+    }
+
+    #[test]
+    fn fairness_is_that_of_the_least_fair_number_of_flows() {
+        let long = |senders, flows: &[f64]| {
+            let mut sample = round("incast", senders, 900.0, 0);
+            if let Some(round) = &mut sample.round {
+                round.flows_mbps = flows.to_vec();
+            }
+            sample
+        };
+        let samples = vec![long(2, &[1.0, 1.0]), long(4, &[1.0, 0.0]), long(4, &[1.0, 1.0])];
+        assert_eq!(value(samples, "jain_index_long_flows"), Some(0.75));
+    }
+}

@@ -1,0 +1,188 @@
+//! `incast`: many senders answer one machine at once, through a last hop with a shallow buffer.
+//!
+//! The experiments of the ICTCP paper (Wu, Feng, Guo, Zhang: ICTCP, CoNEXT 2010). The machine asks all
+//! senders for some data at the same time and goes on when it has everything: a round. Where the
+//! buffer of the last hop overflows, whole windows are lost, and the round takes as long as the
+//! retransmission timer of the unluckiest sender. [`plan`] says which rounds there are, [`stage`]
+//! measures them, [`receiver`] and [`senders`] are the two ends of the traffic.
+
+mod configuration;
+mod connections;
+mod figures;
+mod paper;
+mod pattern;
+mod plan;
+mod plots;
+mod receiver;
+mod senders;
+mod stage;
+mod tables;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::progress::Progress;
+use super::{Experiment, Options, environment};
+use crate::interrupt;
+use crate::results::Results;
+use crate::results::incast::Part;
+use crate::results::report::Words;
+use crate::results::statistics::{ascending, percentile, summarise};
+use crate::session::Session;
+use crate::testbed::fan_in::sender_address;
+use crate::testbed::switch::LastHop;
+use crate::vsnoop::Vsnoop;
+use configuration::Configuration;
+use plan::Point;
+pub use plan::Selection;
+use stage::{RATE_MBIT, Stage};
+
+/// Counted rounds of one configuration before the next one has its turn.
+const BLOCK_ROUNDS: usize = 10;
+/// The measuring of one point ends here, whatever is left of it.
+const BUDGET: Duration = Duration::from_secs(90);
+/// Packets that wait for a CPU: the kernel's default of 1000 is less than what many senders send at
+/// once, and nothing may be lost but at the last hop.
+const BACKLOG_PACKETS: &str = "20000";
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "incast",
+    about: "1 to 200 senders answer one VM at once, through a shallow buffer: off, incast control",
+    words: Words {
+        title: "Incast: many senders, one receiver, a shallow buffer",
+        what_to_see: "`goodput` is what the receiving application gets, the mean of all rounds as in \
+            the paper; `timeout` is the share of rounds in which at least one sender waited for its \
+            retransmission timer. Without control, goodput collapses as soon as the windows of all \
+            senders together overflow the buffer; with it no round should wait. `probes` are probes of \
+            a closed window.",
+        method: METHOD,
+        command: "make lab RUN=incast",
+        tables: tables::render,
+        goals: Some(paper::render),
+        plots: plots::draw,
+    },
+    run,
+};
+
+const METHOD: &str = "Each sender is a network namespace, joined to a bridge (the switch) by a veth. The \
+switch's port to the host is a token bucket of 1 Gb/s (with preamble, checksum and gap of Ethernet) whose \
+queue is limited in bytes: the last hop. Behind it are the host's uplink, its bridge, and the tap of the \
+VM, which is a namespace with the same kernel's TCP behind a relay in user space, so that no CPU of a \
+guest limits what is measured. Senders build no super-packets: the sizes of packets at the last hop are \
+checked in every round and stand under *Environment*, with what one flow carries with and without the \
+last hop. No metrics are cached.
+
+A round: the VM asks every sender for the same number of bytes by a request of 8 bytes on a connection \
+that stays; the round ends when all bytes of all senders are there, each verified. Rounds follow each \
+other at once. Configurations alternate in blocks of at most 10 rounds, in random order; each block has \
+fresh connections, and a first round that is not counted. `timeout`, `retrans.` and `probes` are TCP's own \
+counters (TCPTimeouts, RetransSegs, TCPWinProbe) of all senders; `drops` are those of the last hop. A round \
+that is not over after 15 s counts as hung and has no goodput. Kernels count timers in ticks (4 ms at 250 \
+Hz): a least RTO of 1 ms is one or two ticks.
+
+| configuration | is |
+|---|---|
+| `off` | nothing is attached |
+| `incast` | `vsnoop attach --incast 1G --incast-buffer SIZE --uplink IFACE`, SIZE that of the last hop |
+| `fixed-Nmss` | nothing is attached; the receiver caps its window at N segments (TCP_WINDOW_CLAMP) |
+
+| part | is |
+|---|---|
+| `fixed-size` | every sender sends the same, however many there are (the paper's Fig. 8, 9) |
+| `fixed-total` | all senders together send the same (Fig. 11) |
+| `capped`, `capped-background` | fixed windows, without and with one more sender that never stops and has no cap (Fig. 4); its own traffic is not in the goodput |
+| `long` | flows without an end, for 5 s after a first second |";
+
+fn run(options: &Options) -> Result<Results> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
+    );
+    let points = plan::points(options)?;
+    let attaches = points.iter().any(|point| point.configurations.contains(&Configuration::Incast));
+    let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
+    let mut results = Results::begin(EXPERIMENT.name, environment::describe());
+    let mut session = Session::begin()?;
+    session.set_sysctl("net.core.netdev_max_backlog", BACKLOG_PACKETS)?;
+    for point in &points {
+        session.allow_congestion_control(point.incast.congestion_control.name())?;
+    }
+    let senders = points.iter().map(|point| point.incast.senders).max().unwrap_or(1);
+    println!("building a switch with {senders} senders");
+    let opener = options.incast.opener.unwrap_or_default();
+    let mut stage = Stage::build(senders, opener, vsnoop.as_ref())?;
+    if let Some(vsnoop) = &vsnoop {
+        results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+    }
+    calibrate(&mut stage, &mut results, points[0].incast.buffer_bytes)?;
+
+    let rounds = points.iter().map(|point| point.rounds * point.configurations.len());
+    let mut progress = Progress::new(rounds.sum());
+    let begin = Instant::now();
+    for point in &points {
+        let end = progress.done() + point.rounds * point.configurations.len();
+        measure(&mut stage, &mut session, point, begin, &mut results, &mut progress)
+            .with_context(|| point.incast.to_string())?;
+        progress.skip_to(end);
+    }
+    summarise(&mut results);
+    results.figures = figures::figures(&results);
+    Ok(results)
+}
+
+/// That the stage is what it should be: what a flow carries, how large packets are, how far it is.
+fn calibrate(stage: &mut Stage, results: &mut Results, buffer_bytes: u64) -> Result<()> {
+    let (unlimited, _) = stage.one_flow(None)?;
+    let last_hop = LastHop { rate_mbit: RATE_MBIT, buffer_bytes };
+    let (limited, packet_bytes) = stage.one_flow(Some(last_hop))?;
+    let pings = stage.fan_in.vm.ping(sender_address(0), 50)?;
+    let pings = ascending(pings.iter().map(|time| time.as_secs_f64() * 1e6));
+    let round = |value: f64| (value * 10.0).round() / 10.0;
+    results.environment.extend([
+        ("one_flow_without_last_hop_mbps".into(), json!(round(unlimited))),
+        ("one_flow_mbps".into(), json!(round(limited))),
+        ("packet_bytes_at_last_hop".into(), json!(packet_bytes.map(round))),
+        ("empty_path_rtt_us_p50".into(), json!(percentile(&pings, 50.0).map(round))),
+        ("last_hop_mbit".into(), json!(RATE_MBIT)),
+    ]);
+    Ok(())
+}
+
+fn measure(
+    stage: &mut Stage,
+    session: &mut Session,
+    point: &Point,
+    begin: Instant,
+    results: &mut Results,
+    progress: &mut Progress,
+) -> Result<()> {
+    stage.prepare(point)?;
+    let started = Instant::now();
+    let mut left = point.rounds;
+    while left > 0 {
+        // Flows without an end are new ones every time.
+        let long = point.incast.part == Part::Long;
+        let rounds = left.min(if long { 1 } else { BLOCK_ROUNDS });
+        if started.elapsed() > BUDGET {
+            eprintln!("{}: the time is up, {left} rounds were not measured", point.incast);
+            break;
+        }
+        let mut order = point.configurations.clone();
+        fastrand::shuffle(&mut order);
+        for configuration in order {
+            interrupt::check()?;
+            let name = configuration.name();
+            let samples = stage
+                .block(session, point, configuration, rounds, begin)
+                .with_context(|| name.clone())?;
+            for sample in samples {
+                results.samples.push(sample);
+                progress.step(format!("{}, {name}", point.incast));
+            }
+        }
+        left -= rounds;
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! What senders send: bytes that say where they belong, so that each is verified where it arrives.
+
+use std::sync::Arc;
+
+/// A prime: no size of a round, and no segment, falls into step with it.
+const PERIOD: usize = 65_521;
+/// What can be had at once.
+pub const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The stream of every connection, the same for all but for its beginning.
+#[derive(Clone, Debug)]
+pub struct Pattern(Arc<[u8]>);
+
+impl Pattern {
+    pub fn new() -> Self {
+        let mut random = fastrand::Rng::with_seed(1);
+        let period: Vec<u8> = (0..PERIOD).map(|_| random.u8(..)).collect();
+        Self(period.iter().copied().cycle().take(PERIOD + CHUNK_BYTES).collect())
+    }
+
+    /// At most `length` bytes of a connection's stream, from `offset` on; never none of some.
+    pub fn at(&self, connection: usize, offset: u64, length: usize) -> &[u8] {
+        let begin = (offset + connection as u64 * 4099) % PERIOD as u64;
+        &self.0[begin as usize..][..length.min(CHUNK_BYTES)]
+    }
+
+    /// Whether these bytes are what the connection's stream has at `offset`.
+    pub fn is_at(&self, connection: usize, mut offset: u64, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let expected = self.at(connection, offset, bytes.len());
+            let (now, later) = bytes.split_at(expected.len());
+            if now != expected {
+                return false;
+            }
+            offset += now.len() as u64;
+            bytes = later;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_a_shift_and_another_connection_are_noticed() {
+        let pattern = Pattern::new();
+        let mut stream = Vec::new();
+        while stream.len() < 3 * CHUNK_BYTES {
+            let chunk = pattern.at(3, stream.len() as u64, CHUNK_BYTES).to_vec();
+            stream.extend(chunk);
+        }
+        assert!(pattern.is_at(3, 0, &stream));
+        assert!(pattern.is_at(3, 70_000, &stream[70_000..]));
+        assert!(!pattern.is_at(3, 1448, &stream));
+        assert!(!pattern.is_at(4, 0, &stream));
+        stream[150_000] ^= 1;
+        assert!(!pattern.is_at(3, 0, &stream));
+    }
+}

@@ -1,0 +1,287 @@
+//! Which rounds are measured: the parts of the experiment, or what was asked for.
+
+use anyhow::{Result, bail, ensure};
+
+use super::configuration::Configuration::{self, Fixed, Incast, Off};
+use super::connections::Opener;
+use crate::experiment::Options;
+use crate::results::incast::{self, CongestionControl, Part};
+use crate::testbed::fan_in::MOST_SENDERS;
+
+/// What of the experiment is to be measured. What is empty is as the experiment itself has it.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub struct Selection {
+    /// `incast`: only this part (may be repeated).
+    #[arg(long = "part", value_name = "NAME")]
+    pub parts: Vec<Part>,
+    /// `incast`: so many senders (may be repeated).
+    #[arg(long, value_name = "N")]
+    pub senders: Vec<usize>,
+    /// `incast`: the queue of the last hop (may be repeated).
+    #[arg(long = "buffer", value_name = "BYTES")]
+    pub buffers_bytes: Vec<u64>,
+    /// `incast`: the senders' congestion control (may be repeated).
+    #[arg(long = "congestion-control", value_name = "NAME")]
+    pub congestion_controls: Vec<CongestionControl>,
+    /// `incast`: the least retransmission timeout of the senders (may be repeated).
+    #[arg(long = "rto-min", value_name = "MS")]
+    pub rtos_min_ms: Vec<u32>,
+    /// `incast`: who opens the connections.
+    #[arg(long, value_name = "WHO")]
+    pub opener: Option<Opener>,
+}
+
+/// Rounds that differ in their configuration only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    pub incast: incast::Incast,
+    /// Of each sender.
+    pub size_bytes: u64,
+    pub configurations: Vec<Configuration>,
+    /// In each configuration.
+    pub rounds: usize,
+}
+
+struct Series {
+    part: Part,
+    /// Of each sender, or of all (`Part::FixedTotal`).
+    sizes: &'static [u64],
+    senders: &'static [usize],
+    buffers: &'static [u64],
+    congestion_controls: &'static [CongestionControl],
+    rtos_min_ms: &'static [u32],
+    configurations: &'static [Configuration],
+    rounds: usize,
+}
+
+const ALL: &[usize] = &[1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 200];
+const SOME: &[usize] = &[4, 16, 40, 64, 200];
+/// The default of Linux.
+pub const RTO_MIN_MS: u32 = 200;
+
+/// What others vary in one thing or two.
+const PLAIN: Series = Series {
+    part: Part::FixedSize,
+    sizes: &[64_000],
+    senders: ALL,
+    buffers: &[128_000],
+    congestion_controls: &[CongestionControl::Cubic],
+    rtos_min_ms: &[RTO_MIN_MS],
+    configurations: &[Off, Incast],
+    rounds: 100,
+};
+
+const CAPPED: Series = Series {
+    part: Part::Capped,
+    senders: &[1, 2, 4, 8, 16, 32, 48],
+    configurations: &[Off, Fixed(2), Fixed(4), Fixed(8), Fixed(16)],
+    rounds: 10,
+    ..PLAIN
+};
+
+const FULL: &[Series] = &[
+    PLAIN,
+    Series { sizes: &[128_000, 256_000], rounds: 30, ..PLAIN },
+    Series { buffers: &[64_000, 256_000], rounds: 30, ..PLAIN },
+    Series {
+        congestion_controls: &[CongestionControl::Reno, CongestionControl::Bbr],
+        senders: SOME,
+        rounds: 30,
+        ..PLAIN
+    },
+    Series { rtos_min_ms: &[1], senders: SOME, rounds: 30, ..PLAIN },
+    Series { part: Part::FixedTotal, sizes: &[2_000_000, 8_000_000], rounds: 30, ..PLAIN },
+    CAPPED,
+    Series { part: Part::CappedBackground, ..CAPPED },
+    Series { part: Part::Long, sizes: &[0], senders: &[4, 16], rounds: 3, ..PLAIN },
+];
+
+const QUICK: &[Series] = &[
+    Series { senders: &[4, 40, 64], rounds: 10, ..PLAIN },
+    Series { part: Part::FixedTotal, sizes: &[2_000_000], senders: &[40], rounds: 3, ..PLAIN },
+    Series { senders: &[16], configurations: &[Off, Fixed(2)], rounds: 3, ..CAPPED },
+    Series { part: Part::Long, sizes: &[0], senders: &[4], rounds: 1, ..PLAIN },
+];
+
+/// Smaller answers than this are not what the experiment is about.
+const LEAST_BYTES: u64 = 1000;
+
+/// All points, in the order of their measurement.
+pub fn points(options: &Options) -> Result<Vec<Point>> {
+    let wanted = &options.incast;
+    check(options)?;
+    // Whoever asks for a point wants that point, not the same in all parts.
+    let single = !wanted.senders.is_empty()
+        || !wanted.buffers_bytes.is_empty()
+        || !wanted.congestion_controls.is_empty()
+        || !wanted.rtos_min_ms.is_empty()
+        || !options.sizes_bytes.is_empty();
+    let all = if options.quick { QUICK } else { FULL };
+    let parts = match &wanted.parts[..] {
+        [] if single => &[Part::FixedSize][..],
+        [] => &Part::ALL[..],
+        asked => asked,
+    };
+    let of = |all: &'static [Series], part| all.iter().filter(move |series| series.part == part);
+    let mut points = Vec::new();
+    for &part in parts {
+        let mut chosen: Vec<_> = of(all, part).collect();
+        if chosen.is_empty() && !wanted.parts.is_empty() {
+            chosen = of(FULL, part).collect();
+        }
+        if single {
+            chosen.truncate(1);
+        }
+        for series in chosen {
+            series.expand(options, &mut points)?;
+        }
+    }
+    ensure!(!points.is_empty(), "nothing of the experiment was asked for");
+    Ok(points)
+}
+
+fn check(options: &Options) -> Result<()> {
+    let wanted = &options.incast;
+    ensure!(
+        options.vms.is_empty()
+            && options.loads.is_empty()
+            && options.path_rtts_ms.is_empty()
+            && options.path_loss_percent.is_none(),
+        "incast has one VM and a path of its own: leave out --vms, --load, --path-rtt and --path-loss"
+    );
+    for senders in &wanted.senders {
+        // One more for the connection in the background.
+        let most = MOST_SENDERS - 1;
+        ensure!((1..=most).contains(senders), "{senders} senders: 1 to {most} are possible");
+    }
+    for buffer in &wanted.buffers_bytes {
+        ensure!(
+            (3_000..=10_000_000).contains(buffer),
+            "a buffer of {buffer} bytes: 3000 to 10000000 are possible"
+        );
+    }
+    for rto in &wanted.rtos_min_ms {
+        ensure!((1..=1000).contains(rto), "an RTO of {rto} ms: 1 to 1000 is possible");
+    }
+    for size in &options.sizes_bytes {
+        ensure!(
+            (LEAST_BYTES..=100_000_000).contains(size),
+            "{size} bytes: {LEAST_BYTES} to 100000000 are possible"
+        );
+    }
+    ensure!(options.rounds != Some(0), "an experiment needs at least one round");
+    Ok(())
+}
+
+impl Series {
+    fn expand(&self, options: &Options, points: &mut Vec<Point>) -> Result<()> {
+        fn or<'a, T>(asked: &'a [T], own: &'a [T]) -> &'a [T] {
+            if asked.is_empty() { own } else { asked }
+        }
+        let wanted = &options.incast;
+        let configurations = match &options.configurations[..] {
+            [] => self.configurations.to_vec(),
+            names => {
+                names.iter().map(|name| Configuration::from_name(name)).collect::<Result<_>>()?
+            }
+        };
+        let sizes =
+            if self.part == Part::Long { self.sizes } else { or(&options.sizes_bytes, self.sizes) };
+        for &congestion_control in or(&wanted.congestion_controls, self.congestion_controls) {
+            for &rto_min_ms in or(&wanted.rtos_min_ms, self.rtos_min_ms) {
+                for &buffer_bytes in or(&wanted.buffers_bytes, self.buffers) {
+                    for &size in sizes {
+                        for &senders in or(&wanted.senders, self.senders) {
+                            let total_bytes = (self.part == Part::FixedTotal).then_some(size);
+                            let size_bytes = total_bytes.map_or(size, |all| all / senders as u64);
+                            if total_bytes.is_some() && size_bytes < LEAST_BYTES {
+                                bail!("{size} bytes are too few for {senders} senders");
+                            }
+                            points.push(Point {
+                                incast: incast::Incast {
+                                    part: self.part,
+                                    senders,
+                                    buffer_bytes,
+                                    congestion_control,
+                                    rto_min_ms,
+                                    total_bytes,
+                                },
+                                size_bytes,
+                                configurations: configurations.clone(),
+                                rounds: options.rounds.unwrap_or(self.rounds),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(selection: Selection) -> Vec<Point> {
+        points(&Options { incast: selection, ..Options::default() }).unwrap()
+    }
+
+    #[test]
+    fn the_whole_experiment_has_all_parts_and_every_point_once() {
+        let points = of(Selection::default());
+        for part in Part::ALL {
+            assert!(points.iter().any(|point| point.incast.part == part), "{part:?}");
+        }
+        let mut keys: Vec<_> =
+            points.iter().map(|point| format!("{} {}", point.incast, point.size_bytes)).collect();
+        let count = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+    }
+
+    #[test]
+    fn a_point_that_is_asked_for_is_the_only_one() {
+        let points = points(&Options {
+            sizes_bytes: vec![32_000],
+            configurations: vec!["off".into()],
+            rounds: Some(7),
+            incast: Selection {
+                senders: vec![12],
+                buffers_bytes: vec![64_000],
+                ..Selection::default()
+            },
+            ..Options::default()
+        });
+        let [point] = &points.unwrap()[..] else { panic!("not one point") };
+        assert_eq!((point.incast.senders, point.incast.buffer_bytes), (12, 64_000));
+        assert_eq!((point.size_bytes, point.rounds), (32_000, 7));
+        assert_eq!((point.incast.part, point.incast.rto_min_ms), (Part::FixedSize, RTO_MIN_MS));
+        assert_eq!(point.configurations, [Off]);
+    }
+
+    #[test]
+    fn a_part_alone_is_the_whole_part() {
+        let points = of(Selection { parts: vec![Part::FixedTotal], ..Selection::default() });
+        assert_eq!(points.len(), 2 * ALL.len());
+        for point in points {
+            let total = point.incast.total_bytes.unwrap();
+            assert_eq!(point.size_bytes, total / point.incast.senders as u64);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused() {
+        let refused = |options: Options| points(&options).is_err();
+        let selected = |incast: Selection| refused(Options { incast, ..Options::default() });
+        assert!(selected(Selection { senders: vec![0], ..Selection::default() }));
+        assert!(selected(Selection { senders: vec![MOST_SENDERS], ..Selection::default() }));
+        assert!(selected(Selection { buffers_bytes: vec![1000], ..Selection::default() }));
+        assert!(selected(Selection { rtos_min_ms: vec![0], ..Selection::default() }));
+        assert!(refused(Options { rounds: Some(0), ..Options::default() }));
+        assert!(refused(Options { sizes_bytes: vec![1], ..Options::default() }));
+        assert!(refused(Options { vms: vec![2], ..Options::default() }));
+        assert!(refused(Options { configurations: vec!["hold".into()], ..Options::default() }));
+    }
+}

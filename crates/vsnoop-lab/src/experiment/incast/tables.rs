@@ -1,0 +1,162 @@
+//! A table for each part and setting: a line for each number of senders, size and configuration.
+
+use super::figures::{Outcome, outcome};
+use crate::results::incast::{Incast, Part};
+use crate::results::table::{Style, grid};
+use crate::results::{Group, Results, size_text};
+
+const HEADER: [&str; 11] = [
+    "size",
+    "configuration",
+    "senders",
+    "n",
+    "goodput Mb/s",
+    "timeout %",
+    "timeouts/round",
+    "retrans./round",
+    "drops/round",
+    "probes/round",
+    "hung",
+];
+
+const LONG_HEADER: [&str; 9] = [
+    "configuration",
+    "senders",
+    "n",
+    "goodput Mb/s",
+    "slowest flow",
+    "fastest flow",
+    "Jain's index",
+    "timeouts",
+    "drops/round",
+];
+
+pub fn render(results: &Results, style: Style) -> String {
+    let groups = results.groups();
+    let mut headings: Vec<String> = Vec::new();
+    for heading in groups.iter().filter_map(|group| Some(heading(group.cell.incast.as_ref()?))) {
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    let tables = headings.into_iter().map(|wanted| {
+        let groups: Vec<_> = groups
+            .iter()
+            .filter(|group| group.cell.incast.is_some_and(|incast| heading(&incast) == wanted))
+            .collect();
+        let long = groups.iter().any(|group| part(group) == Some(Part::Long));
+        let table = if long {
+            let rows = groups.iter().flat_map(|group| rows(results, group, long_row));
+            grid(style, &LONG_HEADER, 1, rows.collect())
+        } else {
+            let rows = groups.iter().flat_map(|group| rows(results, group, row));
+            grid(style, &HEADER, 2, rows.collect())
+        };
+        match style {
+            Style::Terminal => format!("{wanted}\n\n{table}"),
+            Style::Markdown => format!("### {wanted}\n\n{table}"),
+        }
+    });
+    let mut text = tables.collect::<Vec<_>>().join("\n\n");
+    let tap_drops: u64 = results.samples.iter().map(|sample| sample.tap_drops).sum();
+    if tap_drops > 0 {
+        text += &format!("\n\n{tap_drops} packets were lost at the VM's tap, not at the last hop.");
+    }
+    text
+}
+
+fn heading(incast: &Incast) -> String {
+    format!("{}: {}", incast.part.name(), incast.setting())
+}
+
+fn part(group: &Group) -> Option<Part> {
+    group.cell.incast.map(|incast| incast.part)
+}
+
+type Row = fn(&Results, &Group, String, Outcome) -> Vec<String>;
+
+fn rows(results: &Results, group: &Group, row: Row) -> Vec<Vec<String>> {
+    let names = results.configurations().into_iter();
+    names
+        .filter_map(|name| {
+            let outcome = outcome(results.of(&name, group))?;
+            Some(row(results, group, name, outcome))
+        })
+        .collect()
+}
+
+fn row(_: &Results, group: &Group, name: String, outcome: Outcome) -> Vec<String> {
+    vec![
+        size_text(group.size_bytes),
+        name,
+        senders(group),
+        outcome.rounds.to_string(),
+        format!("{:.0}", outcome.goodput_mbps),
+        format!("{:.1}", outcome.timeout_pct),
+        format!("{:.1}", outcome.timeouts),
+        format!("{:.1}", outcome.retransmissions),
+        format!("{:.1}", outcome.last_hop_drops),
+        format!("{:.1}", outcome.window_probes),
+        outcome.hung.to_string(),
+    ]
+}
+
+fn long_row(results: &Results, group: &Group, name: String, outcome: Outcome) -> Vec<String> {
+    let flows: Vec<f64> = results
+        .of(&name, group)
+        .filter_map(|sample| sample.round.as_ref())
+        .flat_map(|round| round.flows_mbps.iter().copied())
+        .collect();
+    let least = flows.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = flows.iter().copied().fold(0.0, f64::max);
+    vec![
+        name,
+        senders(group),
+        outcome.rounds.to_string(),
+        format!("{:.0}", outcome.goodput_mbps),
+        format!("{least:.1}"),
+        format!("{most:.1}"),
+        outcome.jain_index.map_or("-".into(), |index| format!("{index:.3}")),
+        format!("{:.1}", outcome.timeouts),
+        format!("{:.1}", outcome.last_hop_drops),
+    ]
+}
+
+fn senders(group: &Group) -> String {
+    group.cell.incast.map_or("-".into(), |incast| incast.senders.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::testing::{hung, round};
+    use super::*;
+    use crate::results::testing::results;
+
+    #[test]
+    fn every_configuration_of_a_setting_has_a_line_and_other_settings_other_tables() {
+        let mut reno = round("off", 40, 60.0, 1);
+        if let Some(incast) = &mut reno.cell.incast {
+            incast.congestion_control = crate::results::incast::CongestionControl::Reno;
+        }
+        let samples = vec![round("off", 40, 50.0, 2), round("incast", 40, 900.0, 0), reno];
+        let text = render(&results(samples), Style::Markdown);
+        assert_eq!(text.matches("### ").count(), 2, "{text}");
+        let lines: Vec<Vec<_>> =
+            text.lines().map(|line| line.split('|').map(str::trim).collect()).collect();
+        let line = |name: &str| {
+            let mut found = lines.iter().filter(|fields| fields.get(2) == Some(&name));
+            found.next().unwrap_or_else(|| panic!("no line of {name} in {text}"))
+        };
+        assert_eq!(line("off")[3..8], ["40", "1", "50", "100.0", "2.0"]);
+        assert_eq!(line("incast")[3..8], ["40", "1", "900", "0.0", "0.0"]);
+    }
+
+    #[test]
+    fn what_was_lost_elsewhere_is_said() {
+        let mut sample = hung("off", 1);
+        assert!(!render(&results(vec![sample.clone()]), Style::Terminal).contains("tap"));
+        sample.tap_drops = 3;
+        let text = render(&results(vec![sample]), Style::Terminal);
+        assert!(text.contains("3 packets were lost at the VM's tap"), "{text}");
+    }
+}

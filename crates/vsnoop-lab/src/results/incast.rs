@@ -1,0 +1,173 @@
+//! What samples of the incast experiment have besides those of other experiments.
+//!
+//! A sample is one round: a machine asks all senders at once, and all answer. What surrounds it is an
+//! [`Incast`], part of its cell; what came of it is a [`Round`].
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::size_text;
+
+/// Many senders that answer one machine, and the last hop before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incast {
+    pub part: Part,
+    pub senders: usize,
+    /// The queue of the last hop.
+    pub buffer_bytes: u64,
+    /// Of the senders.
+    pub congestion_control: CongestionControl,
+    /// The least retransmission timeout of the senders.
+    pub rto_min_ms: u32,
+    /// Of all senders together, where that is fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+}
+
+/// What is varied, and what is not.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// Every sender sends the same, however many there are.
+    FixedSize,
+    /// All senders together send the same.
+    FixedTotal,
+    /// Windows that the receiver caps.
+    Capped,
+    /// The same, beside one connection without a cap that never ends.
+    CappedBackground,
+    /// Flows without an end.
+    Long,
+}
+
+impl Part {
+    pub const ALL: [Self; 5] =
+        [Self::FixedSize, Self::FixedTotal, Self::Capped, Self::CappedBackground, Self::Long];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FixedSize => "fixed-size",
+            Self::FixedTotal => "fixed-total",
+            Self::Capped => "capped",
+            Self::CappedBackground => "capped-background",
+            Self::Long => "long",
+        }
+    }
+}
+
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionControl {
+    #[default]
+    Cubic,
+    Reno,
+    Bbr,
+}
+
+impl CongestionControl {
+    pub const ALL: [Self; 3] = [Self::Cubic, Self::Reno, Self::Bbr];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Reno => "reno",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+impl Incast {
+    /// For names of figures and files: `40x_128kb_cubic_rto200`.
+    pub fn suffix(&self) -> String {
+        let text = format!("{self}").to_lowercase();
+        text.replace(", ", "_").replace(' ', "")
+    }
+
+    /// All but the number of senders.
+    pub fn setting(&self) -> String {
+        let mut text = format!(
+            "buffer {}, {}, RTO at least {} ms",
+            size_text(self.buffer_bytes),
+            self.congestion_control.name(),
+            self.rto_min_ms
+        );
+        if let Some(total) = self.total_bytes {
+            text += &format!(", {} in all", size_text(total));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Incast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} senders, {}", self.part.name(), self.senders, self.setting())
+    }
+}
+
+/// What came of one round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// From the first request to the last byte.
+    pub round_ms: f64,
+    /// Of all senders that were asked, as the application sees it.
+    pub goodput_mbps: f64,
+    /// Retransmission timeouts of all senders.
+    pub timeouts: u64,
+    /// Probes of a closed window, of all senders.
+    pub window_probes: u64,
+    /// Packets that the last hop dropped.
+    pub last_hop_drops: u64,
+    /// Of each flow, where flows have no end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows_mbps: Vec<f64>,
+}
+
+impl Round {
+    /// Jain's index of the flows: 1 when all get the same, 1/n when one gets all.
+    pub fn jain_index(&self) -> Option<f64> {
+        let flows = &self.flows_mbps;
+        let (sum, squares) =
+            flows.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+        (squares > 0.0).then(|| sum * sum / (flows.len() as f64 * squares))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equals_and_one_nth_for_a_single_winner() {
+        let index =
+            |flows: &[f64]| Round { flows_mbps: flows.to_vec(), ..Round::default() }.jain_index();
+        assert_eq!(index(&[5.0; 4]), Some(1.0));
+        assert_eq!(index(&[8.0, 0.0, 0.0, 0.0]), Some(0.25));
+        assert_eq!(index(&[0.0, 0.0]), None);
+        assert_eq!(index(&[]), None);
+    }
+
+    #[test]
+    fn a_part_is_written_by_its_name() {
+        for part in Part::ALL {
+            assert_eq!(serde_json::to_value(part).unwrap(), part.name());
+        }
+        for control in CongestionControl::ALL {
+            assert_eq!(serde_json::to_value(control).unwrap(), control.name());
+        }
+    }
+}

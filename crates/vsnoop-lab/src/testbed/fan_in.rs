@@ -1,0 +1,126 @@
+//! Many senders behind a switch, and one VM behind its last hop.
+//!
+//! ```text
+//! sender namespaces       switch namespace       host namespace                      VM namespace
+//! [vst-sender] <-veth-+
+//! [vst-sender] <-veth-+-> bridge [vst-down] <-veth-> [vst-uplink] bridge [vst-port] <-relay-> [vst-vm]
+//! [vst-sender] <-veth-+           last hop                                the tap that      ordinary
+//!                                                                         vsnoop attaches to  Linux TCP
+//! ```
+//!
+//! Senders build no super-packets, so that MTU-sized packets come to the last hop and everything
+//! behind it. Neighbours are known for good: nothing but the traffic itself is on the wire.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Result, ensure};
+
+use super::net::{DeviceCounters, Netns, TapOptions, owned_name};
+use super::relay::{Relay, RelayOptions};
+use super::switch::Switch;
+
+/// The tap of the VM in the host namespace: the one to attach to.
+pub const PORT: &str = "vst-port";
+/// The host's side of the last hop.
+pub const UPLINK: &str = "vst-uplink";
+const BRIDGE: &str = "vst-bridge";
+const SENDER_DEVICE: &str = "vst-sender";
+const VM_DEVICE: &str = "vst-vm";
+const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
+pub const MOST_SENDERS: usize = 250;
+const PREFIX_LENGTH: u8 = 16;
+
+/// The address of the VM.
+pub const VM_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 119, 2, 1);
+
+/// The address of a sender.
+pub fn sender_address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 119, 1, 1 + number as u8)
+}
+
+fn sender_mac(number: usize) -> [u8; 6] {
+    [2, 0x76, 0x73, 0, 1, number as u8]
+}
+
+/// It stands as long as this lives. The relay is declared first, to end before its namespaces.
+#[derive(Debug)]
+pub struct FanIn {
+    _device: Relay,
+    pub senders: Vec<Netns>,
+    pub vm: Netns,
+    pub host: Netns,
+    pub switch: Switch,
+    port: DeviceCounters,
+}
+
+impl FanIn {
+    /// `prefix`: of the namespaces' names, see [`remove_stale`](super::net::remove_stale).
+    pub fn build(prefix: &str, senders: usize) -> Result<Self> {
+        ensure!(
+            (1..=MOST_SENDERS).contains(&senders),
+            "{senders} senders: 1 to {MOST_SENDERS} are possible"
+        );
+        let host = Netns::create(&owned_name(prefix, "host"))?;
+        let vm = Netns::create(&owned_name(prefix, "vm"))?;
+        host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+        host.bridge(BRIDGE)?;
+        host.keep_from_packet_filters()?;
+        let switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK)?;
+        let outside = host.tap(PORT, &TapOptions::default())?;
+        let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
+        // A device takes a packet as soon as it comes: it does not wait for the CPU of the senders.
+        let options = RelayOptions { realtime: true, ..RelayOptions::default() };
+        let device = Relay::start(vec![outside], inside, &options)?;
+        for port in [UPLINK, PORT] {
+            host.add_port(BRIDGE, port)?;
+        }
+        quiet(&vm)?;
+        vm.set_mac(VM_DEVICE, VM_MAC)?;
+        vm.up(VM_DEVICE)?;
+        vm.add_address(VM_DEVICE, VM_ADDRESS.into(), PREFIX_LENGTH)?;
+        let senders = (0..senders)
+            .map(|number| {
+                crate::interrupt::check()?;
+                let sender = Netns::create(&owned_name(prefix, &format!("s{number}")))?;
+                quiet(&sender)?;
+                switch.add_sender(number, &sender, SENDER_DEVICE)?;
+                sender.ip(&format!("link set {SENDER_DEVICE} gso_max_segs 1"))?;
+                sender.set_mac(SENDER_DEVICE, sender_mac(number))?;
+                sender.up(SENDER_DEVICE)?;
+                sender.add_address(SENDER_DEVICE, sender_address(number).into(), PREFIX_LENGTH)?;
+                sender.add_neighbour(SENDER_DEVICE, VM_ADDRESS.into(), VM_MAC)?;
+                vm.add_neighbour(VM_DEVICE, sender_address(number).into(), sender_mac(number))?;
+                Ok(sender)
+            })
+            .collect::<Result<_>>()?;
+        let port = host.device_counters(PORT)?;
+        Ok(Self { _device: device, senders, vm, host, switch, port })
+    }
+
+    /// Packets for the VM that its tap had no room for.
+    pub fn port_drops(&self) -> Result<u64> {
+        self.port.dropped_on_the_way_out()
+    }
+}
+
+/// TCP remembers nothing of earlier connections, and the namespace says nothing by itself.
+fn quiet(netns: &Netns) -> Result<()> {
+    netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+    netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_sender_has_an_address_and_a_mac_of_its_own() {
+        let all = 0..MOST_SENDERS;
+        let addresses: BTreeSet<_> = all.clone().map(sender_address).collect();
+        let macs: BTreeSet<_> = all.map(sender_mac).collect();
+        assert_eq!((addresses.len(), macs.len()), (MOST_SENDERS, MOST_SENDERS));
+        assert!(!addresses.contains(&VM_ADDRESS) && !macs.contains(&VM_MAC));
+    }
+}

@@ -1,0 +1,110 @@
+//! A switch whose port to the host has a shallow buffer: the last hop, where incast loses packets.
+//!
+//! The switch is a bridge in a namespace of its own. Its port to the host has a token bucket as queue
+//! discipline, whose queue is counted in bytes: what does not fit is dropped, as a switch drops it.
+//! Packets cost what they cost on Ethernet, with preamble, checksum and gap, so that a full link
+//! carries 941 Mb/s of TCP payload at 1 Gb/s. All other ports forward at once.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::net::{Netns, checked};
+
+const BRIDGE: &str = "vst-switch";
+/// The port to the host.
+const PORT: &str = "vst-down";
+/// Preamble, frame check sequence and gap, which no packet of the kernel has (IEEE 802.3).
+const WIRE_BYTES: u64 = 24;
+/// What goes at once after a pause: three packets, so that one late timer costs no rate.
+const BURST_BYTES: u64 = 5000;
+
+/// The port that everything goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastHop {
+    pub rate_mbit: u64,
+    pub buffer_bytes: u64,
+}
+
+/// What the queue discipline of the last hop has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    pub packets: u64,
+    pub bytes: u64,
+    pub drops: u64,
+}
+
+#[derive(Debug)]
+pub struct Switch {
+    netns: Netns,
+}
+
+impl Switch {
+    /// A switch without senders, whose port to the host is joined to `uplink` there and unlimited.
+    pub fn build(name: &str, host: &Netns, uplink: &str) -> Result<Self> {
+        let netns = Netns::create(name)?;
+        netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+        netns.bridge(BRIDGE)?;
+        netns.keep_from_packet_filters()?;
+        netns.veth(PORT, host, uplink)?;
+        netns.add_port(BRIDGE, PORT)?;
+        Ok(Self { netns })
+    }
+
+    /// Joins `device` of a sender to the switch; it is down at first.
+    pub fn add_sender(&self, number: usize, sender: &Netns, device: &str) -> Result<()> {
+        let port = format!("vst-s{number}");
+        self.netns.veth(&port, sender, device)?;
+        self.netns.add_port(BRIDGE, &port)
+    }
+
+    /// Limits the port to the host, or changes its limits; `None` takes them away.
+    pub fn set_last_hop(&self, last_hop: Option<LastHop>) -> Result<()> {
+        // A bucket that is changed keeps its old queue, and what it has counted.
+        if self.counts().is_ok() {
+            self.tc(&format!("qdisc del dev {PORT} root"))?;
+        }
+        let Some(LastHop { rate_mbit, buffer_bytes }) = last_hop else { return Ok(()) };
+        self.tc(&format!(
+            "qdisc add dev {PORT} root tbf rate {rate_mbit}mbit burst {BURST_BYTES} \
+             limit {buffer_bytes} overhead {WIRE_BYTES}"
+        ))?;
+        Ok(())
+    }
+
+    /// An error when the port has no limits.
+    pub fn counts(&self) -> Result<PortCounts> {
+        parse(&self.tc(&format!("-s -j qdisc show dev {PORT}"))?)
+    }
+
+    fn tc(&self, arguments: &str) -> Result<String> {
+        checked("tc", ["-n", self.netns.name()].into_iter().chain(arguments.split_whitespace()))
+    }
+}
+
+fn parse(text: &str) -> Result<PortCounts> {
+    let list: Vec<Value> = serde_json::from_str(text).context("tc did not print JSON")?;
+    let bucket = list.iter().find(|qdisc| qdisc["kind"] == "tbf");
+    let bucket = bucket.context("the last hop has no token bucket")?;
+    let number = |key: &str| bucket[key].as_u64().with_context(|| format!("tc counts no {key}"));
+    let counts = PortCounts {
+        packets: number("packets")?,
+        bytes: number("bytes")?,
+        drops: number("drops")?,
+    };
+    ensure!(counts.bytes >= counts.packets, "tc counts more packets than bytes");
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_of_the_bucket_are_found_and_without_one_there_is_an_error() {
+        let text = r#"[{"kind":"noqueue","bytes":0,"packets":0,"drops":0},
+            {"kind":"tbf","handle":"1:","root":true,"bytes":3028,"packets":2,"drops":7,"backlog":0}]"#;
+        assert_eq!(parse(text).unwrap(), PortCounts { packets: 2, bytes: 3028, drops: 7 });
+        assert!(parse(r#"[{"kind":"noqueue","bytes":0,"packets":0,"drops":0}]"#).is_err());
+        assert!(parse("").is_err());
+    }
+}

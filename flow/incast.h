@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Incast control: what all senders behind an uplink may have on their way at
+ * once is bounded by what the last hop can take, and shared out by receive
+ * windows (ICTCP: Wu, Feng, Guo, Zhang, CoNEXT 2010).
+ *
+ * Credit.  The last hop takes its queue (`buffer`) and what is on the wire (C
+ * times the round trip).  That is the credit of an uplink.  A flow owes the bytes
+ * between what was received of it and the right edge that it was granted; an
+ * edge is only moved when credit is left for it, and received bytes are paid
+ * back.  Whatever the windows come to, the sum of them never overflows the
+ * queue (the paper's section V).  A flow that gets nothing while its window is
+ * closed waits in line, and is served before those that are open.
+ *
+ * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
+ * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
+ * (d > GAMMA2 in three round trips), with the bandwidth that is left as the quota
+ * of all.  Up to the equal share of the credit a window doubles without asking
+ * for quota: credit makes that safe, and few flows start as fast as plain TCP.
+ * Steps are a sixteenth of the window or one MSS, so that fast links converge
+ * as soon as slow ones.
+ *
+ * Only flows with a short round trip are shaped (SCOPE); others are not what
+ * fills a last hop within a round trip.  The state of an uplink is shared by
+ * all ports behind it, without a lock: what two CPUs count at the same time is
+ * at worst a little off, and credit is added and taken atomically.
+ *
+ * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
+ */
+#ifndef VSNOOP_FLOW_INCAST_H
+#define VSNOOP_FLOW_INCAST_H
+
+#include "state.h"
+
+#define INCAST_TICK_BITS 20
+/* Of C: what may be promised (the paper's alpha); below the second, flows with more
+ * than their share give way. */
+#define INCAST_ALPHA(rate) ((rate) / 10 * 9)
+#define INCAST_SCARCE(rate) ((rate) / 5)
+#define INCAST_SCOPE_NS (2 * NSEC_PER_MSEC)
+#define INCAST_MIN_SLOT_NS 100000ull /* T at least */
+#define INCAST_MAX_SLOT_NS (4 * NSEC_PER_MSEC)
+/* Flows are counted over this long: a cycle of 300 flows with one segment each. */
+#define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
+#define INCAST_START_MSS 10 /* RFC 6928 */
+#define INCAST_FIRST_PART 4u
+#define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
+#define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
+#define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
+/* Debts count for one to two epochs of 2^24 ns (17 ms) after a flow was last active: a sender
+ * that keeps silent for so long is not about to fill the queue. */
+#define INCAST_EPOCH_BITS 24
+#define INCAST_FORGET_BITS 5 /* of what silent flows owe, this part with each epoch */
+/* Longer round trips in a row that put a flow out of scope. */
+#define INCAST_FAR 8
+/* A flow that sent nothing for so long starts anew. */
+#define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
+
+static __always_inline bool incast_is_on(const struct uplink *u)
+{
+	return u->rate;
+}
+
+/* Is this flow shaped?  Until its round trip is known it is; never where an option may
+ * sign the window, or where its unit is not known. */
+static __always_inline bool incast_shapes(const struct flow *f, const struct uplink *u)
+{
+	return incast_is_on(u) && f->incast.min_rtt_ns <= INCAST_SCOPE_NS &&
+	       f->flags & FLOW_F_SCALE_KNOWN && !flow_is_bypassed(f) && f->mode != FLOW_RESET;
+}
+
+/* What all flows together may have on their way, bytes of payload: a quarter of the queue is
+ * left for what nobody gave credit for, like the first segments of new flows, and a
+ * sixteenth of all for headers. */
+static __always_inline __u32 incast_credit(const struct uplink *u)
+{
+	__u64 rtt = u->base_rtt_ns;
+	__u64 bytes = u->buffer - (u->buffer >> 2) + ((u->rate * rtt) >> INCAST_TICK_BITS);
+
+	return bytes - (bytes >> 4);
+}
+
+/* The equal share of one flow. */
+static __always_inline __u32 incast_share(const struct uplink *u)
+{
+	__u32 flows = u->flows > u->counted ? u->flows : u->counted;
+
+	return incast_credit(u) / (flows ? flows : 1);
+}
+
+/* Time goes on: slots of 2T, the first half of which measures BW_T and sets the
+ * quota; the census of flows.  Whoever comes first after a slot's end does it. */
+static __always_inline void incast_turn(struct uplink *u, __u64 now)
+{
+	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
+	__u64 elapsed = since_ns(now, slot), bytes, weight;
+	__u32 epoch, ahead;
+	__s64 silent;
+
+	if (elapsed >= t && !u->is_granting) {
+		u->is_granting = 1;
+		bytes = u->bytes - u->slot_bytes;
+		if (elapsed > 64 * t)
+			elapsed = 64 * t;
+		u->total = (bytes << INCAST_TICK_BITS) / elapsed;
+		u->quota = INCAST_ALPHA(u->rate) > u->total ? INCAST_ALPHA(u->rate) - u->total : 0;
+	}
+	if (elapsed >= 2 * t && __sync_bool_compare_and_swap(&u->slot_ns, slot, now)) {
+		u->slot_bytes = u->bytes;
+		u->is_granting = 0;
+		weight = u->weight;
+		if (weight) {
+			__u64 rtt = u->weighted_rtt / weight;
+
+			u->t_ns = rtt < INCAST_MAX_SLOT_NS ? rtt : INCAST_MAX_SLOT_NS;
+			u->weighted_rtt = u->weight = 0;
+		}
+	}
+	epoch = u->epoch;
+	ahead = (__u32)(now >> INCAST_EPOCH_BITS) - epoch;
+	if (ahead && ahead < 1u << 31 && __sync_bool_compare_and_swap(&u->epoch, epoch, epoch + ahead)) {
+		silent = u->granted[(epoch + ahead) & 1];
+		u->granted[(epoch + ahead) & 1] = 0;
+		if (ahead > 1) {
+			silent += u->granted[(epoch + ahead + 1) & 1];
+			u->granted[(epoch + ahead + 1) & 1] = 0;
+		}
+		silent += u->silent;
+		u->silent = silent > 0 ? silent - (silent >> INCAST_FORGET_BITS) : 0;
+	}
+	slot = u->census_ns;
+	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
+	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
+		u->flows = u->counted + (u->waiting > 0 ? u->waiting : 0);
+		u->counted = 0;
+		u->census++;
+	}
+}
+
+/* Why a window may be opened. */
+enum incast_why {
+	INCAST_NO_REASON = 0, /* the VM repeats what it has said */
+	INCAST_DATA = 1, /* data came */
+	INCAST_REQUEST = 2, /* the VM sends data, or answers a probe */
+	INCAST_TURN = 3, /* the flow has waited, and is the next in line */
+};
+
+/* What live flows owe: those that were active in this epoch or the one before it. */
+static __always_inline __s64 incast_granted(const struct uplink *u)
+{
+	return u->granted[0] + u->granted[1];
+}
+
+static __always_inline void incast_charge(struct uplink *u, __u32 epoch, __s64 bytes)
+{
+	__sync_fetch_and_add(&u->granted[epoch & 1], bytes);
+}
+
+/* Is the flow's debt in the account? */
+static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
+{
+	return (__u16)(u->epoch - f->incast.epoch) <= 1;
+}
+
+static __always_inline __s32 incast_owed(const struct flow *f)
+{
+	__s32 owed = seq_diff(f->incast.edge, f->incast.received);
+
+	return owed > 0 ? owed : 0;
+}
+
+/* The flow's debt is taken out of the account. */
+static __always_inline void incast_forgive(struct flow *f, struct uplink *u)
+{
+	__s64 owed = incast_owed(f);
+
+	if (incast_is_live(f, u))
+		incast_charge(u, f->incast.epoch, -owed);
+	else
+		__sync_fetch_and_sub(&u->silent, owed);
+}
+
+/* The flow is active: its debt counts from now on, or counts longer. */
+static __always_inline void incast_touch(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__u32 epoch = u->epoch;
+	__s32 owed = incast_owed(f);
+
+	if (i->epoch == (__u16)epoch)
+		return;
+	incast_forgive(f, u);
+	incast_charge(u, epoch, owed);
+	i->epoch = epoch;
+}
+
+static __always_inline __u32 incast_mss(const struct flow *f)
+{
+	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
+}
+
+/* A window below which a flow never falls: two segments, or one when there are too
+ * many flows for two. */
+static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u)
+{
+	__u32 mss = incast_mss(f);
+
+	return incast_share(u) >= 2 * mss ? 2 * mss : mss;
+}
+
+/* What a flow may begin with: a part of what is left of half the credit, so that those that
+ * come after it have some too.  Of flows without number each begins with the smallest
+ * segment that every TCP can send. */
+static __always_inline __u32 incast_first_window(const struct uplink *u, __u32 mss)
+{
+	__s64 left = (__s64)(incast_credit(u) / 2) - incast_granted(u);
+	__u32 part = left > 0 ? (__u32)left / INCAST_FIRST_PART : 0;
+
+	if (part > INCAST_START_MSS * mss)
+		return INCAST_START_MSS * mss;
+	return part >= mss ? part : INCAST_SMALLEST;
+}
+
+static __always_inline void incast_restart(struct flow *f, const struct uplink *u)
+{
+	struct incast *i = &f->incast;
+
+	__u32 mss = incast_mss(f), share = incast_share(u);
+
+	i->window = share < INCAST_START_MSS * mss ? share : INCAST_START_MSS * mss;
+	if (i->window < incast_least(f, u))
+		i->window = incast_least(f, u);
+	i->phase = INCAST_SLOW_START;
+	i->measured = 0;
+	i->over = 0;
+}
+
+/* A flow is shaped from now on.  What it was shown in the handshake is charged to it; of
+ * one that is older, with a window of any size, nothing is: it may never use it. */
+static __always_inline void incast_begin(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__s32 shown;
+
+	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
+	i->epoch = u->epoch;
+	shown = seq_diff(f->adv_edge, i->received);
+	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
+		i->edge = f->adv_edge;
+		incast_charge(u, i->epoch, shown);
+	}
+	__sync_fetch_and_add(&u->open, 1);
+	if (!u->base_rtt_ns)
+		u->base_rtt_ns = INCAST_MIN_SLOT_NS;
+	i->shaped = 1;
+	incast_restart(f, u);
+}
+
+#define INCAST_STAMP_BITS 4
+
+/* A time that fits into the record; never 0. */
+static __always_inline __u32 incast_stamp(__u64 now)
+{
+	return (__u32)(now >> INCAST_STAMP_BITS) | 1;
+}
+
+/* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
+ * first time; without timestamps the edge that was shown before, passed for the first time. */
+static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
+					    const struct segment *s, struct seq end, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u64 rtt;
+
+	if (!i->asked_at)
+		return;
+	if (i->by_tsval ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+		return;
+	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
+	i->asked_at = 0;
+	if (rtt > NSEC_PER_SEC)
+		return; /* the sender had nothing to send, or lost its window */
+	if (!rtt)
+		rtt = 1;
+	if (rtt <= INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
+		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
+			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
+		if (rtt < u->base_rtt_ns)
+			u->base_rtt_ns = rtt;
+	} else if (i->min_rtt_ns <= INCAST_SCOPE_NS) {
+		/* Far away, or thinking? */
+		i->min_rtt_ns += INCAST_SCOPE_NS / INCAST_FAR;
+	}
+	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
+}
+
+/* An ACK is about to go to the sender, asked after incast_open().  `vm`: the VM's segment
+ * that it goes with; null for an ACK of the host, which shows no new TSval.  The answer to a
+ * request, and to a closed window, says nothing of the way. */
+static __always_inline void incast_note_shown(struct flow *f, const struct segment *vm, __u64 now)
+{
+	struct incast *i = &f->incast;
+
+	if (!i->shaped)
+		return;
+	if (i->waiting || (vm && vm->len)) {
+		i->asked_at = 0;
+		return;
+	}
+	if (i->asked_at)
+		return;
+	if (f->flags & FLOW_F_TIMESTAMPS && i->rtt_ns) {
+		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
+			return;
+		i->asked = vm->tsval;
+		i->by_tsval = 1;
+	} else {
+		if (seq_le(i->edge, f->adv_edge))
+			return;
+		i->asked = f->adv_edge.v;
+		i->by_tsval = 0;
+	}
+	i->asked_at = incast_stamp(now);
+}
+
+/* A round trip begins. */
+static __always_inline void incast_sample(struct flow *f, const struct uplink *u, __u64 now)
+{
+	struct incast *i = &f->incast;
+
+	i->sample_ns = now;
+	i->sample_bytes = 0;
+	i->sample_total = u->bytes;
+}
+
+/* A round trip is over: what should the window be? */
+static __always_inline void incast_control(struct flow *f, struct uplink *u, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
+	__u32 share = incast_share(u), least = incast_least(f, u), credit = incast_credit(u);
+	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
+	__u64 sample, expected, missing, total;
+
+	sample = ((__u64)i->sample_bytes << INCAST_TICK_BITS) / elapsed;
+	i->measured = sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
+	expected = ((__u64)i->window << INCAST_TICK_BITS) / rtt;
+	if (expected < i->measured)
+		expected = i->measured;
+	missing = expected - i->measured;
+	i->d = expected ? missing * 255 / expected : 0;
+	/* It has filled its window, and the link was not half used meanwhile: no queue, but a
+	 * long way.  (A round trip alone does not tell one from the other.) */
+	total = ((__u64)(__u32)(u->bytes - i->sample_total) << INCAST_TICK_BITS) / elapsed;
+	if (10 * missing <= expected && elapsed < 2 * rtt && total < u->rate / 2 &&
+	    i->min_rtt_ns > u->base_rtt_ns)
+		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
+	if (i->marked) {
+		/* The path says that its queue grows (RFC 3168). */
+		i->window -= i->window >> 1;
+		i->phase = INCAST_AVOIDANCE;
+	} else if (2 * missing > expected) {
+		i->phase = INCAST_AVOIDANCE;
+		if (++i->over >= INCAST_OVER) {
+			i->over = 0;
+			i->window = i->window > step ? i->window - step : 0;
+		}
+	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
+		i->over = 0;
+		if (i->window < share) {
+			i->window += i->phase == INCAST_SLOW_START ? i->window : step;
+			if (i->window > share)
+				i->window = share;
+		} else if ((__u16)((now >> 14) - i->grown_at) > (2 * rtt) >> 14) {
+			__s64 need = ((__u64)step << INCAST_TICK_BITS) / rtt;
+
+			if (u->is_granting && u->quota >= need) {
+				__sync_fetch_and_sub(&u->quota, need);
+				i->window += step;
+				i->grown_at = now >> 14;
+			} else {
+				i->phase = INCAST_AVOIDANCE;
+			}
+		}
+	} else {
+		i->over = 0;
+		i->phase = INCAST_AVOIDANCE;
+	}
+	if (i->window > share && u->total > u->rate - INCAST_SCARCE(u->rate))
+		i->window = i->window - step > share ? i->window - step : share;
+	if (i->window > credit)
+		i->window = credit;
+	if (i->window < least)
+		i->window = least;
+	i->marked = 0;
+}
+
+/* A segment with data came from the sender; asked for each, without the lock. */
+static __always_inline void incast_received(struct flow *f, struct uplink *u,
+					    const struct segment *s, __u64 now)
+{
+	struct incast *i = &f->incast;
+	struct seq end = seq_add(s->seq, s->len);
+	__s32 fresh = seq_diff(end, i->received), owed;
+
+	incast_turn(u, now);
+	if (s->bits & SEG_TIMESTAMPS && fresh > 0)
+		i->ts_recent = s->tsval;
+	if (s->bits & SEG_CE)
+		i->marked = 1;
+	if (fresh <= 0)
+		return;
+	if (i->census != (__u8)u->census) {
+		i->census = u->census;
+		__sync_fetch_and_add(&u->counted, 1);
+	}
+	incast_touch(f, u);
+	owed = incast_owed(f);
+	i->received = end;
+	incast_charge(u, i->epoch, -(owed < fresh ? owed : fresh));
+	if (seq_lt(i->edge, end))
+		i->edge = end;
+	incast_note_rtt(f, u, s, end, now);
+	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
+		incast_restart(f, u);
+		incast_sample(f, u, now);
+		return;
+	}
+	i->sample_bytes += fresh;
+	if (!i->rtt_ns || since_ns(now, i->sample_ns) < i->rtt_ns)
+		return;
+	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
+	__sync_fetch_and_add(&u->weight, i->sample_bytes);
+	incast_control(f, u, now);
+	incast_sample(f, u, now);
+}
+
+/* Credit that is left, beyond it if the flow is next in line: so much goes round always,
+ * should all the credit be with those who keep silent. */
+static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
+{
+	return (__s64)incast_credit(u) + beyond - incast_granted(u);
+}
+
+/* The flow is not shaped any more, or its record goes: what it owes is paid back. */
+static __always_inline void incast_end(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+
+	incast_forgive(f, u);
+	i->edge = i->received;
+	if (i->waiting)
+		__sync_fetch_and_sub(&u->waiting, 1);
+	if (i->shaped)
+		__sync_fetch_and_sub(&u->open, 1);
+	i->waiting = i->shaped = 0;
+}
+
+/* `vm`: the VM's segment; null: one of the sender, with data. */
+static __always_inline enum incast_why incast_reason(const struct flow *f, const struct segment *vm)
+{
+	if (!vm)
+		return INCAST_DATA;
+	return vm->len || f->flags & FLOW_F_REPLY_DUE ? INCAST_REQUEST : INCAST_NO_REASON;
+}
+
+/* An ACK is about to go to the sender: may it open the window further?  True when the flow
+ * stands in line from now on.
+ *
+ * Requests come in volleys, whose answers come at once: beyond a quarter of the credit each
+ * gets one segment at most, and what silent flows owe counts too: they may be asked next.
+ *
+ * Credit is given in whole segments: a sender waits for the rest of a segment that the
+ * window cuts. */
+static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum incast_why why,
+					__u64 now)
+{
+	struct incast *i = &f->incast;
+	__u32 mss = incast_mss(f), want = mss;
+	__s32 open;
+	__s64 left;
+
+	if (!incast_shapes(f, u)) {
+		if (i->shaped)
+			incast_end(f, u);
+		return false;
+	}
+	incast_turn(u, now);
+	if (!i->shaped)
+		incast_begin(f, u);
+	if (why == INCAST_NO_REASON)
+		return false;
+	incast_touch(f, u);
+	open = incast_owed(f);
+	if (i->window > mss)
+		want = i->window - i->window % mss;
+	if ((__s32)want <= open)
+		return false;
+	if (why == INCAST_TURN || u->waiting <= 0) {
+		left = incast_left(u, open < (__s32)mss ? mss : 0);
+		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
+			want = mss;
+			if (u->silent > 0)
+				left -= u->silent;
+		}
+		/* Who has a part of a segment needs as much as who has none, or the one would
+		 * always be served before the other. */
+		if (left + open < (__s64)want)
+			want = mss;
+		if (left < (__s64)mss)
+			want = 0;
+		if ((__s32)want > open) {
+			incast_charge(u, i->epoch, want - open);
+			i->edge = seq_add(i->received, want);
+			if (i->waiting)
+				__sync_fetch_and_sub(&u->waiting, 1);
+			i->waiting = 0;
+			return false;
+		}
+	}
+	/* What a new flow begins with is enough for an answer to show that there is one. */
+	if (open >= (__s32)(why == INCAST_REQUEST ? INCAST_SMALLEST : mss) || i->waiting)
+		return false;
+	i->waiting = 1;
+	__sync_fetch_and_add(&u->waiting, 1);
+	return true;
+}
+
+/* Is there credit for the next in line?  Asked before it is taken out, or who asks at a bad
+ * moment, and goes to the end, might do so for ever. */
+static __always_inline bool incast_can_serve(const struct uplink *u)
+{
+	return incast_left(u, INCAST_LEAST_MSS) >= (__s64)INCAST_LEAST_MSS;
+}
+
+/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: there is no credit for
+ * it; -1: it does not wait any more. */
+static __always_inline int incast_serve(struct flow *f, struct uplink *u,
+					const struct port_state *port, const struct policy *p,
+					__u64 now, struct ack_fields *ack)
+{
+	struct incast *i = &f->incast;
+
+	if (!i->waiting)
+		return -1;
+	incast_open(f, u, INCAST_TURN, now);
+	if (i->waiting)
+		return 0;
+	if (!i->shaped)
+		return -1;
+	/* Its window was closed: what lies beyond can only be an answer to this. */
+	i->asked = f->adv_edge.v;
+	i->asked_at = incast_stamp(now);
+	i->by_tsval = 0;
+	ack->seq = f->snd_nxt;
+	ack->ack = seq_max(f->vm_seq, f->next_seq);
+	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);
+	ack->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	ack->tsval = f->vm_tsval;
+	ack->tsecr = i->ts_recent;
+	ack->sack = 0;
+	return 1;
+}
+
+#endif
