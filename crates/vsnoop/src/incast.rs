@@ -3,10 +3,12 @@
 
 
 use anyhow::{Context, Result};
+use serde::Serialize;
+use vsnoop_bpf::types::{self, flow, incast_phase};
 use vsnoop_bpf::{Uplink, UplinkSettings};
 
 use crate::error::{Unfit, unfit, usage};
-use crate::ports;
+use crate::ports::{self, Attached};
 use crate::system::ethtool;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
@@ -136,6 +138,113 @@ pub fn sweep() -> Result<()> {
 /// Whether the interface is there at all, for what is said about it.
 pub fn name_of(index: u32) -> Option<String> {
     netdev::find_index(index).ok().flatten().map(|device| device.name)
+}
+
+/// The window of one connection, as incast control sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowWindow {
+    /// What it is to have on its way at most.
+    pub window_bytes: u32,
+    /// What it may have on its way now: granted, and not received.
+    pub granted_bytes: u64,
+    /// Round trip, smoothed; null when not known yet.
+    pub rtt_ns: Option<u32>,
+    /// b_m, bits per second.
+    pub measured_bits_per_second: u64,
+    /// (b_e - b_m) / b_e, in hundredths.
+    pub d_percent: u32,
+    /// "slow start" or "avoidance".
+    pub phase: &'static str,
+    /// Its window is closed, and it stands in line for credit.
+    pub waiting: bool,
+}
+
+/// `None` where it is left alone.
+pub fn window_of(flow: &flow) -> Option<FlowWindow> {
+    let incast = &flow.incast;
+    (incast.shaped != 0).then(|| FlowWindow {
+        window_bytes: incast.window,
+        granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
+        rtt_ns: Some(incast.rtt_ns).filter(|rtt| *rtt != 0),
+        measured_bits_per_second: bits_per_second(incast.measured.into()),
+        d_percent: u32::from(incast.d) * 100 / 255,
+        phase: match u32::from(incast.phase) {
+            incast_phase::INCAST_SLOW_START => "slow start",
+            _ => "avoidance",
+        },
+        waiting: incast.waiting != 0,
+    })
+}
+
+/// The uplink of a port, and what all flows behind it have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortUplink {
+    /// Null when it is gone: then nothing is shaped.
+    pub interface: Option<String>,
+    pub rate_bits_per_second: u64,
+    pub buffer_bytes: u32,
+    /// BW_T, BW_A and what is left of it in this slot.
+    pub total_bits_per_second: u64,
+    pub available_bits_per_second: u64,
+    pub quota_bits_per_second: u64,
+    /// Connections that are shaped, and those of them that stand in line.
+    pub flows: u64,
+    pub waiting: u64,
+    /// Windows that are open, of connections that are not silent.
+    pub granted_bytes: u64,
+}
+
+/// The uplink of an attached port; `None` without incast control.
+pub fn uplink_state(attached: &Attached) -> Result<Option<PortUplink>> {
+    let (netns, index) = (attached.meta.netns, attached.meta.uplink);
+    if index == 0 {
+        return Ok(None);
+    }
+    let uplink = Uplink::open(netns, index)?;
+    let state = match &uplink {
+        Some(uplink) => uplink.state()?,
+        None => types::uplink::default(),
+    };
+    let is_on = uplink.is_some_and(|uplink| uplink.is_on());
+    let interface = match Netns::find_again(netns, &mut None) {
+        Some(place) if is_on => place.run(|| Ok(name_of(index)))?,
+        _ => None,
+    };
+    let rate = u64::from(state.rate);
+    Ok(Some(PortUplink {
+        interface,
+        rate_bits_per_second: bits_per_second(rate),
+        buffer_bytes: state.buffer,
+        total_bits_per_second: bits_per_second(state.total.into()),
+        // The paper's alpha (flow/incast.h).
+        available_bits_per_second: bits_per_second(
+            (rate / 10 * 9).saturating_sub(state.total.into()),
+        ),
+        quota_bits_per_second: bits_per_second(state.quota.max(0) as u64),
+        flows: state.open.max(0) as u64,
+        waiting: state.waiting.max(0) as u64,
+        granted_bytes: state.granted.iter().sum::<i64>().max(0) as u64,
+    }))
+}
+
+/// Where the uplink was deleted nobody counts what comes in any more: windows are the VMs' own again.
+/// True when this look has found it gone.
+pub fn notice_gone(attached: &Attached) -> Result<bool> {
+    let index = attached.meta.uplink;
+    if index == 0 {
+        return Ok(false);
+    }
+    let Some(uplink) = Uplink::open(attached.meta.netns, index)? else { return Ok(false) };
+    if uplink.is_on() || uplink.state()?.rate == 0 {
+        return Ok(false);
+    }
+    uplink.disable();
+    Ok(true)
+}
+
+/// Of bytes per 2^20 ns.
+fn bits_per_second(rate: u64) -> u64 {
+    (u128::from(rate) * 8 * 1_000_000_000 >> 20) as u64
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::cli::{self, Cli};
 use crate::command::held::{FlowHold, Holds};
 use crate::command::stats::NOTHING;
 use crate::identity::Identity;
+use crate::incast::{FlowWindow, window_of};
 use crate::output::{table, units, watch};
 use crate::ports;
 use crate::system::netns;
@@ -27,6 +28,8 @@ struct PortFlows {
     /// For the table; in JSON it is part of each flow.
     #[serde(skip)]
     has_hold: bool,
+    #[serde(skip)]
+    has_uplink: bool,
     flows: Vec<Flow>,
 }
 
@@ -63,6 +66,8 @@ struct Flow {
     idle_ns: u64,
     /// Null when the flow has none.
     hold: Option<FlowHold>,
+    /// Null where incast control leaves it alone.
+    incast: Option<FlowWindow>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
@@ -82,7 +87,9 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
             }
             flows.sort_by_key(|flow| (flow.idle_ns, flow.sender));
             let has_hold = attached.port.policy()?.hold_chunks > 0;
-            ports.push(PortFlows { identity: Identity::of(&attached, &names), has_hold, flows });
+            let has_uplink = attached.meta.uplink != 0;
+            let identity = Identity::of(&attached, &names);
+            ports.push(PortFlows { identity, has_hold, has_uplink, flows });
         }
         let document = Document { ports };
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
@@ -128,6 +135,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         retired_bytes: flow.retired,
         idle_ns: now_ns.saturating_sub(flow.last_ns),
         hold: None,
+        incast: window_of(flow),
     }
 }
 
@@ -185,6 +193,9 @@ fn text(document: &Document) -> String {
         if port.has_hold {
             headings.extend([">held", ">for", ">again"]);
         }
+        if port.has_uplink {
+            headings.extend([">granted", ">window", ">RTT"]);
+        }
         headings.push(">idle");
         let mut rows = table::new(&headings);
         for flow in &port.flows {
@@ -198,6 +209,9 @@ fn text(document: &Document) -> String {
             if port.has_hold {
                 row.extend(hold_columns(flow.hold.as_ref()));
             }
+            if port.has_uplink {
+                row.extend(window_columns(flow.incast.as_ref()));
+            }
             row.push(units::duration(flow.idle_ns));
             rows.add_row(row);
         }
@@ -208,6 +222,18 @@ fn text(document: &Document) -> String {
         )
     });
     blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+/// What the sender may have on its way, what it is to have, and how far away it is.
+fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
+    match window {
+        Some(window) => [
+            if window.waiting { "in line".into() } else { units::bytes(window.granted_bytes) },
+            units::bytes(window.window_bytes.into()),
+            window.rtt_ns.map_or("-".into(), |ns| units::duration(ns.into())),
+        ],
+        None => ["-".into(), "-".into(), "-".into()],
+    }
 }
 
 /// What is held, for how long, and what the VM had to be given again.

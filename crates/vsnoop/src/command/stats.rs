@@ -11,6 +11,7 @@ use crate::cli::{self, Cli};
 use crate::command::held::{Holds, PortHold};
 use crate::counters::{self, Counters};
 use crate::identity::Identity;
+use crate::incast::{PortUplink, uplink_state};
 use crate::output::{bars, histogram::Histogram, table, units, watch};
 use crate::ports;
 use crate::system::netns;
@@ -33,6 +34,8 @@ struct PortStats<'a> {
     ring_full: u64,
     /// The hold as it is now; null without one.
     hold: Option<PortHold>,
+    /// The uplink as it is now; null without incast control.
+    incast: Option<PortUplink>,
 }
 
 struct Sample {
@@ -42,6 +45,7 @@ struct Sample {
     helper_reset_bytes: u64,
     ring_full: u64,
     hold: Option<PortHold>,
+    incast: Option<PortUplink>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
@@ -83,6 +87,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
                 helper_reset_bytes: attached.meta.helper_reset_bytes,
                 ring_full: attached.port.state()?.ring_full,
                 hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
+                incast: uplink_state(&attached)?,
             })
         })
         .collect()
@@ -98,6 +103,7 @@ fn json(samples: &[Sample]) -> Result<String> {
             helper_reset_bytes: sample.helper_reset_bytes,
             ring_full: sample.ring_full,
             hold: sample.hold.clone(),
+            incast: sample.incast.clone(),
         })
         .collect();
     Ok(serde_json::to_string(&Document { ports })?)
@@ -142,6 +148,9 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
     if let Some(hold) = &sample.hold {
         text.push_str(&format!("\n\n{}", hold_lines(hold).join("\n")));
     }
+    if let Some(uplink) = &sample.incast {
+        text.push_str(&format!("\n\n{}", uplink_lines(uplink).join("\n")));
+    }
     for (title, buckets) in [
         (
             "ACK delay of the VM (hand-over of a byte to the VM's own ACK)",
@@ -178,6 +187,29 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
             units::bytes(hold.resent_bytes)
         ),
         format!("engine: {}", hold.engine_text()),
+    ]
+}
+
+fn uplink_lines(uplink: &PortUplink) -> [String; 3] {
+    let name = uplink.interface.as_deref().unwrap_or("(gone: nothing is shaped)");
+    [
+        format!(
+            "uplink: {name}, {}, with {} of queue before it",
+            units::bit_rate(uplink.rate_bits_per_second),
+            units::memory(uplink.buffer_bytes.into())
+        ),
+        format!(
+            "comes in: {}; may be given away: {}, of which {} are left in this slot",
+            units::bit_rate(uplink.total_bits_per_second),
+            units::bit_rate(uplink.available_bits_per_second),
+            units::bit_rate(uplink.quota_bits_per_second)
+        ),
+        format!(
+            "shaped: {}, {} of them in line; windows of {} are open",
+            units::plural(uplink.flows, "connection"),
+            units::count(uplink.waiting),
+            units::bytes(uplink.granted_bytes)
+        ),
     ]
 }
 

@@ -16,6 +16,7 @@ use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use super::vm::Vm;
 use crate::command::flows::monotonic_ns;
+use crate::incast;
 use crate::lock::CommandLock;
 use crate::output::units;
 use crate::ports::{self, Attached, State};
@@ -132,6 +133,13 @@ impl Watched {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
         self.surroundings.look(attached, &mut self.netns_path);
+        if incast::notice_gone(attached)? {
+            tracing::warn!(
+                "port {}: its uplink is gone: incast control stands still until the port is \
+                 attached again",
+                attached.name
+            );
+        }
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
         if attached.state == State::Observing {

@@ -52,6 +52,18 @@ fn memory_unit(bytes: u64) -> (f64, &'static str) {
     (value, UNITS[unit])
 }
 
+/// Bits per second, in powers of 1000.
+pub fn bit_rate(bits_per_second: u64) -> String {
+    let (mut value, mut unit) = (bits_per_second as f64, "b/s");
+    for larger in ["kb/s", "Mb/s", "Gb/s"] {
+        if value < 1000.0 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, larger);
+    }
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
 /// 1,234,567
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
