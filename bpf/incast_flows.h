@@ -20,6 +20,16 @@ static __always_inline bool open_window(struct flow *f, const struct segment *vm
 	return waits;
 }
 
+/* To the end of the line.  Who finds no place there does not wait: its sender asks by itself. */
+static __always_inline void stand_in_line(const struct flow_key *key, struct flow *f)
+{
+	if (!bpf_map_push_elem(&line, key, 0))
+		return;
+	bpf_spin_lock(&f->lock);
+	incast_leave_line(f, &uplink);
+	bpf_spin_unlock(&f->lock);
+}
+
 /* A segment with data is on its way to the VM.  1: its flow stands in line from now on. */
 __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 {
@@ -39,7 +49,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		bpf_map_push_elem(&line, key, 0);
+		stand_in_line(key, f);
 	return waits;
 }
 
@@ -60,7 +70,7 @@ __noinline int incast_answer(const struct flow_key *key, const struct segment *s
 	waits = open_window(f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		bpf_map_push_elem(&line, key, 0);
+		stand_in_line(key, f);
 	return 0;
 }
 

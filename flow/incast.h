@@ -442,6 +442,13 @@ static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
 	return (__s64)incast_credit(u) + beyond - incast_granted(u);
 }
 
+static __always_inline void incast_leave_line(struct flow *f, struct uplink *u)
+{
+	if (f->incast.waiting)
+		__sync_fetch_and_sub(&u->waiting, 1);
+	f->incast.waiting = 0;
+}
+
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u)
 {
@@ -449,11 +456,10 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 
 	incast_forgive(f, u);
 	i->edge = i->received;
-	if (i->waiting)
-		__sync_fetch_and_sub(&u->waiting, 1);
+	incast_leave_line(f, u);
 	if (i->shaped)
 		__sync_fetch_and_sub(&u->open, 1);
-	i->waiting = i->shaped = 0;
+	i->shaped = 0;
 }
 
 /* `vm`: the VM's segment; null: one of the sender, with data. */
@@ -512,9 +518,7 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		if ((__s32)want > open) {
 			incast_charge(u, i->epoch, want - open);
 			i->edge = seq_add(i->received, want);
-			if (i->waiting)
-				__sync_fetch_and_sub(&u->waiting, 1);
-			i->waiting = 0;
+			incast_leave_line(f, u);
 			return false;
 		}
 	}

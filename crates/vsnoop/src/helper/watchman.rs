@@ -10,6 +10,7 @@ use vsnoop_bpf::{Port, Record};
 
 use super::engines::{Engines, Held};
 use super::expiry;
+use super::frame::{Segment, frame};
 use super::loss::{Entry, Suspects, is_behind};
 use super::question::ask;
 use super::reset::{reset, send};
@@ -142,6 +143,7 @@ impl Watched {
         }
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
+        self.take_turns(attached, &flows)?;
         if attached.state == State::Observing {
             return Ok(());
         }
@@ -196,6 +198,24 @@ impl Watched {
             }
         }
         Ok(())
+    }
+
+    /// Windows that no packet opens: those of connections that stand in line while nothing comes.
+    fn take_turns(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+        let waiting: Vec<&Entry> = flows.iter().filter(|(_, f)| f.incast.waiting != 0).collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+            .context("its network namespace cannot be found")?;
+        place.run(|| {
+            for (key, flow) in waiting {
+                if !attached.port.turn(&frame(key, flow, Segment::ResetSender)?)? {
+                    break;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// A RST may be lost, inside the guest too, and an end that only reads would never know.
