@@ -8,10 +8,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
-use vsnoop_flow::types::{self, uplink};
+use vsnoop_flow::types::{self, flow, uplink};
 
 use crate::attach::{check_bpffs, open_map, tcx_link};
 use crate::error::{Error, Result};
@@ -154,16 +154,16 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// Mends what was counted wrong: credit, flows, and flows in line, each by a difference.
-    pub fn adjust(&self, granted: i64, open: i32, waiting: i32) {
-        // SAFETY: aligned words within the mapping, which lives as long as `self`.
-        unsafe {
-            let at = self.words.at(std::mem::offset_of!(uplink, granted));
-            AtomicI64::from_ptr(at.cast()).fetch_add(granted, Ordering::Relaxed);
-            let at = self.words.at(std::mem::offset_of!(uplink, open));
-            AtomicI32::from_ptr(at.cast()).fetch_add(open, Ordering::Relaxed);
-            let at = self.words.at(std::mem::offset_of!(uplink, waiting));
-            AtomicI32::from_ptr(at.cast()).fetch_add(waiting, Ordering::Relaxed);
+    /// A record that was shaped has been forgotten. What its flow owed is forgotten by itself.
+    pub fn forget(&self, flow: &flow) {
+        let sub = |offset: usize, number: i32| {
+            // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+            unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
+                .fetch_sub(number, Ordering::Relaxed)
+        };
+        if flow.incast.shaped != 0 {
+            sub(std::mem::offset_of!(uplink, open), 1);
+            sub(std::mem::offset_of!(uplink, waiting), i32::from(flow.incast.waiting != 0));
         }
     }
 

@@ -242,6 +242,17 @@ pub fn notice_gone(attached: &Attached) -> Result<bool> {
     Ok(true)
 }
 
+/// A record of this port was forgotten.
+pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
+    if flow.incast.shaped == 0 {
+        return Ok(());
+    }
+    if let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? {
+        uplink.forget(flow);
+    }
+    Ok(())
+}
+
 /// Of bytes per 2^20 ns.
 fn bits_per_second(rate: u64) -> u64 {
     (u128::from(rate) * 8 * 1_000_000_000 >> 20) as u64

@@ -194,7 +194,9 @@ impl Watched {
         for (key, flow) in flows {
             if expiry::is_due(flow, now_ns, crowded) {
                 let is_due = |flow: &flow| expiry::is_due(flow, now_ns, crowded);
-                attached.port.delete_flow_if(key, is_due)?;
+                if attached.port.delete_flow_if(key, is_due)? {
+                    incast::forget(attached, flow)?;
+                }
             }
         }
         Ok(())
