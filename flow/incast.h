@@ -274,7 +274,7 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 
 	if (!i->asked_at)
 		return;
-	if (i->by_tsval ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+	if (i->bits & INCAST_BY_TSVAL ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
 		return;
 	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
 	i->asked_at = 0;
@@ -313,12 +313,12 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
 			return;
 		i->asked = vm->tsval;
-		i->by_tsval = 1;
+		i->bits |= INCAST_BY_TSVAL;
 	} else {
 		if (seq_le(i->edge, f->adv_edge))
 			return;
 		i->asked = f->adv_edge.v;
-		i->by_tsval = 0;
+		i->bits &= ~INCAST_BY_TSVAL;
 	}
 	i->asked_at = incast_stamp(now);
 }
@@ -410,6 +410,9 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		i->marked = 1;
 	if (fresh <= 0)
 		return;
+	i->bits &= ~INCAST_PUSHED;
+	if (s->tcp_flags & TCP_PSH)
+		i->bits |= INCAST_PUSHED;
 	if (i->census != (__u8)u->census) {
 		i->census = u->census;
 		__sync_fetch_and_add(&u->counted, 1);
@@ -442,6 +445,25 @@ static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
 	return (__s64)incast_credit(u) + beyond - incast_granted(u);
 }
 
+/* Flows in line that have something to send.  What a flow leaves of its window when its sender
+ * has finished nobody else can have, for some time: it gets none as long as others want it,
+ * and from half of the credit only. */
+static __always_inline __s32 incast_in_need(const struct uplink *u)
+{
+	return u->waiting - u->patient;
+}
+
+static __always_inline void incast_leave_line(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+
+	if (i->waiting)
+		__sync_fetch_and_sub(&u->waiting, 1);
+	if (i->waiting == INCAST_PATIENT)
+		__sync_fetch_and_sub(&u->patient, 1);
+	i->waiting = 0;
+}
+
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u)
 {
@@ -449,11 +471,10 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 
 	incast_forgive(f, u);
 	i->edge = i->received;
-	if (i->waiting)
-		__sync_fetch_and_sub(&u->waiting, 1);
+	incast_leave_line(f, u);
 	if (i->shaped)
 		__sync_fetch_and_sub(&u->open, 1);
-	i->waiting = i->shaped = 0;
+	i->shaped = 0;
 }
 
 /* `vm`: the VM's segment; null: one of the sender, with data. */
@@ -496,7 +517,11 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		want = i->window - i->window % mss;
 	if ((__s32)want <= open)
 		return false;
-	if (why == INCAST_TURN || u->waiting <= 0) {
+	if (i->waiting == INCAST_PATIENT && why == INCAST_REQUEST) {
+		i->waiting = INCAST_IN_NEED;
+		__sync_fetch_and_sub(&u->patient, 1);
+	}
+	if (why == INCAST_TURN || incast_in_need(u) <= 0) {
 		left = incast_left(u, open < (__s32)mss ? mss : 0);
 		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
 			want = mss;
@@ -512,17 +537,17 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		if ((__s32)want > open) {
 			incast_charge(u, i->epoch, want - open);
 			i->edge = seq_add(i->received, want);
-			if (i->waiting)
-				__sync_fetch_and_sub(&u->waiting, 1);
-			i->waiting = 0;
+			incast_leave_line(f, u);
 			return false;
 		}
 	}
 	/* What a new flow begins with is enough for an answer to show that there is one. */
 	if (open >= (__s32)(why == INCAST_REQUEST ? INCAST_SMALLEST : mss) || i->waiting)
 		return false;
-	i->waiting = 1;
+	i->waiting = i->bits & INCAST_PUSHED && why == INCAST_DATA ? INCAST_PATIENT : INCAST_IN_NEED;
 	__sync_fetch_and_add(&u->waiting, 1);
+	if (i->waiting == INCAST_PATIENT)
+		__sync_fetch_and_add(&u->patient, 1);
 	return true;
 }
 
@@ -530,11 +555,13 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
  * moment, and goes to the end, might do so for ever. */
 static __always_inline bool incast_can_serve(const struct uplink *u)
 {
+	if (incast_in_need(u) <= 0)
+		return incast_left(u, 0) >= (__s64)(incast_credit(u) / 2);
 	return incast_left(u, INCAST_LEAST_MSS) >= (__s64)INCAST_LEAST_MSS;
 }
 
-/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: there is no credit for
- * it; -1: it does not wait any more. */
+/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: it is not its turn yet;
+ * -1: it does not wait any more. */
 static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 					const struct port_state *port, const struct policy *p,
 					__u64 now, struct ack_fields *ack)
@@ -543,6 +570,8 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 
 	if (!i->waiting)
 		return -1;
+	if (i->waiting == INCAST_PATIENT && incast_in_need(u) > 0)
+		return 0;
 	incast_open(f, u, INCAST_TURN, now);
 	if (i->waiting)
 		return 0;
@@ -551,7 +580,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 	/* Its window was closed: what lies beyond can only be an answer to this. */
 	i->asked = f->adv_edge.v;
 	i->asked_at = incast_stamp(now);
-	i->by_tsval = 0;
+	i->bits &= ~INCAST_BY_TSVAL;
 	ack->seq = f->snd_nxt;
 	ack->ack = seq_max(f->vm_seq, f->next_seq);
 	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);

@@ -193,6 +193,8 @@ impl Machine {
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
         let waiting = flows().filter(|(_, f)| f.incast.waiting != 0).count();
         assert_eq!(waiting as i32, u.waiting);
+        let patient = flows().filter(|(_, f)| f.incast.waiting == 2).count();
+        assert_eq!(patient as i32, u.patient);
         assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
         for (id, f) in flows() {
             let i = &f.incast;
