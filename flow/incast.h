@@ -4,13 +4,16 @@
  * once is bounded by what the last hop can take, and shared out by receive
  * windows (ICTCP: Wu, Feng, Guo, Zhang, CoNEXT 2010).
  *
- * Credit.  The last hop takes its queue (`buffer`) and what is on the wire (C
- * times the round trip).  That is the credit of an uplink.  A flow owes the bytes
- * between what was received of it and the right edge that it was granted; an
- * edge is only moved when credit is left for it, and received bytes are paid
- * back.  Whatever the windows come to, the sum of them never overflows the
- * queue (the paper's section V).  A flow that gets nothing while its window is
- * closed waits in line, and is served before those that are open.
+ * Credit.  The last hop takes its queue (`buffer`; a quarter is kept for what nobody gave
+ * credit for) and what is on the wire (C times the round trip of an empty queue).  A flow
+ * owes the bytes between what was received of it and the right edge that it was granted; an
+ * edge is only moved when credit is left for it, and received bytes are paid back.  What all
+ * owe is at most the credit, one segment (of whoever is next: so much goes round always),
+ * what handshakes have shown, and what comes back with flows that had kept silent for an
+ * epoch or two, whose debts do not count meanwhile.
+ *
+ * Line.  A flow that gets nothing while its window is closed waits in line, and is served
+ * before those that are open; one whose sender seems to have finished (PSH) after all others.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -23,7 +26,7 @@
  * Only flows with a short round trip are shaped (SCOPE); others are not what
  * fills a last hop within a round trip.  The state of an uplink is shared by
  * all ports behind it, without a lock: what two CPUs count at the same time is
- * at worst a little off, and credit is added and taken atomically.
+ * at worst a little off, and goes with its epoch.
  *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  */
