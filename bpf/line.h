@@ -35,8 +35,8 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* The flow at the head of the line gets credit; 0: nobody does. */
-__noinline int take_turn(const struct flow_key *like)
+/* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
+static __noinline int ask_head(const struct flow_key *like)
 {
 	struct flow *f;
 	struct turn *t;
@@ -45,10 +45,10 @@ __noinline int take_turn(const struct flow_key *like)
 	__u64 now;
 
 	if (!like)
-		return 0;
+		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	if (!t || !incast_can_serve(&uplink) || bpf_map_pop_elem(&line, &t->key))
-		return 0;
+		return -1;
 	f = bpf_map_lookup_elem(&flows, &t->key);
 	if (!f)
 		return 0;
@@ -66,6 +66,22 @@ __noinline int take_turn(const struct flow_key *like)
 	else if (!granted)
 		bpf_map_push_elem(&line, &t->key, 0);
 	return granted > 0;
+}
+
+/* So many are asked for one turn: some may wait until others have had theirs. */
+#define TURN_TRIES 4
+
+/* Somebody in line gets credit; 0: nobody does. */
+__noinline int take_turn(const struct flow_key *like)
+{
+	int i, granted;
+
+	for (i = 0; i < TURN_TRIES; i++) {
+		granted = ask_head(like);
+		if (granted)
+			return granted > 0;
+	}
+	return 0;
 }
 
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */

@@ -4,13 +4,16 @@
  * once is bounded by what the last hop can take, and shared out by receive
  * windows (ICTCP: Wu, Feng, Guo, Zhang, CoNEXT 2010).
  *
- * Credit.  The last hop takes its queue (`buffer`) and what is on the wire (C
- * times the round trip).  That is the credit of an uplink.  A flow owes the bytes
- * between what was received of it and the right edge that it was granted; an
- * edge is only moved when credit is left for it, and received bytes are paid
- * back.  Whatever the windows come to, the sum of them never overflows the
- * queue (the paper's section V).  A flow that gets nothing while its window is
- * closed waits in line, and is served before those that are open.
+ * Credit.  The last hop takes its queue (`buffer`; a quarter is kept for what nobody gave
+ * credit for) and what is on the wire (C times the round trip of an empty queue).  A flow
+ * owes the bytes between what was received of it and the right edge that it was granted; an
+ * edge is only moved when credit is left for it, and received bytes are paid back.  What all
+ * owe is at most the credit, one segment (of whoever is next: so much goes round always),
+ * what handshakes have shown, and what comes back with flows that had kept silent for an
+ * epoch or two, whose debts do not count meanwhile.
+ *
+ * Line.  A flow that gets nothing while its window is closed waits in line, and is served
+ * before those that are open; one whose sender seems to have finished (PSH) after all others.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -23,7 +26,7 @@
  * Only flows with a short round trip are shaped (SCOPE); others are not what
  * fills a last hop within a round trip.  The state of an uplink is shared by
  * all ports behind it, without a lock: what two CPUs count at the same time is
- * at worst a little off, and credit is added and taken atomically.
+ * at worst a little off, and goes with its epoch.
  *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  */
@@ -274,7 +277,7 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 
 	if (!i->asked_at)
 		return;
-	if (i->by_tsval ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+	if (i->bits & INCAST_BY_TSVAL ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
 		return;
 	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
 	i->asked_at = 0;
@@ -313,12 +316,12 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
 			return;
 		i->asked = vm->tsval;
-		i->by_tsval = 1;
+		i->bits |= INCAST_BY_TSVAL;
 	} else {
 		if (seq_le(i->edge, f->adv_edge))
 			return;
 		i->asked = f->adv_edge.v;
-		i->by_tsval = 0;
+		i->bits &= ~INCAST_BY_TSVAL;
 	}
 	i->asked_at = incast_stamp(now);
 }
@@ -410,6 +413,9 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		i->marked = 1;
 	if (fresh <= 0)
 		return;
+	i->bits &= ~INCAST_PUSHED;
+	if (s->tcp_flags & TCP_PSH)
+		i->bits |= INCAST_PUSHED;
 	if (i->census != (__u8)u->census) {
 		i->census = u->census;
 		__sync_fetch_and_add(&u->counted, 1);
@@ -442,11 +448,23 @@ static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
 	return (__s64)incast_credit(u) + beyond - incast_granted(u);
 }
 
+/* Flows in line that have something to send.  What a flow leaves of its window when its sender
+ * has finished nobody else can have, for some time: it gets none as long as others want it,
+ * and from half of the credit only. */
+static __always_inline __s32 incast_in_need(const struct uplink *u)
+{
+	return u->waiting - u->patient;
+}
+
 static __always_inline void incast_leave_line(struct flow *f, struct uplink *u)
 {
-	if (f->incast.waiting)
+	struct incast *i = &f->incast;
+
+	if (i->waiting)
 		__sync_fetch_and_sub(&u->waiting, 1);
-	f->incast.waiting = 0;
+	if (i->waiting == INCAST_PATIENT)
+		__sync_fetch_and_sub(&u->patient, 1);
+	i->waiting = 0;
 }
 
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
@@ -502,7 +520,11 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		want = i->window - i->window % mss;
 	if ((__s32)want <= open)
 		return false;
-	if (why == INCAST_TURN || u->waiting <= 0) {
+	if (i->waiting == INCAST_PATIENT && why == INCAST_REQUEST) {
+		i->waiting = INCAST_IN_NEED;
+		__sync_fetch_and_sub(&u->patient, 1);
+	}
+	if (why == INCAST_TURN || incast_in_need(u) <= 0) {
 		left = incast_left(u, open < (__s32)mss ? mss : 0);
 		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
 			want = mss;
@@ -525,8 +547,10 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	/* What a new flow begins with is enough for an answer to show that there is one. */
 	if (open >= (__s32)(why == INCAST_REQUEST ? INCAST_SMALLEST : mss) || i->waiting)
 		return false;
-	i->waiting = 1;
+	i->waiting = i->bits & INCAST_PUSHED && why == INCAST_DATA ? INCAST_PATIENT : INCAST_IN_NEED;
 	__sync_fetch_and_add(&u->waiting, 1);
+	if (i->waiting == INCAST_PATIENT)
+		__sync_fetch_and_add(&u->patient, 1);
 	return true;
 }
 
@@ -534,11 +558,13 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
  * moment, and goes to the end, might do so for ever. */
 static __always_inline bool incast_can_serve(const struct uplink *u)
 {
+	if (incast_in_need(u) <= 0)
+		return incast_left(u, 0) >= (__s64)(incast_credit(u) / 2);
 	return incast_left(u, INCAST_LEAST_MSS) >= (__s64)INCAST_LEAST_MSS;
 }
 
-/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: there is no credit for
- * it; -1: it does not wait any more. */
+/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: it is not its turn yet;
+ * -1: it does not wait any more. */
 static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 					const struct port_state *port, const struct policy *p,
 					__u64 now, struct ack_fields *ack)
@@ -547,6 +573,8 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 
 	if (!i->waiting)
 		return -1;
+	if (i->waiting == INCAST_PATIENT && incast_in_need(u) > 0)
+		return 0;
 	incast_open(f, u, INCAST_TURN, now);
 	if (i->waiting)
 		return 0;
@@ -555,7 +583,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 	/* Its window was closed: what lies beyond can only be an answer to this. */
 	i->asked = f->adv_edge.v;
 	i->asked_at = incast_stamp(now);
-	i->by_tsval = 0;
+	i->bits &= ~INCAST_BY_TSVAL;
 	ack->seq = f->snd_nxt;
 	ack->ack = seq_max(f->vm_seq, f->next_seq);
 	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);

@@ -74,6 +74,14 @@ enum incast_phase {
 	INCAST_AVOIDANCE = 1, /* steps */
 };
 
+#define INCAST_BY_TSVAL 0x01 /* `asked` is a TSval */
+#define INCAST_PUSHED 0x02 /* the last segment had PSH: the sender may have nothing more */
+
+enum incast_waiting {
+	INCAST_IN_NEED = 1,
+	INCAST_PATIENT = 2, /* served when nobody is in need */
+};
+
 struct incast {
 	struct seq received; /* highest byte that came from the sender, plus one */
 	struct seq edge; /* right edge that it was granted */
@@ -94,8 +102,8 @@ struct incast {
 	__u8 d; /* (b_e - b_m) / b_e, of 255 */
 	__u8 census; /* the one that has counted it */
 	__u8 marked; /* CE marks came within the round trip */
-	__u8 waiting; /* in line for credit, its window closed */
-	__u8 by_tsval; /* what `asked` is */
+	__u8 waiting; /* in line for credit, its window closed; enum incast_waiting */
+	__u8 bits; /* INCAST_BY_TSVAL, INCAST_PUSHED; the verifier takes no bit fields */
 	__u8 shaped; /* the edge binds; else the flow is left alone */
 };
 
@@ -423,6 +431,8 @@ struct uplink {
 	__u32 counted; /* so far in this one */
 	__u32 census; /* its number */
 	__s32 waiting; /* flows in line */
+	__s32 patient; /* of those, the ones that may have nothing to send */
+	__u32 zero;
 	__s32 open; /* flows that are shaped, idle ones too */
 	__u32 epoch; /* see INCAST_EPOCH_BITS */
 	__u32 is_granting; /* the second half of the slot */

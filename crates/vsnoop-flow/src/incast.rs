@@ -9,8 +9,8 @@ use crate::types::{self, *};
 pub enum Served {
     /// Its sender is to be sent this ACK.
     Ack(ack_fields),
-    /// There is no credit for it: back into line.
-    NoCredit,
+    /// It is not its turn yet: back into line.
+    NotYet,
     /// It does not wait any more.
     Gone,
 }
@@ -96,7 +96,7 @@ pub fn serve(f: &mut flow, u: &mut uplink, port: &port_state, p: &policy, now: u
     let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
     match unsafe { types::incast_serve(f, u, port, p, now, from_mut(&mut ack)) } {
-        0 => Served::NoCredit,
+        0 => Served::NotYet,
         1 => Served::Ack(ack),
         _ => Served::Gone,
     }

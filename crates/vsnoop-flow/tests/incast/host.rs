@@ -8,6 +8,9 @@ use vsnoop_flow::{
     FromVm, Verdict, ack_fields, flow, outcome, policy, port_state, segment, types::*,
 };
 
+/// So many in line are asked for one turn, as in bpf/line.h.
+const TRIES: usize = 4;
+
 /// An ACK that leaves for the sender of flow `.0`.
 pub type Answer = (usize, ack_fields);
 
@@ -151,22 +154,22 @@ impl Host {
 
     /// The flow at the head of the line: bpf/line.h, take_turn().
     pub fn turn(&mut self, now: u64) -> Option<Answer> {
-        if !incast::can_serve(&self.uplink) {
-            return None;
-        }
-        let id = self.line.pop_front()?;
-        let f = self.flows[id].as_mut()?;
-        match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
-            Served::Ack(ack) => {
-                self.turns += 1;
-                Some((id, ack))
+        for _ in 0..TRIES {
+            if !incast::can_serve(&self.uplink) {
+                return None;
             }
-            Served::NoCredit => {
-                self.line.push_back(id);
-                None
+            let id = self.line.pop_front()?;
+            let Some(f) = self.flows[id].as_mut() else { continue };
+            match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
+                Served::Ack(ack) => {
+                    self.turns += 1;
+                    return Some((id, ack));
+                }
+                Served::NotYet => self.line.push_back(id),
+                Served::Gone => {}
             }
-            Served::Gone => None,
         }
+        None
     }
 
     /// The record goes.

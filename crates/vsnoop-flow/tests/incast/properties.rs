@@ -9,24 +9,51 @@ use crate::host::Host;
 #[derive(Clone, Debug)]
 enum Op {
     /// A flow with this shift count, timestamps or not, and this much shown already.
-    Begin { scale: u8, stamps: bool, shown: u32 },
+    Begin {
+        scale: u8,
+        stamps: bool,
+        shown: u32,
+    },
     /// Data `skip` beyond what came last; negative: some of it again. `marked` with CE.
-    Data { flow: usize, skip: i32, len: u32, marked: bool },
+    Data {
+        flow: usize,
+        skip: i32,
+        len: u32,
+        marked: bool,
+    },
     /// The same, but other CPUs get in between its two parts.
-    Arrives { flow: usize, len: u32 },
+    Arrives {
+        flow: usize,
+        len: u32,
+    },
     Decide,
     /// The VM acknowledges this share (of 255) of what it has not yet, and sends bytes.
-    VmSends { flow: usize, share: u8, window: u16, len: u32 },
+    VmSends {
+        flow: usize,
+        share: u8,
+        window: u16,
+        len: u32,
+    },
     /// An option that nobody understands.
-    Foreign { flow: usize },
+    Foreign {
+        flow: usize,
+    },
     /// The VM resets it.
-    Reset { flow: usize },
+    Reset {
+        flow: usize,
+    },
     /// The record goes, as by a new connection on the same addresses.
-    Gone { flow: usize },
+    Gone {
+        flow: usize,
+    },
     Turn,
-    Wait { ns: i64 },
+    Wait {
+        ns: i64,
+    },
     /// The operator turns incast control off, or on.
-    Rate { mbps: u32 },
+    Rate {
+        mbps: u32,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -189,10 +216,13 @@ impl Machine {
 
     fn check(&mut self) {
         let u = &self.host.uplink;
-        let flows = || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
+        let flows =
+            || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
         let waiting = flows().filter(|(_, f)| f.incast.waiting != 0).count();
         assert_eq!(waiting as i32, u.waiting);
+        let patient = flows().filter(|(_, f)| f.incast.waiting == 2).count();
+        assert_eq!(patient as i32, u.patient);
         assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
         for (id, f) in flows() {
             let i = &f.incast;
@@ -201,7 +231,11 @@ impl Machine {
             }
             if i.shaped != 0 {
                 assert!(i.edge.diff(i.received) >= 0);
-                assert!(i.window > 0 && i.window <= incast::credit(u).max(64 << 10), "{}", i.window);
+                assert!(
+                    i.window > 0 && i.window <= incast::credit(u).max(64 << 10),
+                    "{}",
+                    i.window
+                );
             }
         }
         for (id, f) in self.host.flows.iter().enumerate() {

@@ -225,7 +225,7 @@ fn when_all_have_ended_nothing_is_owed_and_nobody_waits() {
         c.host.remove(id);
     }
     let u = c.u();
-    assert_eq!((incast::granted(u), u.waiting, u.open), (0, 0, 0));
+    assert_eq!((incast::granted(u), u.waiting, u.patient, u.open), (0, 0, 0, 0));
 }
 
 // The window.
@@ -409,7 +409,8 @@ fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
         let now = c.now;
         let edge = c.i(0).received;
         let i = c.i(0);
-        (i.asked, i.asked_at, i.by_tsval) = (edge.v, (now >> 4) as u32 | 1, 0);
+        (i.asked, i.asked_at) = (edge.v, (now >> 4) as u32 | 1);
+        i.bits = 0;
         c.wait(rtt_ns).data(0, 4 * LEAST);
         c.i(0).asked_at = 0;
     }

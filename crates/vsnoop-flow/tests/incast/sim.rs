@@ -324,7 +324,11 @@ impl Sim {
             self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
             self.steps += 1;
             if self.steps % 1_000 == 0 {
-                assert_eq!(self.host.owed(), incast::granted(&self.host.uplink), "granted is not what flows owe");
+                assert_eq!(
+                    self.host.owed(),
+                    incast::granted(&self.host.uplink),
+                    "granted is not what flows owe"
+                );
             }
         }
     }
