@@ -33,7 +33,7 @@
 #ifndef VSNOOP_FLOW_INCAST_H
 #define VSNOOP_FLOW_INCAST_H
 
-#include "state.h"
+#include "to_vm.h"
 
 #define INCAST_TICK_BITS 20
 /* Of C: what may be promised (the paper's alpha); below the second, flows with more
@@ -407,12 +407,13 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	__s32 fresh = seq_diff(end, i->received), owed;
 
 	incast_turn(u, now);
-	if (s->bits & SEG_TIMESTAMPS && fresh > 0)
+	/* Whoever forges one must know as much as for the VM to take it. */
+	if (fresh <= 0 || !flow_is_valid(f, s) || seq_gt(end, seq_max(f->adv_edge, i->edge)))
+		return;
+	if (s->bits & SEG_TIMESTAMPS)
 		i->ts_recent = s->tsval;
 	if (s->bits & SEG_CE)
 		i->marked = 1;
-	if (fresh <= 0)
-		return;
 	i->bits &= ~INCAST_PUSHED;
 	if (s->tcp_flags & TCP_PSH)
 		i->bits |= INCAST_PUSHED;

@@ -164,7 +164,7 @@ impl Uplink {
         if flow.incast.shaped != 0 {
             sub(std::mem::offset_of!(uplink, open), 1);
             sub(std::mem::offset_of!(uplink, waiting), i32::from(flow.incast.waiting != 0));
-            let is_patient = u32::from(flow.incast.waiting) == types::INCAST_PATIENT;
+            let is_patient = u32::from(flow.incast.waiting) == types::incast_line::INCAST_PATIENT;
             sub(std::mem::offset_of!(uplink, patient), i32::from(is_patient));
         }
     }

@@ -154,6 +154,8 @@ pub struct ConnectionInfo {
     pub delivered_ce: u32,
     /// How long this end had more to send than the other's window let it.
     pub window_limited_us: u64,
+    /// The other's window, as this end took it last.
+    pub send_window_bytes: u32,
 }
 
 /// The value of `tcpi_state`, include/net/tcp_states.h.
@@ -197,5 +199,6 @@ pub fn info(socket: &Socket) -> Result<ConnectionInfo> {
         retransmissions: info.tcpi_total_retrans,
         delivered_ce: info.tcpi_delivered_ce,
         window_limited_us: info.tcpi_rwnd_limited,
+        send_window_bytes: info.tcpi_snd_wnd,
     })
 }

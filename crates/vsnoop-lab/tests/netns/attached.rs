@@ -26,6 +26,7 @@ pub fn hold_of_all() -> Option<String> {
 pub struct Attached<'a> {
     host: &'a Netns,
     hold: Option<String>,
+    options: &'static [&'static str],
     queueing_before: String,
     attached: bool,
 }
@@ -33,18 +34,23 @@ pub struct Attached<'a> {
 impl<'a> Attached<'a> {
     /// Attaches, unless tests of the bare network are wanted.
     pub fn new(topology: &'a Topology) -> Result<Self> {
-        Self::with(topology, hold_of_all())
+        Self::with(topology, hold_of_all(), &[])
     }
 
     /// Attaches with a hold of this size.
     pub fn with_hold(topology: &'a Topology, size: &str) -> Result<Self> {
-        Self::with(topology, Some(size.to_owned()))
+        Self::with(topology, Some(size.to_owned()), &[])
     }
 
-    fn with(topology: &'a Topology, hold: Option<String>) -> Result<Self> {
+    /// Attaches with a hold of this size, or none, and with these options.
+    pub fn with(
+        topology: &'a Topology,
+        hold: Option<String>,
+        options: &'static [&'static str],
+    ) -> Result<Self> {
         let host = &topology.host;
         let queueing_before = queueing(host)?;
-        let mut this = Self { host, hold, queueing_before, attached: false };
+        let mut this = Self { host, hold, options, queueing_before, attached: false };
         this.attach()?;
         Ok(this)
     }
@@ -63,7 +69,7 @@ impl<'a> Attached<'a> {
             // Set first: an attach that failed halfway is to be detached as well.
             self.attached = true;
             let hold = self.hold.as_deref().map_or(vec![], |size| vec!["--hold", size]);
-            vsnoop(self.host, &[&["attach", PORT], arguments, &hold].concat())?;
+            vsnoop(self.host, &[&["attach", PORT], self.options, arguments, &hold].concat())?;
             if self.hold.is_some() {
                 // Nothing is held before somebody can hand it over.
                 self.wait_until("an engine is there", || Ok(self.hold_text("engine")? == "alive"))?;
@@ -93,6 +99,14 @@ impl<'a> Attached<'a> {
         Ok(word
             .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))?
             .to_owned())
+    }
+
+    /// The port's uplink, as incast control sees it: the field of this name.
+    pub fn uplink(&self, name: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        stats["ports"][0]["incast"][name]
+            .as_u64()
+            .with_context(|| format!("vsnoop stats has no {name} of an uplink: {stats}"))
     }
 
     fn stats(&self) -> Result<Value> {

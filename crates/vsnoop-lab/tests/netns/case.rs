@@ -41,6 +41,8 @@ pub struct Case {
     pub topology: TopologyOptions,
     /// The hold that the port is attached with; none: that of all tests.
     pub hold: Option<&'static str>,
+    /// Further options of `attach`.
+    pub options: &'static [&'static str],
     /// Set at both ends before the first stream.
     pub sysctls: Vec<(&'static str, &'static str)>,
     pub plan: Plan,
@@ -69,6 +71,7 @@ impl Default for Case {
                 ..TopologyOptions::default()
             },
             hold: None,
+            options: &[],
             sysctls: Vec::new(),
             plan: Plan {
                 to_vm_bytes: 400_000,
@@ -109,10 +112,8 @@ impl Case {
 
     /// Attaches as this case wants it.
     pub fn attach<'a>(&self, topology: &'a Topology) -> Result<Attached<'a>> {
-        match self.hold {
-            Some(size) => Attached::with_hold(topology, size),
-            None => Attached::new(topology),
-        }
+        let hold = self.hold.map(str::to_owned).or_else(attached::hold_of_all);
+        Attached::with(topology, hold, self.options)
     }
 
     pub fn run(&self) -> Result<()> {

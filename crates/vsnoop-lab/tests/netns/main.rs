@@ -14,6 +14,7 @@ mod case;
 mod features;
 mod guest;
 mod hold;
+mod incast;
 mod lifecycle;
 mod matrix;
 mod network;
@@ -44,6 +45,7 @@ fn main() {
         network::trials(),
         guest::trials(),
         hold::trials(),
+        incast::trials(),
         lifecycle::trials(),
         question::trials(),
         queues::trials(),

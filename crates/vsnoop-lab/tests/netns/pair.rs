@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
+use vsnoop_lab::testbed::socket::{ConnectionInfo, info};
 use vsnoop_lab::testbed::topology::{Family, Side, Topology, address};
 
 /// Anything that lasts longer does not happen at all.
@@ -75,6 +76,11 @@ impl End {
     pub fn twin(&self) -> Result<Self> {
         let socket = self.socket.try_clone().context("cloning a socket")?;
         Ok(Self { socket, ..*self })
+    }
+
+    /// What its TCP knows of the connection.
+    pub fn info(&self) -> Result<ConnectionInfo> {
+        info(&SockRef::from(&self.socket))
     }
 
     /// Writes the next bytes of this end's pattern.
