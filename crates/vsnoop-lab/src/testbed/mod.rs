@@ -9,7 +9,7 @@ pub mod bulk;
 pub mod fan_in;
 pub mod net;
 pub mod relay;
-mod socket;
+pub mod socket;
 pub mod stream;
 pub mod switch;
 pub mod topology;
