@@ -8,13 +8,14 @@
 //!                                                                         vsnoop attaches to  Linux TCP
 //! ```
 //!
-//! Senders build no super-packets, so that MTU-sized packets come to the last hop and everything
-//! behind it. Neighbours are known for good: nothing but the traffic itself is on the wire.
+//! Super-packets of senders are cut before they come to the queue of the last hop, and nothing behind
+//! it makes new ones. Neighbours are known for good: nothing but the traffic itself is on the wire.
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
+use super::bulk::pin;
 use super::net::{DeviceCounters, Netns, TapOptions, owned_name};
 use super::relay::{Relay, RelayOptions};
 use super::switch::Switch;
@@ -55,7 +56,9 @@ pub struct FanIn {
 
 impl FanIn {
     /// `prefix`: of the namespaces' names, see [`remove_stale`](super::net::remove_stale).
-    pub fn build(prefix: &str, senders: usize) -> Result<Self> {
+    /// `device_core`: where the VM's device works. A device takes a packet as soon as it comes, so
+    /// that nothing else should work there.
+    pub fn build(prefix: &str, senders: usize, device_core: Option<usize>) -> Result<Self> {
         ensure!(
             (1..=MOST_SENDERS).contains(&senders),
             "{senders} senders: 1 to {MOST_SENDERS} are possible"
@@ -68,9 +71,8 @@ impl FanIn {
         let switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK)?;
         let outside = host.tap(PORT, &TapOptions::default())?;
         let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
-        // A device takes a packet as soon as it comes: it does not wait for the CPU of the senders.
-        let options = RelayOptions { realtime: true, ..RelayOptions::default() };
-        let device = Relay::start(vec![outside], inside, &options)?;
+        let options = RelayOptions { realtime: std::env::var("X_RT").is_ok(), ..RelayOptions::default() };
+        let device = on_core(device_core, || Relay::start(vec![outside], inside, &options))?;
         for port in [UPLINK, PORT] {
             host.add_port(BRIDGE, port)?;
         }
@@ -84,7 +86,7 @@ impl FanIn {
                 let sender = Netns::create(&owned_name(prefix, &format!("s{number}")))?;
                 quiet(&sender)?;
                 switch.add_sender(number, &sender, SENDER_DEVICE)?;
-                sender.ip(&format!("link set {SENDER_DEVICE} gso_max_segs 1"))?;
+                if std::env::var("X_NOGSO").is_ok() {sender.ip(&format!("link set {SENDER_DEVICE} gso_max_segs 1"))?;}
                 sender.set_mac(SENDER_DEVICE, sender_mac(number))?;
                 sender.up(SENDER_DEVICE)?;
                 sender.add_address(SENDER_DEVICE, sender_address(number).into(), PREFIX_LENGTH)?;
@@ -101,6 +103,17 @@ impl FanIn {
     pub fn port_drops(&self) -> Result<u64> {
         self.port.dropped_on_the_way_out()
     }
+}
+
+/// Does something on a thread that stays on one core, as do the threads that it starts.
+fn on_core<T: Send>(core: Option<usize>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            core.map_or(Ok(()), pin)?;
+            work()
+        });
+        thread.join().map_err(|_| anyhow!("the thread that starts a device panicked"))?
+    })
 }
 
 /// TCP remembers nothing of earlier connections, and the namespace says nothing by itself.

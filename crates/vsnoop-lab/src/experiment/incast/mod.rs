@@ -32,7 +32,7 @@ use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile, summarise};
 use crate::session::Session;
 use crate::testbed::fan_in::sender_address;
-use crate::testbed::switch::LastHop;
+use crate::testbed::switch::{BURST_BYTES, LastHop};
 use crate::vsnoop::Vsnoop;
 use configuration::Configuration;
 use plan::Point;
@@ -146,6 +146,7 @@ fn calibrate(stage: &mut Stage, results: &mut Results, buffer_bytes: u64) -> Res
         ("packet_bytes_at_last_hop".into(), json!(packet_bytes.map(round))),
         ("empty_path_rtt_us_p50".into(), json!(percentile(&pings, 50.0).map(round))),
         ("last_hop_mbit".into(), json!(RATE_MBIT)),
+        ("last_hop_burst_bytes".into(), json!(BURST_BYTES)),
     ]);
     Ok(())
 }
