@@ -13,9 +13,8 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 
-use super::bulk::pin;
 use super::net::{DeviceCounters, Netns, TapOptions, owned_name};
 use super::relay::{Relay, RelayOptions};
 use super::switch::Switch;
@@ -28,6 +27,10 @@ const BRIDGE: &str = "vst-bridge";
 const SENDER_DEVICE: &str = "vst-sender";
 const VM_DEVICE: &str = "vst-vm";
 const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
+/// The ring of the attached tap: on a machine with a few cores a relay falls behind the link for some
+/// milliseconds when hundreds of connections keep its caches cold, and packets are to be lost at the
+/// last hop only.
+const RING_FRAMES: usize = 10_000;
 pub const MOST_SENDERS: usize = 250;
 const PREFIX_LENGTH: u8 = 16;
 
@@ -56,9 +59,7 @@ pub struct FanIn {
 
 impl FanIn {
     /// `prefix`: of the namespaces' names, see [`remove_stale`](super::net::remove_stale).
-    /// `device_core`: where the VM's device works. A device takes a packet as soon as it comes, so
-    /// that nothing else should work there.
-    pub fn build(prefix: &str, senders: usize, device_core: Option<usize>) -> Result<Self> {
+    pub fn build(prefix: &str, senders: usize) -> Result<Self> {
         ensure!(
             (1..=MOST_SENDERS).contains(&senders),
             "{senders} senders: 1 to {MOST_SENDERS} are possible"
@@ -71,8 +72,10 @@ impl FanIn {
         let switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK)?;
         let outside = host.tap(PORT, &TapOptions::default())?;
         let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
-        let options = RelayOptions { realtime: std::env::var("X_RT").is_ok(), ..RelayOptions::default() };
-        let device = on_core(device_core, || Relay::start(vec![outside], inside, &options))?;
+        // A device takes a packet as soon as it comes: it does not wait for the CPU of the senders.
+        let options = RelayOptions { realtime: true, ..RelayOptions::default() };
+        let device = Relay::start(vec![outside], inside, &options)?;
+        host.set_txqueuelen(PORT, RING_FRAMES)?;
         for port in [UPLINK, PORT] {
             host.add_port(BRIDGE, port)?;
         }
@@ -86,7 +89,6 @@ impl FanIn {
                 let sender = Netns::create(&owned_name(prefix, &format!("s{number}")))?;
                 quiet(&sender)?;
                 switch.add_sender(number, &sender, SENDER_DEVICE)?;
-                if std::env::var("X_NOGSO").is_ok() {sender.ip(&format!("link set {SENDER_DEVICE} gso_max_segs 1"))?;}
                 sender.set_mac(SENDER_DEVICE, sender_mac(number))?;
                 sender.up(SENDER_DEVICE)?;
                 sender.add_address(SENDER_DEVICE, sender_address(number).into(), PREFIX_LENGTH)?;
@@ -103,17 +105,6 @@ impl FanIn {
     pub fn port_drops(&self) -> Result<u64> {
         self.port.dropped_on_the_way_out()
     }
-}
-
-/// Does something on a thread that stays on one core, as do the threads that it starts.
-fn on_core<T: Send>(core: Option<usize>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            core.map_or(Ok(()), pin)?;
-            work()
-        });
-        thread.join().map_err(|_| anyhow!("the thread that starts a device panicked"))?
-    })
 }
 
 /// TCP remembers nothing of earlier connections, and the namespace says nothing by itself.

@@ -1,8 +1,7 @@
 //! Many senders and a shallow last hop, without vsnoop: the network itself is what it says it is.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -23,7 +22,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn shallow() -> Result<()> {
-    let fan_in = FanIn::build(&format!("{PREFIX}900-"), SENDERS, None)?;
+    let fan_in = FanIn::build(&format!("{PREFIX}900-"), SENDERS)?;
     let hop = |buffer_bytes| Some(LastHop { rate_mbit: 200, buffer_bytes });
     fan_in.switch.set_last_hop(hop(10_000_000))?;
     send(&fan_in)?;
@@ -79,9 +78,9 @@ fn send(fan_in: &FanIn) -> Result<u64> {
                 let _ = sender.shutdown(Shutdown::Write);
             });
         }
-        receivers.into_iter().try_for_each(|receiver| {
-            receiver.join().map_err(|_| anyhow!("a receiver panicked"))?
-        })
+        receivers
+            .into_iter()
+            .try_for_each(|receiver| receiver.join().map_err(|_| anyhow!("a receiver panicked"))?)
     })?;
     Ok(counted()? - before)
 }

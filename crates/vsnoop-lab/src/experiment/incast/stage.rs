@@ -17,15 +17,11 @@ use crate::interrupt;
 use crate::results::incast::{Part, Round};
 use crate::results::{Cell, Ending, Sample};
 use crate::session::{PREFIX, Session};
-use crate::testbed::bulk::pin;
 use crate::testbed::fan_in::FanIn;
 use crate::testbed::net::TcpCounters;
 use crate::testbed::switch::{LastHop, PortCounts};
 use crate::vsnoop::Vsnoop;
 
-/// The VM's device has a core for itself; both ends of the traffic share the other.
-const DEVICE_CORE: usize = 1;
-const OTHERS_CORE: usize = 0;
 pub const RATE_MBIT: u64 = 1000;
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;
@@ -58,13 +54,20 @@ struct Counts {
 impl Stage {
     /// `senders` and one more, for the connection in the background.
     pub fn build(senders: usize, opener: Opener, vsnoop: Option<&Vsnoop>) -> Result<Self> {
-        let fan_in = FanIn::build(PREFIX, senders + 1, std::env::var("X_NOPIN").is_err().then_some(DEVICE_CORE))?;
-        if std::env::var("X_NOPIN").is_err() {pin(OTHERS_CORE)?;}
+        let fan_in = FanIn::build(PREFIX, senders + 1)?;
         let counters =
             fan_in.senders.iter().map(|sender| sender.tcp_counters()).collect::<Result<_>>()?;
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(fan_in.host.name()));
         let pattern = Pattern::new();
-        Ok(Self { fan_in, counters, last_hop: None, rto_min_ms: RTO_MIN_MS, pattern, vsnoop, opener })
+        Ok(Self {
+            fan_in,
+            counters,
+            last_hop: None,
+            rto_min_ms: RTO_MIN_MS,
+            pattern,
+            vsnoop,
+            opener,
+        })
     }
 
     /// Sets up what surrounds the rounds of a point.
