@@ -219,12 +219,16 @@ impl Results {
 
     /// The groups that occur, cell by cell.
     pub fn groups(&self) -> Vec<Group> {
-        let sizes = self.sizes();
-        let groups = self
-            .cells()
-            .into_iter()
-            .flat_map(|cell| sizes.iter().map(move |&size_bytes| Group { size_bytes, cell }));
-        groups.filter(|group| self.samples.iter().any(|sample| sample.is_of(group))).collect()
+        let cells = self.cells();
+        let mut groups: Vec<Group> = Vec::new();
+        for sample in &self.samples {
+            if !groups.iter().any(|group| sample.is_of(group)) {
+                groups.push(Group { size_bytes: sample.size_bytes, cell: sample.cell });
+            }
+        }
+        let place = |group: &Group| cells.iter().position(|cell| *cell == group.cell);
+        groups.sort_by_key(|group| (place(group), group.size_bytes));
+        groups
     }
 
     /// The configurations that occur, in a sensible order.

@@ -11,6 +11,7 @@ mod attached;
 mod backlog;
 mod bare;
 mod case;
+mod fan_in;
 mod features;
 mod guest;
 mod hold;
@@ -40,6 +41,7 @@ fn main() {
     arguments.test_threads.get_or_insert(THREADS);
     let mut trials: Vec<Trial> = [
         bare::trials(),
+        fan_in::trials(),
         matrix::trials(),
         features::trials(),
         network::trials(),

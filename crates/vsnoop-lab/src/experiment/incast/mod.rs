@@ -32,7 +32,7 @@ use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile, summarise};
 use crate::session::Session;
 use crate::testbed::fan_in::sender_address;
-use crate::testbed::switch::LastHop;
+use crate::testbed::switch::{BURST_BYTES, LastHop};
 use crate::vsnoop::Vsnoop;
 use configuration::Configuration;
 use plan::Point;
@@ -67,12 +67,12 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const METHOD: &str = "Each sender is a network namespace, joined to a bridge (the switch) by a veth. The \
-switch's port to the host is a token bucket of 1 Gb/s (with preamble, checksum and gap of Ethernet) whose \
-queue is limited in bytes: the last hop. Behind it are the host's uplink, its bridge, and the tap of the \
+switch's port to the host is a token bucket of 1 Gb/s (with preamble, checksum and gap of Ethernet; what goes \
+at once after a pause stands under *Environment*) whose queue is limited in bytes: the last hop. Behind it are the host's uplink, its bridge, and the tap of the \
 VM, which is a namespace with the same kernel's TCP behind a relay in user space, so that no CPU of a \
-guest limits what is measured. Senders build no super-packets: the sizes of packets at the last hop are \
-checked in every round and stand under *Environment*, with what one flow carries with and without the \
-last hop. No metrics are cached.
+guest limits what is measured. Super-packets of senders are cut before they come to the queue: the sizes of \
+packets at the last hop are checked in every round and stand under *Environment*, with what one flow \
+carries with and without the last hop. No metrics are cached.
 
 A round: the VM asks every sender for the same number of bytes by a request of 8 bytes on a connection \
 that stays; the round ends when all bytes of all senders are there, each verified. Rounds follow each \
@@ -146,6 +146,7 @@ fn calibrate(stage: &mut Stage, results: &mut Results, buffer_bytes: u64) -> Res
         ("packet_bytes_at_last_hop".into(), json!(packet_bytes.map(round))),
         ("empty_path_rtt_us_p50".into(), json!(percentile(&pings, 50.0).map(round))),
         ("last_hop_mbit".into(), json!(RATE_MBIT)),
+        ("last_hop_burst_bytes".into(), json!(BURST_BYTES)),
     ]);
     Ok(())
 }

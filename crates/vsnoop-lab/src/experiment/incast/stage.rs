@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::configuration::{Attached, Configuration};
 use super::connections::{self, Opener, Wanted};
 use super::pattern::Pattern;
-use super::plan::Point;
+use super::plan::{Point, RTO_MIN_MS};
 use super::receiver::Receiver;
 use super::senders::Senders;
 use crate::interrupt;
@@ -59,7 +59,15 @@ impl Stage {
             fan_in.senders.iter().map(|sender| sender.tcp_counters()).collect::<Result<_>>()?;
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(fan_in.host.name()));
         let pattern = Pattern::new();
-        Ok(Self { fan_in, counters, last_hop: None, rto_min_ms: 0, pattern, vsnoop, opener })
+        Ok(Self {
+            fan_in,
+            counters,
+            last_hop: None,
+            rto_min_ms: RTO_MIN_MS,
+            pattern,
+            vsnoop,
+            opener,
+        })
     }
 
     /// Sets up what surrounds the rounds of a point.
