@@ -132,6 +132,13 @@ impl Uplink {
         })
     }
 
+    /// How many connections stand in line for credit.
+    pub fn waiting(&self) -> i32 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        let at = self.words.at(std::mem::offset_of!(uplink, waiting)).cast();
+        unsafe { AtomicI32::from_ptr(at) }.load(Ordering::Relaxed)
+    }
+
     /// Where the map is pinned: for the programs of a port.
     pub(crate) fn map_path(&self) -> PathBuf {
         self.dir.join(MAP)

@@ -9,6 +9,8 @@
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
+//! - opens windows that incast control has closed, where no packet comes that could (`line`), a hundred
+//!   times a second;
 //! - cleans up after taps that were deleted, and after commands that were killed while they detached
 //!   (`watchman`).
 //!
@@ -20,6 +22,7 @@ pub mod chance;
 mod engines;
 mod expiry;
 pub mod frame;
+mod line;
 mod loss;
 mod question;
 pub mod reset;
@@ -44,6 +47,8 @@ use watchman::Watchman;
 
 /// How often the flows are looked at.
 const PERIOD: Duration = Duration::from_millis(250);
+/// How often windows are opened that no packet opens, while a port has incast control.
+const TURN: Duration = Duration::from_millis(10);
 /// The helper stays this long after the last port has been detached, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows looking takes time: it may take one part in this many of a CPU.
@@ -89,7 +94,11 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
             }
             last_port_at = start;
         }
-        interrupt.sleep_until(start + PERIOD.max(start.elapsed() * CPU_PART));
+        let next = start + PERIOD.max(start.elapsed() * CPU_PART);
+        while watchman.open_windows() && Instant::now() + TURN < next && !interrupt.is_set() {
+            interrupt.sleep_until(Instant::now() + TURN);
+        }
+        interrupt.sleep_until(next);
     }
     tracing::info!("helper ends");
     Ok(0)

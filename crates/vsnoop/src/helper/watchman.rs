@@ -10,7 +10,7 @@ use vsnoop_bpf::{Port, Record};
 
 use super::engines::{Engines, Held};
 use super::expiry;
-use super::frame::{Segment, frame};
+use super::line::Line;
 use super::loss::{Entry, Suspects, is_behind};
 use super::question::ask;
 use super::reset::{reset, send};
@@ -53,6 +53,8 @@ struct Watched {
     surroundings: Surroundings,
     vm: Vm,
     held: Held,
+    /// Connections that wait for incast control to open their window.
+    line: Option<Line>,
     /// Connections that the kernel side had reset at the last look: their engine was gone.
     abandoned: u64,
     /// Since when nobody has read the tap, while a VM is behind.
@@ -97,6 +99,14 @@ impl Watchman {
     }
 }
 
+impl Watchman {
+    /// Windows that no packet opens. False: no port has incast control.
+    pub fn open_windows(&mut self) -> bool {
+        let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
+        lines.map(Line::serve).count() > 0
+    }
+}
+
 /// What commands left that were killed while they detached; how much there is, while a command works
 /// that may come to it yet.
 fn finish_what_was_cut_short() -> Result<usize> {
@@ -122,6 +132,7 @@ impl Watched {
             surroundings: Surroundings::default(),
             vm: Vm::behind(&attached.name, attached.meta.netns),
             held: Held::default(),
+            line: None,
             abandoned: 0,
             deserted: None,
             was_behind: false,
@@ -141,9 +152,9 @@ impl Watched {
                 attached.name
             );
         }
+        self.line = Line::of(attached, self.line.take())?;
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
-        self.take_turns(attached, &flows)?;
         if attached.state == State::Observing {
             return Ok(());
         }
@@ -200,24 +211,6 @@ impl Watched {
             }
         }
         Ok(())
-    }
-
-    /// Windows that no packet opens: those of connections that stand in line while nothing comes.
-    fn take_turns(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let waiting: Vec<&Entry> = flows.iter().filter(|(_, f)| f.incast.waiting != 0).collect();
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
-            .context("its network namespace cannot be found")?;
-        place.run(|| {
-            for (key, flow) in waiting {
-                if !attached.port.turn(&frame(key, flow, Segment::ResetSender)?)? {
-                    break;
-                }
-            }
-            Ok(())
-        })
     }
 
     /// A RST may be lost, inside the guest too, and an end that only reads would never know.
