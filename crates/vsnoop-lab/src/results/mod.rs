@@ -16,6 +16,9 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// In the environment of results that end where an error did: that error.
+pub const CUT_SHORT: &str = "cut_short";
+
 /// The whole of results.json.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
