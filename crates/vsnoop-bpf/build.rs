@@ -31,7 +31,9 @@ fn main() -> anyhow::Result<()> {
             .arg("-o")
             .arg(out.join(format!("{name}.bpf.o")))
             .status()
-            .with_context(|| format!("cannot run {clang}: install clang (scripts/setup.sh does)"))?;
+            .with_context(|| {
+                format!("cannot run {clang}: install clang (scripts/setup.sh does)")
+            })?;
         if !status.success() {
             bail!("{clang} could not compile bpf/{name}.bpf.c");
         }

@@ -332,9 +332,8 @@ pub(crate) fn tcx_link(
             &opts,
         )
     };
-    NonNull::new(link).ok_or_else(|| {
-        Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error()))
-    })
+    NonNull::new(link)
+        .ok_or_else(|| Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error())))
 }
 
 /// Opens a pinned map and checks that its values are of type `T`.

@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

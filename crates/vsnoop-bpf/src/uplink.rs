@@ -171,7 +171,8 @@ impl Uplink {
         if flow.incast.shaped != 0 {
             sub(std::mem::offset_of!(uplink, open), 1);
             sub(std::mem::offset_of!(uplink, waiting), i32::from(flow.incast.waiting != 0));
-            let is_patient = u32::from(flow.incast.waiting) == types::incast_line::INCAST_PATIENT;
+            let is_patient =
+                u32::from(flow.incast.waiting) == types::incast_waiting::INCAST_PATIENT;
             sub(std::mem::offset_of!(uplink, patient), i32::from(is_patient));
         }
     }
@@ -201,7 +202,8 @@ fn take_off(dir: &Path) -> Result<()> {
 }
 
 fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
-    let refused = |source: libbpf_rs::Error| Error::Load { what: "the uplink's program".into(), source };
+    let refused =
+        |source: libbpf_rs::Error| Error::Load { what: "the uplink's program".into(), source };
     let mut builder = ObjectBuilder::default();
     let open = builder
         .name("vsnoop_uplink")
@@ -214,8 +216,7 @@ fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
             map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
     }
-    let link: NonNull<_> =
-        tcx_link(&object, "count", ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
+    let link: NonNull<_> = tcx_link(&object, "count", ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
     // SAFETY: a fresh link that nobody else owns.
     let mut link = unsafe { Link::from_ptr(link) };
     let path = dir.join(LINK);

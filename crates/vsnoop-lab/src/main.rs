@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
-use vsnoop_lab::results::{Results, report};
+use vsnoop_lab::results::{CUT_SHORT, Results, report};
 use vsnoop_lab::{interrupt, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
@@ -126,6 +126,9 @@ fn act(action: Action) -> Result<()> {
                     .with_context(|| format!("experiment {}", experiment.name))?;
                 println!("{}", (experiment.words.tables)(&results, Style::Terminal));
                 println!("written: {}", dir.display());
+                if let Some(error) = results.environment.get(CUT_SHORT) {
+                    anyhow::bail!("experiment {} was cut short: {error}", experiment.name);
+                }
             }
             Ok(())
         }

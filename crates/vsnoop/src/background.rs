@@ -70,15 +70,23 @@ impl Instance {
     }
 }
 
-/// The process's id, `None` when none runs.
+/// The process's id, `None` when none runs. One that has the lock, and has not written its id yet over
+/// that of one that was killed, counts as none.
 pub fn running_pid(role: Role) -> Option<i32> {
     match try_lock(role.lock()) {
         Ok(None) => {
             let path = Path::new(lock::DIRECTORY).join(role.lock());
-            fs::read_to_string(path).ok()?.trim().parse().ok()
+            let pid = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+            is_one(pid, role).then_some(pid)
         }
         _ => None,
     }
+}
+
+/// Is this process one of that role, and not somebody else's that has got an old id?
+fn is_one(pid: i32, role: Role) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|byte| *byte == 0).skip(1).any(|word| word == role.command().as_bytes())
 }
 
 /// Starts one if none runs, and waits until it works.

@@ -1,7 +1,6 @@
 //! Incast control as the commands see it: which interface is a port's uplink, how fast it is, and the
 //! uplinks that ports are behind.
 
-
 use anyhow::{Context, Result};
 use serde::Serialize;
 use vsnoop_bpf::types::{self, flow, incast_phase};
@@ -26,9 +25,11 @@ pub enum Rate {
 
 /// Bits per second with an optional suffix, in powers of 1000.
 pub fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || "give a rate such as 1G, 25G or 800M (bits per second), or leave it out for the \
+    let wrong = || {
+        "give a rate such as 1G, 25G or 800M (bits per second), or leave it out for the \
                     link speed of the uplink"
-        .to_owned();
+            .to_owned()
+    };
     if text == "link" {
         return Ok(Rate::Link);
     }
@@ -42,9 +43,10 @@ pub fn rate(text: &str) -> Result<Rate, String> {
     };
     let bits = digits.parse::<f64>().map_err(|_| wrong())? * unit;
     let bits = bits as u64;
-    RATES.contains(&bits).then_some(Rate::BitsPerSecond(bits)).ok_or_else(|| {
-        format!("{text}: incast control works from 1M to 400G bits per second")
-    })
+    RATES
+        .contains(&bits)
+        .then_some(Rate::BitsPerSecond(bits))
+        .ok_or_else(|| format!("{text}: incast control works from 1M to 400G bits per second"))
 }
 
 /// The interface through which the packets for this tap come: the one that was named, or the only port
@@ -91,14 +93,14 @@ pub fn uplink_of(tap: &Device, named: Option<&str>, place: &Netns) -> Result<Dev
 pub fn settings(uplink: &Device, rate: Rate, buffer_bytes: u32) -> Result<UplinkSettings> {
     let bits_per_second = match rate {
         Rate::BitsPerSecond(bits) => bits,
-        Rate::Link => ethtool::link_speed(&uplink.name).filter(|bits| RATES.contains(bits)).ok_or_else(
-            || {
+        Rate::Link => ethtool::link_speed(&uplink.name)
+            .filter(|bits| RATES.contains(bits))
+            .ok_or_else(|| {
                 usage(format!(
                     "the link speed of uplink {} is not known: give it with --incast RATE",
                     uplink.name
                 ))
-            },
-        )?,
+            })?,
     };
     Ok(UplinkSettings { bits_per_second, buffer_bytes })
 }

@@ -11,8 +11,8 @@ use vsnoop_bpf::types::{port_meta, port_run};
 use vsnoop_bpf::{Damaged, Error, Listed, Port};
 
 use crate::error::{Unfit, unfit};
-use crate::lock::CommandLock;
 use crate::incast;
+use crate::lock::CommandLock;
 use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};

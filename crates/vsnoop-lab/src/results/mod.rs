@@ -21,6 +21,9 @@ use serde_json::Value;
 
 use incast::{Incast, Round};
 
+/// In the environment of results that end where an error did: that error.
+pub const CUT_SHORT: &str = "cut_short";
+
 /// The whole of results.json.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {

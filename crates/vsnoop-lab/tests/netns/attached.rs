@@ -37,11 +37,6 @@ impl<'a> Attached<'a> {
         Self::with(topology, hold_of_all(), &[])
     }
 
-    /// Attaches with a hold of this size.
-    pub fn with_hold(topology: &'a Topology, size: &str) -> Result<Self> {
-        Self::with(topology, Some(size.to_owned()), &[])
-    }
-
     /// Attaches with a hold of this size, or none, and with these options.
     pub fn with(
         topology: &'a Topology,

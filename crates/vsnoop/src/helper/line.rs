@@ -54,7 +54,7 @@ impl Line {
             .context("its network namespace cannot be found")?;
         place.run(|| {
             for (key, flow) in flows.iter().filter(|(_, flow)| flow.incast.waiting != 0) {
-                if !port.turn(&frame(key, flow, Segment::ResetSender)?)? {
+                if !port.open_window(&frame(key, flow, Segment::ResetSender)?)? {
                     break;
                 }
             }

@@ -22,7 +22,7 @@ use super::Options;
 use super::lab::Lab;
 use super::progress::Progress;
 use crate::interrupt;
-use crate::results::{Figure, Results, Sample, size_text, statistics};
+use crate::results::{CUT_SHORT, Figure, Results, Sample, size_text, statistics};
 use crate::stage::StageOptions;
 use crate::vsnoop::Vsnoop;
 
@@ -62,7 +62,7 @@ impl Comparison {
         let rounds: usize = plan.iter().map(|(_, rounds)| rounds).sum();
         let mut progress = Progress::new(cells * rounds * configurations.len());
         let begin = Instant::now();
-        for machines in &machines {
+        'machines: for machines in &machines {
             let Machines { vms, load, .. } = *machines;
             let tuned = configurations.contains(&Configuration::Tuned);
             let stage = lab.boot(StageOptions { vms, tuned }, load, vsnoop.as_ref())?;
@@ -71,19 +71,31 @@ impl Comparison {
                 let path = transfers.enter(*cell)?;
                 results.environment.insert(format!("path_{}", cell.suffix()), json!(path));
                 let cell_end = progress.done() + rounds * configurations.len();
-                self.measure(
-                    &transfers,
-                    &configurations,
-                    &plan,
-                    &mut results.samples,
-                    &mut progress,
-                )
-                .with_context(|| cell.to_string())?;
+                let measured = self
+                    .measure(
+                        &transfers,
+                        &configurations,
+                        &plan,
+                        &mut results.samples,
+                        &mut progress,
+                    )
+                    .with_context(|| cell.to_string());
+                if let Err(error) = measured {
+                    // What was measured until then is not lost, nor taken for the whole.
+                    interrupt::check()?;
+                    results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
+                    break 'machines;
+                }
                 progress.skip_to(cell_end);
                 transfers.leave();
             }
         }
-        ensure!(!results.samples.is_empty(), "no transfer was finished within {:?}", self.budget);
+        ensure!(
+            !results.samples.is_empty(),
+            "no transfer was finished within {:?}: {:?}",
+            self.budget,
+            results.environment.get(CUT_SHORT)
+        );
         statistics::summarise(&mut results);
         results.figures = (self.figures)(&results);
         Ok(results)
