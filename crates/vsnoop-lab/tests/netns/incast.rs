@@ -18,7 +18,7 @@ const SIZES: [(&str, Offloads); 2] =
 /// A queue of which every one of many flows gets a segment at most.
 const SHALLOW: &[&str] = &["--incast", "1G", "--incast-buffer", "16K"];
 const SHALLOW_BYTES: u64 = 16 << 10;
-const ORDINARY: &[&str] = &["--incast", "1G"];
+const ORDINARY: &[&str] = &["--incast", "1G", "--uplink", "vst-uplink"];
 /// Far more than there is credit for.
 const MANY: u64 = 40;
 

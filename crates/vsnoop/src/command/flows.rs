@@ -313,7 +313,8 @@ mod tests {
             state: "active",
             paused_by: None,
         };
-        let ports = vec![PortFlows { identity, has_hold: true, has_uplink: false, flows: vec![flow] }];
+        let ports =
+            vec![PortFlows { identity, has_hold: true, has_uplink: false, flows: vec![flow] }];
         let text = text(&Document { ports });
         for word in ["held", "12.3 MB", "12.3 ms", "123 kB", "holding"] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
