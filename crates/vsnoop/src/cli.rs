@@ -106,7 +106,7 @@ pub struct Attach {
     #[arg(long, value_name = "SIZE", requires = "hold", value_parser = config::per_flow_size)]
     pub hold_per_flow: Option<u32>,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
-    /// host: the rate of that hop, such as 1G or 25G (bits per second) [without RATE: the link speed of the uplink].
+    /// host (a first form, for up to some 30 senders at once: docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second) [without RATE: the link speed of the uplink].
     #[arg(long, value_name = "RATE", num_args = 0..=1, default_missing_value = "link", value_parser = incast::rate)]
     pub incast: Option<incast::Rate>,
     /// The interface that the senders' packets come through [default: the port of the tap's bridge that is
