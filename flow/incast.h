@@ -408,7 +408,8 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 
 	incast_turn(u, now);
 	/* Whoever forges one must know as much as for the VM to take it. */
-	if (fresh <= 0 || !flow_is_valid(f, s) || seq_gt(end, seq_max(f->adv_edge, i->edge)))
+	if (fresh <= 0 || !flow_is_valid(f, s) ||
+	    seq_gt(end, seq_max(f->right_edge, seq_max(f->adv_edge, i->edge))))
 		return;
 	if (s->bits & SEG_TIMESTAMPS)
 		i->ts_recent = s->tsval;
