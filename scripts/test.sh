@@ -16,9 +16,10 @@ cargo build --release --locked --workspace || { echo "0 passed, 1 failed, 0 skip
 timeout 1500 cargo test --release --locked --workspace --no-fail-fast 2>&1 | tee "$log"
 
 # Streams in namespaces once more, with a hold on every port.  Not those that have
-# one anyhow, nor the many forms of a hostile network.
+# one anyhow, nor the many forms of a hostile network, nor the one whose VM must answer within
+# a millisecond: with a hold it is saturated, and beside other tests on two cores it does not.
 VSNOOP_NETNS_HOLD=16M timeout 600 cargo test --release --locked -p vsnoop-lab --test netns -- \
-	--skip hold:: --skip network:: 2>&1 | tee -a "$log"
+	--skip hold:: --skip network:: --skip guest::prompt_vm 2>&1 | tee -a "$log"
 
 awk '
 	# Both the standard harness and libtest-mimic end so.

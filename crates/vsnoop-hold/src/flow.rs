@@ -138,11 +138,6 @@ impl Flow {
         flow
     }
 
-    /// Does a timer run?
-    pub fn is_waiting(&self, view: &View) -> bool {
-        !view.is_done()
-    }
-
     /// The VM's end does not answer any more, or not take what it has room for, though it had every chance:
     /// the connection is to be reset.
     pub fn is_dead(&self) -> bool {

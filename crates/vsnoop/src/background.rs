@@ -13,6 +13,8 @@ use nix::fcntl::Flock;
 use tracing_subscriber::EnvFilter;
 
 use crate::lock::{self, try_lock};
+use crate::output::watch::Interrupt;
+use crate::system::kernel;
 
 /// A process in the background of which a host has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +136,19 @@ fn own_program() -> Result<PathBuf> {
     }
 }
 
+/// What the command does first that becomes one; `foreground`: it stays where it was started.
+pub fn begin(foreground: bool) -> Result<Interrupt> {
+    if !foreground {
+        leave_the_terminal()?;
+    }
+    log_to(foreground)?;
+    kernel::require()?;
+    Interrupt::catch()
+}
+
 /// In the background: no terminal, and none of the files that the starting process happened to have
 /// open (a lock of a script, say, must not live as long as the helper).
-pub fn leave_the_terminal() -> Result<()> {
+fn leave_the_terminal() -> Result<()> {
     // Fails only for the leader of a process group, which has no need of it.
     let _ = nix::unistd::setsid();
     // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard input,
@@ -149,7 +161,7 @@ pub fn leave_the_terminal() -> Result<()> {
 }
 
 /// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
-pub fn log_to(foreground: bool) -> Result<()> {
+fn log_to(foreground: bool) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if foreground {

@@ -2,6 +2,7 @@
 //!
 //! Offsets count from the first byte after the SYN, on either side.
 
+pub use vsnoop_flow::testing::segment::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 use vsnoop_flow::{
     FromVm, Verdict, ack_fields, embryo, flow, outcome, policy, port_state, segment, seq, types::*,
 };
@@ -19,15 +20,6 @@ pub const VM_FIRST: u32 = 0x8000_0000 - 100;
 /// Timestamps of the handshake; the sender's wrap too.
 pub const SENDER_TS: u32 = 0u32.wrapping_sub(3);
 pub const VM_TS: u32 = 0x7fff_fff0;
-
-pub const ACK: u8 = TCP_ACK as u8;
-pub const SYN: u8 = TCP_SYN as u8;
-pub const FIN: u8 = TCP_FIN as u8;
-pub const RST: u8 = TCP_RST as u8;
-pub const PSH: u8 = TCP_PSH as u8;
-pub const URG: u8 = TCP_URG as u8;
-pub const ECE: u8 = TCP_ECE as u8;
-pub const CWR: u8 = TCP_CWR as u8;
 
 #[derive(Clone)]
 pub struct Case {

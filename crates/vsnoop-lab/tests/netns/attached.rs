@@ -124,6 +124,12 @@ impl<'a> Attached<'a> {
         self.wait_until("the hold's memory is free", || Ok(self.hold("used_bytes")? == 0))
     }
 
+    /// The hold was used.
+    pub fn ensure_held(&self) -> Result<()> {
+        ensure!(!is_wanted() || self.counter("held_bytes")? > 0, "nothing was ever held");
+        Ok(())
+    }
+
     /// Nobody lost anything for good.
     pub fn ensure_no_reset(&self) -> Result<()> {
         for resets in ["helper_resets", "guest_loss", "abandoned"] {

@@ -188,6 +188,19 @@ impl Case {
     }
 }
 
+/// Segments were marked on the network, and the client was told.
+pub fn marks_are_echoed(topology: &Topology, outcomes: &[Outcome]) -> Result<()> {
+    let network = topology.network().context("no network relay")?;
+    let marked = network.counters(Direction::LeftToRight).marked;
+    ensure!(marked > 0, "nothing was marked");
+    let echoed: u32 = outcomes
+        .iter()
+        .map(|outcome| outcome.client.info().map(|info| info.delivered_ce))
+        .sum::<Result<u32>>()?;
+    ensure!(echoed > 0, "{marked} marked segments, and the client learnt of none");
+    Ok(())
+}
+
 /// What the relays did to frames.
 fn counters(topology: &Topology) -> String {
     let network = topology.network().map(|relay| relay.counters(Direction::LeftToRight));

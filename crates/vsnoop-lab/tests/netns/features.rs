@@ -3,12 +3,12 @@
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_lab::testbed::net::Offloads;
-use vsnoop_lab::testbed::relay::{Direction, Faults};
+use vsnoop_lab::testbed::relay::Faults;
 use vsnoop_lab::testbed::stream::{Plan, SocketOptions, Stream};
 use vsnoop_lab::testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
-use crate::case::{Case, Early};
+use crate::case::{Case, Early, marks_are_echoed};
 use crate::{FAMILIES, probe, trial};
 
 pub fn trials() -> Vec<Trial> {
@@ -99,17 +99,7 @@ fn congestion_marks(families: &'static [Family]) -> anyhow::Result<()> {
         families,
         ..base
     };
-    case.run_and(|topology, _, outcomes| {
-        let network = topology.network().context("no network relay")?;
-        let marked = network.counters(Direction::LeftToRight).marked;
-        ensure!(marked > 0, "nothing was marked");
-        let echoed: u32 = outcomes
-            .iter()
-            .map(|outcome| outcome.client.info().map(|info| info.delivered_ce))
-            .sum::<anyhow::Result<u32>>()?;
-        ensure!(echoed > 0, "{marked} marked segments, and the client learnt of none");
-        Ok(())
-    })
+    case.run_and(|topology, _, outcomes| marks_are_echoed(topology, outcomes))
 }
 
 /// RFC 9768 counts marks in header bits that early acknowledgements cannot continue.

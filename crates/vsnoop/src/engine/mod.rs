@@ -29,7 +29,6 @@ use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
 use crate::ports::{self, Attached, State};
-use crate::system::kernel;
 use crate::system::netns::Netns;
 use port::EnginePort;
 
@@ -47,12 +46,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const PRIORITY: i32 = 1;
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
-    if !arguments.foreground {
-        background::leave_the_terminal()?;
-    }
-    background::log_to(arguments.foreground)?;
-    kernel::require()?;
-    let interrupt = Interrupt::catch()?;
+    let interrupt = background::begin(arguments.foreground)?;
     let Some(_instance) = Instance::take(Role::Engine)? else {
         if arguments.foreground {
             return Err(unfit(Unfit::Other, "another engine works already"));

@@ -40,9 +40,7 @@ use anyhow::Result;
 use crate::background::{self, Instance, Role};
 use crate::cli;
 use crate::error::{Unfit, unfit};
-use crate::output::watch::Interrupt;
 use crate::ports;
-use crate::system::kernel;
 use watchman::Watchman;
 
 /// How often the flows are looked at.
@@ -55,12 +53,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const CPU_PART: u32 = 10;
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
-    if !arguments.foreground {
-        background::leave_the_terminal()?;
-    }
-    background::log_to(arguments.foreground)?;
-    kernel::require()?;
-    let interrupt = Interrupt::catch()?;
+    let interrupt = background::begin(arguments.foreground)?;
     let Some(mut instance) = Instance::take(Role::Helper)? else {
         if arguments.foreground {
             return Err(unfit(

@@ -70,7 +70,7 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
         if !attached::is_wanted() {
             return Ok(());
         }
-        ensure!(attached.counter("held_bytes")? > 0, "nothing was ever held");
+        attached.ensure_held()?;
         if counted.lost + counted.corrupted > 0 { resent(topology, attached) } else { Ok(()) }
     })
 }

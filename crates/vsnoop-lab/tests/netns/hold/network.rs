@@ -10,8 +10,7 @@ use vsnoop_lab::testbed::stream::Plan;
 use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
 
 use super::{SIZE, SMALL_WINDOW};
-use crate::attached;
-use crate::case::Case;
+use crate::case::{Case, marks_are_echoed};
 use crate::{FAMILIES, trial};
 
 type Evidence = fn(&Counters) -> u64;
@@ -75,11 +74,7 @@ fn hostile(mut case: Case, evidence: Evidence) -> anyhow::Result<()> {
         let network = topology.network().context("no network relay")?;
         let counted = network.counters(Direction::LeftToRight);
         ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
-        ensure!(
-            !attached::is_wanted() || attached.counter("held_bytes")? > 0,
-            "nothing was ever held"
-        );
-        Ok(())
+        attached.ensure_held()
     })
 }
 
@@ -96,18 +91,7 @@ fn congestion_marks(families: &'static [Family], offloads: Offloads) -> anyhow::
         ..base
     };
     case.run_and(|topology, attached, outcomes| {
-        let network = topology.network().context("no network relay")?;
-        let marked = network.counters(Direction::LeftToRight).marked;
-        ensure!(marked > 0, "nothing was marked");
-        let echoed: u32 = outcomes
-            .iter()
-            .map(|outcome| outcome.client.info().map(|info| info.delivered_ce))
-            .sum::<anyhow::Result<u32>>()?;
-        ensure!(echoed > 0, "{marked} marked segments, and the client learnt of none");
-        ensure!(
-            !attached::is_wanted() || attached.counter("held_bytes")? > 0,
-            "nothing was ever held"
-        );
-        Ok(())
+        marks_are_echoed(topology, outcomes)?;
+        attached.ensure_held()
     })
 }

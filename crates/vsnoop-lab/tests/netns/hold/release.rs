@@ -147,7 +147,7 @@ fn in_mid_stream() -> Result<()> {
     }
     topology.guest().set_freeze(Freeze::Never);
     if attached.has_hold() {
-        ensure!(attached.counter("held_bytes")? > 0, "nothing was ever held");
+        attached.ensure_held()?;
         attached.until_memory_is_free()?;
         attached.ensure_no_reset()?;
     }
