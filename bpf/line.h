@@ -35,35 +35,41 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
+/* The flow of t->key gets credit: 1; its sender is to be sent t->ack; 0: it is not its turn yet;
+ * -1: it does not wait. */
+static __always_inline int serve_flow(struct turn *t, __u64 now)
+{
+	struct flow *f = bpf_map_lookup_elem(&flows, &t->key);
+	int granted;
+
+	if (!f)
+		return -1;
+	bpf_spin_lock(&f->lock);
+	granted = incast_serve(f, &uplink, &port, &policy, now, &t->ack);
+	bpf_spin_unlock(&f->lock);
+	__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
+	return granted;
+}
+
 /* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
 static __noinline int ask_head(const struct flow_key *like)
 {
-	struct flow *f;
 	struct turn *t;
 	__u32 zero = 0;
-	int granted;
+	int granted = 0;
 	__u64 now;
 
 	if (!like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
-	if (!t || !incast_can_serve(&uplink) || bpf_map_pop_elem(&line, &t->key))
-		return -1;
-	f = bpf_map_lookup_elem(&flows, &t->key);
-	if (!f)
-		return 0;
 	now = bpf_ktime_get_ns();
-	granted = 0;
+	if (!t || !incast_can_serve(&uplink, now) || bpf_map_pop_elem(&line, &t->key))
+		return -1;
 	/* It travels in a packet of the same form. */
 	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
-	    t->key.vlan_inner == like->vlan_inner) {
-		bpf_spin_lock(&f->lock);
-		granted = incast_serve(f, &uplink, &port, &policy, now, &t->ack);
-		bpf_spin_unlock(&f->lock);
-	}
-	if (granted > 0)
-		__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
-	else if (!granted)
+	    t->key.vlan_inner == like->vlan_inner)
+		granted = serve_flow(t, now);
+	if (!granted)
 		bpf_map_push_elem(&line, &t->key, 0);
 	return granted > 0;
 }
@@ -82,6 +88,19 @@ __noinline int take_turn(const struct flow_key *like)
 			return granted > 0;
 	}
 	return 0;
+}
+
+/* This flow gets credit; 0: it does not. */
+__noinline int take_own_turn(const struct flow_key *key)
+{
+	struct turn *t;
+	__u32 zero = 0;
+
+	t = bpf_map_lookup_elem(&turns, &zero);
+	if (!t || !key)
+		return 0;
+	t->key = *key;
+	return serve_flow(t, bpf_ktime_get_ns()) > 0;
 }
 
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */

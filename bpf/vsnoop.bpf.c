@@ -280,8 +280,8 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Gives a flow in line its turn, where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of any flow that travels as this one does. */
+/* Gives a flow that waits its turn, where no packet comes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of it. */
 SEC("tcx/egress")
 int turn(struct __sk_buff *skb)
 {
@@ -289,7 +289,7 @@ int turn(struct __sk_buff *skb)
 	struct segment s = {};
 	struct packet p;
 
-	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_turn(&key))
+	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_own_turn(&key))
 		return 0;
 	if (become_turn(skb, &p))
 		return 0;

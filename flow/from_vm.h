@@ -57,9 +57,9 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	struct seq edge = flow_shown_edge(f, h, port, p);
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
-	/* A window of one segment is all that incast control may give. */
+	/* Two segments are all that incast control may give. */
 	if (f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
-		return growth > 0;
+		return growth >= 1 << (f->scale & 15);
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
 

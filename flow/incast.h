@@ -13,7 +13,16 @@
  * epoch or two, whose debts do not count meanwhile.
  *
  * Line.  A flow that gets nothing while its window is closed waits in line, and is served
- * before those that are open; one whose sender seems to have finished (PSH) after all others.
+ * before those that are open.  A grant is two segments at least: senders cut segments to half
+ * of the largest window they have seen, and VMs acknowledge every other one.  With more flows
+ * than that is credit for, a window is two segments and nothing by turns: less than one
+ * segment on average.
+ *
+ * End of an answer.  A short segment with PSH that does not end where the window does says
+ * that its sender has nothing more.  What it was granted and did not use counts as silent at
+ * once, and in a crowd its window stays shut until the VM asks it again, or it turns out to
+ * speak unasked: what it would get nobody else could use, and all such flows together would
+ * answer the next volley of requests with more than the queue takes.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -50,10 +59,12 @@
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
-/* Debts count for one to two epochs of 2^24 ns (17 ms) after a flow was last active: a sender
- * that keeps silent for so long is not about to fill the queue. */
-#define INCAST_EPOCH_BITS 24
-#define INCAST_FORGET_BITS 5 /* of what silent flows owe, this part with each epoch */
+/* Debts count for one or two epochs of 2^21 ns (2.1 ms) after data came: whoever keeps silent for
+ * so long with an open window has nothing to send.  What the VM has asked may think first. */
+#define INCAST_EPOCH_BITS 21
+#define INCAST_EPOCHS 8 /* as many as uplink.ends */
+#define INCAST_EPOCHS_ACTIVE 1
+#define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* Longer round trips in a row that put a flow out of scope. */
 #define INCAST_FAR 8
 /* A flow that sent nothing for so long starts anew. */
@@ -91,6 +102,53 @@ static __always_inline __u32 incast_share(const struct uplink *u)
 	return incast_credit(u) / (flows ? flows : 1);
 }
 
+static __always_inline __u32 incast_mss(const struct flow *f)
+{
+	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
+}
+
+/* A window below which a flow never falls: two segments, for VMs acknowledge every other one;
+ * one when there is no credit for two of each.  But two once: senders cut their segments to
+ * half of the largest window that they have seen. */
+static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u)
+{
+	__u32 mss = incast_mss(f);
+
+	return f->incast.bits & INCAST_WIDE && incast_share(u) < 2 * mss ? mss : 2 * mss;
+}
+
+/* The unit of the window field, bytes. */
+static __always_inline __u32 incast_unit(const struct flow *f)
+{
+	return 1u << (f->scale & 15);
+}
+
+/* A window of so many bytes in whole segments: a sender waits for the rest of one that the
+ * window cuts. */
+static __always_inline __u32 incast_whole(const struct flow *f, const struct uplink *u, __u32 window)
+{
+	__u32 mss = incast_mss(f), least = incast_least(f, u);
+
+	if (window < least)
+		window = least;
+	return window - window % mss;
+}
+
+/* What counted until these epochs does not count any more. */
+static __always_inline void incast_end_epochs(struct uplink *u, __u32 epoch, __u32 count)
+{
+	__s64 silent = 0;
+	__u32 i;
+
+	for (i = 0; i < INCAST_EPOCHS && i < count; i++)
+		silent += __sync_lock_test_and_set(&u->ends[(epoch + i) & (INCAST_EPOCHS - 1)], 0);
+	__sync_fetch_and_sub(&u->granted, silent);
+	__sync_fetch_and_add(&u->silent, silent);
+	/* Whatever CPUs have lost of it between them. */
+	if (u->open <= 0)
+		__sync_lock_test_and_set(&u->silent, 0);
+}
+
 /* Time goes on: slots of 2T, the first half of which measures BW_T and sets the
  * quota; the census of flows.  Whoever comes first after a slot's end does it. */
 static __always_inline void incast_turn(struct uplink *u, __u64 now)
@@ -98,7 +156,6 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
 	__u64 elapsed = since_ns(now, slot), bytes, weight;
 	__u32 epoch, ahead;
-	__s64 silent;
 
 	if (elapsed >= t && !u->is_granting) {
 		u->is_granting = 1;
@@ -121,16 +178,8 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 	}
 	epoch = u->epoch;
 	ahead = (__u32)(now >> INCAST_EPOCH_BITS) - epoch;
-	if (ahead && ahead < 1u << 31 && __sync_bool_compare_and_swap(&u->epoch, epoch, epoch + ahead)) {
-		silent = u->granted[(epoch + ahead) & 1];
-		u->granted[(epoch + ahead) & 1] = 0;
-		if (ahead > 1) {
-			silent += u->granted[(epoch + ahead + 1) & 1];
-			u->granted[(epoch + ahead + 1) & 1] = 0;
-		}
-		silent += u->silent;
-		u->silent = silent > 0 ? silent - (silent >> INCAST_FORGET_BITS) : 0;
-	}
+	if (ahead && ahead < 1u << 31 && __sync_bool_compare_and_swap(&u->epoch, epoch, epoch + ahead))
+		incast_end_epochs(u, epoch, ahead);
 	slot = u->census_ns;
 	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
 	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
@@ -144,32 +193,57 @@ static __always_inline void incast_turn(struct uplink *u, __u64 now)
 enum incast_why {
 	INCAST_NO_REASON = 0, /* the VM repeats what it has said */
 	INCAST_DATA = 1, /* data came */
-	INCAST_REQUEST = 2, /* the VM sends data, or answers a probe */
-	INCAST_TURN = 3, /* the flow has waited, and is the next in line */
+	INCAST_REQUEST = 2, /* the VM sends data */
+	INCAST_PROBED = 3, /* the VM answers a probe */
+	INCAST_TURN = 4, /* the flow has waited, and is the next in line */
 };
 
-/* What live flows owe: those that were active in this epoch or the one before it. */
+/* What live flows owe. */
 static __always_inline __s64 incast_granted(const struct uplink *u)
 {
-	return u->granted[0] + u->granted[1];
+	return u->granted;
 }
 
 static __always_inline void incast_charge(struct uplink *u, __u32 epoch, __s64 bytes)
 {
-	__sync_fetch_and_add(&u->granted[epoch & 1], bytes);
+	__sync_fetch_and_add(&u->ends[epoch & (INCAST_EPOCHS - 1)], bytes);
+	__sync_fetch_and_add(&u->granted, bytes);
 }
 
-/* Is the flow's debt in the account? */
+/* Does the flow's debt count? */
 static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
 {
-	return (__u16)(u->epoch - f->incast.epoch) <= 1;
+	return f->incast.epoch - u->epoch < INCAST_EPOCHS;
 }
 
+/* What its sender may still send: what it was shown, or will be when the rest of the edge is
+ * shown in whole units. */
+static __always_inline __s32 incast_window(const struct flow *f)
+{
+	__s32 shown = seq_diff(f->adv_edge, f->incast.received);
+	__s32 sure = seq_diff(f->incast.edge, f->incast.received) - (__s32)(incast_unit(f) - 1);
+
+	if (shown < sure)
+		shown = sure;
+	return shown > 0 ? shown : 0;
+}
+
+/* What the flow owes.  Less than a segment is as good as nothing to a sender that has more to
+ * send, once it has seen larger windows. */
 static __always_inline __s32 incast_owed(const struct flow *f)
 {
 	__s32 owed = seq_diff(f->incast.edge, f->incast.received);
 
-	return owed > 0 ? owed : 0;
+	return owed < (__s32)incast_mss(f) && f->incast.bits & INCAST_WIDE ? 0 : owed;
+}
+
+/* The flow owes so much more. */
+static __always_inline void incast_owe(struct flow *f, struct uplink *u, __s64 bytes)
+{
+	if (incast_is_live(f, u))
+		incast_charge(u, f->incast.epoch, bytes);
+	else
+		__sync_fetch_and_add(&u->silent, bytes);
 }
 
 /* The flow's debt is taken out of the account. */
@@ -177,38 +251,56 @@ static __always_inline void incast_forgive(struct flow *f, struct uplink *u)
 {
 	__s64 owed = incast_owed(f);
 
-	if (incast_is_live(f, u))
-		incast_charge(u, f->incast.epoch, -owed);
-	else
-		__sync_fetch_and_sub(&u->silent, owed);
+	incast_owe(f, u, -owed);
+}
+
+/* Its sender has nothing to send: what it owes counts as silent from now on. */
+static __always_inline void incast_rest(struct flow *f, struct uplink *u)
+{
+	__s64 owed = incast_owed(f);
+
+	incast_forgive(f, u);
+	f->incast.epoch = u->epoch - 1;
+	incast_owe(f, u, owed);
+}
+
+/* The flow's edges are these from now on. */
+static __always_inline void incast_move(struct flow *f, struct uplink *u, struct seq received,
+					struct seq edge)
+{
+	struct incast *i = &f->incast;
+	__s64 before = incast_owed(f);
+
+	i->received = received;
+	i->edge = edge;
+	if (seq_diff(edge, received) >= (__s32)(2 * incast_mss(f)))
+		i->bits |= INCAST_WIDE;
+	incast_owe(f, u, incast_owed(f) - before);
+}
+
+/* An edge that was shown is not taken back when the unit does not fit any more: its window is
+ * rounded up (window.h), and the flow owes what that gave it. */
+static __always_inline void incast_note_rounding(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__s32 more = seq_diff(f->adv_edge, i->edge);
+
+	if (more > 0 && more < (__s32)incast_unit(f))
+		incast_move(f, u, i->received, f->adv_edge);
 }
 
 /* The flow is active: its debt counts from now on, or counts longer. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
-	__u32 epoch = u->epoch;
+	__u32 epoch = u->epoch + (i->bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED : INCAST_EPOCHS_ACTIVE);
 	__s32 owed = incast_owed(f);
 
-	if (i->epoch == (__u16)epoch)
+	if (i->epoch == epoch)
 		return;
 	incast_forgive(f, u);
-	incast_charge(u, epoch, owed);
 	i->epoch = epoch;
-}
-
-static __always_inline __u32 incast_mss(const struct flow *f)
-{
-	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
-}
-
-/* A window below which a flow never falls: two segments, or one when there are too
- * many flows for two. */
-static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u)
-{
-	__u32 mss = incast_mss(f);
-
-	return incast_share(u) >= 2 * mss ? 2 * mss : mss;
+	incast_charge(u, epoch, owed);
 }
 
 /* What a flow may begin with: a part of what is left of half the credit, so that those that
@@ -221,7 +313,7 @@ static __always_inline __u32 incast_first_window(const struct uplink *u, __u32 m
 
 	if (part > INCAST_START_MSS * mss)
 		return INCAST_START_MSS * mss;
-	return part >= mss ? part : INCAST_SMALLEST;
+	return part >= 2 * mss ? part : INCAST_SMALLEST;
 }
 
 static __always_inline void incast_restart(struct flow *f, const struct uplink *u)
@@ -246,7 +338,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u)
 	__s32 shown;
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
-	i->epoch = u->epoch;
+	i->epoch = u->epoch + INCAST_EPOCHS_ACTIVE;
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;
@@ -327,13 +419,24 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 }
 
 /* A round trip begins. */
-static __always_inline void incast_sample(struct flow *f, const struct uplink *u, __u64 now)
+static __always_inline void incast_sample(struct flow *f, __u64 now)
 {
 	struct incast *i = &f->incast;
 
 	i->sample_ns = now;
 	i->sample_bytes = 0;
-	i->sample_total = u->bytes;
+}
+
+/* Up to here a window grows without asking for quota: the equal share of the credit, but no
+ * more than fills the link twice, for what a flow leaves of it when it has finished it may
+ * use at any time. */
+static __always_inline __u32 incast_ample(const struct flow *f, const struct uplink *u)
+{
+	__u32 share = incast_share(u);
+	__u64 twice = (((__u64)u->rate * u->base_rtt_ns) >> (INCAST_TICK_BITS - 1)) +
+		      INCAST_START_MSS * incast_mss(f);
+
+	return share < twice ? share : twice;
 }
 
 /* A round trip is over: what should the window be? */
@@ -343,7 +446,8 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
 	__u32 share = incast_share(u), least = incast_least(f, u), credit = incast_credit(u);
 	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
-	__u64 sample, expected, missing, total;
+	__u32 ample = incast_ample(f, u);
+	__u64 sample, expected, missing;
 
 	sample = ((__u64)i->sample_bytes << INCAST_TICK_BITS) / elapsed;
 	i->measured = sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
@@ -351,14 +455,12 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	if (expected < i->measured)
 		expected = i->measured;
 	missing = expected - i->measured;
-	i->d = expected ? missing * 255 / expected : 0;
 	/* It has filled its window, and the link was not half used meanwhile: no queue, but a
 	 * long way.  (A round trip alone does not tell one from the other.) */
-	total = ((__u64)(__u32)(u->bytes - i->sample_total) << INCAST_TICK_BITS) / elapsed;
-	if (10 * missing <= expected && elapsed < 2 * rtt && total < u->rate / 2 &&
+	if (10 * missing <= expected && elapsed < 2 * rtt && u->total < u->rate / 2 &&
 	    i->min_rtt_ns > u->base_rtt_ns)
 		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
-	if (i->marked) {
+	if (i->bits & INCAST_MARKED) {
 		/* The path says that its queue grows (RFC 3168). */
 		i->window -= i->window >> 1;
 		i->phase = INCAST_AVOIDANCE;
@@ -370,10 +472,10 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 		}
 	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
 		i->over = 0;
-		if (i->window < share) {
+		if (i->window < ample) {
 			i->window += i->phase == INCAST_SLOW_START ? i->window : step;
-			if (i->window > share)
-				i->window = share;
+			if (i->window > ample)
+				i->window = ample;
 		} else if ((__u16)((now >> 14) - i->grown_at) > (2 * rtt) >> 14) {
 			__s64 need = ((__u64)step << INCAST_TICK_BITS) / rtt;
 
@@ -395,16 +497,31 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 		i->window = credit;
 	if (i->window < least)
 		i->window = least;
-	i->marked = 0;
+	i->bits &= ~INCAST_MARKED;
 }
 
-/* A segment with data came from the sender; asked for each, without the lock. */
+/* Is this the last segment of an answer?  Whoever has more to send sends whole segments, and
+ * one that ends where the window does.  Where that was is known of a window that was given
+ * to a closed one, and not moved since: not before the edge that was shown then. */
+static __always_inline bool incast_ends_answer(const struct flow *f, const struct segment *s,
+					       struct seq end)
+{
+	const struct incast *i = &f->incast;
+
+	if (!(s->tcp_flags & TCP_PSH) || !(i->bits & INCAST_STILL) || !s->unit_len)
+		return false;
+	if (s->unit_len >= f->mss && !(s->len % s->unit_len))
+		return false;
+	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
+}
+
+/* A segment with data came from the sender; asked for each. */
 static __always_inline void incast_received(struct flow *f, struct uplink *u,
 					    const struct segment *s, __u64 now)
 {
 	struct incast *i = &f->incast;
 	struct seq end = seq_add(s->seq, s->len);
-	__s32 fresh = seq_diff(end, i->received), owed;
+	__s32 fresh = seq_diff(end, i->received);
 
 	incast_turn(u, now);
 	/* Whoever forges one must know as much as for the VM to take it. */
@@ -414,24 +531,26 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	if (s->bits & SEG_TIMESTAMPS)
 		i->ts_recent = s->tsval;
 	if (s->bits & SEG_CE)
-		i->marked = 1;
-	i->bits &= ~INCAST_PUSHED;
-	if (s->tcp_flags & TCP_PSH)
-		i->bits |= INCAST_PUSHED;
+		i->bits |= INCAST_MARKED;
 	if (i->census != (__u8)u->census) {
 		i->census = u->census;
 		__sync_fetch_and_add(&u->counted, 1);
 	}
+	i->bits &= ~INCAST_ASKED;
 	incast_touch(f, u);
-	owed = incast_owed(f);
-	i->received = end;
-	incast_charge(u, i->epoch, -(owed < fresh ? owed : fresh));
-	if (seq_lt(i->edge, end))
-		i->edge = end;
+	incast_note_rounding(f, u);
+	incast_move(f, u, end, seq_max(i->edge, end));
+	if (i->waiting == INCAST_SHUT)
+		i->bits |= INCAST_SPEAKS;
+	i->bits &= ~INCAST_FINISHED;
+	if (incast_ends_answer(f, s, end)) {
+		i->bits |= INCAST_FINISHED;
+		incast_rest(f, u);
+	}
 	incast_note_rtt(f, u, s, end, now);
 	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
 		incast_restart(f, u);
-		incast_sample(f, u, now);
+		incast_sample(f, now);
 		return;
 	}
 	i->sample_bytes += fresh;
@@ -440,33 +559,24 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
 	__sync_fetch_and_add(&u->weight, i->sample_bytes);
 	incast_control(f, u, now);
-	incast_sample(f, u, now);
+	incast_sample(f, now);
 }
 
-/* Credit that is left, beyond it if the flow is next in line: so much goes round always,
- * should all the credit be with those who keep silent. */
-static __always_inline __s64 incast_left(const struct uplink *u, __u32 beyond)
+/* Credit that is left. */
+static __always_inline __s64 incast_left(const struct uplink *u)
 {
-	return (__s64)incast_credit(u) + beyond - incast_granted(u);
-}
-
-/* Flows in line that have something to send.  What a flow leaves of its window when its sender
- * has finished nobody else can have, for some time: it gets none as long as others want it,
- * and from half of the credit only. */
-static __always_inline __s32 incast_in_need(const struct uplink *u)
-{
-	return u->waiting - u->patient;
+	return (__s64)incast_credit(u) - incast_granted(u);
 }
 
 static __always_inline void incast_leave_line(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
 
-	if (i->waiting)
+	if (i->waiting == INCAST_IN_LINE)
 		__sync_fetch_and_sub(&u->waiting, 1);
-	if (i->waiting == INCAST_PATIENT)
-		__sync_fetch_and_sub(&u->patient, 1);
-	i->waiting = 0;
+	if (i->waiting == INCAST_SHUT)
+		__sync_fetch_and_sub(&u->shut, 1);
+	i->waiting = INCAST_NOT_WAITING;
 }
 
 /* The flow is not shaped any more, or its record goes: what it owes is paid back. */
@@ -487,24 +597,55 @@ static __always_inline enum incast_why incast_reason(const struct flow *f, const
 {
 	if (!vm)
 		return INCAST_DATA;
-	return vm->len || f->flags & FLOW_F_REPLY_DUE ? INCAST_REQUEST : INCAST_NO_REASON;
+	if (vm->len)
+		return INCAST_REQUEST;
+	return f->flags & FLOW_F_REPLY_DUE ? INCAST_PROBED : INCAST_NO_REASON;
+}
+
+static __always_inline void incast_give(struct flow *f, struct uplink *u, __u32 window)
+{
+	struct incast *i = &f->incast;
+
+	i->bits &= ~INCAST_STILL;
+	i->bits |= INCAST_GIVEN;
+	if (incast_window(f) < (__s32)incast_mss(f))
+		i->bits |= INCAST_STILL;
+	i->before = f->adv_edge.v;
+	incast_move(f, u, i->received, seq_add(i->received, window + incast_unit(f) - 1));
+	incast_leave_line(f, u);
+}
+
+/* The sender has finished: its window is opened for what comes next if there is credit for it and for
+ * all that are silent. */
+static __always_inline void incast_open_idle(struct flow *f, struct uplink *u)
+{
+	struct incast *i = &f->incast;
+	__u32 few = incast_whole(f, u, 0);
+	__s32 open = incast_window(f);
+
+	if ((__s32)few <= open)
+		return;
+	if (u->waiting <= 0 && incast_left(u) - u->silent >= (__s64)few - open) {
+		incast_give(f, u, few);
+	} else if (open < (__s32)incast_mss(f) && !i->waiting) {
+		i->waiting = INCAST_SHUT;
+		__sync_fetch_and_add(&u->shut, 1);
+	}
 }
 
 /* An ACK is about to go to the sender: may it open the window further?  True when the flow
  * stands in line from now on.
  *
  * Requests come in volleys, whose answers come at once: beyond a quarter of the credit each
- * gets one segment at most, and what silent flows owe counts too: they may be asked next.
- *
- * Credit is given in whole segments: a sender waits for the rest of a segment that the
- * window cuts. */
+ * gets the least at most, and what silent flows owe counts too: they may be asked next. */
 static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum incast_why why,
 					__u64 now)
 {
 	struct incast *i = &f->incast;
-	__u32 mss = incast_mss(f), want = mss;
-	__s32 open;
+	__u32 few = incast_whole(f, u, 0), want = incast_whole(f, u, i->window);
+	bool asked = why == INCAST_REQUEST || why == INCAST_PROBED;
 	__s64 left;
+	__s32 open;
 
 	if (!incast_shapes(f, u)) {
 		if (i->shaped)
@@ -516,73 +657,68 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		incast_begin(f, u);
 	if (why == INCAST_NO_REASON)
 		return false;
+	incast_note_rounding(f, u);
+	if (asked)
+		i->bits &= ~INCAST_FINISHED;
+	if (why == INCAST_REQUEST)
+		i->bits |= INCAST_ASKED;
+	if (why == INCAST_PROBED && i->waiting == INCAST_SHUT)
+		i->bits |= INCAST_SPEAKS;
+	if (why == INCAST_DATA && i->bits & INCAST_FINISHED && !(i->bits & INCAST_SPEAKS)) {
+		incast_open_idle(f, u);
+		return false;
+	}
 	incast_touch(f, u);
-	open = incast_owed(f);
-	if (i->window > mss)
-		want = i->window - i->window % mss;
+	open = incast_window(f);
 	if ((__s32)want <= open)
 		return false;
-	if (i->waiting == INCAST_PATIENT && why == INCAST_REQUEST) {
-		i->waiting = INCAST_IN_NEED;
-		__sync_fetch_and_sub(&u->patient, 1);
+	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */
+	if (why == INCAST_PROBED && (__s32)few > open) {
+		incast_give(f, u, few);
+		return false;
 	}
-	if (why == INCAST_TURN || incast_in_need(u) <= 0) {
-		left = incast_left(u, open < (__s32)mss ? mss : 0);
-		if (why == INCAST_REQUEST && left < (__s64)(want + incast_credit(u) / 4 * 3)) {
-			want = mss;
+	if (why == INCAST_TURN || u->waiting <= 0) {
+		left = incast_left(u);
+		if (asked && left < (__s64)want + incast_credit(u) / 4 * 3) {
+			want = few;
 			if (u->silent > 0)
 				left -= u->silent;
 		}
-		/* Who has a part of a segment needs as much as who has none, or the one would
-		 * always be served before the other. */
-		if (left + open < (__s64)want)
-			want = mss;
-		if (left < (__s64)mss)
-			want = 0;
-		if ((__s32)want > open) {
-			incast_charge(u, i->epoch, want - open);
-			i->edge = seq_add(i->received, want);
-			incast_leave_line(f, u);
+		if (left < (__s64)want - open)
+			want = few;
+		/* The next in line gets its segments when there is any credit at all. */
+		if ((__s32)want > open &&
+		    (left >= (__s64)want - open || (why == INCAST_TURN && left > 0))) {
+			incast_give(f, u, want);
 			return false;
 		}
 	}
-	/* What a new flow begins with is enough for an answer to show that there is one. */
-	if (open >= (__s32)(why == INCAST_REQUEST ? INCAST_SMALLEST : mss) || i->waiting)
+	if (open >= (__s32)incast_mss(f) || i->waiting == INCAST_IN_LINE)
 		return false;
-	i->waiting = i->bits & INCAST_PUSHED && why == INCAST_DATA ? INCAST_PATIENT : INCAST_IN_NEED;
+	incast_leave_line(f, u);
+	i->waiting = INCAST_IN_LINE;
 	__sync_fetch_and_add(&u->waiting, 1);
-	if (i->waiting == INCAST_PATIENT)
-		__sync_fetch_and_add(&u->patient, 1);
 	return true;
 }
 
 /* Is there credit for the next in line?  Asked before it is taken out, or who asks at a bad
- * moment, and goes to the end, might do so for ever. */
-static __always_inline bool incast_can_serve(const struct uplink *u)
+ * moment, and goes to the end, might do so for ever.  Of an uplink that is turned off
+ * everybody is let go. */
+static __always_inline bool incast_can_serve(struct uplink *u, __u64 now)
 {
-	if (incast_in_need(u) <= 0)
-		return incast_left(u, 0) >= (__s64)(incast_credit(u) / 2);
-	return incast_left(u, INCAST_LEAST_MSS) >= (__s64)INCAST_LEAST_MSS;
+	if (!incast_is_on(u))
+		return true;
+	incast_turn(u, now);
+	return incast_left(u) > 0;
 }
 
-/* The turn of a flow in line: 1: its sender is to be sent `ack`; 0: it is not its turn yet;
- * -1: it does not wait any more. */
-static __always_inline int incast_serve(struct flow *f, struct uplink *u,
-					const struct port_state *port, const struct policy *p,
-					__u64 now, struct ack_fields *ack)
+/* The ACK that shows the sender its window.  It was closed: what lies beyond can only be an answer
+ * to this. */
+static __always_inline void incast_show(struct flow *f, const struct port_state *port,
+					const struct policy *p, __u64 now, struct ack_fields *ack)
 {
 	struct incast *i = &f->incast;
 
-	if (!i->waiting)
-		return -1;
-	if (i->waiting == INCAST_PATIENT && incast_in_need(u) > 0)
-		return 0;
-	incast_open(f, u, INCAST_TURN, now);
-	if (i->waiting)
-		return 0;
-	if (!i->shaped)
-		return -1;
-	/* Its window was closed: what lies beyond can only be an answer to this. */
 	i->asked = f->adv_edge.v;
 	i->asked_at = incast_stamp(now);
 	i->bits &= ~INCAST_BY_TSVAL;
@@ -593,6 +729,29 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u,
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
+}
+
+/* The turn of a flow that has waited: 1: its sender is to be sent `ack`; 0: it is not its turn
+ * yet; -1: it does not wait any more. */
+static __always_inline int incast_serve(struct flow *f, struct uplink *u,
+					const struct port_state *port, const struct policy *p,
+					__u64 now, struct ack_fields *ack)
+{
+	struct incast *i = &f->incast;
+
+	if (!i->waiting)
+		return -1;
+	if (i->waiting == INCAST_SHUT && incast_shapes(f, u)) {
+		incast_turn(u, now);
+		incast_open_idle(f, u);
+	} else {
+		incast_open(f, u, INCAST_TURN, now);
+	}
+	if (i->waiting)
+		return i->waiting == INCAST_SHUT ? -1 : 0;
+	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
+		return -1;
+	incast_show(f, port, p, now, ack);
 	return 1;
 }
 

@@ -75,11 +75,18 @@ enum incast_phase {
 };
 
 #define INCAST_BY_TSVAL 0x01 /* `asked` is a TSval */
-#define INCAST_PUSHED 0x02 /* the last segment had PSH: the sender may have nothing more */
+#define INCAST_FINISHED 0x02 /* the sender had nothing more to send, and was not asked since */
+#define INCAST_SPEAKS 0x04 /* it has spoken unasked while its window was shut */
+#define INCAST_STILL 0x08 /* its window was closed when it was last given one */
+#define INCAST_MARKED 0x10 /* CE marks came within the round trip */
+#define INCAST_WIDE 0x20 /* it was shown a window of two segments once */
+#define INCAST_ASKED 0x80 /* the VM sent it something, and it has not answered yet */
+#define INCAST_GIVEN 0x40 /* it was given a window that its sender was not shown yet */
 
 enum incast_waiting {
-	INCAST_IN_NEED = 1,
-	INCAST_PATIENT = 2, /* served when nobody is in need */
+	INCAST_NOT_WAITING = 0,
+	INCAST_IN_LINE = 1, /* for credit, its window closed */
+	INCAST_SHUT = 2, /* it had nothing to send when its window closed */
 };
 
 struct incast {
@@ -93,17 +100,16 @@ struct incast {
 	__u32 min_rtt_ns;
 	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
 	__u32 asked_at; /* when it was sent, 2^4 ns; 0: none is under way */
-	__u32 sample_total; /* what came through the uplink before sample_ns */
+	__u32 epoch; /* what it owes counts until this one ends */
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
-	__u16 epoch; /* when it was last active */
+	__u16 before; /* low half of the edge that its sender was shown before it was last given one, */
+	__u16 cut; /* ... and of that which it was shown then */
 	__u32 ts_recent; /* the sender's last TSval */
 	__u8 phase; /* enum incast_phase */
 	__u8 over; /* round trips in a row with d > 1/2 */
-	__u8 d; /* (b_e - b_m) / b_e, of 255 */
 	__u8 census; /* the one that has counted it */
-	__u8 marked; /* CE marks came within the round trip */
-	__u8 waiting; /* in line for credit, its window closed; enum incast_waiting */
-	__u8 bits; /* INCAST_BY_TSVAL, INCAST_PUSHED; the verifier takes no bit fields */
+	__u8 waiting; /* enum incast_waiting */
+	__u8 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
 	__u8 shaped; /* the edge binds; else the flow is left alone */
 };
 
@@ -416,8 +422,9 @@ struct uplink {
 	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
 
 	/* Written by the hooks of all ports, without a lock. */
-	__s64 granted[2]; /* sum over flows of granted edge - received; by epoch, odd and even */
-	__s64 silent; /* the same of flows that were not active of late */
+	__s64 granted; /* what live flows owe: the sum of granted edge - received */
+	__s64 silent; /* the same of those that were not active of late, or have finished */
+	__s64 ends[8]; /* of `granted`, what counts until that epoch ends */
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */
@@ -431,7 +438,7 @@ struct uplink {
 	__u32 counted; /* so far in this one */
 	__u32 census; /* its number */
 	__s32 waiting; /* flows in line */
-	__s32 patient; /* of those, the ones that may have nothing to send */
+	__s32 shut; /* flows with a closed window that had nothing to send */
 	__u32 zero;
 	__s32 open; /* flows that are shaped, idle ones too */
 	__u32 epoch; /* see INCAST_EPOCH_BITS */

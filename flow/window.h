@@ -90,13 +90,21 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 
 	if (bytes <= 0)
 		return 0;
-	field = ((__u32)bytes + (1u << scale) - 1) >> scale;
+	field = (__u32)bytes >> scale;
+	/* Incast control reckons with units; but an edge that was shown stays. */
+	if (!f->incast.shaped || seq_lt(seq_add(ack, field << scale), f->adv_edge))
+		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;
 	if (field > granted)
 		field = granted;
 	if (field > 0xffff)
 		field = 0xffff;
-	f->adv_edge = seq_max(f->adv_edge, seq_add(ack, field << scale));
+	edge = seq_add(ack, field << scale);
+	if (f->incast.bits & INCAST_GIVEN) {
+		f->incast.bits &= ~INCAST_GIVEN;
+		f->incast.cut = edge.v;
+	}
+	f->adv_edge = seq_max(f->adv_edge, edge);
 	return field;
 }
 

@@ -336,15 +336,15 @@ impl Port {
         inject::inject(&self.dir.join("inject"), self.meta()?.ifindex, frame, to_sender)
     }
 
-    /// The connection that is first in line for credit has its turn, if there is credit; `like`: a
-    /// segment from this VM, of whatever connection that travels as that one does. False: nobody had
-    /// one. The calling thread must be in the tap's network namespace.
-    pub fn open_window(&self, like: &[u8]) -> Result<bool> {
+    /// A connection whose window incast control has closed has its turn, if there is credit; `ack`: a
+    /// pure ACK of it, from the VM. False: it had none. The calling thread must be in the tap's network
+    /// namespace.
+    pub fn open_window(&self, ack: &[u8]) -> Result<bool> {
         let what = || format!("open a window behind {}", self.dir.display());
         let program =
             ProgramHandle::from_pinned_path(self.dir.join("turn")).map_err(Error::bpf(what()))?;
         let run =
-            inject::run(&program, self.meta()?.ifindex, 0, like, 1).map_err(Error::bpf(what()))?;
+            inject::run(&program, self.meta()?.ifindex, 0, ack, 1).map_err(Error::bpf(what()))?;
         Ok(run.verdict != 0)
     }
 

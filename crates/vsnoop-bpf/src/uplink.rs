@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
 use vsnoop_flow::types::{self, flow, uplink};
@@ -132,11 +132,14 @@ impl Uplink {
         })
     }
 
-    /// How many connections stand in line for credit.
+    /// Connections in line for credit.
     pub fn waiting(&self) -> i32 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        let at = self.words.at(std::mem::offset_of!(uplink, waiting)).cast();
-        unsafe { AtomicI32::from_ptr(at) }.load(Ordering::Relaxed)
+        self.i32(std::mem::offset_of!(uplink, waiting)).load(Ordering::Relaxed)
+    }
+
+    /// Connections with a closed window that had nothing to send.
+    pub fn shut(&self) -> i32 {
+        self.i32(std::mem::offset_of!(uplink, shut)).load(Ordering::Relaxed)
     }
 
     /// Where the map is pinned: for the programs of a port.
@@ -161,20 +164,41 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// A record that was shaped has been forgotten. What its flow owed is forgotten by itself.
+    /// A record that was shaped has been forgotten, with all that it counted for.
     pub fn forget(&self, flow: &flow) {
-        let sub = |offset: usize, number: i32| {
-            // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-            unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
-                .fetch_sub(number, Ordering::Relaxed)
-        };
-        if flow.incast.shaped != 0 {
-            sub(std::mem::offset_of!(uplink, open), 1);
-            sub(std::mem::offset_of!(uplink, waiting), i32::from(flow.incast.waiting != 0));
-            let is_patient =
-                u32::from(flow.incast.waiting) == types::incast_waiting::INCAST_PATIENT;
-            sub(std::mem::offset_of!(uplink, patient), i32::from(is_patient));
+        let incast = &flow.incast;
+        if incast.shaped == 0 {
+            return;
         }
+        let sub = |offset, number| self.i32(offset).fetch_sub(number, Ordering::Relaxed);
+        let waits = |state| i32::from(u32::from(incast.waiting) == state);
+        sub(std::mem::offset_of!(uplink, open), 1);
+        sub(std::mem::offset_of!(uplink, waiting), waits(types::incast_waiting::INCAST_IN_LINE));
+        sub(std::mem::offset_of!(uplink, shut), waits(types::incast_waiting::INCAST_SHUT));
+        let epoch = self.u32(std::mem::offset_of!(uplink, epoch)).load(Ordering::Relaxed);
+        let mut owed = i64::from(incast.edge.diff(incast.received).max(0));
+        let mss = u32::from(flow.mss).max(types::INCAST_LEAST_MSS);
+        if owed < mss.into() && u32::from(incast.bits) & types::INCAST_WIDE != 0 {
+            owed = 0;
+        }
+        if incast.epoch.wrapping_sub(epoch) < types::INCAST_EPOCHS {
+            let slot = (incast.epoch % types::INCAST_EPOCHS) as usize;
+            let ends = std::mem::offset_of!(uplink, ends) + 8 * slot;
+            self.i64(ends).fetch_sub(owed, Ordering::Relaxed);
+            self.i64(std::mem::offset_of!(uplink, granted)).fetch_sub(owed, Ordering::Relaxed);
+        } else {
+            self.i64(std::mem::offset_of!(uplink, silent)).fetch_sub(owed, Ordering::Relaxed);
+        }
+    }
+
+    fn i64(&self, offset: usize) -> &AtomicI64 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        unsafe { AtomicI64::from_ptr(self.words.at(offset).cast()) }
+    }
+
+    fn i32(&self, offset: usize) -> &AtomicI32 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
     }
 
     fn u32(&self, offset: usize) -> &AtomicU32 {

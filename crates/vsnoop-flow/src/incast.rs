@@ -33,7 +33,13 @@ pub fn granted(u: &uplink) -> i64 {
     unsafe { types::incast_granted(u) }
 }
 
-/// Does what the flow owes count?
+/// What the flow owes of it, bytes.
+pub fn owed(f: &flow) -> i64 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_owed(f).into() }
+}
+
+/// Does that count?
 pub fn is_live(f: &flow, u: &uplink) -> bool {
     // SAFETY: as in shapes().
     unsafe { types::incast_is_live(f, u) }
@@ -55,6 +61,12 @@ pub fn first_window(u: &uplink, mss: u32) -> u32 {
 pub fn least(f: &flow, u: &uplink) -> u32 {
     // SAFETY: as in shapes().
     unsafe { types::incast_least(f, u) }
+}
+
+/// A window of so many bytes in whole segments.
+pub fn whole(f: &flow, u: &uplink, window: u32) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_whole(f, u, window) }
 }
 
 /// Time goes on. `now` in ns, here and below.
@@ -86,9 +98,9 @@ pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
 }
 
 /// Is there credit for the next in line?
-pub fn can_serve(u: &uplink) -> bool {
+pub fn can_serve(u: &mut uplink, now: u64) -> bool {
     // SAFETY: as in shapes().
-    unsafe { types::incast_can_serve(u) }
+    unsafe { types::incast_can_serve(u, now) }
 }
 
 /// The turn of a flow in line.

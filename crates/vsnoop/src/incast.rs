@@ -149,6 +149,8 @@ pub struct FlowWindow {
     pub window_bytes: u32,
     /// What it may have on its way now: granted, and not received.
     pub granted_bytes: u64,
+    /// Of that, what the sender has been told of.
+    pub shown_bytes: u64,
     /// Round trip, smoothed; null when not known yet.
     pub rtt_ns: Option<u32>,
     /// b_m, bits per second.
@@ -167,15 +169,26 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     (incast.shaped != 0).then(|| FlowWindow {
         window_bytes: incast.window,
         granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
+        shown_bytes: flow.adv_edge.diff(incast.received).max(0) as u64,
         rtt_ns: Some(incast.rtt_ns).filter(|rtt| *rtt != 0),
         measured_bits_per_second: bits_per_second(incast.measured.into()),
-        d_percent: u32::from(incast.d) * 100 / 255,
+        d_percent: d_percent(incast),
         phase: match u32::from(incast.phase) {
             incast_phase::INCAST_SLOW_START => "slow start",
             _ => "avoidance",
         },
         waiting: incast.waiting != 0,
     })
+}
+
+/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round trip.
+fn d_percent(incast: &types::incast) -> u32 {
+    let measured = u64::from(incast.measured);
+    let expected = (u64::from(incast.window) << 20) / u64::from(incast.rtt_ns.max(1));
+    if incast.rtt_ns == 0 || expected <= measured {
+        return 0;
+    }
+    ((expected - measured) * 100 / expected) as u32
 }
 
 /// The uplink of a port, and what all flows behind it have.
@@ -225,7 +238,7 @@ pub fn uplink_state(attached: &Attached) -> Result<Option<PortUplink>> {
         quota_bits_per_second: bits_per_second(state.quota.max(0) as u64),
         flows: state.open.max(0) as u64,
         waiting: state.waiting.max(0) as u64,
-        granted_bytes: state.granted.iter().sum::<i64>().max(0) as u64,
+        granted_bytes: state.granted.max(0) as u64,
     }))
 }
 

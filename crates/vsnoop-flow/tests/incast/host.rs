@@ -11,6 +11,8 @@ use vsnoop_flow::{
 /// So many in line are asked for one turn, as in bpf/line.h.
 const TRIES: usize = 4;
 
+const SHUT: u32 = incast_waiting::INCAST_SHUT;
+
 /// An ACK that leaves for the sender of flow `.0`.
 pub type Answer = (usize, ack_fields);
 
@@ -155,7 +157,7 @@ impl Host {
     /// The flow at the head of the line: bpf/line.h, take_turn().
     pub fn turn(&mut self, now: u64) -> Option<Answer> {
         for _ in 0..TRIES {
-            if !incast::can_serve(&self.uplink) {
+            if !incast::can_serve(&mut self.uplink, now) {
                 return None;
             }
             let id = self.line.pop_front()?;
@@ -172,6 +174,21 @@ impl Host {
         None
     }
 
+    /// Those that are shut, as long as there is credit for it: the helper does that.
+    pub fn reopen(&mut self, now: u64) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for (id, f) in self.flows.iter_mut().enumerate() {
+            let Some(f) = f.as_mut().filter(|f| u32::from(f.incast.waiting) == SHUT) else {
+                continue;
+            };
+            match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
+                Served::Ack(ack) => answers.push((id, ack)),
+                Served::NotYet | Served::Gone => break,
+            }
+        }
+        answers
+    }
+
     /// The record goes.
     pub fn remove(&mut self, id: usize) {
         if let Some(f) = self.flows[id].as_mut()
@@ -185,6 +202,6 @@ impl Host {
     /// Bytes that live flows may still send: what is to be on the account.
     pub fn owed(&self) -> i64 {
         let flows = self.flows.iter().flatten().filter(|f| incast::is_live(f, &self.uplink));
-        flows.map(|f| i64::from(f.incast.edge.diff(f.incast.received)).max(0)).sum()
+        flows.map(incast::owed).sum()
     }
 }

@@ -219,14 +219,15 @@ impl Machine {
         let flows =
             || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
-        let waiting = flows().filter(|(_, f)| f.incast.waiting != 0).count();
-        assert_eq!(waiting as i32, u.waiting);
-        let patient = flows().filter(|(_, f)| f.incast.waiting == 2).count();
-        assert_eq!(patient as i32, u.patient);
+        let in_state = |state: u32| {
+            flows().filter(|(_, f)| u32::from(f.incast.waiting) == state).count() as i32
+        };
+        assert_eq!(in_state(incast_waiting::INCAST_IN_LINE), u.waiting);
+        assert_eq!(in_state(incast_waiting::INCAST_SHUT), u.shut);
         assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
         for (id, f) in flows() {
             let i = &f.incast;
-            if i.waiting != 0 {
+            if u32::from(i.waiting) == incast_waiting::INCAST_IN_LINE {
                 assert!(self.host.line.contains(&id), "waits, and is not in line");
             }
             if i.shaped != 0 {

@@ -2,7 +2,8 @@
 //! host, a VM.
 //!
 //! The senders are Linux as far as it matters here: slow start from ten segments, growth only while the
-//! window is used, NewReno, a timeout of 200 ms, full segments only while more is to come, a probe of a
+//! window is used, NewReno, a timeout of 200 ms, full segments only while more is to come (but after a full
+//! one the rest of the window, as with TCP_NODELAY), PSH after half of the largest window, a probe of a
 //! closed window after a timeout. The VM acknowledges all that has come when it gets to run. Positions of
 //! the streams are `u64` and count from the first byte; everything random comes from one seed.
 
@@ -136,6 +137,7 @@ struct Sender {
     edge: u64,
     end: u64,
     max_window: u64,
+    pushed: u64,
     cwnd: u64,
     ssthresh: u64,
     dup_acks: u64,
@@ -372,6 +374,9 @@ impl Sim {
                     self.tally.helper_turns += 1;
                     self.answer(id, &ack, false);
                 }
+                for (id, ack) in self.host.reopen(self.now) {
+                    self.answer(id, &ack, false);
+                }
                 self.events.at(self.now + self.set.helper_ns, Event::Helper);
             }
         }
@@ -388,6 +393,12 @@ impl Sim {
         self.tally.packets += 1;
         if self.queued + bytes > self.set.queue {
             self.tally.drops += 1;
+            if std::env::var("DBG").is_ok() {
+                let all: i64 = self.host.flows.iter().flatten().map(|f| i64::from(f.incast.edge.diff(f.incast.received)).max(0)).sum();
+                let shown: i64 = self.host.flows.iter().flatten().map(|f| i64::from(f.adv_edge.diff(f.incast.received)).max(0)).sum();
+                let inflight: u64 = self.senders.iter().map(|s| s.nxt - s.una).sum();
+                println!("drop at {} us id {} at {}: live {} silent {} all {} shown {} inflight {} queue {} waiting {} shut {} credit {}", (self.now - START)/1000, data.id, data.at, incast::granted(&self.host.uplink), self.host.uplink.silent, all, shown, inflight, self.queued, self.host.uplink.waiting, self.host.uplink.shut, incast::credit(&self.host.uplink));
+            }
             return;
         }
         data.ce = self.set.marks.is_some_and(|from| self.queued > from);
@@ -492,6 +503,10 @@ impl Sim {
         let from = seq::new(s.first.wrapping_add(s.una as u32));
         let at = s.una.saturating_add_signed(a.ack.diff(from).into());
         let edge = at + (u64::from(a.window) << self.set.scale);
+        if std::env::var("WHO").is_ok_and(|w| w == id.to_string()) {
+            let f = self.host.flows[id].as_ref().unwrap();
+            println!("t {} ack {at} edge {edge} | received {} edge {} cut {} bits {:x} waiting {} win {} u.waiting {} live {} silent {}", (self.now-START)/1000, f.incast.received.v.wrapping_sub(s.first), f.incast.edge.v.wrapping_sub(s.first), f.incast.cut, f.incast.bits, f.incast.waiting, f.incast.window, self.host.uplink.waiting, incast::granted(&self.host.uplink), self.host.uplink.silent);
+        }
         let acked = Acked { id, at, edge, tsval: a.tsval, ece };
         self.events.at(self.now + self.set.rtt_ns / 2, Event::Acked(acked));
     }
@@ -508,10 +523,14 @@ impl Sim {
         let tsval = self.ts();
         let wire = self.wire_ns(len as u32);
         let s = &mut self.senders[id];
-        let psh = len > 0 && at + len == s.end;
+        let psh = len > 0 && (at + len == s.end || at + len > s.pushed + s.max_window / 2);
+        if psh {
+            s.pushed = at + len;
+        }
         let data = Data { id, at, len: len as u32, tsval, tsecr: s.ts_recent, psh, ce: false };
         s.link_ns = s.link_ns.max(self.now) + wire;
         s.last_sent_ns = self.now;
+        if std::env::var("WHO").is_ok_and(|w| w == id.to_string()) { println!("t {} S {at}..{} psh {psh} edge {}", (self.now-START)/1000, at+len, s.edge); }
         let arrives = s.link_ns + self.set.rtt_ns / 4;
         self.events.at(arrives, Event::Queued(data));
     }
@@ -528,9 +547,14 @@ impl Sim {
     /// Sends what it may.
     fn send(&mut self, id: usize) {
         let mss = self.mss(id);
+        let mut whole = false;
         loop {
             let s = &mut self.senders[id];
-            let len = mss.min(s.end - s.nxt);
+            let mut len = mss.min(s.end - s.nxt);
+            if whole && s.nxt + len > s.edge {
+                len = s.edge.saturating_sub(s.nxt);
+            }
+            whole |= len == mss;
             let flight = s.nxt - s.una;
             let extra = if s.recover.is_none() { s.dup_acks.min(2) * mss } else { 0 };
             if len == 0 || s.nxt + len > s.edge || (flight > 0 && flight + len > s.cwnd + extra) {
@@ -634,6 +658,7 @@ impl Sim {
         s.backoff += 1;
         if s.una == s.nxt {
             self.tally.probes += 1;
+            if std::env::var("DBG").is_ok() { println!("probe at {} us id {id} nxt {} end {} edge {} waiting {} bits {} u.waiting {} shut {} live {}", (self.now-START)/1000, s.nxt, s.end, s.edge, self.host.flows[id].as_ref().unwrap().incast.waiting, self.host.flows[id].as_ref().unwrap().incast.bits, self.host.uplink.waiting, self.host.uplink.shut, incast::granted(&self.host.uplink)); }
             let at = s.una.saturating_sub(1);
             self.transmit(id, at, 0);
             self.arm(id);
