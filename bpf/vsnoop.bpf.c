@@ -109,6 +109,27 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
+/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
+static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
+{
+	if (become_turn(skb, p))
+		return HOOK_DROP;
+	set_mark(skb, MARK_REPLY);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* A segment that closed its flow's window goes to the VM, which may answer late: somebody in
+ * line has a turn at once. */
+static __noinline int pass_with_turn(struct __sk_buff *skb, const struct packet *p,
+				     const struct flow_key *key, struct port_stats *st)
+{
+	if (!incast_can_serve(&uplink, bpf_ktime_get_ns()))
+		return HOOK_NEXT;
+	if (!hand_over(skb, st))
+		return HOOK_NEXT;
+	return take_turn(key) ? send_turn(skb, p) : HOOK_DROP;
+}
+
 SEC("tcx/egress")
 int to_vm(struct __sk_buff *skb)
 {
@@ -145,7 +166,7 @@ int to_vm(struct __sk_buff *skb)
 	if (verdict == TO_VM_PASS) {
 		if (out.events & EVENT_ASIDE)
 			st->aside++;
-		return HOOK_NEXT;
+		return waits ? pass_with_turn(skb, &p, &key, st) : HOOK_NEXT;
 	}
 	if (verdict == TO_VM_RESET) {
 		st->resets_sent++;
@@ -174,12 +195,8 @@ int to_vm(struct __sk_buff *skb)
 	st->early_acks++;
 	st->early_bytes += s.len;
 	/* What would close its window can wait until its turn. */
-	if (waits && take_turn(&key)) {
-		if (become_turn(skb, &p))
-			return HOOK_DROP;
-		set_mark(skb, MARK_REPLY);
-		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	}
+	if (waits && take_turn(&key))
+		return send_turn(skb, &p);
 	return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
 }
 

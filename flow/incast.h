@@ -107,6 +107,12 @@ static __always_inline __u32 incast_mss(const struct flow *f)
 	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
 }
 
+/* The unit of the window field, bytes. */
+static __always_inline __u32 incast_unit(const struct flow *f)
+{
+	return 1u << (f->scale & 15);
+}
+
 /* A window below which a flow never falls: two segments, for VMs acknowledge every other one;
  * one when there is no credit for two of each.  But two once: senders cut their segments to
  * half of the largest window that they have seen. */
@@ -115,12 +121,6 @@ static __always_inline __u32 incast_least(const struct flow *f, const struct upl
 	__u32 mss = incast_mss(f);
 
 	return f->incast.bits & INCAST_WIDE && incast_share(u) < 2 * mss ? mss : 2 * mss;
-}
-
-/* The unit of the window field, bytes. */
-static __always_inline __u32 incast_unit(const struct flow *f)
-{
-	return 1u << (f->scale & 15);
 }
 
 /* A window of so many bytes in whole segments: a sender waits for the rest of one that the
@@ -278,15 +278,15 @@ static __always_inline void incast_move(struct flow *f, struct uplink *u, struct
 	incast_owe(f, u, incast_owed(f) - before);
 }
 
-/* An edge that was shown is not taken back when the unit does not fit any more: its window is
- * rounded up (window.h), and the flow owes what that gave it. */
+/* The edge is what was shown, in whole units (window.h): rounded up where an edge would have been
+ * taken back, down else. */
 static __always_inline void incast_note_rounding(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
-	__s32 more = seq_diff(f->adv_edge, i->edge);
+	__s32 more = seq_diff(f->adv_edge, i->edge), unit = incast_unit(f);
 
-	if (more > 0 && more < (__s32)incast_unit(f))
-		incast_move(f, u, i->received, f->adv_edge);
+	if (!(i->bits & INCAST_GIVEN) && more && more < unit && more > -unit)
+		incast_move(f, u, i->received, seq_max(f->adv_edge, i->received));
 }
 
 /* The flow is active: its debt counts from now on, or counts longer. */
@@ -439,6 +439,15 @@ static __always_inline __u32 incast_ample(const struct flow *f, const struct upl
 	return share < twice ? share : twice;
 }
 
+/* Less than half of C came in the last slot, and in this one. */
+static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 now)
+{
+	__u64 elapsed = since_ns(now, u->slot_ns);
+
+	return u->total < u->rate / 2 && elapsed >= INCAST_MIN_SLOT_NS &&
+	       (u->bytes - u->slot_bytes) << (INCAST_TICK_BITS + 1) < elapsed * u->rate;
+}
+
 /* A round trip is over: what should the window be? */
 static __always_inline void incast_control(struct flow *f, struct uplink *u, __u64 now)
 {
@@ -457,8 +466,8 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	missing = expected - i->measured;
 	/* It has filled its window, and the link was not half used meanwhile: no queue, but a
 	 * long way.  (A round trip alone does not tell one from the other.) */
-	if (10 * missing <= expected && elapsed < 2 * rtt && u->total < u->rate / 2 &&
-	    i->min_rtt_ns > u->base_rtt_ns)
+	if (10 * missing <= expected && elapsed < 2 * rtt && i->min_rtt_ns > u->base_rtt_ns &&
+	    incast_is_half_idle(u, now))
 		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
 	if (i->bits & INCAST_MARKED) {
 		/* The path says that its queue grows (RFC 3168). */
@@ -633,19 +642,27 @@ static __always_inline void incast_open_idle(struct flow *f, struct uplink *u)
 	}
 }
 
+/* Credit that is left when what silent flows owe counts too: they may speak next.  But those that
+ * do speak may have half of it. */
+static __always_inline __s64 incast_spare(const struct uplink *u)
+{
+	__s64 credit = incast_credit(u), left = credit - incast_granted(u);
+
+	if (u->silent > credit / 2)
+		return left - credit / 2;
+	return u->silent > 0 ? left - u->silent : left;
+}
+
 /* An ACK is about to go to the sender: may it open the window further?  True when the flow
- * stands in line from now on.
- *
- * Requests come in volleys, whose answers come at once: beyond a quarter of the credit each
- * gets the least at most, and what silent flows owe counts too: they may be asked next. */
+ * stands in line from now on. */
 static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum incast_why why,
 					__u64 now)
 {
 	struct incast *i = &f->incast;
 	__u32 few = incast_whole(f, u, 0), want = incast_whole(f, u, i->window);
 	bool asked = why == INCAST_REQUEST || why == INCAST_PROBED;
-	__s64 left;
-	__s32 open;
+	__s32 open, mss = incast_mss(f);
+	__s64 left, spare;
 
 	if (!incast_shapes(f, u)) {
 		if (i->shaped)
@@ -677,15 +694,15 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		incast_give(f, u, few);
 		return false;
 	}
-	if (why == INCAST_TURN || u->waiting <= 0) {
+	/* Data do not open a window that is closed: their ACK may be the VM's, and late. */
+	if (why == INCAST_TURN || (u->waiting <= 0 && (asked || open >= mss))) {
+		spare = incast_spare(u);
+		if ((__s64)want - open > spare)
+			want = incast_whole(f, u, open + spare > 0 ? open + spare : 0);
 		left = incast_left(u);
-		if (asked && left < (__s64)want + incast_credit(u) / 4 * 3) {
-			want = few;
-			if (u->silent > 0)
-				left -= u->silent;
-		}
-		if (left < (__s64)want - open)
-			want = few;
+		/* Requests come in volleys, whose answers come at once. */
+		if (asked && (__s64)want - open > spare)
+			left -= incast_credit(u) / 4 * 3;
 		/* The next in line gets its segments when there is any credit at all. */
 		if ((__s32)want > open &&
 		    (left >= (__s64)want - open || (why == INCAST_TURN && left > 0))) {
@@ -693,7 +710,7 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 			return false;
 		}
 	}
-	if (open >= (__s32)incast_mss(f) || i->waiting == INCAST_IN_LINE)
+	if (open >= mss || i->waiting == INCAST_IN_LINE)
 		return false;
 	incast_leave_line(f, u);
 	i->waiting = INCAST_IN_LINE;

@@ -51,9 +51,6 @@ static __always_inline bool flow_may_stand_aside(const struct flow *f, const str
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
-	/* Incast control leaves it one or two segments: the VM would wait for more. */
-	if (f->incast.shaped && seq_diff(f->incast.edge, end) < 2 * (__s32)f->mss)
-		return false;
 	/* The sender was shown more than the VM can take. */
 	if (seq_diff(f->adv_edge, f->right_edge) >= 2 * (__s32)f->mss)
 		return false;

@@ -103,6 +103,10 @@ impl Host {
         match verdict {
             Verdict::Pass | Verdict::Reset => {
                 self.settle(id, &out, now);
+                // Somebody in line has a turn at once: pass_with_turn().
+                if verdict == Verdict::Pass && waits {
+                    answers.extend(self.turn(now));
+                }
                 ToVm { delivered: verdict == Verdict::Pass, answers }
             }
             Verdict::Reack => {

@@ -15,6 +15,8 @@ pub enum Configuration {
     Off,
     /// `vsnoop attach --incast`.
     Incast,
+    /// `vsnoop attach --observe --incast`: without early acknowledgements, as the paper's ICTCP.
+    Alone,
     /// Nothing is attached; the receiver itself never has a larger window than so many MSS.
     Fixed(u32),
 }
@@ -24,6 +26,7 @@ impl Configuration {
         match self {
             Self::Off => "off".into(),
             Self::Incast => "incast".into(),
+            Self::Alone => "incast-alone".into(),
             Self::Fixed(mss) => format!("fixed-{mss}mss"),
         }
     }
@@ -33,8 +36,9 @@ impl Configuration {
         Ok(match (name, fixed.map(str::parse)) {
             ("off", _) => Self::Off,
             ("incast", _) => Self::Incast,
+            ("incast-alone", _) => Self::Alone,
             (_, Some(Ok(mss @ 1..=64))) => Self::Fixed(mss),
-            _ => bail!("there is no configuration {name:?}; there are: off, incast, fixed-Nmss"),
+            _ => bail!("there is no configuration {name:?}; there are: off, incast, incast-alone, fixed-Nmss"),
         })
     }
 
@@ -42,7 +46,7 @@ impl Configuration {
     pub fn cap_bytes(self) -> Option<u32> {
         match self {
             Self::Fixed(mss) => Some(mss * MSS_BYTES),
-            Self::Off | Self::Incast => None,
+            Self::Off | Self::Incast | Self::Alone => None,
         }
     }
 }
@@ -59,13 +63,17 @@ impl<'a> Attached<'a> {
         session: &mut Session,
         vsnoop: &'a Vsnoop,
         netns: &str,
+        alone: bool,
         rate_mbit: u64,
         buffer_bytes: u64,
     ) -> Result<Self> {
         session.note_port(netns, PORT)?;
         let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
-        let options = ["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
+        let options = vec!["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
         vsnoop.attach_with(PORT, &options)?;
+        if alone {
+            vsnoop.pause(PORT)?;
+        }
         Ok(Self { vsnoop, done: false })
     }
 

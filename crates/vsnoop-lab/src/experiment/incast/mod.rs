@@ -101,7 +101,9 @@ fn run(options: &Options) -> Result<Results> {
         "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
     );
     let points = plan::points(options)?;
-    let attaches = points.iter().any(|point| point.configurations.contains(&Configuration::Incast));
+    let attaches = points.iter().any(|point| {
+        point.configurations.iter().any(|one| matches!(one, Configuration::Incast | Configuration::Alone))
+    });
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
     let mut results = Results::begin(EXPERIMENT.name, environment::describe());
     let mut session = Session::begin()?;

@@ -104,10 +104,11 @@ impl Stage {
         begin: Instant,
     ) -> Result<Vec<Sample>> {
         let attached = match (&self.vsnoop, configuration) {
-            (Some(vsnoop), Configuration::Incast) => {
+            (Some(vsnoop), Configuration::Incast | Configuration::Alone) => {
                 let netns = self.fan_in.host.name();
                 let buffer_bytes = point.incast.buffer_bytes;
-                Some(Attached::attach(session, vsnoop, netns, RATE_MBIT, buffer_bytes)?)
+                let alone = configuration == Configuration::Alone;
+                Some(Attached::attach(session, vsnoop, netns, alone, RATE_MBIT, buffer_bytes)?)
             }
             _ => None,
         };
