@@ -4,6 +4,11 @@
 //! [hold]
 //! per_flow = "4M"  # most of a port's hold that one connection may have
 //! total = "2G"     # memory for the holds of all ports of the host
+//!
+//! [incast]            # of an uplink, where `attach --incast` does not say it
+//! rate = "25G"        # of the last hop, or "link"
+//! buffer = "256K"     # its queue
+//! uplink = "eth0"
 //! ```
 //!
 //! What it does not set has a default, and options of the command win over it. It is read when a port is
@@ -19,6 +24,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use crate::error::usage;
+use crate::incast::{self, Rate};
 use crate::output::units;
 
 /// Read unless another one is named.
@@ -45,6 +51,16 @@ pub struct Config {
     pub per_flow: Option<u32>,
     /// For the holds of all ports, bytes; without it a part of the host's memory.
     pub total: Option<u64>,
+    pub incast: Incast,
+}
+
+/// Of an uplink that no port was behind before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Incast {
+    pub rate: Option<Rate>,
+    pub buffer_bytes: Option<u32>,
+    /// Of all ports that are attached with incast control.
+    pub uplink: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +68,8 @@ pub struct Config {
 struct Document {
     #[serde(default)]
     hold: HoldTable,
+    #[serde(default)]
+    incast: IncastTable,
 }
 
 /// Values of any type: what is wrong with one is said with its key.
@@ -60,6 +78,51 @@ struct Document {
 struct HoldTable {
     per_flow: Option<Spanned<Value>>,
     total: Option<Spanned<Value>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IncastTable {
+    rate: Option<Spanned<Value>>,
+    buffer: Option<Spanned<Value>>,
+    uplink: Option<Spanned<Value>>,
+}
+
+impl IncastTable {
+    /// `complaint` says where something is wrong, and what.
+    fn read(&self, complaint: impl Fn(usize, &str) -> anyhow::Error) -> Result<Incast> {
+        fn parsed<T>(
+            key: &str,
+            value: &Option<Spanned<Value>>,
+            complaint: impl Fn(usize, &str) -> anyhow::Error,
+            parse: impl Fn(&Value) -> Result<T, String>,
+        ) -> Result<Option<T>> {
+            let Some(value) = value else { return Ok(None) };
+            let wrong = |why: String| {
+                let what = format!("incast.{key} = {}: {why}", shown(value.get_ref()));
+                complaint(value.span().start, &what)
+            };
+            parse(value.get_ref()).map(Some).map_err(wrong)
+        }
+        Ok(Incast {
+            rate: parsed("rate", &self.rate, &complaint, |value| match value {
+                Value::Integer(bits) => {
+                    incast::setting::bits_per_second(u64::try_from(*bits).unwrap_or(0))
+                }
+                Value::String(text) => incast::rate(text),
+                _ => incast::rate(""),
+            })?,
+            buffer_bytes: parsed("buffer", &self.buffer, &complaint, |value| match value {
+                Value::Integer(bytes) => incast::buffer(&bytes.to_string()),
+                Value::String(text) => incast::buffer(text),
+                _ => incast::buffer(""),
+            })?,
+            uplink: parsed("uplink", &self.uplink, &complaint, |value| match value {
+                Value::String(name) if !name.is_empty() => Ok(name.clone()),
+                _ => Err("give the name of an interface".to_owned()),
+            })?,
+        })
+    }
 }
 
 impl Config {
@@ -78,7 +141,8 @@ impl Config {
     }
 
     fn absent(file: &Path) -> Self {
-        Self { file: file.to_owned(), is_there: false, per_flow: None, total: None }
+        let file = file.to_owned();
+        Self { file, is_there: false, per_flow: None, total: None, incast: Incast::default() }
     }
 
     fn parse(file: &Path, text: &str) -> Result<Self> {
@@ -121,6 +185,7 @@ impl Config {
             // More than a hold can have means all of it.
             per_flow: per_flow.map(|bytes| bytes.min(HOLD_MOST) as u32),
             total: bytes("hold.total", &hold.total, 0)?,
+            incast: document.incast.read(complaint)?,
         })
     }
 
@@ -214,6 +279,21 @@ mod tests {
     }
 
     #[test]
+    fn an_uplink_is_described() {
+        let text = "[incast]\nrate = \"25G\"\nbuffer = 262144\nuplink = \"eth0\"\n";
+        let incast = Incast {
+            rate: Some(Rate::BitsPerSecond(25_000_000_000)),
+            buffer_bytes: Some(256 << 10),
+            uplink: Some("eth0".into()),
+        };
+        assert_eq!(parse(text).unwrap().incast, incast);
+        let rate = |text: &str| parse(&format!("[incast]\nrate = {text}")).unwrap().incast.rate;
+        assert_eq!(rate("1000000000"), Some(Rate::BitsPerSecond(1_000_000_000)));
+        assert_eq!(rate("\"link\""), Some(Rate::Link));
+        assert_eq!(parse("[incast]\n").unwrap().incast, Incast::default());
+    }
+
+    #[test]
     fn what_is_not_set_has_a_default() {
         for text in ["", "[hold]\n"] {
             let config = parse(text).unwrap();
@@ -235,6 +315,13 @@ mod tests {
             ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
             ("[hold]\ntotal = \n", ["/f.toml, line 2", "total ="]),
             ("[hold\n", ["/f.toml, line 1", "[hold"]),
+            ("[incast]\nrate = \"fast\"\n", ["/f.toml, line 2", "incast.rate = \"fast\""]),
+            ("[incast]\nrate = -1\n", ["/f.toml, line 2", "incast.rate = -1"]),
+            ("[incast]\n\nrate = 1e9\n", ["/f.toml, line 3", "incast.rate = (float)"]),
+            ("[incast]\nbuffer = \"1K\"\n", ["/f.toml, line 2", "16K to 256M"]),
+            ("[incast]\nbuffer = true\n", ["/f.toml, line 2", "incast.buffer = true"]),
+            ("[incast]\nuplink = 7\n", ["/f.toml, line 2", "incast.uplink = 7"]),
+            ("[incast]\nrates = 7\n", ["/f.toml, line 2", "rates"]),
         ] {
             let complaint = complaint(text);
             assert_eq!(complaint.lines().count(), 1, "{complaint}");

@@ -11,8 +11,8 @@
 //! - keeps the engine running where a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`line`), a hundred
 //!   times a second;
-//! - cleans up after taps that were deleted, and after commands that were killed while they detached
-//!   (`watchman`).
+//! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
+//!   takes away uplinks that no port is behind any more (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
 //! that waits for lost data waits on. So it may be killed at any time; the next command starts it, and so
