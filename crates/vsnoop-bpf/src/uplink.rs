@@ -217,6 +217,11 @@ impl Uplink {
         }
     }
 
+    /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.
+    pub fn remove(self) -> Result<()> {
+        take_off(&self.dir)
+    }
+
     fn u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.words.at(offset).cast()) }
@@ -235,7 +240,7 @@ fn directories() -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Programs that still use the record keep it, without control.
+/// See [`Uplink::remove`].
 fn take_off(dir: &Path) -> Result<()> {
     if let Ok(uplink) = Uplink::open_dir(dir.to_owned()) {
         uplink.disable();

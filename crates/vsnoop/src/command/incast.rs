@@ -29,7 +29,10 @@ pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
             change(cli, set.uplink.as_deref(), |uplink, place| put(uplink, set, place))?;
         }
         Some(IncastAction::Off(off)) => {
-            change(cli, off.uplink.as_deref(), |uplink, _| Ok(open(uplink)?.disable()))?;
+            change(cli, off.uplink.as_deref(), |uplink, _| {
+                open(uplink)?.disable();
+                Ok(())
+            })?;
         }
     }
     Ok(0)

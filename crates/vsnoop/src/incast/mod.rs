@@ -1,7 +1,8 @@
-//! Incast control as the commands see it: which interface is a port's uplink (`uplink`) and what it may
-//! be set to (`setting`), how uplinks are (`state`), which there are (`listed`), and what is shaped behind
-//! them.
+//! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it may be set
+//! to (`setting`) and is without an option (`configured`), how uplinks are (`state`), which there are
+//! (`listed`), and what is shaped behind them.
 
+pub mod configured;
 pub mod listed;
 pub mod setting;
 pub mod state;

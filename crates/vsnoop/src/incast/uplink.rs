@@ -9,8 +9,8 @@ use serde::Serialize;
 use vsnoop_bpf::{Port, Uplink, UplinkSettings, uplink_rate};
 
 use super::bits_per_second;
+use super::configured::Defaults;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
-use crate::command::config::Incast;
 use crate::error::{Unfit, unfit, usage};
 use crate::output::units;
 use crate::system::ethtool;
@@ -23,7 +23,7 @@ pub struct Wanted<'a> {
     pub rate: Option<Rate>,
     pub uplink: Option<&'a str>,
     pub buffer_bytes: Option<u32>,
-    pub config: &'a Incast,
+    pub config: &'a Defaults,
     /// Where the configuration stands.
     pub file: String,
 }
