@@ -69,7 +69,7 @@ fn with_suffix(mut number: u64, base: u64) -> String {
     let mut suffixes = ["", "K", "M", "G"].into_iter();
     let mut suffix = suffixes.next().unwrap_or_default();
     while number > 0
-        && number % base == 0
+        && number.is_multiple_of(base)
         && let Some(larger) = suffixes.next()
     {
         (number, suffix) = (number / base, larger);
