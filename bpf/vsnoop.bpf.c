@@ -153,7 +153,7 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	if (incast_is_on(&uplink) && s.len)
+	if (incast_is_asked_for(&uplink) && s.len)
 		waits = incast_data(&key, &s);
 	verdict = decide(&key, &s, &out);
 	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
@@ -161,6 +161,8 @@ int to_vm(struct __sk_buff *skb)
 	if (verdict == NO_FLOW) {
 		if (!flow_for_sender(skb, &key, &s, st))
 			return HOOK_NEXT;
+		if (incast_is_asked_for(&uplink) && s.len)
+			waits = incast_data(&key, &s);
 		verdict = decide(&key, &s, &out);
 	}
 	if (verdict == TO_VM_PASS) {
@@ -227,12 +229,14 @@ int from_vm(struct __sk_buff *skb)
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
-	if (incast_is_on(&uplink))
+	if (incast_is_asked_for(&uplink))
 		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_vm(skb, &key, &s, st))
 			return HOOK_NEXT;
+		if (incast_is_asked_for(&uplink))
+			incast_answer(&key, &s);
 		verdict = decide_from_vm(&key, &s, &out);
 	}
 	if (s.bits & SEG_SACK && out.events & EVENT_WAKE)

@@ -75,6 +75,12 @@ static __always_inline bool incast_is_on(const struct uplink *u)
 	return u->rate;
 }
 
+/* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
+static __always_inline bool incast_is_asked_for(const struct uplink *u)
+{
+	return u->rate || u->open > 0;
+}
+
 /* Is this flow shaped?  Until its round trip is known it is; never where an option may
  * sign the window, or where its unit is not known. */
 static __always_inline bool incast_shapes(const struct flow *f, const struct uplink *u)
@@ -120,7 +126,7 @@ static __always_inline __u32 incast_least(const struct flow *f, const struct upl
 {
 	__u32 mss = incast_mss(f);
 
-	return f->incast.bits & INCAST_WIDE && incast_share(u) < 2 * mss ? mss : 2 * mss;
+	return f->incast.bits & INCAST_WIDE && incast_share(u) < mss + (mss >> 2) ? mss : 2 * mss;
 }
 
 /* A window of so many bytes in whole segments: a sender waits for the rest of one that the

@@ -3,9 +3,15 @@
 //!
 //! Pinned in a directory of its own, `/sys/fs/bpf/vsnoop-uplinks/<netns>-<ifindex>`, and taken into
 //! use by each port that is attached with incast control. It goes when no port is behind it any more;
-//! who takes the last one away removes it.
+//! who takes the last one away removes it. With a rate of 0 incast control is off: the record stays, and
+//! so does the hook.
+//!
+//! The hook goes with its interface, or may be taken off with other tools. The record outlives it, for the
+//! programs of the ports have it; a hook that is put on again counts into the same one. What the interface
+//! was called stands in a symbolic link beside it, for messages about one that is gone.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
@@ -28,6 +34,25 @@ pub const UPLINK_ROOT: &str = "/sys/fs/bpf/vsnoop-uplinks";
 pub(crate) const SECTION: &str = ".data.uplink";
 const MAP: &str = "uplink";
 const LINK: &str = "link_count";
+/// Leads to the name of the interface, which is no file.
+const NAME: &str = "interface";
+
+/// Which uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UplinkId {
+    /// Inode of the network namespace.
+    pub netns: u64,
+    /// The interface there.
+    pub ifindex: u32,
+}
+
+impl UplinkId {
+    /// What a directory of pins is about, of an uplink or of a port: its name says so.
+    pub fn of(dir: &Path) -> Option<Self> {
+        let (netns, ifindex) = dir.file_name()?.to_str()?.split_once('-')?;
+        Some(Self { netns: netns.parse().ok()?, ifindex: ifindex.parse().ok()? })
+    }
+}
 
 /// What is configured of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +63,10 @@ pub struct UplinkSettings {
     pub buffer_bytes: u32,
 }
 
-impl UplinkSettings {
-    /// Bytes per 2^20 ns, as the hooks reckon; at least 1.
-    fn rate(&self) -> u32 {
-        let bytes = u128::from(self.bits_per_second) * (1 << 20) / 8 / 1_000_000_000;
-        u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
-    }
+/// As the hooks reckon: bytes per 2^20 ns; at least 1.
+pub fn uplink_rate(bits_per_second: u64) -> u32 {
+    let bytes = u128::from(bits_per_second) * (1 << 20) / 8 / 1_000_000_000;
+    u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
 }
 
 /// The pins of one uplink, open.
@@ -63,23 +86,21 @@ impl Uplink {
         settings: &UplinkSettings,
     ) -> Result<Self> {
         check_bpffs()?;
-        let found = match Self::open(netns, ifindex)? {
-            Some(found) if found.is_on() => found,
-            Some(dead) => {
-                dead.remove()?;
-                Self::make(netns, ifindex, ifname)?
-            }
-            None => Self::make(netns, ifindex, ifname)?,
+        let found = Self::open(netns, ifindex)?;
+        let uplink = match found {
+            Some(found) if found.has_hook() => found,
+            found => Self::make(netns, ifindex, ifname, found.is_none())?,
         };
-        found.set(settings);
-        Ok(found)
+        uplink.set_buffer(settings.buffer_bytes);
+        uplink.set_rate(settings.bits_per_second);
+        Ok(uplink)
     }
 
-    fn make(netns: u64, ifindex: u32, ifname: &str) -> Result<Self> {
-        let dir = directory(netns, ifindex);
+    fn make(netns: u64, ifindex: u32, ifname: &str, is_new: bool) -> Result<Self> {
+        let dir = directory(UplinkId { netns, ifindex });
         fs::create_dir_all(&dir).map_err(Error::io(format!("create {}", dir.display())))?;
         let made = load(&dir, ifindex, ifname).and_then(|()| Self::open_dir(dir.clone()));
-        if made.is_err() {
+        if made.is_err() && is_new {
             // Best effort: the error that led here is the one to report.
             let _ = pins::clear(&dir);
         }
@@ -88,11 +109,16 @@ impl Uplink {
 
     /// That of interface `ifindex` in network namespace `netns` (inode), if there is one.
     pub fn open(netns: u64, ifindex: u32) -> Result<Option<Self>> {
-        let dir = directory(netns, ifindex);
-        if !dir.join(MAP).exists() {
+        let dir = directory(UplinkId { netns, ifindex });
+        let is_there = || dir.join(MAP).exists();
+        if !is_there() {
             return Ok(None);
         }
-        Self::open_dir(dir).map(Some)
+        match Self::open_dir(dir.clone()) {
+            // Taken off while we looked.
+            Err(_) if !is_there() => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     fn open_dir(dir: PathBuf) -> Result<Self> {
@@ -102,24 +128,33 @@ impl Uplink {
         Ok(Self { dir, map, words })
     }
 
-    /// The directories of all uplinks.
-    pub fn list() -> Result<Vec<PathBuf>> {
-        match fs::read_dir(UPLINK_ROOT) {
-            Ok(entries) => Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(Error::io(format!("read {UPLINK_ROOT}"))(error)),
-        }
+    /// All uplinks of the host, in a stable order.
+    pub fn list() -> Result<Vec<UplinkId>> {
+        let mut found: Vec<_> = directories()?.iter().filter_map(|dir| UplinkId::of(dir)).collect();
+        found.sort_unstable();
+        Ok(found)
     }
 
-    /// Removes those of [`Uplink::list`] that no port is behind. `used`: namespace and interface.
-    pub fn sweep(used: &[(u64, u32)]) -> Result<()> {
-        let kept: Vec<PathBuf> = used.iter().map(|(n, i)| directory(*n, *i)).collect();
-        for dir in Self::list()?.into_iter().filter(|dir| !kept.contains(dir)) {
+    /// Is there anything for [`Uplink::sweep`] to look at?
+    pub fn are_any() -> bool {
+        Path::new(UPLINK_ROOT).exists()
+    }
+
+    /// Removes those that no port is behind.
+    pub fn sweep(used: &[UplinkId]) -> Result<()> {
+        let is_used = |dir: &PathBuf| UplinkId::of(dir).is_some_and(|id| used.contains(&id));
+        for dir in directories()?.into_iter().filter(|dir| !is_used(dir)) {
             take_off(&dir)?;
         }
         // Of no use when it is empty; no error when it is not.
         let _ = fs::remove_dir(UPLINK_ROOT);
         Ok(())
+    }
+
+    /// What the interface was called when the hook was put on it.
+    pub fn ifname(&self) -> String {
+        let name = fs::read_link(self.dir.join(NAME));
+        name.map_or_else(|_| "(without a name)".into(), |name| name.display().to_string())
     }
 
     /// The record, as it is now; fields that change together may be from different moments.
@@ -137,6 +172,11 @@ impl Uplink {
         self.i32(std::mem::offset_of!(uplink, waiting)).load(Ordering::Relaxed)
     }
 
+    /// All that came in, as on the wire.
+    pub fn bytes(&self) -> u64 {
+        self.i64(std::mem::offset_of!(uplink, bytes)).load(Ordering::Relaxed) as u64
+    }
+
     /// Connections with a closed window that had nothing to send.
     pub fn shut(&self) -> i32 {
         self.i32(std::mem::offset_of!(uplink, shut)).load(Ordering::Relaxed)
@@ -148,18 +188,23 @@ impl Uplink {
     }
 
     /// Is the hook on the interface? Not when that was deleted.
-    pub fn is_on(&self) -> bool {
+    pub fn has_hook(&self) -> bool {
         let info = PinnedLink::open(&self.dir.join(LINK)).and_then(|link| link.info());
         info.is_ok_and(|info| info.ifindex != 0)
     }
 
-    fn set(&self, settings: &UplinkSettings) {
-        self.u32(std::mem::offset_of!(uplink, buffer))
-            .store(settings.buffer_bytes, Ordering::Relaxed);
-        self.u32(std::mem::offset_of!(uplink, rate)).store(settings.rate(), Ordering::Release);
+    /// C, from now on. Turns incast control on.
+    pub fn set_rate(&self, bits_per_second: u64) {
+        let rate = uplink_rate(bits_per_second);
+        self.u32(std::mem::offset_of!(uplink, rate)).store(rate, Ordering::Release);
     }
 
-    /// Incast control stands still: windows are those of the VMs again.
+    /// Queue of the last hop, from now on.
+    pub fn set_buffer(&self, bytes: u32) {
+        self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
+    }
+
+    /// Turns incast control off: windows are those of the VMs again.
     pub fn disable(&self) {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
@@ -201,23 +246,34 @@ impl Uplink {
         unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
     }
 
+    /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.
+    pub fn remove(self) -> Result<()> {
+        take_off(&self.dir)
+    }
+
     fn u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.words.at(offset).cast()) }
     }
+}
 
-    /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.
-    pub fn remove(self) -> Result<()> {
-        self.disable();
-        take_off(&self.dir)
+fn directory(id: UplinkId) -> PathBuf {
+    Path::new(UPLINK_ROOT).join(format!("{}-{}", id.netns, id.ifindex))
+}
+
+fn directories() -> Result<Vec<PathBuf>> {
+    match fs::read_dir(UPLINK_ROOT) {
+        Ok(entries) => Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::io(format!("read {UPLINK_ROOT}"))(error)),
     }
 }
 
-fn directory(netns: u64, ifindex: u32) -> PathBuf {
-    Path::new(UPLINK_ROOT).join(format!("{netns}-{ifindex}"))
-}
-
+/// See [`Uplink::remove`].
 fn take_off(dir: &Path) -> Result<()> {
+    if let Ok(uplink) = Uplink::open_dir(dir.to_owned()) {
+        uplink.disable();
+    }
     if let Ok(link) = PinnedLink::open(&dir.join(LINK)) {
         // The pin goes all the same: without it the kernel takes the hook off by itself.
         let _ = link.detach();
@@ -229,22 +285,31 @@ fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
     let refused =
         |source: libbpf_rs::Error| Error::Load { what: "the uplink's program".into(), source };
     let mut builder = ObjectBuilder::default();
-    let open = builder
+    let mut open = builder
         .name("vsnoop_uplink")
         .and_then(|builder| builder.open_memory(OBJECT))
         .map_err(refused)?;
-    let mut object = open.load().map_err(refused)?;
-    for mut map in object.maps_mut() {
-        if map.name() == SECTION {
-            let path = dir.join(MAP);
-            map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+    let path = dir.join(MAP);
+    let has_record = path.exists();
+    if has_record {
+        for mut map in open.maps_mut().filter(|map| map.name() == SECTION) {
+            map.reuse_pinned_map(&path).map_err(refused)?;
         }
+    }
+    let mut object = open.load().map_err(refused)?;
+    for mut map in object.maps_mut().filter(|map| !has_record && map.name() == SECTION) {
+        map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
     let link: NonNull<_> = tcx_link(&object, "count", ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
     // SAFETY: a fresh link that nobody else owns.
     let mut link = unsafe { Link::from_ptr(link) };
+    for stale in [LINK, NAME] {
+        pins::clear(&dir.join(stale))?;
+    }
+    let path = dir.join(NAME);
+    symlink(ifname, &path).map_err(Error::io(format!("create {}", path.display())))?;
     let path = dir.join(LINK);
     link.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))
 }
 
-const _: () = assert!(size_of::<types::uplink>() % 8 == 0);
+const _: () = assert!(size_of::<types::uplink>().is_multiple_of(8));

@@ -33,10 +33,6 @@ impl Vsnoop {
         self.run(&[&["attach", port], options].concat()).map(drop)
     }
 
-    pub fn pause(&self, port: &str) -> Result<()> {
-        self.run(&["pause", port]).map(drop)
-    }
-
     pub fn detach(&self, port: &str) -> Result<()> {
         self.run(&["detach", port]).map(drop)
     }

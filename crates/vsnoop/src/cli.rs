@@ -49,6 +49,8 @@ pub enum Command {
     Flows(Flows),
     /// Counters and histograms.
     Stats(Watched),
+    /// The uplinks with incast control, and what all connections behind them have.
+    Incast(Incast),
     /// The panic switch: take everything off all ports at once, damaged state included.
     Off(Off),
     /// Expires idle flows and resets those whose VM lost data; started by the other commands.
@@ -105,17 +107,22 @@ pub struct Attach {
     /// it, shared fairly].
     #[arg(long, value_name = "SIZE", requires = "hold", value_parser = config::per_flow_size)]
     pub hold_per_flow: Option<u32>,
+    /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it is.
+    #[arg(long, conflicts_with_all = ["hold", "hold_per_flow", "buf_size", "no_thin"])]
+    pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
-    /// host (a first form, for up to some 30 senders at once: docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second) [without RATE: the link speed of the uplink].
-    #[arg(long, value_name = "RATE", num_args = 0..=1, default_missing_value = "link", value_parser = incast::rate)]
-    pub incast: Option<incast::Rate>,
-    /// The interface that the senders' packets come through [default: the port of the tap's bridge that is
-    /// no tap].
+    /// host (a first form, for up to some 30 senders at once: docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link speed of the uplink; ports stand before it
+    /// [without RATE: what other ports behind the uplink have, or as configured, or `link`].
+    #[arg(long, value_name = "RATE", num_args = 0..=1, allow_negative_numbers = true, value_parser = incast_rate)]
+    pub incast: Option<Option<incast::Rate>>,
+    /// The interface that the senders' packets come through [default: as configured, or the port of the
+    /// tap's bridge that is no tap].
     #[arg(long, value_name = "IFACE", requires = "incast")]
     pub uplink: Option<String>,
-    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G).
-    #[arg(long, value_name = "SIZE", requires = "incast", default_value = "64K", value_parser = buffer)]
-    pub incast_buffer: u32,
+    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G) [default: what other ports behind the
+    /// uplink have, or as configured, or 64K].
+    #[arg(long, value_name = "SIZE", requires = "incast", value_parser = incast::buffer)]
+    pub incast_buffer: Option<u32>,
     /// Connections on record per port; those beyond are not accelerated.
     #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_flows: u32,
@@ -173,6 +180,45 @@ pub struct Flows {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Incast {
+    /// Refresh until Ctrl-C, every second or as often as given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    pub watch: Option<f64>,
+    #[command(subcommand)]
+    pub action: Option<IncastAction>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IncastAction {
+    /// Change rate or buffer while packets flow, for all ports behind an uplink; a rate turns incast control
+    /// on again.
+    Set(IncastSet),
+    /// Turn it off, without detaching anything: windows are the VMs' own again.
+    Off(IncastOff),
+}
+
+#[derive(Debug, Args)]
+pub struct IncastSet {
+    /// Which uplink [default: the only one].
+    #[arg(long, value_name = "IFACE")]
+    pub uplink: Option<String>,
+    /// Of the last hop, such as 1G or 25G (bits per second), or `link`: the link speed of the uplink.
+    #[arg(long, value_name = "RATE|link", allow_hyphen_values = true, value_parser = incast::rate)]
+    pub rate: Option<incast::Rate>,
+    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G).
+    #[arg(long, value_name = "SIZE", value_parser = incast::buffer)]
+    pub buffer: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct IncastOff {
+    /// Which uplink [default: the only one].
+    #[arg(long, value_name = "IFACE")]
+    pub uplink: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub struct Off {
     /// All ports of the host, in every network namespace (there is no other choice).
     #[arg(long, required = true)]
@@ -200,12 +246,11 @@ fn size(text: &str) -> Result<u32, String> {
     )
 }
 
-/// The queue of a switch's port.
-fn buffer(text: &str) -> Result<u32, String> {
-    config::size(text)
-        .filter(|bytes| (16 << 10..=256 << 20).contains(bytes))
-        .map(|bytes| bytes as u32)
-        .ok_or_else(|| "the queue of the last hop has 16K to 256M bytes".to_owned())
+/// As [`incast::rate`]; a word may be meant for a port.
+fn incast_rate(text: &str) -> Result<incast::Rate, String> {
+    let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let hint = if is_word { "; ports stand before --incast" } else { "" };
+    incast::rate(text).map_err(|error| format!("{error}{hint}"))
 }
 
 /// A prefix, or one address.

@@ -41,8 +41,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {
-    if let Command::Status(_) | Command::Stats(_) | Command::Flows(_) | Command::Pause(_) =
-        &cli.command
+    if let Command::Status(_)
+    | Command::Stats(_)
+    | Command::Flows(_)
+    | Command::Incast(_)
+    | Command::Pause(_) = &cli.command
     {
         helper::restart_if_needed();
     }
@@ -54,6 +57,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Status(arguments) => command::status::run(cli, arguments),
         Command::Flows(arguments) => command::flows::run(cli, arguments),
         Command::Stats(arguments) => command::stats::run(cli, arguments),
+        Command::Incast(arguments) => command::incast::run(cli, arguments),
         Command::Helper(arguments) => helper::run(arguments),
         Command::Engine(arguments) => engine::run(arguments),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),

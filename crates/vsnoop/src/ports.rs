@@ -206,7 +206,7 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
     }
     release::finish(lock)?;
     tidy();
-    incast::sweep()
+    incast::sweep(lock)
 }
 
 /// Removes the directory of all pins when nothing is in it any more.

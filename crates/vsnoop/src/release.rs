@@ -54,6 +54,7 @@ use crate::drain::Left;
 use crate::helper;
 use crate::helper::frame::{Segment, frame};
 use crate::helper::reset::send;
+use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
 use crate::system::netns::Netns;
@@ -169,6 +170,9 @@ fn let_go(mut port: Port, place: Option<&Netns>, tap_deleted: bool) -> Result<Op
     } else {
         ended.add(end_held(&port, place)?);
         tell_tombstones(&port, place)?;
+    }
+    if let Err(error) = incast::forget_all(&port) {
+        tracing::warn!("what incast control knows of its connections stays: {error:#}");
     }
     port.detach()?;
     if ended.flows > 0 {

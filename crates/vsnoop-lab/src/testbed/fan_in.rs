@@ -79,6 +79,7 @@ impl FanIn {
         for port in [UPLINK, PORT] {
             host.add_port(BRIDGE, port)?;
         }
+        host.merge_on_receipt(UPLINK)?;
         quiet(&vm)?;
         vm.set_mac(VM_DEVICE, VM_MAC)?;
         vm.up(VM_DEVICE)?;

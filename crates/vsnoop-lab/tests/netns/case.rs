@@ -112,7 +112,10 @@ impl Case {
 
     /// Attaches as this case wants it.
     pub fn attach<'a>(&self, topology: &'a Topology) -> Result<Attached<'a>> {
-        let hold = self.hold.map(str::to_owned).or_else(attached::hold_of_all);
+        // Where nothing is acknowledged early there is nothing to hold.
+        let is_observed = self.options.contains(&"--observe");
+        let hold_of_all = || attached::hold_of_all().filter(|_| !is_observed);
+        let hold = self.hold.map(str::to_owned).or_else(hold_of_all);
         Attached::with(topology, hold, self.options)
     }
 

@@ -2,7 +2,9 @@
 //!
 //! The order matters when the command is killed half-way: the hooks come first, paused, and their pins
 //! say which default qdisc is about to be replaced, so that `detach` or `off` can undo it. Only when
-//! everything stands are early ACKs switched on.
+//! everything stands are early ACKs switched on. With `--observe` the hooks are all there is.
+
+use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
@@ -14,6 +16,7 @@ use crate::engine;
 use crate::error::{Unfit, unfit, usage};
 use crate::helper;
 use crate::incast;
+use crate::incast::uplink::{Joined, Wanted, prepare};
 use crate::lists;
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
@@ -26,6 +29,16 @@ use crate::system::{egress, kernel, netdev, qdisc};
 /// Connections on record over all ports of the host: 128 bytes each, plus the map's own.
 const HOST_FLOWS: u64 = 1 << 20;
 
+/// What is the same for all ports of the command.
+struct Request<'a> {
+    policy: policy,
+    port_rules: Vec<(u16, bool)>,
+    prefix_rules: Vec<(IpAddr, u8, bool)>,
+    limits: Limits,
+    incast: Option<Wanted<'a>>,
+    config: &'a Config,
+}
+
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let port_rules = lists::port_rules(&arguments.lists)?;
     let prefix_rules = lists::prefix_rules(&arguments.lists)?;
@@ -34,37 +47,34 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     kernel::require()?;
     kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
-    let settings = policy {
-        run: port_run::PORT_PAUSED,
-        buf_size: arguments.buf_size,
-        thin: u32::from(!arguments.no_thin),
-        hold_chunks: hold_bytes / HOLD_CHUNK,
-        hold_flow,
-        lists: 0,
+    let is_observed = arguments.observe;
+    let request = Request {
+        policy: policy {
+            run: if is_observed { port_run::PORT_OBSERVE } else { port_run::PORT_PAUSED },
+            // What is left to the VM has the VM's window.
+            buf_size: if is_observed { 0 } else { arguments.buf_size },
+            thin: u32::from(!arguments.no_thin),
+            hold_chunks: hold_bytes / HOLD_CHUNK,
+            hold_flow,
+            lists: 0,
+        },
+        port_rules,
+        prefix_rules,
+        limits: Limits { max_flows: arguments.max_flows, ..Limits::default() },
+        incast: arguments.incast.map(|rate| Wanted {
+            rate,
+            uplink: arguments.uplink.as_deref(),
+            buffer_bytes: arguments.incast_buffer,
+            config: &config.incast,
+            file: config.file.display().to_string(),
+        }),
+        config: &config,
     };
     let lock = CommandLock::take()?;
     ports::sweep(&lock)?;
-    let code = report::each(&arguments.ports, cli.json, |name| {
-        let limits = Limits { max_flows: arguments.max_flows, ..Limits::default() };
-        let attached = attach(name, &place, &config, |spec, device| {
-            if let Some(rate) = arguments.incast {
-                let (named, buffer) = (arguments.uplink.as_deref(), arguments.incast_buffer);
-                spec.uplink = incast::prepare(device, &place, named, rate, buffer)?;
-            }
-            spec.policy = settings;
-            spec.port_rules.clone_from(&port_rules);
-            spec.prefix_rules.clone_from(&prefix_rules);
-            spec.limits = limits;
-            Ok(())
-        });
-        attached.map(|text| Outcome {
-            hold_bytes: Some(hold_bytes_of(&settings)),
-            hold_per_flow_bytes: Some(settings.hold_flow.into()),
-            ..Outcome::done(name, "attached", text)
-        })
-    })?;
+    let code = report::each(&arguments.ports, cli.json, |name| attach(name, &place, &request))?;
     // Of a port that could not be attached after all.
-    incast::sweep()?;
+    incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
     if hold_bytes > 0 {
@@ -91,38 +101,57 @@ pub fn hold_bytes_of(policy: &policy) -> u64 {
     u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
 }
 
-fn attach(
-    name: &str,
-    place: &Netns,
-    config: &Config,
-    fill: impl FnOnce(&mut AttachSpec, &Device) -> Result<()> + Send,
-) -> Result<String> {
+fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
     place.run(|| {
         let device = netdev::find_tap(name, place.label())?;
         refuse_attached(&device, place)?;
+        // What acknowledges nothing early needs no exact hand-over.
+        let is_observed = request.policy.run == port_run::PORT_OBSERVE;
         let root = qdisc::root(&device)?;
-        qdisc::refuse_configured(&device, &root)?;
-        egress::refuse_foreign(&device)?;
+        if !is_observed {
+            qdisc::refuse_configured(&device, &root)?;
+            egress::refuse_foreign(&device)?;
+        }
 
         let mut spec = spec(&device, place)?;
-        fill(&mut spec, &device)?;
+        spec.policy = request.policy;
+        spec.port_rules.clone_from(&request.port_rules);
+        spec.prefix_rules.clone_from(&request.prefix_rules);
+        spec.limits = request.limits;
         refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
-        refuse_too_much(&spec, config)?;
-        if let qdisc::Root::Default(kind) = &root {
+        refuse_too_much(&spec, request.config)?;
+        if let (false, qdisc::Root::Default(kind)) = (is_observed, &root) {
             spec.qdisc_replaced = Some(kind.clone());
         }
+        let wanted = request.incast.as_ref();
+        let incast = wanted.map(|wanted| prepare(&device, place, wanted)).transpose()?;
+        spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
         let port = Port::attach(&spec)?;
-        switch_on(&port, &device, &root).inspect_err(|_| undo(port, &device, &root))?;
-        let mut text = format!("{name}: attached{}", hold_text(&spec.policy));
-        if spec.uplink != 0 {
-            let uplink = incast::name_of(spec.uplink).unwrap_or_default();
-            text.push_str(&format!(", with incast control behind {uplink}"));
+        if !is_observed {
+            switch_on(&port, &device, &root).inspect_err(|_| undo(port, &device, &root))?;
         }
-        if let Some(kind) = spec.qdisc_replaced {
-            text.push_str(&format!("; its default qdisc {kind} is now noqueue"));
-        }
-        Ok(text)
+        Ok(Outcome {
+            hold_bytes: Some(hold_bytes_of(&spec.policy)),
+            hold_per_flow_bytes: Some(spec.policy.hold_flow.into()),
+            incast: incast.clone(),
+            ..Outcome::done(name, "attached", text(&spec, incast.as_ref()))
+        })
     })
+}
+
+fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
+    let mut text = format!("{}: attached", spec.ifname);
+    if spec.policy.run == port_run::PORT_OBSERVE {
+        text.push_str(", acknowledging nothing early");
+    }
+    text.push_str(&hold_text(&spec.policy));
+    if let Some(joined) = incast {
+        text.push_str(&format!(", with {}", joined.text()));
+    }
+    if let Some(kind) = &spec.qdisc_replaced {
+        text.push_str(&format!("; its default qdisc {kind} is now noqueue"));
+    }
+    text
 }
 
 fn hold_text(policy: &policy) -> String {

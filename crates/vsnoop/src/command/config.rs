@@ -4,6 +4,11 @@
 //! [hold]
 //! per_flow = "4M"  # most of a port's hold that one connection may have
 //! total = "2G"     # memory for the holds of all ports of the host
+//!
+//! [incast]            # of an uplink, where `attach --incast` does not say it
+//! rate = "25G"        # of the last hop, or "link"
+//! buffer = "256K"     # its queue
+//! uplink = "eth0"
 //! ```
 //!
 //! What it does not set has a default, and options of the command win over it. It is read when a port is
@@ -19,6 +24,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use crate::error::usage;
+use crate::incast::configured::{Defaults, Table};
 use crate::output::units;
 
 /// Read unless another one is named.
@@ -45,6 +51,7 @@ pub struct Config {
     pub per_flow: Option<u32>,
     /// For the holds of all ports, bytes; without it a part of the host's memory.
     pub total: Option<u64>,
+    pub incast: Defaults,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +59,8 @@ pub struct Config {
 struct Document {
     #[serde(default)]
     hold: HoldTable,
+    #[serde(default)]
+    incast: Table,
 }
 
 /// Values of any type: what is wrong with one is said with its key.
@@ -78,7 +87,8 @@ impl Config {
     }
 
     fn absent(file: &Path) -> Self {
-        Self { file: file.to_owned(), is_there: false, per_flow: None, total: None }
+        let file = file.to_owned();
+        Self { file, is_there: false, per_flow: None, total: None, incast: Defaults::default() }
     }
 
     fn parse(file: &Path, text: &str) -> Result<Self> {
@@ -121,6 +131,7 @@ impl Config {
             // More than a hold can have means all of it.
             per_flow: per_flow.map(|bytes| bytes.min(HOLD_MOST) as u32),
             total: bytes("hold.total", &hold.total, 0)?,
+            incast: document.incast.read(complaint)?,
         })
     }
 
@@ -141,7 +152,7 @@ impl Config {
     }
 }
 
-fn shown(value: &Value) -> String {
+pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
         Value::Integer(number) => number.to_string(),
@@ -218,6 +229,7 @@ mod tests {
         for text in ["", "[hold]\n"] {
             let config = parse(text).unwrap();
             assert_eq!((config.per_flow, config.total), (None, None));
+            assert_eq!(config.incast, Defaults::default());
             assert_eq!(config.total_bytes(64 << 30), 16 << 30);
         }
     }
@@ -235,6 +247,8 @@ mod tests {
             ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
             ("[hold]\ntotal = \n", ["/f.toml, line 2", "total ="]),
             ("[hold\n", ["/f.toml, line 1", "[hold"]),
+            ("[incast]\nrate = \"fast\"\n", ["/f.toml, line 2", "incast.rate = \"fast\""]),
+            ("[incast]\nrates = 7\n", ["/f.toml, line 2", "rates"]),
         ] {
             let complaint = complaint(text);
             assert_eq!(complaint.lines().count(), 1, "{complaint}");

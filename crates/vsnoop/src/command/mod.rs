@@ -7,6 +7,7 @@ pub mod detach;
 pub mod doctor;
 pub mod flows;
 pub mod held;
+pub mod incast;
 pub mod observe;
 pub mod off;
 pub mod pause;

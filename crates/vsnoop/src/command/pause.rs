@@ -84,7 +84,10 @@ fn usable(name: &str, place: &Netns) -> Result<Attached> {
         State::Active | State::Paused => Ok(attached),
         State::Observing => Err(unfit(
             Unfit::NotAttached,
-            format!("port {name} is only being observed; `vsnoop attach {name}` after that"),
+            format!(
+                "port {name} is only being observed, and nothing is acknowledged early; `vsnoop detach \
+                 {name}`, then `vsnoop attach {name}`"
+            ),
         )),
         State::Gone => Err(unfit(
             Unfit::NoPort,

@@ -11,7 +11,7 @@ use crate::cli::{self, Cli};
 use crate::command::held::{Holds, PortHold};
 use crate::counters::{self, Counters};
 use crate::identity::Identity;
-use crate::incast::{PortUplink, uplink_state};
+use crate::incast::{Control, UplinkState};
 use crate::output::{bars, histogram::Histogram, table, units, watch};
 use crate::ports;
 use crate::system::netns;
@@ -35,7 +35,7 @@ struct PortStats<'a> {
     /// The hold as it is now; null without one.
     hold: Option<PortHold>,
     /// The uplink as it is now; null without incast control.
-    incast: Option<PortUplink>,
+    incast: Option<UplinkState>,
 }
 
 struct Sample {
@@ -45,7 +45,7 @@ struct Sample {
     helper_reset_bytes: u64,
     ring_full: u64,
     hold: Option<PortHold>,
-    incast: Option<PortUplink>,
+    incast: Option<UplinkState>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
@@ -87,7 +87,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
                 helper_reset_bytes: attached.meta.helper_reset_bytes,
                 ring_full: attached.port.state()?.ring_full,
                 hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
-                incast: uplink_state(&attached)?,
+                incast: UplinkState::of_port(&attached)?,
             })
         })
         .collect()
@@ -190,19 +190,25 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
     ]
 }
 
-fn uplink_lines(uplink: &PortUplink) -> [String; 3] {
-    let name = uplink.interface.as_deref().unwrap_or("(gone: nothing is shaped)");
+fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
+    let name = match uplink.state {
+        Control::On => format!("{}, {}", uplink.name, units::bit_rate(uplink.rate_bits_per_second)),
+        Control::Off => format!("{} (off: nothing is shaped)", uplink.name),
+        Control::Gone => format!("{} (gone: nothing is shaped)", uplink.name),
+        Control::Unhooked => format!("{} (its hook was taken off: nothing is shaped)", uplink.name),
+    };
+    let rate = |bits: Option<u64>| bits.map_or("-".into(), units::bit_rate);
+    let bandwidth = &uplink.bandwidth;
     [
         format!(
-            "uplink: {name}, {}, with {} of queue before it",
-            units::bit_rate(uplink.rate_bits_per_second),
+            "uplink: {name}, with {} of queue before it",
             units::memory(uplink.buffer_bytes.into())
         ),
         format!(
             "comes in: {}; may be given away: {}, of which {} are left in this slot",
-            units::bit_rate(uplink.total_bits_per_second),
-            units::bit_rate(uplink.available_bits_per_second),
-            units::bit_rate(uplink.quota_bits_per_second)
+            rate(bandwidth.total_bits_per_second),
+            rate(bandwidth.available_bits_per_second),
+            rate(bandwidth.quota_bits_per_second)
         ),
         format!(
             "shaped: {}, {} of them in line; windows of {} are open",

@@ -13,6 +13,7 @@ use crate::command::held::{Engine, Holds, PortHold};
 use crate::command::stats::NOTHING;
 use crate::helper;
 use crate::identity::Identity;
+use crate::incast::{Control, UplinkState};
 use crate::output::{table, units, watch};
 use crate::ports::{self, Attached, Inventory, PausedBy};
 use crate::system::egress::{self, Foreign};
@@ -63,6 +64,8 @@ struct PortStatus {
     queues: u32,
     /// Null without one.
     hold: Option<PortHold>,
+    /// The uplink; null without incast control.
+    incast: Option<UplinkState>,
     process: Option<ProcessStatus>,
 }
 
@@ -159,6 +162,7 @@ fn port_status(
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
         hold: Holds::open(port)?.port(port, &flows)?,
+        incast: UplinkState::of_port(attached)?,
         process: holder.map(|process| ProcessStatus { pid: process.pid, name: process.name }),
     })
 }
@@ -244,6 +248,16 @@ fn missing_engine(port: &PortStatus) -> Option<String> {
     ))
 }
 
+/// With incast control behind which interface.
+fn uplink_text(uplink: &UplinkState) -> String {
+    match uplink.state {
+        Control::On => uplink.name.clone(),
+        Control::Off => format!("{} (off)", uplink.name),
+        Control::Gone => format!("{} (gone)", uplink.name),
+        Control::Unhooked => format!("{} (no hook)", uplink.name),
+    }
+}
+
 fn text(document: &Document) -> String {
     let mut parts = Vec::new();
     if document.ports.is_empty() {
@@ -253,6 +267,8 @@ fn text(document: &Document) -> String {
         let mut headings =
             vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
         headings.extend(has_holds.then_some(">hold"));
+        let has_uplinks = document.ports.iter().any(|port| port.incast.is_some());
+        headings.extend(has_uplinks.then_some("uplink"));
         let mut rows = table::new(&headings);
         for port in &document.ports {
             let vm = port.process.as_ref();
@@ -271,11 +287,18 @@ fn text(document: &Document) -> String {
                 .as_ref()
                 .map_or("-".into(), |hold| units::memory_part(hold.used_bytes, hold.size_bytes));
             row.extend(has_holds.then_some(hold));
+            let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
+            row.extend(has_uplinks.then_some(uplink));
             rows.add_row(row);
         }
         parts.push(table::text(&rows));
         parts.extend(document.ports.iter().filter_map(hindrance));
         parts.extend(document.ports.iter().filter_map(missing_engine));
+        let uplinks = document.ports.iter().filter_map(|port| port.incast.as_ref());
+        let mut troubles: Vec<_> = uplinks.filter_map(UplinkState::trouble).collect();
+        // Once for all ports behind it.
+        troubles.dedup();
+        parts.extend(troubles);
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }

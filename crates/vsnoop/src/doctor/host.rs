@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Check, Level};
+use super::{Check, Level, incast};
 use crate::command::config::Config;
 use crate::error::Unfit;
 use crate::system::kernel;
@@ -10,7 +10,7 @@ use crate::system::kernel;
 /// All checks, in the order in which they matter.
 pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
-    Ok(vec![
+    let mut checks = vec![
         version()?,
         privileges(&missing),
         btf(),
@@ -19,7 +19,9 @@ pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {
         configuration(config),
         jit(),
         thread_times(),
-    ])
+    ];
+    checks.extend(incast::check());
+    Ok(checks)
 }
 
 fn check(name: &'static str, unfit: Unfit, level: Level, detail: impl Into<String>) -> Check {

@@ -1,8 +1,9 @@
 //! What `vsnoop doctor` finds out: about the host (`host`), about each tap and the VM behind it (`taps`),
-//! and about the memory that holds would need (`hold`).
+//! about the memory that holds would need (`hold`), and about uplinks (`incast`).
 
 pub mod hold;
 pub mod host;
+mod incast;
 pub mod taps;
 
 use serde::Serialize;

@@ -10,9 +10,9 @@
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`line`), a hundred
-//!   times a second;
-//! - cleans up after taps that were deleted, and after commands that were killed while they detached
-//!   (`watchman`).
+//!   times a second, or five hundred while somebody waits;
+//! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
+//!   takes away uplinks that no port is behind any more (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
 //! that waits for lost data waits on. So it may be killed at any time; the next command starts it, and so
@@ -45,8 +45,6 @@ use watchman::Watchman;
 
 /// How often the flows are looked at.
 const PERIOD: Duration = Duration::from_millis(250);
-/// How often windows are opened that no packet opens, while a port has incast control.
-const TURN: Duration = Duration::from_millis(10);
 /// The helper stays this long after the last port has been detached, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows looking takes time: it may take one part in this many of a CPU.
@@ -88,8 +86,11 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
             last_port_at = start;
         }
         let next = start + PERIOD.max(start.elapsed() * CPU_PART);
-        while watchman.open_windows() && Instant::now() + TURN < next && !interrupt.is_set() {
-            interrupt.sleep_until(Instant::now() + TURN);
+        while let Some(pause) = watchman.open_windows()
+            && Instant::now() + pause < next
+            && !interrupt.is_set()
+        {
+            interrupt.sleep_until(Instant::now() + pause);
         }
         interrupt.sleep_until(next);
     }

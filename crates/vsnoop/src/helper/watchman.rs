@@ -94,16 +94,19 @@ impl Watchman {
             self.watched.insert(key, watched);
         }
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
+        if let Err(error) = incast::sweep_if_idle() {
+            tracing::warn!("uplinks: {error:#}");
+        }
         let cut_short = finish_what_was_cut_short();
         Ok(count + cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0))
     }
 }
 
 impl Watchman {
-    /// Windows that no packet opens. False: no port has incast control.
-    pub fn open_windows(&mut self) -> bool {
+    /// Windows that no packet opens. When to look again; `None`: no port has incast control.
+    pub fn open_windows(&mut self) -> Option<Duration> {
         let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
-        lines.map(Line::serve).count() > 0
+        lines.map(Line::serve).min()
     }
 }
 
@@ -145,12 +148,8 @@ impl Watched {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
         self.surroundings.look(attached, &mut self.netns_path);
-        if incast::notice_gone(attached)? {
-            tracing::warn!(
-                "port {}: its uplink is gone: incast control stands still until the port is \
-                 attached again",
-                attached.name
-            );
+        if let Some(trouble) = incast::notice_gone(attached)? {
+            tracing::warn!("{trouble}");
         }
         self.line = Line::of(attached, self.line.take())?;
         let flows = attached.port.flows()?;

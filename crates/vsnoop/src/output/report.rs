@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::watch::print;
 use crate::error::{exit_code, exit_name};
+use crate::incast::uplink::Joined;
 
 /// What a command did to one port.
 #[derive(Debug, Serialize)]
@@ -17,6 +18,9 @@ pub struct Outcome {
     pub hold_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_per_flow_bytes: Option<u64>,
+    /// Of a port that was attached with incast control.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incast: Option<Joined>,
     /// Acknowledged by vsnoop and not yet by the VM when the wait ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_flows: Option<u64>,
@@ -55,6 +59,7 @@ impl Outcome {
             result,
             hold_bytes: None,
             hold_per_flow_bytes: None,
+            incast: None,
             outstanding_flows: None,
             outstanding_bytes: None,
             held_flows: None,

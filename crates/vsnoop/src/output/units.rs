@@ -61,7 +61,11 @@ pub fn bit_rate(bits_per_second: u64) -> String {
         }
         (value, unit) = (value / 1000.0, larger);
     }
-    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+    if value < 10.0 && unit != "b/s" {
+        format!("{value:.1} {unit}")
+    } else {
+        format!("{value:.0} {unit}")
+    }
 }
 
 /// 1,234,567
@@ -126,6 +130,15 @@ mod tests {
         assert_eq!(memory_part(0, 16 << 20), "0/16 MiB");
         assert_eq!(memory_part(4096, 256 << 10), "4/256 KiB");
         assert_eq!(memory_part(5 << 18, 16 << 20), "1.25/16 MiB");
+    }
+
+    #[test]
+    fn bit_rates_are_counted_in_powers_of_1000() {
+        assert_eq!(bit_rate(0), "0 b/s");
+        assert_eq!(bit_rate(999), "999 b/s");
+        assert_eq!(bit_rate(2_500_000), "2.5 Mb/s");
+        assert_eq!(bit_rate(1_000_000_000), "1.0 Gb/s");
+        assert_eq!(bit_rate(400_000_000_000), "400 Gb/s");
     }
 
     #[test]

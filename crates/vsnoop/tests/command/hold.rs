@@ -387,18 +387,18 @@ impl Drop for Stopped {
 }
 
 /// A configuration of its own for a test.
-struct Configuration {
-    path: String,
+pub struct Configuration {
+    pub path: String,
 }
 
 impl Configuration {
-    fn new(place: &Place, text: &str) -> Result<Self> {
+    pub fn new(place: &Place, text: &str) -> Result<Self> {
         let file = Self { path: format!("/run/{}.toml", place.netns.name()) };
         file.write(text)?;
         Ok(file)
     }
 
-    fn write(&self, text: &str) -> Result<()> {
+    pub fn write(&self, text: &str) -> Result<()> {
         Ok(fs::write(&self.path, text)?)
     }
 }

@@ -11,6 +11,7 @@ mod detach;
 mod held;
 mod helper;
 mod hold;
+mod incast;
 mod off;
 mod records;
 mod round_trip;
@@ -32,6 +33,7 @@ fn main() {
         held::trials(),
         helper::trials(),
         hold::trials(),
+        incast::trials(),
         surroundings::trials(),
         records::trials(),
     ]

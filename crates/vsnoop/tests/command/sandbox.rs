@@ -107,7 +107,8 @@ pub struct State {
     pub programs: (u32, u32),
 }
 
-fn list(directory: &Path) -> Vec<PathBuf> {
+/// Everything below it.
+pub fn list(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     let mut found: Vec<_> = entries
         .flatten()
@@ -121,7 +122,8 @@ fn list(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn tcx_programs(device: &str) -> Result<(u32, u32)> {
+/// On the egress and the ingress of a device of this thread's network namespace.
+pub fn tcx_programs(device: &str) -> Result<(u32, u32)> {
     let index = nix::net::if_::if_nametoindex(device)? as i32;
     let count = |hook| {
         let mut options = libbpf_sys::bpf_prog_query_opts {

@@ -69,11 +69,11 @@ impl<'a> Attached<'a> {
     ) -> Result<Self> {
         session.note_port(netns, PORT)?;
         let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
-        let options = vec!["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
-        vsnoop.attach_with(PORT, &options)?;
+        let mut options = vec!["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
         if alone {
-            vsnoop.pause(PORT)?;
+            options.push("--observe");
         }
+        vsnoop.attach_with(PORT, &options)?;
         Ok(Self { vsnoop, done: false })
     }
 

@@ -48,8 +48,7 @@ pub fn open(fan_in: &FanIn, wanted: &Wanted) -> Result<(Vec<Socket>, Vec<Socket>
         let found = found.split(|byte| *byte == 0).next().unwrap_or_default();
         ensure!(found == name.as_bytes(), "a sender does not use {name}");
     }
-    // A request must not wait for the end of an earlier answer to be acknowledged.
-    for socket in &vm {
+    for socket in senders.iter().chain(&vm) {
         socket.set_tcp_nodelay(true).context("set TCP_NODELAY")?;
     }
     Ok((senders, vm))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 
-use super::{Netns, Tap, TapOptions};
+use super::{Netns, Tap, TapOptions, offload};
 
 impl Netns {
     /// Makes (or, when it is persistent, joins) a tap here. It is down at first.
@@ -45,6 +45,13 @@ impl Netns {
     pub fn add_port(&self, bridge: &str, port: &str) -> Result<()> {
         self.ip(&format!("link set {port} master {bridge} up"))?;
         Ok(())
+    }
+
+    /// Packets of one flow that come in together are merged (generic receive offload), as network
+    /// cards' drivers do; a veth does not by itself.
+    pub fn merge_on_receipt(&self, device: &str) -> Result<()> {
+        self.run(|| offload::set_gro(device))
+            .with_context(|| format!("switch GRO on for {device} in {}", self.name()))
     }
 
     pub fn up(&self, device: &str) -> Result<()> {

@@ -11,6 +11,7 @@
 mod command;
 mod counter;
 mod link;
+mod offload;
 mod ping;
 mod sockets;
 mod stale;

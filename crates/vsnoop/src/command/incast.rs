@@ -1,0 +1,200 @@
+//! `vsnoop incast`: the uplinks with incast control; `incast set` and `incast off` change one while packets
+//! flow, for all ports behind it.
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::{Uplink, UplinkSettings};
+
+use crate::cli::{self, Cli, IncastAction};
+use crate::error::{Unfit, unfit, usage};
+use crate::helper;
+use crate::incast::listed::{self, Listed, Uplinks};
+use crate::incast::uplink::bits_of;
+use crate::incast::{Control, Rate};
+use crate::lock::CommandLock;
+use crate::output::{table, units, watch};
+use crate::ports;
+use crate::system::netdev::{self, Device};
+use crate::system::netns::Netns;
+
+/// What is said when there is none.
+const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incast` begins it";
+
+pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
+    match &arguments.action {
+        None => show(cli, arguments.watch)?,
+        Some(IncastAction::Set(set)) => {
+            if set.rate.is_none() && set.buffer.is_none() {
+                return Err(usage("nothing is to be set: give --rate, --buffer or both"));
+            }
+            change(cli, set.uplink.as_deref(), |uplink, place| put(uplink, set, place))?;
+        }
+        Some(IncastAction::Off(off)) => {
+            change(cli, off.uplink.as_deref(), |uplink, _| {
+                open(uplink)?.disable();
+                Ok(())
+            })?;
+        }
+    }
+    Ok(0)
+}
+
+fn show(cli: &Cli, every: Option<f64>) -> Result<()> {
+    watch::run(every, || {
+        let mut uplinks = listed::all()?;
+        if let Some(name) = &cli.netns {
+            let inode = Netns::open(name)?.inode;
+            uplinks.uplinks.retain(|uplink| uplink.netns == inode);
+            uplinks.damaged.clear();
+        }
+        if cli.json { Ok(serde_json::to_string(&uplinks)?) } else { Ok(text(&uplinks)) }
+    })
+}
+
+/// Changes one uplink, and says how it is then.
+fn change(
+    cli: &Cli,
+    name: Option<&str>,
+    work: impl FnOnce(&Listed, &Netns) -> Result<()>,
+) -> Result<()> {
+    let place = Netns::chosen(cli.netns.as_deref())?;
+    let lock = CommandLock::take()?;
+    ports::sweep(&lock)?;
+    let uplink = listed::choose(listed::all()?.uplinks, name, &place)?;
+    work(&uplink, &place)?;
+    let mut now = listed::all()?;
+    now.uplinks.retain(|other| other.id() == uplink.id());
+    drop(lock);
+    // Windows that are to be opened again may need it.
+    helper::ensure_running();
+    if cli.json {
+        now.damaged.clear();
+        return watch::print(&serde_json::to_string(&now)?);
+    }
+    let lines: Vec<_> = now.uplinks.iter().map(line).collect();
+    watch::print(&lines.join("\n"))
+}
+
+fn put(uplink: &Listed, set: &cli::IncastSet, place: &Netns) -> Result<()> {
+    let name = &uplink.state.name;
+    let device = place.run(|| netdev::find_index(uplink.ifindex))?;
+    let device = device.ok_or_else(|| {
+        let ports = uplink.ports.join(" ");
+        let text = format!(
+            "uplink {name} is gone: `vsnoop detach {ports}`, then attach to the uplink that there is now"
+        );
+        unfit(Unfit::NoPort, text)
+    })?;
+    let rate = |rate: Rate| place.run(|| bits_of(&device, rate, "--rate RATE"));
+    let rate = set.rate.map(rate).transpose()?;
+    let open = open(uplink)?;
+    match (uplink.state.state, rate) {
+        (Control::On | Control::Off, rate) => {
+            if let Some(bytes) = set.buffer {
+                open.set_buffer(bytes);
+            }
+            if let Some(bits) = rate {
+                open.set_rate(bits);
+            }
+            Ok(())
+        }
+        (_, Some(bits_per_second)) => {
+            let buffer_bytes = set.buffer.unwrap_or(uplink.state.buffer_bytes);
+            hook(&device, place, UplinkSettings { bits_per_second, buffer_bytes })
+        }
+        (_, None) => Err(usage(format!(
+            "uplink {name} has lost its hook: give --rate, and it is put on again"
+        ))),
+    }
+}
+
+fn hook(device: &Device, place: &Netns, settings: UplinkSettings) -> Result<()> {
+    place.run(|| {
+        Uplink::attach(place.inode, device.index, &device.name, &settings)
+            .map(drop)
+            .with_context(|| format!("uplink {}", device.name))
+    })
+}
+
+fn open(uplink: &Listed) -> Result<Uplink> {
+    let name = &uplink.state.name;
+    Uplink::open(uplink.netns, uplink.ifindex)?
+        .with_context(|| format!("uplink {name} was taken away at this moment; repeat the command"))
+}
+
+/// How an uplink is after a change.
+fn line(uplink: &Listed) -> String {
+    let state = &uplink.state;
+    let name = &state.name;
+    let ports = units::plural(uplink.ports.len() as u64, "port");
+    match state.state {
+        Control::On => format!(
+            "{name}: incast control at {}, {} of queue before it, for {ports}",
+            units::bit_rate(state.rate_bits_per_second),
+            units::memory(state.buffer_bytes.into())
+        ),
+        Control::Off => format!(
+            "{name}: incast control is off for {ports}, and windows are the VMs' own; `vsnoop incast set \
+             --uplink {name} --rate RATE` turns it on"
+        ),
+        Control::Gone | Control::Unhooked => state.trouble().unwrap_or_default(),
+    }
+}
+
+fn text(uplinks: &Uplinks) -> String {
+    let mut parts = Vec::new();
+    if uplinks.uplinks.is_empty() {
+        parts.push(NOTHING.to_owned());
+    } else {
+        let mut rows = table::new(&[
+            "uplink",
+            "netns",
+            ">rate",
+            ">buffer",
+            "ports",
+            ">comes in",
+            ">left",
+            ">shaped",
+            ">in line",
+            ">granted",
+        ]);
+        for uplink in &uplinks.uplinks {
+            rows.add_row(row(uplink));
+        }
+        parts.push(table::text(&rows));
+        parts.extend(uplinks.uplinks.iter().filter_map(|uplink| uplink.state.trouble()));
+    }
+    for damaged in &uplinks.damaged {
+        parts.push(format!(
+            "damaged: {} ({}); `vsnoop off --all` removes it",
+            damaged.path, damaged.reason
+        ));
+    }
+    parts.join("\n")
+}
+
+fn row(uplink: &Listed) -> [String; 10] {
+    let state = &uplink.state;
+    let rate = |bits: Option<u64>| bits.map_or("-".into(), units::bit_rate);
+    [
+        state.name.clone(),
+        uplink.netns_name.clone().unwrap_or_else(|| "-".into()),
+        match state.state {
+            Control::On => units::bit_rate(state.rate_bits_per_second),
+            Control::Off => "off".into(),
+            Control::Gone => "gone".into(),
+            Control::Unhooked => "no hook".into(),
+        },
+        units::memory(state.buffer_bytes.into()),
+        uplink.ports.join(" "),
+        rate(state.bandwidth.total_bits_per_second),
+        rate(state.bandwidth.quota_bits_per_second),
+        units::count(state.flows),
+        units::count(state.waiting),
+        match state.credit_bytes {
+            Some(credit) => {
+                format!("{} of {}", units::bytes(state.granted_bytes), units::bytes(credit.into()))
+            }
+            None => "-".into(),
+        },
+    ]
+}
