@@ -255,9 +255,9 @@ int from_vm(struct __sk_buff *skb)
 		} else {
 			set_mark(skb, MARK_REPLY);
 			bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-			set_mark(skb, 0);
 		}
-		return become_turn(skb, &p) ? HOOK_DROP : HOOK_NEXT;
+		/* The same way, or it would overtake an older ACK of its own flow. */
+		return send_turn(skb, &p);
 	}
 	switch (verdict) {
 	case FROM_VM_PASS:
