@@ -55,7 +55,7 @@
 /* Flows are counted over this long: a cycle of 300 flows with one segment each. */
 #define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
 #define INCAST_START_MSS 10 /* RFC 6928 */
-#define INCAST_SLIDES 8 /* with a share of less a window does not slide: it opens and closes */
+#define INCAST_SLIDES 8u /* with a share of less a window does not slide: it opens and closes */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
@@ -704,7 +704,7 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	/* Among many a window is closed before it is opened again: what its sender does with it can
 	 * be told only then, and it sends a train.  Data do not open one that is closed: their
 	 * ACK may be the VM's, and late. */
-	if (open >= mss && incast_share(u) < INCAST_SLIDES * mss)
+	if (open >= mss && incast_share(u) < INCAST_SLIDES * incast_mss(f))
 		return false;
 	if (why == INCAST_TURN || (u->waiting <= 0 && (asked || open >= mss))) {
 		spare = incast_spare(u);
