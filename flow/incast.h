@@ -20,9 +20,9 @@
  *
  * End of an answer.  A short segment with PSH that does not end where the window does says
  * that its sender has nothing more.  What it was granted and did not use counts as silent at
- * once, and in a crowd its window stays shut until the VM asks it again, or it turns out to
- * speak unasked: what it would get nobody else could use, and all such flows together would
- * answer the next volley of requests with more than the queue takes.
+ * once, and in a crowd the window of one that only ever answers stays shut until the VM asks it
+ * again: what it would get nobody else could use, and all such flows together would answer
+ * the next volley of requests with more than the queue takes.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -556,7 +556,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	incast_touch(f, u);
 	incast_note_rounding(f, u);
 	incast_move(f, u, end, seq_max(i->edge, end));
-	if (i->waiting == INCAST_SHUT)
+	if (i->bits & INCAST_FINISHED)
 		i->bits |= INCAST_SPEAKS;
 	i->bits &= ~INCAST_FINISHED;
 	if (incast_ends_answer(f, s, end)) {
@@ -682,18 +682,24 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	if (why == INCAST_NO_REASON)
 		return false;
 	incast_note_rounding(f, u);
+	if (why == INCAST_REQUEST && i->bits & INCAST_FINISHED)
+		i->bits |= INCAST_ANSWERS;
+	if (why == INCAST_PROBED && i->bits & INCAST_FINISHED)
+		i->bits |= INCAST_SPEAKS;
 	if (asked)
 		i->bits &= ~INCAST_FINISHED;
 	if (why == INCAST_REQUEST)
 		i->bits |= INCAST_ASKED;
-	if (why == INCAST_PROBED && i->waiting == INCAST_SHUT)
-		i->bits |= INCAST_SPEAKS;
-	if (why == INCAST_DATA && i->bits & INCAST_FINISHED && !(i->bits & INCAST_SPEAKS)) {
+	if (why == INCAST_DATA && i->bits & INCAST_FINISHED && i->bits & INCAST_ANSWERS &&
+	    !(i->bits & INCAST_SPEAKS)) {
 		incast_open_idle(f, u);
 		return false;
 	}
 	incast_touch(f, u);
 	open = incast_window(f);
+	/* Rounding may have opened it. */
+	if (open >= mss)
+		incast_leave_line(f, u);
 	if ((__s32)want <= open)
 		return false;
 	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */

@@ -76,7 +76,8 @@ enum incast_phase {
 
 #define INCAST_BY_TSVAL 0x01 /* `asked` is a TSval */
 #define INCAST_FINISHED 0x02 /* the sender had nothing more to send, and was not asked since */
-#define INCAST_SPEAKS 0x04 /* it has spoken unasked while its window was shut */
+#define INCAST_SPEAKS 0x04 /* it has spoken unasked after it had finished */
+#define INCAST_ANSWERS 0x100 /* it was asked after it had finished */
 #define INCAST_STILL 0x08 /* its window was closed when it was last given one */
 #define INCAST_MARKED 0x10 /* CE marks came within the round trip */
 #define INCAST_WIDE 0x20 /* it was shown a window of two segments once */
@@ -105,11 +106,11 @@ struct incast {
 	__u16 before; /* low half of the edge that its sender was shown before it was last given one, */
 	__u16 cut; /* ... and of that which it was shown then */
 	__u32 ts_recent; /* the sender's last TSval */
+	__u16 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
 	__u8 phase; /* enum incast_phase */
 	__u8 over; /* round trips in a row with d > 1/2 */
 	__u8 census; /* the one that has counted it */
 	__u8 waiting; /* enum incast_waiting */
-	__u8 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
 	__u8 shaped; /* the edge binds; else the flow is left alone */
 };
 

@@ -383,7 +383,7 @@ fn a_mark_halves_the_window() {
 fn a_window_never_falls_below_two_segments() {
     for flows in [3, 200] {
         let mut c = among(flows);
-        c.i(0).bits |= INCAST_MARKED as u8;
+        c.i(0).bits |= INCAST_MARKED as u16;
         assert_eq!(round_trip(&mut c, 2 * LEAST, 2 * LEAST), 2 * LEAST);
     }
 }
