@@ -11,30 +11,34 @@
 
 #include "maps.h"
 
-/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  True: the flow stands in line from now on. */
-static __always_inline bool open_window(struct flow *f, const struct segment *vm, __u64 now)
+/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
+ * from now on. */
+static __always_inline enum incast_waiting open_window(struct flow *f, const struct segment *vm,
+						       __u64 now)
 {
-	bool waits = incast_open(f, &uplink, incast_reason(f, vm), now);
+	enum incast_waiting waits = incast_open(f, &uplink, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;
 }
 
 /* To the end of the line.  Who finds no place there does not wait: its sender asks by itself. */
-static __always_inline void stand_in_line(const struct flow_key *key, struct flow *f)
+static __always_inline void stand_in_line(const struct flow_key *key, struct flow *f,
+					  enum incast_waiting waits)
 {
-	if (!bpf_map_push_elem(&line, key, 0))
+	if (waits == INCAST_IN_LINE ? !bpf_map_push_elem(&line, key, 0) :
+				      !bpf_map_push_elem(&shut, key, 0))
 		return;
 	bpf_spin_lock(&f->lock);
 	incast_leave_line(f, &uplink);
 	bpf_spin_unlock(&f->lock);
 }
 
-/* A segment with data is on its way to the VM.  1: its flow stands in line from now on. */
+/* A segment with data is on its way to the VM.  1: it has closed its flow's window. */
 __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f;
-	bool waits;
+	enum incast_waiting waits;
 	__u64 now;
 
 	if (!key || !s)
@@ -49,15 +53,15 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		stand_in_line(key, f);
-	return waits;
+		stand_in_line(key, f, waits);
+	return !!waits;
 }
 
 /* The VM sends something. */
 __noinline int incast_answer(const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f;
-	bool waits;
+	enum incast_waiting waits;
 	__u64 now;
 
 	if (!key || !s)
@@ -70,7 +74,7 @@ __noinline int incast_answer(const struct flow_key *key, const struct segment *s
 	waits = open_window(f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		stand_in_line(key, f);
+		stand_in_line(key, f, waits);
 	return 0;
 }
 

@@ -35,9 +35,9 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* The flow of t->key gets credit: 1; its sender is to be sent t->ack; 0: it is not its turn yet;
- * -1: it does not wait. */
-static __always_inline int serve_flow(struct turn *t, __u64 now)
+/* The flow of t->key, which waits so, gets credit: 1; its sender is to be sent t->ack; 0: it is not its
+ * turn yet; -1: it does not wait so. */
+static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits, __u64 now)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, &t->key);
 	int granted;
@@ -45,7 +45,7 @@ static __always_inline int serve_flow(struct turn *t, __u64 now)
 	if (!f)
 		return -1;
 	bpf_spin_lock(&f->lock);
-	granted = incast_serve(f, &uplink, &port, &policy, now, &t->ack);
+	granted = incast_serve(f, &uplink, waits, &port, &policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
 	__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
 	return granted;
@@ -54,6 +54,7 @@ static __always_inline int serve_flow(struct turn *t, __u64 now)
 /* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
 static __noinline int ask_head(const struct flow_key *like)
 {
+	enum incast_waiting waits;
 	struct turn *t;
 	__u32 zero = 0;
 	int granted = 0;
@@ -63,14 +64,20 @@ static __noinline int ask_head(const struct flow_key *like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
-	if (!t || !incast_can_serve(&uplink, now) || bpf_map_pop_elem(&line, &t->key))
+	waits = incast_next(&uplink, now);
+	if (!t || !waits)
+		return -1;
+	if (waits == INCAST_IN_LINE ? bpf_map_pop_elem(&line, &t->key) :
+				      bpf_map_pop_elem(&shut, &t->key))
 		return -1;
 	/* It travels in a packet of the same form. */
 	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
 	    t->key.vlan_inner == like->vlan_inner)
-		granted = serve_flow(t, now);
-	if (!granted)
+		granted = serve_flow(t, waits, now);
+	if (!granted && waits == INCAST_IN_LINE)
 		bpf_map_push_elem(&line, &t->key, 0);
+	else if (!granted)
+		bpf_map_push_elem(&shut, &t->key, 0);
 	return granted > 0;
 }
 
@@ -90,8 +97,8 @@ __noinline int take_turn(const struct flow_key *like)
 	return 0;
 }
 
-/* This flow gets credit; 0: it does not. */
-__noinline int take_own_turn(const struct flow_key *key)
+/* This flow, which waits so, gets credit; 0: it does not. */
+__noinline int take_own_turn(const struct flow_key *key, __u32 waits)
 {
 	struct turn *t;
 	__u32 zero = 0;
@@ -100,7 +107,7 @@ __noinline int take_own_turn(const struct flow_key *key)
 	if (!t || !key)
 		return 0;
 	t->key = *key;
-	return serve_flow(t, bpf_ktime_get_ns()) > 0;
+	return serve_flow(t, waits, bpf_ktime_get_ns()) > 0;
 }
 
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */

@@ -106,12 +106,12 @@ struct {
 	__uint(max_entries, 4096);
 } doorbell SEC(".maps");
 
-/* Flows in line for credit (line.h). */
-struct {
+/* Flows in line for credit, and those that are shut (line.h). */
+struct flow_queue {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 4096);
 	__type(value, struct flow_key);
-} line SEC(".maps");
+} line SEC(".maps"), shut SEC(".maps");
 
 /* As the loader has sized them; constants, so that the verifier knows them. */
 const volatile struct hold_sizes hold_sizes = { HOLD_CHUNK, 1 };

@@ -332,7 +332,7 @@ static __always_inline void incast_restart(struct flow *f, const struct uplink *
 	i->window = share < INCAST_START_MSS * mss ? share : INCAST_START_MSS * mss;
 	if (i->window < incast_least(f, u))
 		i->window = incast_least(f, u);
-	i->phase = INCAST_SLOW_START;
+	i->bits &= ~INCAST_AVOIDS;
 	i->measured = 0;
 	i->over = 0;
 }
@@ -479,9 +479,9 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	if (i->bits & INCAST_MARKED) {
 		/* The path says that its queue grows (RFC 3168). */
 		i->window -= i->window >> 1;
-		i->phase = INCAST_AVOIDANCE;
+		i->bits |= INCAST_AVOIDS;
 	} else if (2 * missing > expected) {
-		i->phase = INCAST_AVOIDANCE;
+		i->bits |= INCAST_AVOIDS;
 		if (++i->over >= INCAST_OVER) {
 			i->over = 0;
 			i->window = i->window > step ? i->window - step : 0;
@@ -489,7 +489,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
 		i->over = 0;
 		if (i->window < ample) {
-			i->window += i->phase == INCAST_SLOW_START ? i->window : step;
+			i->window += i->bits & INCAST_AVOIDS ? step : i->window;
 			if (i->window > ample)
 				i->window = ample;
 		} else if ((__u16)((now >> 14) - i->grown_at) > (2 * rtt) >> 14) {
@@ -500,12 +500,12 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 				i->window += step;
 				i->grown_at = now >> 14;
 			} else {
-				i->phase = INCAST_AVOIDANCE;
+				i->bits |= INCAST_AVOIDS;
 			}
 		}
 	} else {
 		i->over = 0;
-		i->phase = INCAST_AVOIDANCE;
+		i->bits |= INCAST_AVOIDS;
 	}
 	if (i->window > share && u->total > u->rate - INCAST_SCARCE(u->rate))
 		i->window = i->window - step > share ? i->window - step : share;
@@ -631,22 +631,28 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, __u32 
 	incast_leave_line(f, u);
 }
 
-/* The sender has finished: its window is opened for what comes next if there is credit for it and for
- * all that are silent. */
-static __always_inline void incast_open_idle(struct flow *f, struct uplink *u)
+/* May a flow that has finished have a window for what comes next?  When nobody is in line, and out
+ * of as much credit again as those have that are not silent. */
+static __always_inline bool incast_can_reopen(const struct uplink *u)
+{
+	return u->waiting <= 0 && incast_left(u) > 0 && u->silent < (__s64)incast_credit(u);
+}
+
+/* The sender has finished. */
+static __always_inline enum incast_waiting incast_open_idle(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
-	__u32 few = incast_whole(f, u, 0);
-	__s32 open = incast_window(f);
 
-	if ((__s32)few <= open)
-		return;
-	if (u->waiting <= 0 && incast_left(u) - u->silent >= (__s64)few - open) {
-		incast_give(f, u, few);
-	} else if (open < (__s32)incast_mss(f) && !i->waiting) {
+	if (incast_window(f) >= (__s32)incast_mss(f)) {
+		incast_leave_line(f, u);
+	} else if (incast_can_reopen(u)) {
+		incast_give(f, u, incast_whole(f, u, 0));
+	} else if (!i->waiting) {
 		i->waiting = INCAST_SHUT;
 		__sync_fetch_and_add(&u->shut, 1);
+		return INCAST_SHUT;
 	}
+	return INCAST_NOT_WAITING;
 }
 
 /* Credit that is left when what silent flows owe counts too: they may speak next.  But those that
@@ -660,10 +666,10 @@ static __always_inline __s64 incast_spare(const struct uplink *u)
 	return u->silent > 0 ? left - u->silent : left;
 }
 
-/* An ACK is about to go to the sender: may it open the window further?  True when the flow
- * stands in line from now on. */
-static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum incast_why why,
-					__u64 now)
+/* An ACK is about to go to the sender: may it open the window further?  What the flow waits for
+ * from now on, if it is something else than before: it stands in line, or is shut. */
+static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
+						       enum incast_why why, __u64 now)
 {
 	struct incast *i = &f->incast;
 	__u32 few = incast_whole(f, u, 0), want = incast_whole(f, u, i->window);
@@ -674,13 +680,13 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	if (!incast_shapes(f, u)) {
 		if (i->shaped)
 			incast_end(f, u);
-		return false;
+		return INCAST_NOT_WAITING;
 	}
 	incast_turn(u, now);
 	if (!i->shaped)
 		incast_begin(f, u);
 	if (why == INCAST_NO_REASON)
-		return false;
+		return INCAST_NOT_WAITING;
 	incast_note_rounding(f, u);
 	if (why == INCAST_REQUEST && i->bits & INCAST_FINISHED)
 		i->bits |= INCAST_ANSWERS;
@@ -692,8 +698,7 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		i->bits |= INCAST_ASKED;
 	if (why == INCAST_DATA && i->bits & INCAST_FINISHED && i->bits & INCAST_ANSWERS &&
 	    !(i->bits & INCAST_SPEAKS)) {
-		incast_open_idle(f, u);
-		return false;
+		return incast_open_idle(f, u);
 	}
 	incast_touch(f, u);
 	open = incast_window(f);
@@ -701,17 +706,17 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 	if (open >= mss)
 		incast_leave_line(f, u);
 	if ((__s32)want <= open)
-		return false;
+		return INCAST_NOT_WAITING;
 	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */
 	if (why == INCAST_PROBED && (__s32)few > open) {
 		incast_give(f, u, few);
-		return false;
+		return INCAST_NOT_WAITING;
 	}
 	/* Among many a window is closed before it is opened again: what its sender does with it can
 	 * be told only then, and it sends a train.  Data do not open one that is closed: their
 	 * ACK may be the VM's, and late. */
 	if (open >= mss && incast_share(u) < INCAST_SLIDES * incast_mss(f))
-		return false;
+		return INCAST_NOT_WAITING;
 	if (why == INCAST_TURN || (u->waiting <= 0 && (asked || open >= mss))) {
 		spare = incast_spare(u);
 		if ((__s64)want - open > spare)
@@ -724,26 +729,29 @@ static __always_inline bool incast_open(struct flow *f, struct uplink *u, enum i
 		if ((__s32)want > open &&
 		    (left >= (__s64)want - open || (why == INCAST_TURN && left > 0))) {
 			incast_give(f, u, want);
-			return false;
+			return INCAST_NOT_WAITING;
 		}
 	}
 	if (open >= mss || i->waiting == INCAST_IN_LINE)
-		return false;
+		return INCAST_NOT_WAITING;
 	incast_leave_line(f, u);
 	i->waiting = INCAST_IN_LINE;
 	__sync_fetch_and_add(&u->waiting, 1);
-	return true;
+	return INCAST_IN_LINE;
 }
 
-/* Is there credit for the next in line?  Asked before it is taken out, or who asks at a bad
- * moment, and goes to the end, might do so for ever.  Of an uplink that is turned off
- * everybody is let go. */
-static __always_inline bool incast_can_serve(struct uplink *u, __u64 now)
+/* Whose turn is it, if there is credit for anybody?  Asked before one is taken out of the line, or
+ * who asks at a bad moment, and goes to the end, might do so for ever.  Of an uplink that is
+ * turned off everybody is let go. */
+static __always_inline enum incast_waiting incast_next(struct uplink *u, __u64 now)
 {
-	if (!incast_is_on(u))
-		return true;
-	incast_turn(u, now);
-	return incast_left(u) > 0;
+	if (incast_is_on(u))
+		incast_turn(u, now);
+	if (u->waiting > 0)
+		return !incast_is_on(u) || incast_left(u) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
+	if (u->shut > 0)
+		return !incast_is_on(u) || incast_can_reopen(u) ? INCAST_SHUT : INCAST_NOT_WAITING;
+	return INCAST_NOT_WAITING;
 }
 
 /* The ACK that shows the sender its window.  It was closed: what lies beyond can only be an answer
@@ -765,24 +773,24 @@ static __always_inline void incast_show(struct flow *f, const struct port_state 
 	ack->sack = 0;
 }
 
-/* The turn of a flow that has waited: 1: its sender is to be sent `ack`; 0: it is not its turn
- * yet; -1: it does not wait any more. */
-static __always_inline int incast_serve(struct flow *f, struct uplink *u,
+/* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its
+ * turn yet; -1: it does not wait so any more. */
+static __always_inline int incast_serve(struct flow *f, struct uplink *u, enum incast_waiting waits,
 					const struct port_state *port, const struct policy *p,
 					__u64 now, struct ack_fields *ack)
 {
 	struct incast *i = &f->incast;
 
-	if (!i->waiting)
+	if (i->waiting != waits)
 		return -1;
-	if (i->waiting == INCAST_SHUT && incast_shapes(f, u)) {
+	if (waits == INCAST_SHUT && incast_shapes(f, u)) {
 		incast_turn(u, now);
 		incast_open_idle(f, u);
 	} else {
 		incast_open(f, u, INCAST_TURN, now);
 	}
 	if (i->waiting)
-		return i->waiting == INCAST_SHUT ? -1 : 0;
+		return 0;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
 		return -1;
 	incast_show(f, port, p, now, ack);

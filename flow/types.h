@@ -69,14 +69,11 @@ enum flow_mode {
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
 /* What incast control knows of a flow (incast.h): one cache line. */
-enum incast_phase {
-	INCAST_SLOW_START = 0, /* doubles up to its share */
-	INCAST_AVOIDANCE = 1, /* steps */
-};
 
 #define INCAST_BY_TSVAL 0x01 /* `asked` is a TSval */
 #define INCAST_FINISHED 0x02 /* the sender had nothing more to send, and was not asked since */
 #define INCAST_SPEAKS 0x04 /* it has spoken unasked after it had finished */
+#define INCAST_AVOIDS 0x200 /* its window grows by steps; else it is in slow start, and doubles */
 #define INCAST_ANSWERS 0x100 /* it was asked after it had finished */
 #define INCAST_STILL 0x08 /* its window was closed when it was last given one */
 #define INCAST_MARKED 0x10 /* CE marks came within the round trip */
@@ -105,9 +102,8 @@ struct incast {
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 before; /* low half of the edge that its sender was shown before it was last given one, */
 	__u16 cut; /* ... and of that which it was shown then */
-	__u32 ts_recent; /* the sender's last TSval */
 	__u16 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
-	__u8 phase; /* enum incast_phase */
+	__u32 ts_recent; /* the sender's last TSval */
 	__u8 over; /* round trips in a row with d > 1/2 */
 	__u8 census; /* the one that has counted it */
 	__u8 waiting; /* enum incast_waiting */

@@ -337,14 +337,14 @@ impl Port {
     }
 
     /// A connection whose window incast control has closed has its turn, if there is credit; `ack`: a
-    /// pure ACK of it, from the VM. False: it had none. The calling thread must be in the tap's network
+    /// pure ACK of it, from the VM; `waits`: how it does. False: it had none. The calling thread must be in the tap's network
     /// namespace.
-    pub fn open_window(&self, ack: &[u8]) -> Result<bool> {
+    pub fn open_window(&self, ack: &[u8], waits: types::incast_waiting::Type) -> Result<bool> {
         let what = || format!("open a window behind {}", self.dir.display());
         let program =
             ProgramHandle::from_pinned_path(self.dir.join("turn")).map_err(Error::bpf(what()))?;
         let run =
-            inject::run(&program, self.meta()?.ifindex, 0, ack, 1).map_err(Error::bpf(what()))?;
+            inject::run(&program, self.meta()?.ifindex, waits, ack, 1).map_err(Error::bpf(what()))?;
         Ok(run.verdict != 0)
     }
 

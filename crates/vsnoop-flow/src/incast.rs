@@ -81,9 +81,14 @@ pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
     unsafe { types::incast_received(f, u, s, now) }
 }
 
-/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. `true`: the flow
-/// stands in line from now on.
-pub fn open(f: &mut flow, u: &mut uplink, vm: Option<&segment>, now: u64) -> bool {
+/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. What the flow
+/// waits for from now on.
+pub fn open(
+    f: &mut flow,
+    u: &mut uplink,
+    vm: Option<&segment>,
+    now: u64,
+) -> types::incast_waiting::Type {
     // SAFETY: as in shapes(); null is allowed.
     unsafe {
         let why = types::incast_reason(f, vm.map_or(null(), from_ref));
@@ -97,17 +102,24 @@ pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
     unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
 }
 
-/// Is there credit for the next in line?
-pub fn can_serve(u: &mut uplink, now: u64) -> bool {
+/// Whose turn is it, if there is credit for anybody?
+pub fn next(u: &mut uplink, now: u64) -> types::incast_waiting::Type {
     // SAFETY: as in shapes().
-    unsafe { types::incast_can_serve(u, now) }
+    unsafe { types::incast_next(u, now) }
 }
 
-/// The turn of a flow in line.
-pub fn serve(f: &mut flow, u: &mut uplink, port: &port_state, p: &policy, now: u64) -> Served {
+/// The turn of a flow that has waited so.
+pub fn serve(
+    f: &mut flow,
+    u: &mut uplink,
+    waits: types::incast_waiting::Type,
+    port: &port_state,
+    p: &policy,
+    now: u64,
+) -> Served {
     let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
-    match unsafe { types::incast_serve(f, u, port, p, now, from_mut(&mut ack)) } {
+    match unsafe { types::incast_serve(f, u, waits, port, p, now, from_mut(&mut ack)) } {
         0 => Served::NotYet,
         1 => Served::Ack(ack),
         _ => Served::Gone,

@@ -29,6 +29,7 @@ pub struct Host {
     pub policy: policy,
     pub flows: Vec<Option<flow>>,
     pub line: VecDeque<usize>,
+    pub shut: VecDeque<usize>,
     pub turns: u64,
 }
 
@@ -40,6 +41,7 @@ impl Host {
             policy,
             flows: Vec::new(),
             line: VecDeque::new(),
+            shut: VecDeque::new(),
             turns: 0,
         }
     }
@@ -64,15 +66,17 @@ impl Host {
         }
     }
 
-    /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: the flow stands in line from now on.
+    /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: its window is closed from now on.
     fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
         let Some(f) = self.flows[id].as_mut() else { return false };
         let waits = incast::open(f, &mut self.uplink, vm, now);
         incast::note_shown(f, vm, now);
-        if waits {
-            self.line.push_back(id);
+        match waits {
+            incast_waiting::INCAST_IN_LINE => self.line.push_back(id),
+            SHUT => self.shut.push_back(id),
+            _ => return false,
         }
-        waits
+        true
     }
 
     /// A segment of the sender. The device always takes it.
@@ -152,7 +156,7 @@ impl Host {
             FromVm::Drop => vec![],
             FromVm::Reset | FromVm::Loss => return vec![],
         };
-        if self.uplink.waiting > 0 && s.len == 0 {
+        if (self.uplink.waiting > 0 || self.uplink.shut > 0) && s.len == 0 {
             answers.extend(self.turn(now));
         }
         answers
@@ -161,36 +165,24 @@ impl Host {
     /// The flow at the head of the line: bpf/line.h, take_turn().
     pub fn turn(&mut self, now: u64) -> Option<Answer> {
         for _ in 0..TRIES {
-            if !incast::can_serve(&mut self.uplink, now) {
-                return None;
-            }
-            let id = self.line.pop_front()?;
+            let waits = incast::next(&mut self.uplink, now);
+            let line = match waits {
+                incast_waiting::INCAST_IN_LINE => &mut self.line,
+                SHUT => &mut self.shut,
+                _ => return None,
+            };
+            let id = line.pop_front()?;
             let Some(f) = self.flows[id].as_mut() else { continue };
-            match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
+            match incast::serve(f, &mut self.uplink, waits, &self.port, &self.policy, now) {
                 Served::Ack(ack) => {
                     self.turns += 1;
                     return Some((id, ack));
                 }
-                Served::NotYet => self.line.push_back(id),
+                Served::NotYet => line.push_back(id),
                 Served::Gone => {}
             }
         }
         None
-    }
-
-    /// Those that are shut, as long as there is credit for it: the helper does that.
-    pub fn reopen(&mut self, now: u64) -> Vec<Answer> {
-        let mut answers = Vec::new();
-        for (id, f) in self.flows.iter_mut().enumerate() {
-            let Some(f) = f.as_mut().filter(|f| u32::from(f.incast.waiting) == SHUT) else {
-                continue;
-            };
-            match incast::serve(f, &mut self.uplink, &self.port, &self.policy, now) {
-                Served::Ack(ack) => answers.push((id, ack)),
-                Served::NotYet | Served::Gone => break,
-            }
-        }
-        answers
     }
 
     /// The record goes.

@@ -230,6 +230,9 @@ impl Machine {
             if u32::from(i.waiting) == incast_waiting::INCAST_IN_LINE {
                 assert!(self.host.line.contains(&id), "waits, and is not in line");
             }
+            if u32::from(i.waiting) == incast_waiting::INCAST_SHUT {
+                assert!(self.host.shut.contains(&id), "is shut, and not on the list");
+            }
             if i.shaped != 0 {
                 assert!(i.edge.diff(i.received) >= 0);
                 assert!(

@@ -369,12 +369,9 @@ impl Sim {
             Event::Acked(acked) => self.acked(acked),
             Event::Timer(id) => self.timer(id),
             Event::Helper => {
-                for _ in 0..self.host.line.len() {
+                for _ in 0..self.host.line.len() + self.host.shut.len() {
                     let Some((id, ack)) = self.host.turn(self.now) else { break };
                     self.tally.helper_turns += 1;
-                    self.answer(id, &ack, false);
-                }
-                for (id, ack) in self.host.reopen(self.now) {
                     self.answer(id, &ack, false);
                 }
                 self.events.at(self.now + self.set.helper_ns, Event::Helper);

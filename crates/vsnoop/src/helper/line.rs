@@ -83,7 +83,7 @@ impl Line {
                     continue;
                 }
                 for (key, flow) in flows.iter().filter(|(_, f)| u32::from(f.incast.waiting) == state) {
-                    if !port.open_window(&frame(key, flow, Segment::ResetSender)?)? {
+                    if !port.open_window(&frame(key, flow, Segment::ResetSender)?, state)? {
                         break;
                     }
                 }

@@ -10,7 +10,7 @@ pub mod uplink;
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::types::{flow, incast, incast_phase};
+use vsnoop_bpf::types::{INCAST_AVOIDS, flow, incast};
 use vsnoop_bpf::{Port, Uplink, UplinkId};
 
 use crate::lock::CommandLock;
@@ -87,8 +87,8 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
         rtt_ns: Some(incast.rtt_ns).filter(|rtt| *rtt != 0),
         measured_bits_per_second: bits_per_second(incast.measured.into()),
         d_percent: d_percent(incast),
-        phase: match u32::from(incast.phase) {
-            incast_phase::INCAST_SLOW_START => "slow start",
+        phase: match u32::from(incast.bits) & INCAST_AVOIDS {
+            0 => "slow start",
             _ => "avoidance",
         },
         waiting: incast.waiting != 0,
