@@ -248,7 +248,7 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if ((uplink.waiting > 0 || uplink.shut > 0) && !s.len && verdict <= FROM_VM_REWRITE &&
+	if (incast_somebody_waits(&uplink) && !s.len && verdict <= FROM_VM_REWRITE &&
 	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;

@@ -20,9 +20,9 @@
  *
  * End of an answer.  A short segment with PSH that does not end where the window does says
  * that its sender has nothing more.  What it was granted and did not use counts as silent at
- * once, and in a crowd the window of one that only ever answers stays shut until the VM asks it
- * again: what it would get nobody else could use, and all such flows together would answer
- * the next volley of requests with more than the queue takes.
+ * once, and it gets a new window after those in line.  The window of one that only ever answers
+ * may stay shut until the VM asks it again: all such flows together would answer the next
+ * volley of requests with more than the queue takes.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -592,6 +592,8 @@ static __always_inline void incast_leave_line(struct flow *f, struct uplink *u)
 		__sync_fetch_and_sub(&u->waiting, 1);
 	if (i->waiting == INCAST_SHUT)
 		__sync_fetch_and_sub(&u->shut, 1);
+	if (i->waiting == INCAST_IDLE)
+		__sync_fetch_and_sub(&u->idle, 1);
 	i->waiting = INCAST_NOT_WAITING;
 }
 
@@ -631,26 +633,31 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, __u32 
 	incast_leave_line(f, u);
 }
 
-/* May a flow that has finished have a window for what comes next?  When nobody is in line, and out
- * of as much credit again as those have that are not silent. */
-static __always_inline bool incast_can_reopen(const struct uplink *u)
+/* May a flow that has finished have a window for what comes next?  When nobody is in line; one that
+ * only answers out of as much credit again as those have that are not silent. */
+static __always_inline bool incast_can_reopen(const struct uplink *u, bool answers)
 {
-	return u->waiting <= 0 && incast_left(u) > 0 && u->silent < (__s64)incast_credit(u);
+	return u->waiting <= 0 && incast_left(u) > 0 &&
+	       (!answers || u->silent < (__s64)incast_credit(u));
 }
 
 /* The sender has finished. */
 static __always_inline enum incast_waiting incast_open_idle(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
+	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS);
 
 	if (incast_window(f) >= (__s32)incast_mss(f)) {
 		incast_leave_line(f, u);
-	} else if (incast_can_reopen(u)) {
+	} else if (incast_can_reopen(u, answers)) {
 		incast_give(f, u, incast_whole(f, u, 0));
 	} else if (!i->waiting) {
-		i->waiting = INCAST_SHUT;
-		__sync_fetch_and_add(&u->shut, 1);
-		return INCAST_SHUT;
+		i->waiting = answers ? INCAST_SHUT : INCAST_IDLE;
+		if (answers)
+			__sync_fetch_and_add(&u->shut, 1);
+		else
+			__sync_fetch_and_add(&u->idle, 1);
+		return i->waiting;
 	}
 	return INCAST_NOT_WAITING;
 }
@@ -696,8 +703,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		i->bits &= ~INCAST_FINISHED;
 	if (why == INCAST_REQUEST)
 		i->bits |= INCAST_ASKED;
-	if (why == INCAST_DATA && i->bits & INCAST_FINISHED && i->bits & INCAST_ANSWERS &&
-	    !(i->bits & INCAST_SPEAKS)) {
+	if (why == INCAST_DATA && i->bits & INCAST_FINISHED) {
 		return incast_open_idle(f, u);
 	}
 	incast_touch(f, u);
@@ -740,6 +746,11 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	return INCAST_IN_LINE;
 }
 
+static __always_inline bool incast_somebody_waits(const struct uplink *u)
+{
+	return u->waiting > 0 || u->shut > 0 || u->idle > 0;
+}
+
 /* Whose turn is it, if there is credit for anybody?  Asked before one is taken out of the line, or
  * who asks at a bad moment, and goes to the end, might do so for ever.  Of an uplink that is
  * turned off everybody is let go. */
@@ -749,8 +760,11 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, __u64 n
 		incast_turn(u, now);
 	if (u->waiting > 0)
 		return !incast_is_on(u) || incast_left(u) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
-	if (u->shut > 0)
-		return !incast_is_on(u) || incast_can_reopen(u) ? INCAST_SHUT : INCAST_NOT_WAITING;
+	if (!incast_is_on(u))
+		return u->shut > 0 || u->idle > 0 ? INCAST_SHUT : INCAST_NOT_WAITING;
+	if ((u->shut > 0 && incast_can_reopen(u, true)) ||
+	    (u->idle > 0 && incast_can_reopen(u, false)))
+		return INCAST_SHUT;
 	return INCAST_NOT_WAITING;
 }
 
@@ -781,9 +795,9 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u, enum i
 {
 	struct incast *i = &f->incast;
 
-	if (i->waiting != waits)
+	if (!i->waiting || (i->waiting == INCAST_IN_LINE) != (waits == INCAST_IN_LINE))
 		return -1;
-	if (waits == INCAST_SHUT && incast_shapes(f, u)) {
+	if (waits != INCAST_IN_LINE && incast_shapes(f, u)) {
 		incast_turn(u, now);
 		incast_open_idle(f, u);
 	} else {

@@ -84,7 +84,8 @@ enum flow_mode {
 enum incast_waiting {
 	INCAST_NOT_WAITING = 0,
 	INCAST_IN_LINE = 1, /* for credit, its window closed */
-	INCAST_SHUT = 2, /* it had nothing to send when its window closed */
+	INCAST_SHUT = 2, /* it had nothing to send when its window closed, and only answers */
+	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
 };
 
 struct incast {
@@ -435,7 +436,8 @@ struct uplink {
 	__u32 counted; /* so far in this one */
 	__u32 census; /* its number */
 	__s32 waiting; /* flows in line */
-	__s32 shut; /* flows with a closed window that had nothing to send */
+	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
+	__s32 idle; /* ... and INCAST_IDLE */
 	__u32 zero;
 	__s32 open; /* flows that are shaped, idle ones too */
 	__u32 epoch; /* see INCAST_EPOCH_BITS */

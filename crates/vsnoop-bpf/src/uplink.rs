@@ -179,7 +179,8 @@ impl Uplink {
 
     /// Connections with a closed window that had nothing to send.
     pub fn shut(&self) -> i32 {
-        self.i32(std::mem::offset_of!(uplink, shut)).load(Ordering::Relaxed)
+        let count = |offset| self.i32(offset).load(Ordering::Relaxed);
+        count(std::mem::offset_of!(uplink, shut)) + count(std::mem::offset_of!(uplink, idle))
     }
 
     /// Where the map is pinned: for the programs of a port.
@@ -220,6 +221,7 @@ impl Uplink {
         sub(std::mem::offset_of!(uplink, open), 1);
         sub(std::mem::offset_of!(uplink, waiting), waits(types::incast_waiting::INCAST_IN_LINE));
         sub(std::mem::offset_of!(uplink, shut), waits(types::incast_waiting::INCAST_SHUT));
+        sub(std::mem::offset_of!(uplink, idle), waits(types::incast_waiting::INCAST_IDLE));
         let epoch = self.u32(std::mem::offset_of!(uplink, epoch)).load(Ordering::Relaxed);
         let mut owed = i64::from(incast.edge.diff(incast.received).max(0));
         let mss = u32::from(flow.mss).max(types::INCAST_LEAST_MSS);

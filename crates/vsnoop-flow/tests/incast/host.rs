@@ -73,7 +73,7 @@ impl Host {
         incast::note_shown(f, vm, now);
         match waits {
             incast_waiting::INCAST_IN_LINE => self.line.push_back(id),
-            SHUT => self.shut.push_back(id),
+            SHUT | incast_waiting::INCAST_IDLE => self.shut.push_back(id),
             _ => return false,
         }
         true
@@ -156,7 +156,8 @@ impl Host {
             FromVm::Drop => vec![],
             FromVm::Reset | FromVm::Loss => return vec![],
         };
-        if (self.uplink.waiting > 0 || self.uplink.shut > 0) && s.len == 0 {
+        let u = &self.uplink;
+        if (u.waiting > 0 || u.shut > 0 || u.idle > 0) && s.len == 0 {
             answers.extend(self.turn(now));
         }
         answers

@@ -224,13 +224,14 @@ impl Machine {
         };
         assert_eq!(in_state(incast_waiting::INCAST_IN_LINE), u.waiting);
         assert_eq!(in_state(incast_waiting::INCAST_SHUT), u.shut);
+        assert_eq!(in_state(incast_waiting::INCAST_IDLE), u.idle);
         assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
         for (id, f) in flows() {
             let i = &f.incast;
             if u32::from(i.waiting) == incast_waiting::INCAST_IN_LINE {
                 assert!(self.host.line.contains(&id), "waits, and is not in line");
             }
-            if u32::from(i.waiting) == incast_waiting::INCAST_SHUT {
+            if u32::from(i.waiting) > incast_waiting::INCAST_IN_LINE {
                 assert!(self.host.shut.contains(&id), "is shut, and not on the list");
             }
             if i.shaped != 0 {

@@ -78,15 +78,23 @@ impl Line {
         let place = Netns::find_again(self.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
         place.run(|| {
-            for state in [incast_waiting::INCAST_IN_LINE, incast_waiting::INCAST_SHUT] {
-                if state == incast_waiting::INCAST_SHUT && !of_shut_too {
-                    continue;
+            let waiting = |in_line| {
+                flows.iter().filter(move |(_, flow)| match u32::from(flow.incast.waiting) {
+                    incast_waiting::INCAST_NOT_WAITING => false,
+                    state => (state == incast_waiting::INCAST_IN_LINE) == in_line,
+                })
+            };
+            for (key, flow) in waiting(true) {
+                let ack = frame(key, flow, Segment::ResetSender)?;
+                if !port.open_window(&ack, incast_waiting::INCAST_IN_LINE)? {
+                    break;
                 }
-                for (key, flow) in flows.iter().filter(|(_, f)| u32::from(f.incast.waiting) == state) {
-                    if !port.open_window(&frame(key, flow, Segment::ResetSender)?, state)? {
-                        break;
-                    }
-                }
+            }
+            for (key, flow) in waiting(false).filter(|_| of_shut_too) {
+                port.open_window(
+                    &frame(key, flow, Segment::ResetSender)?,
+                    incast_waiting::INCAST_SHUT,
+                )?;
             }
             Ok(())
         })
