@@ -60,10 +60,10 @@
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
-/* Debts count for one or two epochs of 2^21 ns (2.1 ms) after data came: whoever keeps silent for
+/* Debts count for one or two epochs of 2^20 ns (1.05 ms) after data came: whoever keeps silent for
  * so long with an open window has nothing to send.  What the VM has asked may think first. */
-#define INCAST_EPOCH_BITS 21
-#define INCAST_EPOCHS 8 /* as many as uplink.ends */
+#define INCAST_EPOCH_BITS 20
+#define INCAST_EPOCHS 16 /* as many as uplink.ends */
 #define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* Longer round trips in a row that put a flow out of scope. */

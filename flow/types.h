@@ -422,7 +422,7 @@ struct uplink {
 	/* Written by the hooks of all ports, without a lock. */
 	__s64 granted; /* what live flows owe: the sum of granted edge - received */
 	__s64 silent; /* the same of those that were not active of late, or have finished */
-	__s64 ends[8]; /* of `granted`, what counts until that epoch ends */
+	__s64 ends[16]; /* of `granted`, what counts until that epoch ends */
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */
