@@ -10,11 +10,12 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
 use etherparse::PacketBuilder;
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_run};
+use vsnoop_bpf::types::{flow, flow_mode, port_run};
 use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 
+use crate::flows::{self, SENDER_MAC, VM, VM_MAC, VM_PORT};
 use crate::{PREFIX, figure, median, say};
 
 const MANY: u32 = 100_000;
@@ -47,7 +48,7 @@ fn figures(port: &Port) -> Result<Vec<Figure>> {
     let mut known = 0;
     for (flows, name) in [(1, "1_flow"), (MANY, "100000_flows")] {
         for n in known..flows {
-            port.insert_flow(&key(n), &record())?;
+            port.insert_flow(&flows::key(n), &record())?;
         }
         known = flows;
         let single = among(port, flows, 1)?;
@@ -83,26 +84,6 @@ fn cost(port: &Port) -> Result<(u64, u64)> {
     Ok((to_vm.run_count, to_vm.run_time_ns))
 }
 
-/// Flow number `n`: 10.0.0.0/8 to 10.255.0.1, port 80.
-fn addresses(n: u32) -> ([u8; 4], u16) {
-    ([10, (n >> 16) as u8, (n >> 8) as u8, n as u8], 1024 + (n % 50_000) as u16)
-}
-
-const VM: [u8; 4] = [10, 255, 0, 1];
-
-fn key(n: u32) -> flow_key {
-    let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
-    let (addr, port) = addresses(n);
-    flow_key {
-        sender_addr: mapped(addr),
-        vm_addr: mapped(VM),
-        sender_port: port.to_be(),
-        vm_port: 80u16.to_be(),
-        vm_mac: [4; 6],
-        ..Default::default()
-    }
-}
-
 /// A flow that has just begun at sequence number 1000.
 fn record() -> flow {
     let at = vsnoop_bpf::types::seq { v: 1000 };
@@ -120,9 +101,11 @@ fn record() -> flow {
 }
 
 fn segment(n: u32) -> Result<Vec<u8>> {
-    let (addr, port) = addresses(n);
-    let builder =
-        PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(addr, VM, 64).tcp(port, 80, 1000, 502).ack(0);
+    let (addr, port) = flows::sender(n);
+    let builder = PacketBuilder::ethernet2(SENDER_MAC, VM_MAC)
+        .ipv4(addr, VM, 64)
+        .tcp(port, VM_PORT, 1000, 502)
+        .ack(0);
     let mut frame = Vec::with_capacity(256);
     builder.write(&mut frame, &[]).context("building a segment")?;
     Ok(frame)

@@ -7,6 +7,9 @@
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
 
+mod conversation;
+mod flows;
+mod incast;
 mod lookup;
 mod packet;
 mod stage;
@@ -35,9 +38,10 @@ fn main() {
 
 /// What can be measured, by the names of the modules; without arguments all of it.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("verifier", verifier::measure),
     ("lookup", lookup::measure),
+    ("incast", incast::measure),
     ("packet", packet::measure),
     ("throughput", throughput::measure),
 ];

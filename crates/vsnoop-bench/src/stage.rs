@@ -15,7 +15,7 @@ use crate::PREFIX;
 
 /// The VM has a core to itself; sender and host saturate another.
 pub const VM_CORE: usize = 1;
-const SENDER_CORE: usize = 0;
+pub const SENDER_CORE: usize = 0;
 
 /// Super-packets, or MTU-sized segments with checksum offload.
 pub const SHAPES: [(&str, Offloads); 2] =

@@ -8,6 +8,7 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
+use crate::inject;
 use crate::port::{Hook, program_info};
 use crate::record::ProgramInfo;
 
@@ -49,6 +50,12 @@ impl EmptyProgram {
             )
         })?;
         Ok(Self { program, _link: link })
+    }
+
+    /// Runs it on a frame that goes nowhere.
+    pub fn run(&self, frame: &[u8]) -> Result<()> {
+        let run = inject::run(&self.program, 0, 0, frame, 1);
+        run.map(drop).map_err(Error::bpf("run an empty program"))
     }
 
     /// With the kernel's own accounting.

@@ -27,7 +27,7 @@ pub(crate) struct Run {
 
 /// The calling thread must be in the network namespace of `ifindex`.
 pub(crate) fn run(
-    program: &ProgramHandle,
+    program: &impl AsFd,
     ifindex: u32,
     cb0: u32,
     frame: &[u8],
@@ -38,7 +38,7 @@ pub(crate) fn run(
 
 /// `cb`: the first words of the packet's control block.
 pub(crate) fn run_with(
-    program: &ProgramHandle,
+    program: &impl AsFd,
     ifindex: u32,
     cb: [u32; 2],
     frame: &[u8],

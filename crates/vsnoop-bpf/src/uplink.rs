@@ -11,20 +11,23 @@
 //! was called stands in a symbolic link beside it, for messages about one that is gone.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramHandle};
 use vsnoop_flow::types::{self, flow, uplink};
 
 use crate::attach::{check_bpffs, open_map, tcx_link};
 use crate::error::{Error, Result};
+use crate::inject;
 use crate::link::PinnedLink;
 use crate::mapping::Mapping;
 use crate::pins;
-use crate::record::Record;
+use crate::port::program_info;
+use crate::record::{ProgramInfo, Record};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
 
@@ -192,6 +195,23 @@ impl Uplink {
     pub fn has_hook(&self) -> bool {
         let info = PinnedLink::open(&self.dir.join(LINK)).and_then(|link| link.info());
         info.is_ok_and(|info| info.ifindex != 0)
+    }
+
+    /// The hook, with the kernel's own accounting.
+    pub fn program(&self) -> Result<ProgramInfo> {
+        let info = self.handle().and_then(|program| program_info(program.as_fd()));
+        info.map_err(Error::bpf(format!("read the program of {}", self.dir.display())))
+    }
+
+    /// Has the hook count a frame that goes nowhere.
+    pub fn count(&self, frame: &[u8]) -> Result<()> {
+        let run = self.handle().and_then(|program| inject::run(&program, 0, 0, frame, 1));
+        run.map(drop).map_err(Error::bpf(format!("count a frame in {}", self.dir.display())))
+    }
+
+    fn handle(&self) -> libbpf_rs::Result<ProgramHandle> {
+        let link = PinnedLink::open(&self.dir.join(LINK))?.info()?;
+        ProgramHandle::from_prog_id(link.program_id)
     }
 
     /// C, from now on. Turns incast control on.

@@ -1,0 +1,179 @@
+//! The flows of a port and what their ends say, each packet a run of the real hooks.
+//!
+//! A full segment goes through the uplink's hook and `to_vm`; then the VM's ACK of it goes through
+//! `from_vm`. Senders keep to the windows that they are shown, and echo a timestamp one round trip after
+//! they were told it. Nothing is lost; all happens at some 0.7 Gb/s, a system call for each hook.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use vsnoop_bpf::{Hook, Port, Uplink};
+use vsnoop_frame::packet::Pool;
+use vsnoop_lab::testbed::net::Tap;
+
+use crate::flows::{self, BEGIN, MSS, Timestamps, Told};
+
+/// Segments that a sender has on its way when its window allows.
+pub const IN_FLIGHT: usize = 4;
+
+/// While nobody is allowed to send, a window is probed so often.
+const PROBE: Duration = Duration::from_millis(10);
+const PROBES: u32 = 100;
+
+const TCX_NEXT: i32 = -1;
+const TCX_REDIRECT: i32 = 7;
+
+/// Runs `from_vm` on a frame: its verdict, and the frame as it left it.
+pub type FromVm<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(i32, Vec<u8>)>;
+
+/// What the packets go through.
+pub struct Place<'a> {
+    pub port: &'a Port,
+    pub uplink: Option<&'a Uplink>,
+    pub tap: &'a Tap,
+}
+
+struct Sender {
+    next: u32,
+    /// Right edge of the window that it was shown.
+    edge: u32,
+    /// The VM's timestamps, the oldest first.
+    told: [u32; IN_FLIGHT],
+    is_queued: bool,
+}
+
+/// Both ends of all flows of a port.
+pub struct Conversation {
+    senders: Vec<Sender>,
+    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::whose_turn`].
+    allowed: VecDeque<u32>,
+    /// Bytes that the VM takes beyond what it has.
+    window: u32,
+    began: Instant,
+    payload: Vec<u8>,
+    pool: Pool,
+    /// ACKs of the VM that show the sender less than the VM said.
+    pub narrowed: u32,
+    /// ACKs that were for another flow than the segment was of.
+    pub turns: u32,
+}
+
+impl Conversation {
+    /// Puts `count` flows on record; the VM has something to say to each. `shown`: what senders were
+    /// shown in the handshake.
+    pub fn begin(place: &Place, count: u32, window: u32, shown: u32) -> Result<Self> {
+        let mut senders = Vec::with_capacity(count as usize);
+        for n in 0..count {
+            place.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
+            let greeting = flows::ack(n, BEGIN, window, Timestamps(1, 1))?;
+            place.port.run_hook(Hook::FromVm, &greeting, 1)?;
+            let told = [1; IN_FLIGHT];
+            senders.push(Sender { next: BEGIN, edge: BEGIN + shown, told, is_queued: true });
+        }
+        Ok(Self {
+            senders,
+            allowed: (0..count).collect(),
+            window,
+            began: Instant::now(),
+            payload: vec![0x55; MSS as usize],
+            pool: Pool::default(),
+            narrowed: 0,
+            turns: 0,
+        })
+    }
+
+    pub fn flows(&self) -> u32 {
+        self.senders.len() as u32
+    }
+
+    /// Takes the flow that has waited longest since it was allowed to send. While none is, the VM
+    /// repeats an ACK now and then, as senders that probe closed windows would have it do.
+    pub fn whose_turn(&mut self, place: &Place) -> Result<u32> {
+        for _ in 0..PROBES {
+            if let Some(n) = self.allowed.pop_front() {
+                self.senders[n as usize].is_queued = false;
+                return Ok(n);
+            }
+            std::thread::sleep(PROBE);
+            let ack = flows::ack(0, self.senders[0].next, self.window, self.told_by_vm())?;
+            let (_, reply) = place.port.run_hook(Hook::FromVm, &ack, 1)?;
+            self.hear(0, &reply)?;
+            self.look_at_all(place)?;
+        }
+        bail!("no sender has been allowed to send for {:?}", PROBES * PROBE)
+    }
+
+    /// One segment of flow `n`, and the VM's ACK of it.
+    pub fn exchange(&mut self, place: &Place, n: u32, from_vm: FromVm) -> Result<()> {
+        let Timestamps(now, _) = self.told_by_vm();
+        let sender = &mut self.senders[n as usize];
+        let echo = sender.told[0];
+        let segment = flows::data(n, sender.next, &self.payload, Timestamps(now, echo))?;
+        sender.next = sender.next.wrapping_add(MSS);
+        let ack = flows::ack(n, sender.next, self.window, self.told_by_vm())?;
+
+        if let Some(uplink) = place.uplink {
+            uplink.count(&segment)?;
+        }
+        let (verdict, reply) = place.port.run_hook(Hook::ToVm, &segment, 1)?;
+        if verdict == TCX_REDIRECT {
+            self.hear(n, &reply)?;
+            let mut clone = self.pool.take();
+            ensure!(place.tap.read(&mut clone)?, "a segment was acknowledged and not handed over");
+            self.pool.give_back(clone);
+        } else {
+            ensure!(verdict == TCX_NEXT, "a segment was neither passed nor acknowledged early");
+        }
+        let (verdict, reply) = from_vm(ack)?;
+        if verdict == TCX_NEXT {
+            let told = self.hear(n, &reply)?;
+            let open = told.edge.wrapping_sub(self.senders[n as usize].next);
+            self.narrowed += u32::from(told.flow == n && open < self.window);
+        }
+        Ok(())
+    }
+
+    /// The VM's clock; it echoes what it was told by the sender's just now.
+    fn told_by_vm(&self) -> Timestamps {
+        let now = 2 + self.began.elapsed().as_millis() as u32;
+        Timestamps(now, now)
+    }
+
+    /// What flows may do by their records: if a helper runs, it gives turns as well.
+    pub fn look_at_all(&mut self, place: &Place) -> Result<()> {
+        for (key, record) in place.port.flows()? {
+            self.allow(flows::number(key.sender_addr), record.adv_edge.v);
+        }
+        Ok(())
+    }
+
+    /// The same of flow `n`: where an ACK has become another flow's turn, its own went as a clone,
+    /// which nobody here sees.
+    pub fn look(&mut self, place: &Place, n: u32) -> Result<()> {
+        let record = place.port.flow(&flows::key(n))?.context("a flow is not on record")?;
+        self.allow(n, record.adv_edge.v);
+        Ok(())
+    }
+
+    /// An ACK has reached a sender, because of a segment of flow `of`.
+    fn hear(&mut self, of: u32, ack: &[u8]) -> Result<Told> {
+        let told = flows::told(ack).context("an ACK cannot be read")?;
+        self.turns += u32::from(told.flow != of);
+        let sender = self.senders.get_mut(told.flow as usize).context("an ACK of no flow")?;
+        sender.told.rotate_left(1);
+        sender.told[IN_FLIGHT - 1] = told.tsval;
+        self.allow(told.flow, told.edge);
+        Ok(told)
+    }
+
+    /// Flow `n` may send up to `edge`.
+    fn allow(&mut self, n: u32, edge: u32) {
+        let sender = &mut self.senders[n as usize];
+        sender.edge = edge;
+        if !sender.is_queued && sender.edge.wrapping_sub(sender.next) as i32 >= MSS as i32 {
+            sender.is_queued = true;
+            self.allowed.push_back(n);
+        }
+    }
+}
