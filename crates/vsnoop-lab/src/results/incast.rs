@@ -14,6 +14,9 @@ use super::size_text;
 pub struct Incast {
     pub part: Part,
     pub senders: usize,
+    /// Of the last hop.
+    #[serde(default = "rate_mbit")]
+    pub rate_mbit: u64,
     /// The queue of the last hop.
     pub buffer_bytes: u64,
     /// Of the senders.
@@ -23,6 +26,13 @@ pub struct Incast {
     /// Of all senders together, where that is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
+}
+
+/// Of the last hop, where nothing else is said.
+pub const RATE_MBIT: u64 = 1000;
+
+fn rate_mbit() -> u64 {
+    RATE_MBIT
 }
 
 /// What is varied, and what is not.
@@ -41,11 +51,19 @@ pub enum Part {
     CappedBackground,
     /// Flows without an end.
     Long,
+    /// As [`FixedSize`](Self::FixedSize), with a real machine as the receiver.
+    Vm,
 }
 
 impl Part {
-    pub const ALL: [Self; 5] =
-        [Self::FixedSize, Self::FixedTotal, Self::Capped, Self::CappedBackground, Self::Long];
+    pub const ALL: [Self; 6] = [
+        Self::FixedSize,
+        Self::FixedTotal,
+        Self::Capped,
+        Self::CappedBackground,
+        Self::Long,
+        Self::Vm,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +72,13 @@ impl Part {
             Self::Capped => "capped",
             Self::CappedBackground => "capped-background",
             Self::Long => "long",
+            Self::Vm => "vm",
         }
+    }
+
+    /// Whether real machines are at an end of the connections.
+    pub fn has_guests(self) -> bool {
+        self == Self::Vm
     }
 }
 
@@ -106,6 +130,9 @@ impl Incast {
             self.congestion_control.name(),
             self.rto_min_ms
         );
+        if self.rate_mbit != RATE_MBIT {
+            text = format!("{} Mb/s, {text}", self.rate_mbit);
+        }
         if let Some(total) = self.total_bytes {
             text += &format!(", {} in all", size_text(total));
         }

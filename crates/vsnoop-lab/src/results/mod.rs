@@ -352,6 +352,7 @@ mod tests {
         let incast = Incast {
             part: incast::Part::FixedTotal,
             senders: 40,
+            rate_mbit: incast::RATE_MBIT,
             buffer_bytes: 128_000,
             congestion_control: incast::CongestionControl::Reno,
             rto_min_ms: 1,

@@ -14,18 +14,17 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::net::{Netns, checked};
+use super::net::{Netns, TapOptions, checked};
 
 const BRIDGE: &str = "vst-switch";
 /// The port to the host.
 const PORT: &str = "vst-down";
 /// Preamble, frame check sequence and gap, which no packet of the kernel has (IEEE 802.3).
 const WIRE_BYTES: u64 = 24;
-/// What goes at once after a pause: 0.16 ms at 1 Gb/s. Timers of a virtual machine are late by some
-/// 0.03 ms, and by more when softirqs are at work; a smaller bucket would lose what came meanwhile.
-pub const BURST_BYTES: u64 = 20_000;
-
-/// Of the outer bucket: one packet.
+/// What goes at once after a pause. Timers of a virtual machine are late by some 0.03 ms, and by more
+/// when softirqs are at work; a smaller bucket would lose what came meanwhile.
+const BURST_US: u64 = 160;
+/// Of the outer bucket, and the least of the inner one: one packet.
 const CUT_BYTES: u64 = 1600;
 
 /// The port that everything goes through.
@@ -33,6 +32,13 @@ const CUT_BYTES: u64 = 1600;
 pub struct LastHop {
     pub rate_mbit: u64,
     pub buffer_bytes: u64,
+}
+
+impl LastHop {
+    /// What goes at once after a pause.
+    pub fn burst_bytes(&self) -> u64 {
+        (self.rate_mbit * BURST_US / 8).max(CUT_BYTES)
+    }
 }
 
 /// What the queue of the last hop has counted.
@@ -46,6 +52,7 @@ pub struct PortCounts {
 #[derive(Debug)]
 pub struct Switch {
     netns: Netns,
+    machine_ports: Vec<String>,
 }
 
 impl Switch {
@@ -57,7 +64,11 @@ impl Switch {
         netns.keep_from_packet_filters()?;
         netns.veth(PORT, host, uplink)?;
         netns.add_port(BRIDGE, PORT)?;
-        Ok(Self { netns })
+        Ok(Self { netns, machine_ports: Vec::new() })
+    }
+
+    pub fn netns(&self) -> &Netns {
+        &self.netns
     }
 
     /// Joins `device` of a sender to the switch; it is down at first.
@@ -67,15 +78,30 @@ impl Switch {
         self.netns.add_port(BRIDGE, &port)
     }
 
+    /// Makes a tap on which a machine may be started, in the namespace of the switch.
+    pub fn add_machine(&mut self) -> Result<()> {
+        let port = format!("vst-m{}", self.machine_ports.len());
+        self.netns.tap(&port, &TapOptions { persistent: true, ..TapOptions::default() })?;
+        self.netns.add_port(BRIDGE, &port)?;
+        self.machine_ports.push(port);
+        Ok(())
+    }
+
+    /// The taps for machines.
+    pub fn machine_ports(&self) -> &[String] {
+        &self.machine_ports
+    }
+
     /// Limits the port to the host, or changes its limits; `None` takes them away.
     pub fn set_last_hop(&self, last_hop: Option<LastHop>) -> Result<()> {
         // A bucket that is changed keeps its old queue, and what it has counted.
         if self.counts().is_ok() {
             self.tc(&format!("qdisc del dev {PORT} root"))?;
         }
-        let Some(LastHop { rate_mbit, buffer_bytes }) = last_hop else { return Ok(()) };
+        let Some(last_hop) = last_hop else { return Ok(()) };
+        let (LastHop { rate_mbit, buffer_bytes }, burst_bytes) = (last_hop, last_hop.burst_bytes());
         let cut = format!("burst {CUT_BYTES} limit 10mb");
-        let burst = format!("burst {BURST_BYTES} cburst {BURST_BYTES} overhead {WIRE_BYTES}");
+        let burst = format!("burst {burst_bytes} cburst {burst_bytes} overhead {WIRE_BYTES}");
         for words in [
             format!("qdisc add dev {PORT} root handle 1: tbf rate 1000gbit {cut}"),
             format!("qdisc add dev {PORT} parent 1:1 handle 2: htb default 1"),

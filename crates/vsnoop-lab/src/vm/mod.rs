@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
 
 pub use accel::{Accelerator, choose as choose_accelerator};
-pub use sched::{GUEST_CORE, HOST_CORE, pin_self, require_two_cores};
+pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 
 use crate::guest::Image;
 use crate::interrupt;

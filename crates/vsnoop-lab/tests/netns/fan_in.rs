@@ -51,7 +51,7 @@ fn send(fan_in: &FanIn) -> Result<u64> {
     };
     let before = counted()?;
     let at = SocketAddrV4::new(VM_ADDRESS, 7001);
-    let listener = fan_in.vm.run(|| TcpListener::bind(at).context("listen in the VM"))?;
+    let listener = fan_in.vm()?.run(|| TcpListener::bind(at).context("listen in the VM"))?;
     let mut streams = Vec::new();
     for sender in &fan_in.senders {
         let stream = sender.run(|| {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::session::Session;
 use crate::testbed::fan_in::{PORT, UPLINK};
+use crate::testbed::switch::LastHop;
 use crate::vsnoop::Vsnoop;
 
 /// Payload of a full segment, with timestamps.
@@ -59,10 +60,10 @@ impl<'a> Attached<'a> {
         session: &mut Session,
         vsnoop: &'a Vsnoop,
         netns: &str,
-        rate_mbit: u64,
-        buffer_bytes: u64,
+        last_hop: &LastHop,
     ) -> Result<Self> {
         session.note_port(netns, PORT)?;
+        let LastHop { rate_mbit, buffer_bytes } = last_hop;
         let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
         let options = ["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
         vsnoop.attach_with(PORT, &options)?;

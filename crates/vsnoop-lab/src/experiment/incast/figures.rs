@@ -4,7 +4,7 @@
 //! buffer of 128 kB; those of `off` end with `_off`.
 
 use super::plan::RTO_MIN_MS;
-use crate::results::incast::{CongestionControl, Incast, Part};
+use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
 use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
 
 const BUFFER_BYTES: u64 = 128_000;
@@ -70,6 +70,7 @@ fn group(senders: usize, size_bytes: u64, buffer_bytes: u64) -> Group {
     let incast = Incast {
         part: Part::FixedSize,
         senders,
+        rate_mbit: RATE_MBIT,
         buffer_bytes,
         congestion_control: CongestionControl::Cubic,
         rto_min_ms: RTO_MIN_MS,

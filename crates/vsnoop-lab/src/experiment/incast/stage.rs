@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use vsnoop_guest::rounds::Pattern;
+
 use super::configuration::{Attached, Configuration};
-use super::connections::{self, Opener, Wanted};
-use super::pattern::Pattern;
+use super::connections::{Opener, Wanted};
+use super::ends::{Ends, tcp_counts};
+use super::guests::{Boot, Guests};
 use super::plan::{Point, RTO_MIN_MS};
-use super::receiver::Receiver;
-use super::senders::Senders;
 use crate::interrupt;
-use crate::results::incast::{Part, Round};
+use crate::results::incast::{CongestionControl, Incast, Part, Round};
 use crate::results::{Cell, Ending, Sample};
 use crate::session::{PREFIX, Session};
-use crate::testbed::fan_in::FanIn;
+use crate::testbed::fan_in::{FanIn, FanInOptions};
 use crate::testbed::net::TcpCounters;
 use crate::testbed::switch::{LastHop, PortCounts};
 use crate::vsnoop::Vsnoop;
 
-pub const RATE_MBIT: u64 = 1000;
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;
 /// Before a round counts as hanging: TCP tries again after 0.2, 0.6, 1.4, 3 and 6.2 s.
@@ -31,7 +31,9 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_secs(1);
 pub const LONG: Duration = Duration::from_secs(5);
 
+/// The guests are declared first, to end before the namespaces that they are in.
 pub struct Stage {
+    guests: Option<Guests>,
     pub fan_in: FanIn,
     counters: Vec<TcpCounters>,
     last_hop: Option<LastHop>,
@@ -52,19 +54,30 @@ struct Counts {
 }
 
 impl Stage {
-    /// `senders` and one more, for the connection in the background.
-    pub fn build(senders: usize, opener: Opener, vsnoop: Option<&Vsnoop>) -> Result<Self> {
-        let fan_in = FanIn::build(PREFIX, senders + 1)?;
+    /// For these points, which have their ends in the same places: `boot` where they are guests.
+    pub fn build(
+        session: &mut Session,
+        points: &[Point],
+        boot: Option<&Boot>,
+        opener: Opener,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Self> {
+        let senders = points.iter().map(|point| point.incast.senders).max().unwrap_or(1);
+        // One more for the connection in the background.
+        let options =
+            FanInOptions { senders: senders + 1, machine: boot.is_some(), sending_machines: 0 };
+        let fan_in = FanIn::build_with(PREFIX, options)?;
+        let guests = boot.map(|boot| Guests::boot(session, boot, &fan_in)).transpose()?;
         let counters =
             fan_in.senders.iter().map(|sender| sender.tcp_counters()).collect::<Result<_>>()?;
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(fan_in.host.name()));
-        let pattern = Pattern::new();
         Ok(Self {
+            guests,
             fan_in,
             counters,
             last_hop: None,
             rto_min_ms: RTO_MIN_MS,
-            pattern,
+            pattern: Pattern::new(),
             vsnoop,
             opener,
         })
@@ -72,8 +85,7 @@ impl Stage {
 
     /// Sets up what surrounds the rounds of a point.
     pub fn prepare(&mut self, point: &Point) -> Result<()> {
-        let buffer_bytes = point.incast.buffer_bytes;
-        self.set_last_hop(Some(LastHop { rate_mbit: RATE_MBIT, buffer_bytes }))?;
+        self.set_last_hop(Some(last_hop(&point.incast)))?;
         if self.rto_min_ms != point.incast.rto_min_ms {
             let microseconds = (u64::from(point.incast.rto_min_ms) * 1000).to_string();
             for sender in &self.fan_in.senders {
@@ -106,8 +118,7 @@ impl Stage {
         let attached = match (&self.vsnoop, configuration) {
             (Some(vsnoop), Configuration::Incast) => {
                 let netns = self.fan_in.host.name();
-                let buffer_bytes = point.incast.buffer_bytes;
-                Some(Attached::attach(session, vsnoop, netns, RATE_MBIT, buffer_bytes)?)
+                Some(Attached::attach(session, vsnoop, netns, &last_hop(&point.incast))?)
             }
             _ => None,
         };
@@ -131,17 +142,15 @@ impl Stage {
             congestion_control: point.incast.congestion_control,
             cap: configuration.cap_bytes().map(|bytes| (senders, bytes)),
         };
-        let (from, to) = connections::open(&self.fan_in, &wanted)?;
-        // Declared in the order of their end, reversed: the receiver closes first.
-        let _senders = Senders::start(from, self.pattern.clone())?;
-        let mut receiver = Receiver::new(to, self.pattern.clone())?;
+        let mut ends = self.open(&wanted)?;
+        let receiver = &mut ends.receiver;
         if background {
             receiver.ask_endlessly(senders)?;
-            receiver.listen(SETTLE)?;
+            receiver.take_in_for(SETTLE)?;
         }
         if point.incast.part == Part::Long {
             (0..senders).try_for_each(|number| receiver.ask_endlessly(number))?;
-            receiver.listen(SETTLE)?;
+            receiver.take_in_for(SETTLE)?;
         }
         let mut samples = Vec::new();
         // One more, to warm up.
@@ -152,7 +161,7 @@ impl Stage {
                 if round == 0 {
                     continue;
                 }
-                let bytes = receiver.listen(LONG)?;
+                let bytes = receiver.take_in_for(LONG)?;
                 let megabits = |bytes: &u64| *bytes as f64 * 8.0 / 1e6 / LONG.as_secs_f64();
                 Some((LONG, bytes.iter().map(megabits).collect()))
             } else {
@@ -228,8 +237,10 @@ impl Stage {
             tap_drops: self.fan_in.port_drops()?,
             ..Counts::default()
         };
-        for counter in &self.counters[..senders] {
-            let counted = counter.read()?;
+        let namespaces = self.counters.iter().take(senders).map(|counters| counters.read());
+        let guests = self.guests.iter().flat_map(|guests| &guests.senders).map(tcp_counts);
+        for counted in namespaces.chain(guests) {
+            let counted = counted?;
             counts.timeouts += counted.timeouts;
             counts.retransmissions += counted.retransmissions;
             counts.window_probes += counted.window_probes;
@@ -237,23 +248,24 @@ impl Stage {
         Ok(counts)
     }
 
+    fn open(&self, wanted: &Wanted) -> Result<Ends<'_>> {
+        Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.pattern)
+    }
+
     /// What one flow carries, in Mb/s, and how large its packets are at the last hop, if that is
     /// limited.
-    pub fn one_flow(&mut self, last_hop: Option<LastHop>) -> Result<(f64, Option<f64>)> {
+    pub fn one_flow(
+        &mut self,
+        last_hop: Option<LastHop>,
+        congestion_control: CongestionControl,
+    ) -> Result<(f64, Option<f64>)> {
         const MEASURE: Duration = Duration::from_secs(2);
         self.set_last_hop(last_hop)?;
-        let wanted = Wanted {
-            count: 1,
-            opener: self.opener,
-            congestion_control: Default::default(),
-            cap: None,
-        };
-        let (from, to) = connections::open(&self.fan_in, &wanted)?;
-        let _senders = Senders::start(from, self.pattern.clone())?;
-        let mut receiver = Receiver::new(to, self.pattern.clone())?;
+        let mut ends = self.open(&self.one(congestion_control))?;
+        let receiver = &mut ends.receiver;
         receiver.ask_endlessly(0)?;
-        receiver.listen(SETTLE)?;
-        let bytes: u64 = receiver.listen(MEASURE)?.iter().sum();
+        receiver.take_in_for(SETTLE)?;
+        let bytes: u64 = receiver.take_in_for(MEASURE)?.iter().sum();
         let packet_bytes = match last_hop {
             Some(_) => {
                 let counts = self.fan_in.switch.counts()?;
@@ -263,4 +275,31 @@ impl Stage {
         };
         Ok((bytes as f64 * 8.0 / 1e6 / MEASURE.as_secs_f64(), packet_bytes))
     }
+
+    /// How long small rounds with one sender take: the round trip of the empty path, with both
+    /// applications.
+    pub fn small_rounds(&self, congestion_control: CongestionControl) -> Result<Vec<Duration>> {
+        const ROUNDS: usize = 50;
+        const BYTES: u64 = 100;
+        let mut ends = self.open(&self.one(congestion_control))?;
+        let rounds = (0..ROUNDS).map(|_| {
+            let took = ends.receiver.round(1, BYTES, PATIENCE)?;
+            took.context("a round with one sender hangs")
+        });
+        rounds.collect()
+    }
+
+    fn one(&self, congestion_control: CongestionControl) -> Wanted {
+        Wanted { count: 1, opener: self.opener, congestion_control, cap: None }
+    }
+}
+
+/// Whether these can be measured on the same stage.
+pub fn same(one: &Incast, other: &Incast) -> bool {
+    if one.part.has_guests() { one.part == other.part } else { !other.part.has_guests() }
+}
+
+/// As the point has it.
+pub fn last_hop(incast: &Incast) -> LastHop {
+    LastHop { rate_mbit: incast.rate_mbit, buffer_bytes: incast.buffer_bytes }
 }
