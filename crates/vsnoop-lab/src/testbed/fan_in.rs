@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::net::{DeviceCounters, Netns, Tap, TapOptions, owned_name};
 use super::relay::{Relay, RelayOptions};
-use super::switch::Switch;
+use super::switch::{PortKind, Switch};
 
 /// The tap of the VM in the host namespace: the one to attach to.
 pub const PORT: &str = "vst-port";
@@ -59,6 +59,8 @@ pub struct FanInOptions {
     /// Taps of the switch for machines that send; they have the addresses of the first senders, so
     /// that there are no others then.
     pub sending_machines: usize,
+    /// The last hop.
+    pub port: PortKind,
 }
 
 /// It stands as long as this lives. The relay is declared first, to end before its namespaces.
@@ -86,7 +88,7 @@ impl FanIn {
     }
 
     pub fn build_with(prefix: &str, options: FanInOptions) -> Result<Self> {
-        let FanInOptions { senders, machine, sending_machines } = options;
+        let FanInOptions { senders, machine, sending_machines, port } = options;
         ensure!(
             (1..=MOST_SENDERS).contains(&(senders + sending_machines)),
             "{senders} senders: 1 to {MOST_SENDERS} are possible"
@@ -96,7 +98,7 @@ impl FanIn {
         host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         host.bridge(BRIDGE)?;
         host.keep_from_packet_filters()?;
-        let mut switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK)?;
+        let mut switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK, port)?;
         for _ in 0..sending_machines {
             switch.add_machine()?;
         }

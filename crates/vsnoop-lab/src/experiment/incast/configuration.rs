@@ -63,11 +63,18 @@ impl<'a> Attached<'a> {
         last_hop: &LastHop,
     ) -> Result<Self> {
         session.note_port(netns, PORT)?;
-        let LastHop { rate_mbit, buffer_bytes } = last_hop;
+        let LastHop { rate_mbit, buffer_bytes, .. } = last_hop;
         let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
         let options = ["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
         vsnoop.attach_with(PORT, &options)?;
         Ok(Self { vsnoop, done: false })
+    }
+
+    /// Connections whose windows are shaped now.
+    pub fn shaped(&self) -> Result<usize> {
+        let flows = self.vsnoop.flows(PORT)?;
+        let flows = flows["ports"][0]["flows"].as_array().context("vsnoop flows lists none")?;
+        Ok(flows.iter().filter(|flow| flow["incast"].is_object()).count())
     }
 
     pub fn detach(mut self) -> Result<()> {

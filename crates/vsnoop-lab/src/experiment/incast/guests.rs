@@ -73,10 +73,14 @@ impl Guests {
         }
         for vm in std::iter::once(&mut receiver).chain(&mut senders) {
             vm.wait_ready(BOOT_TIMEOUT)?;
-            for (key, value) in [
+            let mut settings = vec![
                 ("net.ipv4.tcp_no_metrics_save", "1"),
                 ("net.ipv4.neigh.eth0.base_reachable_time_ms", NEIGHBOURS_MS),
-            ] {
+            ];
+            if !fan_in.switch.machine_ports().is_empty() {
+                settings.push(("net.ipv4.tcp_ecn", "1"));
+            }
+            for (key, value) in settings {
                 vm.command(&Command::Sysctl { key: key.into(), value: value.into() })?;
             }
         }

@@ -55,7 +55,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             the paper; `timeout` is the share of rounds in which at least one sender waited for its \
             retransmission timer. Without control, goodput collapses as soon as the windows of all \
             senders together overflow the buffer; with it no round should wait. `probes` are probes of \
-            a closed window.",
+            a closed window, `marks` packets that the last hop marked, `shaped` connections whose windows were \
+            shaped when a block ended: those that are too far away, by what is seen of their round trips, \
+            are left alone, and then `incast` is no better than `off`.",
         method: METHOD,
         command: "make lab RUN=incast",
         tables: tables::render,
@@ -96,7 +98,12 @@ Hz): a least RTO of 1 ms is one or two ticks.
 | `vm` | as `fixed-size`, but the receiver is a real VM (QEMU, one vCPU), whose vCPU has a core for itself; \
 everything else is on the other one. The guest opens the connections, asks, verifies and takes the time. \
 The last hop is slower, so that the guest is not what limits: what one flow carries into it without a last \
-hop and with it stands under *Environment* |";
+hop and with it stands under *Environment* |
+| `dctcp` | as `vm`, and the senders are in two more VMs, which share the connections; all have DCTCP and ECN \
+(the kernel of the guests has it), the receiver too, so that each mark is echoed once. The last hop is a \
+relay in user space, whose queue has the same rate, limit and overhead, and marks CE on ECN-capable packets \
+that find more than a threshold there; others pass unmarked. `off` is DCTCP alone, `incast` DCTCP and incast \
+control, which sees the marks too |";
 
 fn run(options: &Options) -> Result<Results> {
     ensure!(
@@ -112,7 +119,7 @@ fn run(options: &Options) -> Result<Results> {
     let mut session = Session::begin()?;
     let boot = image.map(|image| Boot::prepare(&session, image)).transpose()?;
     session.set_sysctl("net.core.netdev_max_backlog", BACKLOG_PACKETS)?;
-    for point in &points {
+    for point in points.iter().filter(|point| point.incast.part != Part::Dctcp) {
         session.allow_congestion_control(point.incast.congestion_control.name())?;
     }
     if let Some(vsnoop) = &vsnoop {

@@ -23,6 +23,9 @@ pub struct Selection {
     /// `incast`: the queue of the last hop (may be repeated).
     #[arg(long = "buffer", value_name = "BYTES")]
     pub buffers_bytes: Vec<u64>,
+    /// `incast`: packets are marked above so much in that queue, in the part dctcp.
+    #[arg(long = "mark", value_name = "BYTES")]
+    pub mark_bytes: Option<u64>,
     /// `incast`: the senders' congestion control (may be repeated).
     #[arg(long = "congestion-control", value_name = "NAME")]
     pub congestion_controls: Vec<CongestionControl>,
@@ -52,6 +55,7 @@ struct Series {
     senders: &'static [usize],
     rate_mbit: u64,
     buffers: &'static [u64],
+    mark_bytes: Option<u64>,
     congestion_controls: &'static [CongestionControl],
     rtos_min_ms: &'static [u32],
     configurations: &'static [Configuration],
@@ -70,6 +74,7 @@ const PLAIN: Series = Series {
     senders: ALL,
     rate_mbit: RATE_MBIT,
     buffers: &[128_000],
+    mark_bytes: None,
     congestion_controls: &[CongestionControl::Cubic],
     rtos_min_ms: &[RTO_MIN_MS],
     configurations: &[Off, Incast],
@@ -95,6 +100,20 @@ const VM: Series = Series {
     ..PLAIN
 };
 
+/// Three emulated guests share two cores: of 100 Mb/s 32 senders fill three quarters.
+const DCTCP_RATE_MBIT: u64 = 50;
+
+const DCTCP: Series = Series {
+    part: Part::Dctcp,
+    senders: &[8, 16, 32, 48, 64],
+    rate_mbit: DCTCP_RATE_MBIT,
+    // 20 packets, as in the paper on DCTCP at 1 Gb/s.
+    mark_bytes: Some(30_000),
+    congestion_controls: &[CongestionControl::Dctcp],
+    rounds: 30,
+    ..PLAIN
+};
+
 const FULL: &[Series] = &[
     PLAIN,
     Series { sizes: &[128_000, 256_000], rounds: 30, ..PLAIN },
@@ -111,6 +130,7 @@ const FULL: &[Series] = &[
     Series { part: Part::CappedBackground, ..CAPPED },
     Series { part: Part::Long, sizes: &[0], senders: &[4, 16], rounds: 3, ..PLAIN },
     VM,
+    DCTCP,
 ];
 
 const QUICK: &[Series] = &[
@@ -119,8 +139,11 @@ const QUICK: &[Series] = &[
     Series { senders: &[16], configurations: &[Off, Fixed(2)], rounds: 3, ..CAPPED },
     Series { part: Part::Long, sizes: &[0], senders: &[4], rounds: 1, ..PLAIN },
     Series { senders: &[4, 40], rounds: 3, ..VM },
+    Series { senders: &[8, 32], rounds: 3, ..DCTCP },
 ];
 
+/// What a relay lets wait, with packets of the MTU.
+const MOST_RELAYED_BYTES: u64 = 1_000_000;
 /// Smaller answers than this are not what the experiment is about.
 const LEAST_BYTES: u64 = 1000;
 
@@ -131,6 +154,7 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
     // Whoever asks for a point wants that point, not the same in all parts.
     let single = !wanted.senders.is_empty()
         || wanted.rate_mbit.is_some()
+        || wanted.mark_bytes.is_some()
         || !wanted.buffers_bytes.is_empty()
         || !wanted.congestion_controls.is_empty()
         || !wanted.rtos_min_ms.is_empty()
@@ -155,10 +179,10 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
             series.expand(options, &mut points)?;
         }
     }
-    if wanted.parts.is_empty() {
-        points.retain(|point| check_guests(point, wanted).is_ok());
+    if wanted.parts.is_empty() && !single {
+        points.retain(|point| check_part(point, wanted).is_ok());
     }
-    points.iter().try_for_each(|point| check_guests(point, wanted))?;
+    points.iter().try_for_each(|point| check_part(point, wanted))?;
     ensure!(!points.is_empty(), "nothing of the experiment was asked for");
     Ok(points)
 }
@@ -199,13 +223,26 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be asked of guests.
-fn check_guests(point: &Point, wanted: &Selection) -> Result<()> {
+/// What cannot be asked of guests, and what only of them.
+fn check_part(point: &Point, wanted: &Selection) -> Result<()> {
     let Point { incast, configurations, .. } = point;
+    let part = incast.part.name();
+    if incast.part == Part::Dctcp {
+        ensure!(incast.rto_min_ms == RTO_MIN_MS, "{part}: no guest knows another least RTO");
+        ensure!(
+            incast.buffer_bytes <= MOST_RELAYED_BYTES,
+            "{part}: a queue that marks holds at most {MOST_RELAYED_BYTES} bytes"
+        );
+    } else {
+        let dctcp = incast.congestion_control == CongestionControl::Dctcp;
+        ensure!(
+            !dctcp && incast.mark_bytes.is_none(),
+            "{part}: only the senders of the part dctcp have DCTCP, and only its last hop marks"
+        );
+    }
     if !incast.part.has_guests() {
         return Ok(());
     }
-    let part = incast.part.name();
     ensure!(
         wanted.opener.unwrap_or_default() == Opener::Vm,
         "{part} has a guest that opens the connections itself: leave out --opener"
@@ -247,6 +284,7 @@ impl Series {
                                     senders,
                                     rate_mbit: wanted.rate_mbit.unwrap_or(self.rate_mbit),
                                     buffer_bytes,
+                                    mark_bytes: wanted.mark_bytes.or(self.mark_bytes),
                                     congestion_control,
                                     rto_min_ms,
                                     total_bytes,
@@ -330,6 +368,26 @@ mod tests {
         assert!(refused(Selection { opener: senders, ..vm.clone() }, &[]));
         assert!(refused(vm.clone(), &["off", "fixed-2mss"]));
         assert!(!refused(vm, &["off"]));
+    }
+
+    #[test]
+    fn only_the_part_dctcp_has_dctcp_and_marks() {
+        let all = of(Selection::default());
+        for Point { incast, .. } in &all {
+            let dctcp = incast.part == Part::Dctcp;
+            assert_eq!(incast.mark_bytes.is_some(), dctcp, "{incast}");
+            assert_eq!(incast.congestion_control == CongestionControl::Dctcp, dctcp, "{incast}");
+        }
+        let refused =
+            |incast: Selection| points(&Options { incast, ..Options::default() }).is_err();
+        assert!(refused(Selection { mark_bytes: Some(20_000), ..Selection::default() }));
+        let dctcp = vec![CongestionControl::Dctcp];
+        assert!(refused(Selection { congestion_controls: dctcp, ..Selection::default() }));
+        let dctcp = Selection { parts: vec![Part::Dctcp], ..Selection::default() };
+        assert!(refused(Selection { rtos_min_ms: vec![1], ..dctcp.clone() }));
+        assert!(refused(Selection { buffers_bytes: vec![2_000_000], ..dctcp.clone() }));
+        let marks = of(Selection { mark_bytes: Some(20_000), ..dctcp });
+        assert!(marks.iter().all(|point| point.incast.mark_bytes == Some(20_000)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::results::{Cell, Ending, Sample};
 use crate::session::{PREFIX, Session};
 use crate::testbed::fan_in::{FanIn, FanInOptions};
 use crate::testbed::net::TcpCounters;
-use crate::testbed::switch::{LastHop, PortCounts};
+use crate::testbed::switch::{LastHop, PortCounts, PortKind};
 use crate::vsnoop::Vsnoop;
 
 /// MTU and Ethernet header.
@@ -29,6 +29,8 @@ pub const PACKET_BYTES: u64 = 1514;
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Flows without an end are not counted in their first second.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Guests that share the connections of all senders.
+const SENDING_GUESTS: usize = 2;
 pub const LONG: Duration = Duration::from_secs(5);
 
 /// The guests are declared first, to end before the namespaces that they are in.
@@ -63,9 +65,18 @@ impl Stage {
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Self> {
         let senders = points.iter().map(|point| point.incast.senders).max().unwrap_or(1);
-        // One more for the connection in the background.
-        let options =
-            FanInOptions { senders: senders + 1, machine: boot.is_some(), sending_machines: 0 };
+        let options = if points.iter().any(|point| point.incast.part == Part::Dctcp) {
+            FanInOptions {
+                senders: 0,
+                machine: true,
+                sending_machines: SENDING_GUESTS,
+                port: PortKind::Relay,
+            }
+        } else {
+            // One more for the connection in the background.
+            let (senders, machine) = (senders + 1, boot.is_some());
+            FanInOptions { senders, machine, ..FanInOptions::default() }
+        };
         let fan_in = FanIn::build_with(PREFIX, options)?;
         let guests = boot.map(|boot| Guests::boot(session, boot, &fan_in)).transpose()?;
         let counters =
@@ -122,7 +133,7 @@ impl Stage {
             }
             _ => None,
         };
-        let samples = self.rounds(point, configuration, rounds, begin)?;
+        let samples = self.rounds(point, configuration, attached.as_ref(), rounds, begin)?;
         attached.map_or(Ok(()), Attached::detach)?;
         Ok(samples)
     }
@@ -131,6 +142,7 @@ impl Stage {
         &self,
         point: &Point,
         configuration: Configuration,
+        attached: Option<&Attached>,
         rounds: usize,
         begin: Instant,
     ) -> Result<Vec<Sample>> {
@@ -186,6 +198,12 @@ impl Stage {
                 break;
             }
         }
+        if let Some(attached) = attached {
+            let shaped = attached.shaped()?;
+            for round in samples.iter_mut().filter_map(|sample| sample.round.as_mut()) {
+                round.shaped = Some(shaped);
+            }
+        }
         Ok(samples)
     }
 
@@ -215,6 +233,8 @@ impl Stage {
                 timeouts: after.timeouts - before.timeouts,
                 window_probes: after.window_probes - before.window_probes,
                 last_hop_drops: after.last_hop.drops - before.last_hop.drops,
+                last_hop_marks: after.last_hop.marks - before.last_hop.marks,
+                shaped: None,
                 flows_mbps,
             }
         });
@@ -301,5 +321,6 @@ pub fn same(one: &Incast, other: &Incast) -> bool {
 
 /// As the point has it.
 pub fn last_hop(incast: &Incast) -> LastHop {
-    LastHop { rate_mbit: incast.rate_mbit, buffer_bytes: incast.buffer_bytes }
+    let &Incast { rate_mbit, buffer_bytes, mark_bytes, .. } = incast;
+    LastHop { rate_mbit, buffer_bytes, mark_bytes }
 }
