@@ -254,7 +254,8 @@ enum Ending {
     Broken,
 }
 
-/// The victim asks its neighbour, on connections that begin anew in the middle.
+/// The victim asks its neighbour, on connections that begin anew in the middle. DCTCP is none without
+/// ECN, which is noticed.
 fn rounds(bench: &Bench) -> Result<()> {
     const COUNT: u16 = 5;
     let (receiver, sender) = (bench.stage.vm(VICTIM), bench.stage.vm(NEIGHBOUR));
@@ -263,25 +264,40 @@ fn rounds(bench: &Bench) -> Result<()> {
     };
     let to = (0..COUNT).map(|number| SocketAddrV4::new(*server.ip(), ROUNDS_PORT + number));
     let to: Vec<_> = to.collect();
-    ensure!(receiver.command(&Command::Round { senders: 1, bytes: 1, limit_ms: 1 }).is_err());
-    for _ in 0..2 {
+    let open = || -> Result<Reply> {
         let congestion_control = "dctcp".to_owned();
-        let listen = Command::ListenForRounds { first: 0, count: COUNT, congestion_control };
-        sender.command(&listen)?;
+        sender.command(&Command::ListenForRounds { first: 0, count: COUNT, congestion_control })?;
         receiver.command(&Command::OpenRounds { to: to.clone(), congestion_control: None })?;
-        sender.command(&Command::AcceptRounds)?;
+        sender.command(&Command::AcceptRounds)
+    };
+    let close = || {
+        receiver.command(&Command::CloseRounds)?;
+        sender.command(&Command::CloseRounds)
+    };
+    let ecn = |value: &str| {
+        let (key, value) = ("net.ipv4.tcp_ecn".to_owned(), value.to_owned());
+        receiver.command(&Command::Sysctl { key, value })
+    };
+    let round = |senders: usize, limit_ms: u64| {
+        receiver.command(&Command::Round { senders, bytes: 64 * KB, limit_ms })
+    };
+    ensure!(round(1, 1).is_err(), "a round without connections");
+    ensure!(open().is_err(), "a connection without ECN was taken for DCTCP");
+    close()?;
+    ecn("1")?;
+    for _ in 0..2 {
+        open()?;
         for senders in [1, usize::from(COUNT), 2] {
-            let limit_ms = 20_000;
-            let reply = receiver.command(&Command::Round { senders, bytes: 64 * KB, limit_ms })?;
+            let reply = round(senders, 20_000)?;
             let Reply::Round { took_ns: Some(_), missing } = reply else {
                 bail!("a round of {senders} senders: {reply:?}");
             };
             ensure!(missing.is_empty(), "a round that is over misses {missing:?}");
         }
-        receiver.command(&Command::CloseRounds)?;
-        sender.command(&Command::CloseRounds)?;
+        close()?;
     }
-    Ok(())
+    // The kernel's default.
+    ecn("2").map(drop)
 }
 
 fn exact_streams(bench: &Bench) -> Result<()> {

@@ -76,6 +76,10 @@ impl Vm {
         networks: &[Network],
         dir: &Path,
     ) -> Result<Self> {
+        // What an earlier machine of this name said is not said by this one.
+        if dir.exists() {
+            fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
+        }
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let mut append = String::from("console=ttyS0 panic=-1 quiet");
         let mut command = match networks.first() {

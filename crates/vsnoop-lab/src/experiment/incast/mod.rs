@@ -166,6 +166,9 @@ fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Resul
         Some(sender) => ("empty_path_rtt_us_p50", sender.ping(VM_ADDRESS, 50)?),
         None => ("small_round_us_p50", stage.small_rounds(congestion_control)?),
     };
+    // A relay has no bucket.
+    let burst = (incast.part != Part::Dctcp)
+        .then(|| ("last_hop_burst_bytes", json!(last_hop.burst_bytes())));
     let round = |value: f64| (value * 10.0).round() / 10.0;
     let of = match incast.part.has_guests() {
         true => format!("{}_", incast.part.name()),
@@ -177,8 +180,10 @@ fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Resul
         ("packet_bytes_at_last_hop", json!(packet_bytes.map(round))),
         (what, json!(microseconds(rtt).map(round))),
         ("last_hop_mbit", json!(last_hop.rate_mbit)),
-        ("last_hop_burst_bytes", json!(last_hop.burst_bytes())),
-    ] {
+    ]
+    .into_iter()
+    .chain(burst)
+    {
         results.environment.insert(format!("{of}{name}"), value);
     }
     Ok(())
