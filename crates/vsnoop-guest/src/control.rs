@@ -1,6 +1,10 @@
 //! Commands to a guest: one JSON object per line, each answered by one line, in order.
 
+use std::net::SocketAddrV4;
+
 use serde::{Deserialize, Serialize};
+
+use crate::tcp_counts::TcpCounts;
 
 /// The guest's side of the control channel.
 pub const DEVICE: &str = "/dev/ttyS1";
@@ -8,6 +12,9 @@ pub const DEVICE: &str = "/dev/ttyS1";
 /// Where the host puts the guest's addresses on the kernel's command line: `ADDRESS/PREFIX` of eth0,
 /// eth1 and so on, with commas between them.
 pub const ADDRESS_PARAMETER: &str = "vsnoop.address";
+
+/// Where the connections of rounds begin to be numbered.
+pub const ROUNDS_PORT: u16 = 5600;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
@@ -29,6 +36,44 @@ pub enum Command {
     },
     /// Counts of the transfer server.
     Stats,
+    /// Counts of all TCP connections.
+    TcpCounts,
+    /// Sets a sysctl: `net.ipv4.tcp_ecn`.
+    Sysctl {
+        key: String,
+        value: String,
+    },
+    /// Opens connections for [rounds](crate::rounds) to all of these, as their receiver.
+    OpenRounds {
+        to: Vec<SocketAddrV4>,
+        /// The kernel's default, if there is none.
+        congestion_control: Option<String>,
+    },
+    /// Listens for connections `first` and those after it, as their sender, each on the port
+    /// [`ROUNDS_PORT`] and its number.
+    ListenForRounds {
+        first: u16,
+        count: u16,
+        congestion_control: String,
+    },
+    /// Accepts them all, and answers from now on.
+    AcceptRounds,
+    /// One round; answered with [`Reply::Round`].
+    Round {
+        senders: usize,
+        bytes: u64,
+        limit_ms: u64,
+    },
+    /// This sender is to send for ever.
+    AskEndlessly {
+        number: usize,
+    },
+    /// Takes in whatever comes for so long; answered with [`Reply::TakenIn`].
+    TakeIn {
+        duration_ms: u64,
+    },
+    /// Closes all connections for rounds, of either end.
+    CloseRounds,
     PowerOff,
 }
 
@@ -36,9 +81,24 @@ pub enum Command {
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
     Done,
-    Calibrated { iterations_per_ms: u64 },
+    Calibrated {
+        iterations_per_ms: u64,
+    },
     Stats(Stats),
-    Failed { message: String },
+    TcpCounts(TcpCounts),
+    Round {
+        /// `None`: it was not over within the limit.
+        took_ns: Option<u64>,
+        /// What is missing then, by sender.
+        missing: Vec<(usize, u64)>,
+    },
+    /// Bytes of each connection.
+    TakenIn {
+        bytes: Vec<u64>,
+    },
+    Failed {
+        message: String,
+    },
 }
 
 /// What the transfer server has done since boot.

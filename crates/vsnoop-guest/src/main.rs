@@ -6,6 +6,7 @@
 //! error before that is printed on the console and powers the machine off.
 
 mod boot;
+mod ends;
 mod firewall;
 mod load;
 mod obey;

@@ -2,12 +2,16 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::termios::{FlushArg, SetArg, cfmakeraw, tcflush, tcgetattr, tcsetattr};
 use vsnoop_guest::control::{self, Command, Reply};
 use vsnoop_guest::server::Counts;
+use vsnoop_guest::tcp_counts::TcpCounts;
 
+use crate::ends::Ends;
 use crate::load::Load;
 use crate::{firewall, power_off};
 
@@ -30,6 +34,7 @@ pub fn open() -> Result<File> {
 /// Returns only with an error.
 pub fn serve(device: File, counts: &Counts) -> Result<()> {
     let mut load = Load::new();
+    let mut ends = Ends::default();
     let mut answers = device.try_clone().context("second handle of the port")?;
     for line in BufReader::new(device).lines() {
         let line = line.context("read a command")?;
@@ -38,7 +43,7 @@ pub fn serve(device: File, counts: &Counts) -> Result<()> {
         }
         let reply = serde_json::from_str(&line)
             .context("not a command")
-            .and_then(|command| obey(command, &mut load, counts))
+            .and_then(|command| obey(command, &mut load, &mut ends, counts))
             .unwrap_or_else(|error| Reply::Failed { message: format!("{error:#}") });
         let mut text = serde_json::to_string(&reply).context("encode an answer")?;
         text.push('\n');
@@ -47,7 +52,7 @@ pub fn serve(device: File, counts: &Counts) -> Result<()> {
     anyhow::bail!("the port was closed")
 }
 
-fn obey(command: Command, load: &mut Load, counts: &Counts) -> Result<Reply> {
+fn obey(command: Command, load: &mut Load, ends: &mut Ends, counts: &Counts) -> Result<Reply> {
     match command {
         Command::Ping => (),
         Command::Calibrate => {
@@ -61,7 +66,29 @@ fn obey(command: Command, load: &mut Load, counts: &Counts) -> Result<Reply> {
             stats.firewall_drops = firewall::drops();
             return Ok(Reply::Stats(stats));
         }
+        Command::TcpCounts => return Ok(Reply::TcpCounts(TcpCounts::read()?)),
+        Command::Sysctl { key, value } => set_sysctl(&key, &value)?,
+        Command::OpenRounds { to, congestion_control } => {
+            ends.open(&to, congestion_control.as_deref())?;
+        }
+        Command::ListenForRounds { first, count, congestion_control } => {
+            ends.listen(first, count, congestion_control)?;
+        }
+        Command::AcceptRounds => ends.accept()?,
+        Command::Round { senders, bytes, limit_ms } => {
+            return ends.round(senders, bytes, Duration::from_millis(limit_ms));
+        }
+        Command::AskEndlessly { number } => ends.ask_endlessly(number)?,
+        Command::TakeIn { duration_ms } => {
+            return ends.take_in(Duration::from_millis(duration_ms));
+        }
+        Command::CloseRounds => ends.close(),
         Command::PowerOff => power_off(),
     }
     Ok(Reply::Done)
+}
+
+fn set_sysctl(key: &str, value: &str) -> Result<()> {
+    let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+    std::fs::write(&path, value).with_context(|| format!("set {} to {value}", path.display()))
 }

@@ -56,7 +56,7 @@ enum Action {
         #[arg(long = "path-loss", value_name = "PERCENT")]
         path_loss_percent: Option<f64>,
         #[command(flatten)]
-        incast: Selection,
+        incast: Box<Selection>,
     },
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
@@ -114,7 +114,7 @@ fn act(action: Action) -> Result<()> {
                 loads,
                 path_rtts_ms,
                 path_loss_percent,
-                incast,
+                incast: *incast,
             };
             for experiment in experiments {
                 let dir = match &out {

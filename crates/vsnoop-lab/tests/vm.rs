@@ -15,6 +15,7 @@ mod background;
 #[path = "vm/hold.rs"]
 mod hold;
 
+use std::net::{SocketAddr, SocketAddrV4};
 use std::process::{Command as Process, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::Value;
-use vsnoop_guest::control::Command;
+use vsnoop_guest::control::{Command, ROUNDS_PORT, Reply};
 use vsnoop_guest::transfer::Direction::{self, Download, Upload};
 use vsnoop_lab::client::{self, Outcome, Request};
 use vsnoop_lab::guest;
@@ -55,7 +56,8 @@ struct Bench {
 
 type Test = fn(&Bench) -> Result<()>;
 
-const TESTS: [(&str, Test); 13] = [
+const TESTS: [(&str, Test); 14] = [
+    ("rounds_of_dctcp_senders_in_a_guest_are_exact", rounds),
     ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
     ("a_loaded_vm_receives_exact_streams", loaded),
     ("a_vm_frozen_in_mid_transfer_loses_nothing", frozen),
@@ -115,7 +117,7 @@ fn prepare() -> Result<Bench> {
     let detached = std::env::var_os("VSNOOP_VM_TESTS").is_some_and(|value| value == "detached");
     let vsnoop = if detached { None } else { Some(Vsnoop::find()?) };
     interrupt::install()?;
-    let image = guest::prepare(guest::Options { firewall: true })?;
+    let image = guest::prepare(guest::Options { firewall: true, dctcp: true })?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     let stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
@@ -250,6 +252,52 @@ impl Bench {
 enum Ending {
     Exact,
     Broken,
+}
+
+/// The victim asks its neighbour, on connections that begin anew in the middle. DCTCP is none without
+/// ECN, which is noticed.
+fn rounds(bench: &Bench) -> Result<()> {
+    const COUNT: u16 = 5;
+    let (receiver, sender) = (bench.stage.vm(VICTIM), bench.stage.vm(NEIGHBOUR));
+    let SocketAddr::V4(server) = bench.stage.server(NEIGHBOUR) else {
+        bail!("guests have addresses of IPv4");
+    };
+    let to = (0..COUNT).map(|number| SocketAddrV4::new(*server.ip(), ROUNDS_PORT + number));
+    let to: Vec<_> = to.collect();
+    let open = || -> Result<Reply> {
+        let congestion_control = "dctcp".to_owned();
+        sender.command(&Command::ListenForRounds { first: 0, count: COUNT, congestion_control })?;
+        receiver.command(&Command::OpenRounds { to: to.clone(), congestion_control: None })?;
+        sender.command(&Command::AcceptRounds)
+    };
+    let close = || {
+        receiver.command(&Command::CloseRounds)?;
+        sender.command(&Command::CloseRounds)
+    };
+    let ecn = |value: &str| {
+        let (key, value) = ("net.ipv4.tcp_ecn".to_owned(), value.to_owned());
+        receiver.command(&Command::Sysctl { key, value })
+    };
+    let round = |senders: usize, limit_ms: u64| {
+        receiver.command(&Command::Round { senders, bytes: 64 * KB, limit_ms })
+    };
+    ensure!(round(1, 1).is_err(), "a round without connections");
+    ensure!(open().is_err(), "a connection without ECN was taken for DCTCP");
+    close()?;
+    ecn("1")?;
+    for _ in 0..2 {
+        open()?;
+        for senders in [1, usize::from(COUNT), 2] {
+            let reply = round(senders, 20_000)?;
+            let Reply::Round { took_ns: Some(_), missing } = reply else {
+                bail!("a round of {senders} senders: {reply:?}");
+            };
+            ensure!(missing.is_empty(), "a round that is over misses {missing:?}");
+        }
+        close()?;
+    }
+    // The kernel's default.
+    ecn("2").map(drop)
 }
 
 fn exact_streams(bench: &Bench) -> Result<()> {

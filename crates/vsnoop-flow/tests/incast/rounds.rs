@@ -209,19 +209,3 @@ fn the_round_trip_of_a_full_queue_is_not_taken_for_a_long_way() {
         assert!(base < 250 * US as u32, "{n} flows: {base} ns, of 100,000");
     }
 }
-
-#[test]
-fn dbg() {
-    let n: usize = std::env::var("N").map_or(40, |n| n.parse().unwrap());
-    let queue: u32 = std::env::var("Q").map_or(128, |n| n.parse().unwrap()) << 10;
-    let early = std::env::var("LATE").is_err();
-    let scale = std::env::var("SCALE").map_or(7, |n| n.parse().unwrap());
-    let pause_ns = std::env::var("PAUSE").map_or(200, |n| n.parse().unwrap()) * US;
-    let rounds: usize = std::env::var("ROUNDS").map_or(10, |n| n.parse().unwrap());
-    let mut sim = Sim::new(Setting { senders: n, early, scale, queue, pause_ns, control: Some(queue), ..Setting::default() });
-    for k in 0..rounds {
-        println!("round {k} at {} us", (sim.now - vsnoop_flow::testing::clock::START) / 1000);
-        let r = sim.round(n, ANSWER, LIMIT);
-        println!("{r:?} {:.0} Mb/s", (n as u64 * ANSWER * 8) as f64 / 1e3 / r.as_ref().map_or(1.0, |r| r.ms));
-    }
-}

@@ -390,12 +390,6 @@ impl Sim {
         self.tally.packets += 1;
         if self.queued + bytes > self.set.queue {
             self.tally.drops += 1;
-            if std::env::var("DBG").is_ok() {
-                let all: i64 = self.host.flows.iter().flatten().map(|f| i64::from(f.incast.edge.diff(f.incast.received)).max(0)).sum();
-                let shown: i64 = self.host.flows.iter().flatten().map(|f| i64::from(f.adv_edge.diff(f.incast.received)).max(0)).sum();
-                let inflight: u64 = self.senders.iter().map(|s| s.nxt - s.una).sum();
-                println!("drop at {} us id {} at {}: live {} silent {} all {} shown {} inflight {} queue {} waiting {} shut {} credit {}", (self.now - START)/1000, data.id, data.at, incast::granted(&self.host.uplink), self.host.uplink.silent, all, shown, inflight, self.queued, self.host.uplink.waiting, self.host.uplink.shut, incast::credit(&self.host.uplink));
-            }
             return;
         }
         data.ce = self.set.marks.is_some_and(|from| self.queued > from);
@@ -500,10 +494,6 @@ impl Sim {
         let from = seq::new(s.first.wrapping_add(s.una as u32));
         let at = s.una.saturating_add_signed(a.ack.diff(from).into());
         let edge = at + (u64::from(a.window) << self.set.scale);
-        if std::env::var("WHO").is_ok_and(|w| w == id.to_string()) {
-            let f = self.host.flows[id].as_ref().unwrap();
-            println!("t {} ack {at} edge {edge} | received {} edge {} cut {} bits {:x} waiting {} win {} u.waiting {} live {} silent {}", (self.now-START)/1000, f.incast.received.v.wrapping_sub(s.first), f.incast.edge.v.wrapping_sub(s.first), f.incast.cut, f.incast.bits, f.incast.waiting, f.incast.window, self.host.uplink.waiting, incast::granted(&self.host.uplink), self.host.uplink.silent);
-        }
         let acked = Acked { id, at, edge, tsval: a.tsval, ece };
         self.events.at(self.now + self.set.rtt_ns / 2, Event::Acked(acked));
     }
@@ -527,7 +517,6 @@ impl Sim {
         let data = Data { id, at, len: len as u32, tsval, tsecr: s.ts_recent, psh, ce: false };
         s.link_ns = s.link_ns.max(self.now) + wire;
         s.last_sent_ns = self.now;
-        if std::env::var("WHO").is_ok_and(|w| w == id.to_string()) { println!("t {} S {at}..{} psh {psh} edge {}", (self.now-START)/1000, at+len, s.edge); }
         let arrives = s.link_ns + self.set.rtt_ns / 4;
         self.events.at(arrives, Event::Queued(data));
     }
@@ -655,7 +644,6 @@ impl Sim {
         s.backoff += 1;
         if s.una == s.nxt {
             self.tally.probes += 1;
-            if std::env::var("DBG").is_ok() { println!("probe at {} us id {id} nxt {} end {} edge {} waiting {} bits {} u.waiting {} shut {} live {}", (self.now-START)/1000, s.nxt, s.end, s.edge, self.host.flows[id].as_ref().unwrap().incast.waiting, self.host.flows[id].as_ref().unwrap().incast.bits, self.host.uplink.waiting, self.host.uplink.shut, incast::granted(&self.host.uplink)); }
             let at = s.una.saturating_sub(1);
             self.transmit(id, at, 0);
             self.arm(id);

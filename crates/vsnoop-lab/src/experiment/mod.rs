@@ -60,8 +60,8 @@ impl Experiment {
     pub fn run(&self, options: &Options, out: &Path) -> Result<Results> {
         ensure!(
             self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
-            "--part, --senders, --buffer, --congestion-control, --rto-min and --opener are options of \
-             the experiment {} only",
+            "--part, --senders, --rate, --buffer, --mark, --congestion-control, --rto-min and --opener \
+             are options of the experiment {} only",
             incast::EXPERIMENT.name
         );
         let results = (self.run)(options)?;

@@ -23,6 +23,9 @@ pub fn write(path: &Path, kernel: &Kernel, init: &Path, options: Options) -> Res
     if options.firewall {
         wanted.extend(FIREWALL_MODULES);
     }
+    if options.dctcp {
+        wanted.push("tcp_dctcp");
+    }
     archive.modules(kernel, &wanted)?;
     if options.firewall {
         archive.program("nft", &archive::installed("nft", "nftables")?)?;

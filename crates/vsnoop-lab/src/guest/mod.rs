@@ -39,6 +39,16 @@ pub struct Image {
 pub struct Options {
     /// nftables with its modules, for `Command::Firewall`.
     pub firewall: bool,
+    /// DCTCP, a congestion control that reads marks.
+    pub dctcp: bool,
+}
+
+impl Options {
+    fn file_name(self) -> String {
+        let firewall = if self.firewall { "-firewall" } else { "" };
+        let dctcp = if self.dctcp { "-dctcp" } else { "" };
+        format!("initramfs{firewall}{dctcp}.cpio")
+    }
 }
 
 /// Makes what is missing and returns the image.
@@ -49,8 +59,7 @@ pub fn prepare(options: Options) -> Result<Image> {
     let dir = build_dir()?;
     let kernel = kernel::prepare(&dir).context("prepare the guest's kernel")?;
     let init = build_init().context("build the guest's init")?;
-    let name = if options.firewall { "initramfs-firewall.cpio" } else { "initramfs.cpio" };
-    let initramfs = dir.join(name);
+    let initramfs = dir.join(options.file_name());
     initramfs::write(&initramfs, &kernel, &init, options)
         .with_context(|| format!("write {}", initramfs.display()))?;
     Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })

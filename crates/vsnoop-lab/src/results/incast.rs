@@ -14,8 +14,14 @@ use super::size_text;
 pub struct Incast {
     pub part: Part,
     pub senders: usize,
+    /// Of the last hop.
+    #[serde(default = "rate_mbit")]
+    pub rate_mbit: u64,
     /// The queue of the last hop.
     pub buffer_bytes: u64,
+    /// ECN-capable packets that find more than this in that queue are marked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_bytes: Option<u64>,
     /// Of the senders.
     pub congestion_control: CongestionControl,
     /// The least retransmission timeout of the senders.
@@ -23,6 +29,13 @@ pub struct Incast {
     /// Of all senders together, where that is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
+}
+
+/// Of the last hop, where nothing else is said.
+pub const RATE_MBIT: u64 = 1000;
+
+fn rate_mbit() -> u64 {
+    RATE_MBIT
 }
 
 /// What is varied, and what is not.
@@ -41,11 +54,22 @@ pub enum Part {
     CappedBackground,
     /// Flows without an end.
     Long,
+    /// As [`FixedSize`](Self::FixedSize), with a real machine as the receiver.
+    Vm,
+    /// Receiver and senders are real machines, with DCTCP and a last hop that marks.
+    Dctcp,
 }
 
 impl Part {
-    pub const ALL: [Self; 5] =
-        [Self::FixedSize, Self::FixedTotal, Self::Capped, Self::CappedBackground, Self::Long];
+    pub const ALL: [Self; 7] = [
+        Self::FixedSize,
+        Self::FixedTotal,
+        Self::Capped,
+        Self::CappedBackground,
+        Self::Long,
+        Self::Vm,
+        Self::Dctcp,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +78,14 @@ impl Part {
             Self::Capped => "capped",
             Self::CappedBackground => "capped-background",
             Self::Long => "long",
+            Self::Vm => "vm",
+            Self::Dctcp => "dctcp",
         }
+    }
+
+    /// Whether real machines are at an end of the connections.
+    pub fn has_guests(self) -> bool {
+        matches!(self, Self::Vm | Self::Dctcp)
     }
 }
 
@@ -77,16 +108,19 @@ pub enum CongestionControl {
     Cubic,
     Reno,
     Bbr,
+    /// Of guests only.
+    Dctcp,
 }
 
 impl CongestionControl {
-    pub const ALL: [Self; 3] = [Self::Cubic, Self::Reno, Self::Bbr];
+    pub const ALL: [Self; 4] = [Self::Cubic, Self::Reno, Self::Bbr, Self::Dctcp];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
             Self::Reno => "reno",
             Self::Bbr => "bbr",
+            Self::Dctcp => "dctcp",
         }
     }
 }
@@ -100,12 +134,17 @@ impl Incast {
 
     /// All but the number of senders.
     pub fn setting(&self) -> String {
+        let marks = self.mark_bytes.map(|bytes| format!("marks above {}, ", size_text(bytes)));
         let mut text = format!(
-            "buffer {}, {}, RTO at least {} ms",
+            "buffer {}, {}{}, RTO at least {} ms",
             size_text(self.buffer_bytes),
+            marks.unwrap_or_default(),
             self.congestion_control.name(),
             self.rto_min_ms
         );
+        if self.rate_mbit != RATE_MBIT {
+            text = format!("{} Mb/s, {text}", self.rate_mbit);
+        }
         if let Some(total) = self.total_bytes {
             text += &format!(", {} in all", size_text(total));
         }
@@ -132,6 +171,12 @@ pub struct Round {
     pub window_probes: u64,
     /// Packets that the last hop dropped.
     pub last_hop_drops: u64,
+    /// Packets that it marked.
+    #[serde(default)]
+    pub last_hop_marks: u64,
+    /// Connections that incast control shaped at the end of the block, where it was attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaped: Option<usize>,
     /// Of each flow, where flows have no end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows_mbps: Vec<f64>,

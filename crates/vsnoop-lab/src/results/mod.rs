@@ -352,7 +352,9 @@ mod tests {
         let incast = Incast {
             part: incast::Part::FixedTotal,
             senders: 40,
+            rate_mbit: incast::RATE_MBIT,
             buffer_bytes: 128_000,
+            mark_bytes: Some(30_000),
             congestion_control: incast::CongestionControl::Reno,
             rto_min_ms: 1,
             total_bytes: Some(2_000_000),

@@ -10,22 +10,25 @@
 //! too small for two packets, cuts them into segments of the MTU before they come to the queue, each of
 //! which is then queued or dropped by itself. The inner one is not of the same kind, for TBF sets its
 //! timer anew for each packet that comes meanwhile, which costs a virtual machine more than the packet.
+//!
+//! No queue discipline of a small kernel marks packets. A port that is to do so is a relay in user space,
+//! between two taps, whose bottleneck is the last hop.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::net::{Netns, checked};
+use super::net::{Netns, TapOptions, checked};
+use super::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
 
 const BRIDGE: &str = "vst-switch";
 /// The port to the host.
 const PORT: &str = "vst-down";
 /// Preamble, frame check sequence and gap, which no packet of the kernel has (IEEE 802.3).
 const WIRE_BYTES: u64 = 24;
-/// What goes at once after a pause: 0.16 ms at 1 Gb/s. Timers of a virtual machine are late by some
-/// 0.03 ms, and by more when softirqs are at work; a smaller bucket would lose what came meanwhile.
-pub const BURST_BYTES: u64 = 20_000;
-
-/// Of the outer bucket: one packet.
+/// What goes at once after a pause. Timers of a virtual machine are late by some 0.03 ms, and by more
+/// when softirqs are at work; a smaller bucket would lose what came meanwhile.
+const BURST_US: u64 = 160;
+/// Of the outer bucket, and the least of the inner one: one packet.
 const CUT_BYTES: u64 = 1600;
 
 /// The port that everything goes through.
@@ -33,6 +36,15 @@ const CUT_BYTES: u64 = 1600;
 pub struct LastHop {
     pub rate_mbit: u64,
     pub buffer_bytes: u64,
+    /// ECN-capable packets are marked when more than this is in the queue.
+    pub mark_bytes: Option<u64>,
+}
+
+impl LastHop {
+    /// What goes at once after a pause, through a token bucket.
+    pub fn burst_bytes(&self) -> u64 {
+        (self.rate_mbit * BURST_US / 8).max(CUT_BYTES)
+    }
 }
 
 /// What the queue of the last hop has counted.
@@ -41,23 +53,61 @@ pub struct PortCounts {
     pub packets: u64,
     pub bytes: u64,
     pub drops: u64,
+    pub marks: u64,
+}
+
+/// How the port to the host is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// By the kernel: a veth with a queue discipline.
+    #[default]
+    Veth,
+    /// In user space: a relay between two taps, which can mark.
+    Relay,
+}
+
+/// The relay is declared first, to end before its namespace.
+#[derive(Debug)]
+pub struct Switch {
+    relay: Option<RelayedPort>,
+    netns: Netns,
+    machine_ports: Vec<String>,
 }
 
 #[derive(Debug)]
-pub struct Switch {
-    netns: Netns,
+struct RelayedPort {
+    relay: Relay,
+    /// What it had counted when it got its present limits; `None` without limits.
+    since: Option<PortCounts>,
 }
 
 impl Switch {
     /// A switch without senders, whose port to the host is joined to `uplink` there and unlimited.
-    pub fn build(name: &str, host: &Netns, uplink: &str) -> Result<Self> {
+    pub fn build(name: &str, host: &Netns, uplink: &str, kind: PortKind) -> Result<Self> {
         let netns = Netns::create(name)?;
         netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         netns.bridge(BRIDGE)?;
         netns.keep_from_packet_filters()?;
-        netns.veth(PORT, host, uplink)?;
+        let relay = match kind {
+            PortKind::Veth => {
+                netns.veth(PORT, host, uplink)?;
+                None
+            }
+            PortKind::Relay => {
+                let left = netns.tap(PORT, &TapOptions::default())?;
+                let right = host.tap(uplink, &TapOptions::default())?;
+                // Packets leave when they are due, whatever else runs.
+                let options = RelayOptions { realtime: true, ..RelayOptions::default() };
+                let relay = Relay::start(vec![left], right, &options)?;
+                Some(RelayedPort { relay, since: None })
+            }
+        };
         netns.add_port(BRIDGE, PORT)?;
-        Ok(Self { netns })
+        Ok(Self { relay, netns, machine_ports: Vec::new() })
+    }
+
+    pub fn netns(&self) -> &Netns {
+        &self.netns
     }
 
     /// Joins `device` of a sender to the switch; it is down at first.
@@ -67,15 +117,40 @@ impl Switch {
         self.netns.add_port(BRIDGE, &port)
     }
 
+    /// Makes a tap on which a machine may be started, in the namespace of the switch.
+    pub fn add_machine(&mut self) -> Result<()> {
+        let port = format!("vst-m{}", self.machine_ports.len());
+        self.netns.tap(&port, &TapOptions { persistent: true, ..TapOptions::default() })?;
+        self.netns.add_port(BRIDGE, &port)?;
+        self.machine_ports.push(port);
+        Ok(())
+    }
+
+    /// The taps for machines.
+    pub fn machine_ports(&self) -> &[String] {
+        &self.machine_ports
+    }
+
     /// Limits the port to the host, or changes its limits; `None` takes them away.
-    pub fn set_last_hop(&self, last_hop: Option<LastHop>) -> Result<()> {
+    pub fn set_last_hop(&mut self, last_hop: Option<LastHop>) -> Result<()> {
+        match &mut self.relay {
+            Some(port) => port.limit(last_hop),
+            None => self.set_queue_disciplines(last_hop)?,
+        }
+        Ok(())
+    }
+
+    fn set_queue_disciplines(&self, last_hop: Option<LastHop>) -> Result<()> {
         // A bucket that is changed keeps its old queue, and what it has counted.
         if self.counts().is_ok() {
             self.tc(&format!("qdisc del dev {PORT} root"))?;
         }
-        let Some(LastHop { rate_mbit, buffer_bytes }) = last_hop else { return Ok(()) };
+        let Some(last_hop) = last_hop else { return Ok(()) };
+        let LastHop { rate_mbit, buffer_bytes, mark_bytes } = last_hop;
+        ensure!(mark_bytes.is_none(), "a port of the kernel's does not mark");
+        let burst_bytes = last_hop.burst_bytes();
         let cut = format!("burst {CUT_BYTES} limit 10mb");
-        let burst = format!("burst {BURST_BYTES} cburst {BURST_BYTES} overhead {WIRE_BYTES}");
+        let burst = format!("burst {burst_bytes} cburst {burst_bytes} overhead {WIRE_BYTES}");
         for words in [
             format!("qdisc add dev {PORT} root handle 1: tbf rate 1000gbit {cut}"),
             format!("qdisc add dev {PORT} parent 1:1 handle 2: htb default 1"),
@@ -87,13 +162,51 @@ impl Switch {
         Ok(())
     }
 
-    /// An error when the port has no limits.
+    /// What was counted since the present limits were set. An error when the port has none.
     pub fn counts(&self) -> Result<PortCounts> {
-        parse(&self.tc(&format!("-s -j qdisc show dev {PORT}"))?)
+        match &self.relay {
+            Some(port) => port.counts(),
+            None => parse(&self.tc(&format!("-s -j qdisc show dev {PORT}"))?),
+        }
     }
 
     fn tc(&self, arguments: &str) -> Result<String> {
         checked("tc", ["-n", self.netns.name()].into_iter().chain(arguments.split_whitespace()))
+    }
+}
+
+impl RelayedPort {
+    fn limit(&mut self, last_hop: Option<LastHop>) {
+        let bottleneck = last_hop.map(|last_hop| Bottleneck {
+            rate_mbit: last_hop.rate_mbit,
+            limit_bytes: last_hop.buffer_bytes,
+            mark_bytes: last_hop.mark_bytes,
+            overhead_bytes: WIRE_BYTES,
+        });
+        self.since = last_hop.map(|_| self.totals());
+        self.relay.set_faults(Direction::LeftToRight, Faults { bottleneck, ..Faults::default() });
+    }
+
+    fn counts(&self) -> Result<PortCounts> {
+        let since = self.since.context("the port has no limits")?;
+        let now = self.totals();
+        Ok(PortCounts {
+            packets: now.packets - since.packets,
+            bytes: now.bytes - since.bytes,
+            drops: now.drops - since.drops,
+            marks: now.marks - since.marks,
+        })
+    }
+
+    fn totals(&self) -> PortCounts {
+        let counted = self.relay.counters(Direction::LeftToRight);
+        PortCounts {
+            packets: counted.queued,
+            bytes: counted.queued_bytes,
+            // What was too much for the relay, or its device, was lost here as well.
+            drops: counted.dropped + counted.overflowed + counted.refused,
+            marks: counted.marked,
+        }
     }
 }
 
@@ -106,6 +219,7 @@ fn parse(text: &str) -> Result<PortCounts> {
         packets: number("packets")?,
         bytes: number("bytes")?,
         drops: number("drops")?,
+        marks: 0,
     };
     ensure!(counts.bytes >= counts.packets, "tc counts more packets than bytes");
     Ok(counts)
@@ -120,7 +234,10 @@ mod tests {
         let text = r#"[{"kind":"noqueue","bytes":0,"packets":0,"drops":0},
             {"kind":"tbf","handle":"1:","root":true,"bytes":3028,"packets":2,"drops":9,"backlog":0},
             {"kind":"bfifo","handle":"3:","parent":"2:1","bytes":3028,"packets":2,"drops":7}]"#;
-        assert_eq!(parse(text).unwrap(), PortCounts { packets: 2, bytes: 3028, drops: 7 });
+        assert_eq!(
+            parse(text).unwrap(),
+            PortCounts { packets: 2, bytes: 3028, drops: 7, marks: 0 }
+        );
         assert!(parse(r#"[{"kind":"noqueue","bytes":0,"packets":0,"drops":0}]"#).is_err());
         assert!(parse("").is_err());
     }

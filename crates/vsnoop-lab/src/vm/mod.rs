@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
 
 pub use accel::{Accelerator, choose as choose_accelerator};
-pub use sched::{GUEST_CORE, HOST_CORE, pin_self, require_two_cores};
+pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 
 use crate::guest::Image;
 use crate::interrupt;
@@ -76,6 +76,10 @@ impl Vm {
         networks: &[Network],
         dir: &Path,
     ) -> Result<Self> {
+        // What an earlier machine of this name said is not said by this one.
+        if dir.exists() {
+            fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
+        }
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let mut append = String::from("console=ttyS0 panic=-1 quiet");
         let mut command = match networks.first() {

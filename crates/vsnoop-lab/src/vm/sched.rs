@@ -17,7 +17,7 @@ use std::fs;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 /// The core that the guests share.
@@ -45,6 +45,34 @@ pub fn require_two_cores() -> Result<()> {
 pub fn pin_self() -> Result<()> {
     let own = Pid::from_raw(0);
     pin(own, HOST_CORE).and_then(|()| prefer(own)).context("give the lab the host's core")
+}
+
+/// The calling thread is on the host's core, as [`pin_self`] does it, until this is dropped by it.
+#[derive(Debug)]
+pub struct OnHostCore {
+    before: CpuSet,
+    nice: libc::c_int,
+}
+
+impl OnHostCore {
+    pub fn enter() -> Result<Self> {
+        let own = Pid::from_raw(0);
+        let before = sched_getaffinity(own).context("ask for the cores of the lab")?;
+        // SAFETY: a plain system call, which cannot fail for the calling thread.
+        let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        pin_self()?;
+        Ok(Self { before, nice })
+    }
+}
+
+impl Drop for OnHostCore {
+    fn drop(&mut self) {
+        let own = Pid::from_raw(0);
+        let restored = sched_setaffinity(own, &self.before).and_then(|()| set_nice(own, self.nice));
+        if let Err(error) = restored {
+            tracing::warn!("the lab stays on the host's core: {error}");
+        }
+    }
 }
 
 pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
@@ -82,13 +110,17 @@ fn pin(thread: Pid, core: usize) -> Result<()> {
 }
 
 fn prefer(thread: Pid) -> Result<()> {
-    // SAFETY: a plain system call; on Linux it changes the one thread with this id.
-    let result =
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.as_raw() as libc::id_t, HOST_NICE) };
-    match nix::Error::result(result) {
-        Ok(_) | Err(nix::Error::ESRCH) => Ok(()),
+    match set_nice(thread, HOST_NICE) {
+        Ok(()) | Err(nix::Error::ESRCH) => Ok(()),
         Err(error) => bail!("give thread {thread} the nice value {HOST_NICE}: {error}"),
     }
+}
+
+fn set_nice(thread: Pid, nice: libc::c_int) -> nix::Result<()> {
+    // SAFETY: a plain system call; on Linux it changes the one thread with this id.
+    let result =
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, thread.as_raw() as libc::id_t, nice) };
+    nix::Error::result(result).map(drop)
 }
 
 fn round_robin(thread: Pid, priority: i32) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Many senders and a shallow last hop, without vsnoop: the network itself is what it says it is.
+//! Many senders and a shallow last hop, by the kernel and in user space, without vsnoop: the network
+//! itself is what it says it is.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
-use vsnoop_lab::testbed::fan_in::{FanIn, VM_ADDRESS};
-use vsnoop_lab::testbed::switch::LastHop;
+use vsnoop_lab::testbed::fan_in::{FanIn, FanInOptions, VM_ADDRESS};
+use vsnoop_lab::testbed::switch::{LastHop, PortKind};
 
 use super::{PREFIX, trial};
 
@@ -18,19 +19,38 @@ const PACKET_BYTES: u64 = 1514;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn trials() -> Vec<Trial> {
-    vec![trial("fan_in::a_shallow_last_hop_drops_what_does_not_fit_and_tcp_repairs_it", shallow)]
+    let ports = [("kernel", PortKind::Veth, 900), ("user_space", PortKind::Relay, 901)];
+    let mut trials: Vec<_> = ports
+        .into_iter()
+        .map(|(name, port, number)| {
+            let name = format!("a_shallow_last_hop_drops_and_tcp_repairs_it_{name}");
+            trial(format!("fan_in::{name}"), move || shallow(&mut build(port, SENDERS, number)?))
+        })
+        .collect();
+    trials.push(trial("fan_in::a_last_hop_marks_what_can_be_marked", || {
+        marks(&mut build(PortKind::Relay, 2, 902)?)
+    }));
+    trials
 }
 
-fn shallow() -> Result<()> {
-    let fan_in = FanIn::build(&format!("{PREFIX}900-"), SENDERS)?;
-    let hop = |buffer_bytes| Some(LastHop { rate_mbit: 200, buffer_bytes });
-    fan_in.switch.set_last_hop(hop(10_000_000))?;
-    send(&fan_in)?;
+/// `number`: of the namespaces' names.
+fn build(port: PortKind, senders: usize, number: u16) -> Result<FanIn> {
+    let options = FanInOptions { senders, port, ..FanInOptions::default() };
+    FanIn::build_with(&format!("{PREFIX}{number}-"), options)
+}
+
+fn hop(buffer_bytes: u64, mark_bytes: Option<u64>) -> Option<LastHop> {
+    Some(LastHop { rate_mbit: 200, buffer_bytes, mark_bytes })
+}
+
+fn shallow(fan_in: &mut FanIn) -> Result<()> {
+    fan_in.switch.set_last_hop(hop(10_000_000, None))?;
+    send(fan_in)?;
     let deep = fan_in.switch.counts()?;
     ensure!(deep.drops == 0, "a deep queue dropped {deep:?}");
 
-    fan_in.switch.set_last_hop(hop(16_000))?;
-    let retransmissions = send(&fan_in)?;
+    fan_in.switch.set_last_hop(hop(16_000, None))?;
+    let retransmissions = send(fan_in)?;
     let shallow = fan_in.switch.counts()?;
     ensure!(shallow.drops > 0, "a shallow queue dropped nothing: {shallow:?}");
     ensure!(retransmissions >= shallow.drops, "{retransmissions} retransmissions, {shallow:?}");
@@ -43,6 +63,32 @@ fn shallow() -> Result<()> {
     Ok(())
 }
 
+/// Every mark arrives: the VM's kernel takes no packet with a wrong checksum.
+fn marks(fan_in: &mut FanIn) -> Result<()> {
+    fan_in.switch.set_last_hop(hop(1_400_000, Some(20_000)))?;
+    send(fan_in)?;
+    let counts = fan_in.switch.counts()?;
+    ensure!(counts.marks == 0, "packets without ECN were marked: {counts:?}");
+
+    for netns in fan_in.senders.iter().chain([fan_in.vm()?]) {
+        netns.set_sysctl("net.ipv4.tcp_ecn", "1")?;
+    }
+    fan_in.switch.set_last_hop(hop(1_400_000, Some(20_000)))?;
+    let retransmissions = send(fan_in)?;
+    let counts = fan_in.switch.counts()?;
+    // The queue has room for all that is sent.
+    ensure!(counts.marks > 0, "nothing was marked: {counts:?}");
+    ensure!(counts.drops == 0 && retransmissions == 0, "{retransmissions} lost, {counts:?}");
+    let arrived = fan_in.vm()?.counter("IpExt", "InCEPkts")?;
+    ensure!(arrived == counts.marks, "{arrived} marked packets arrived, {counts:?}");
+
+    fan_in.switch.set_last_hop(hop(1_400_000, None))?;
+    send(fan_in)?;
+    let counts = fan_in.switch.counts()?;
+    ensure!(counts.marks == 0, "a queue without a threshold marks: {counts:?}");
+    Ok(())
+}
+
 /// Every sender sends as much to the VM at once; how many segments were sent again.
 fn send(fan_in: &FanIn) -> Result<u64> {
     let counted = || -> Result<u64> {
@@ -51,7 +97,7 @@ fn send(fan_in: &FanIn) -> Result<u64> {
     };
     let before = counted()?;
     let at = SocketAddrV4::new(VM_ADDRESS, 7001);
-    let listener = fan_in.vm.run(|| TcpListener::bind(at).context("listen in the VM"))?;
+    let listener = fan_in.vm()?.run(|| TcpListener::bind(at).context("listen in the VM"))?;
     let mut streams = Vec::new();
     for sender in &fan_in.senders {
         let stream = sender.run(|| {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::session::Session;
 use crate::testbed::fan_in::{PORT, UPLINK};
+use crate::testbed::switch::LastHop;
 use crate::vsnoop::Vsnoop;
 
 /// Payload of a full segment, with timestamps.
@@ -13,10 +14,10 @@ const MSS_BYTES: u32 = 1448;
 pub enum Configuration {
     /// Nothing is attached.
     Off,
-    /// `vsnoop attach --incast`.
-    Incast,
     /// `vsnoop attach --observe --incast`: without early acknowledgements, as the paper's ICTCP.
-    Alone,
+    Incast,
+    /// `vsnoop attach --incast`: with them.
+    IncastEarly,
     /// Nothing is attached; the receiver itself never has a larger window than so many MSS.
     Fixed(u32),
 }
@@ -26,7 +27,7 @@ impl Configuration {
         match self {
             Self::Off => "off".into(),
             Self::Incast => "incast".into(),
-            Self::Alone => "incast-alone".into(),
+            Self::IncastEarly => "incast-early".into(),
             Self::Fixed(mss) => format!("fixed-{mss}mss"),
         }
     }
@@ -36,17 +37,24 @@ impl Configuration {
         Ok(match (name, fixed.map(str::parse)) {
             ("off", _) => Self::Off,
             ("incast", _) => Self::Incast,
-            ("incast-alone", _) => Self::Alone,
+            ("incast-early", _) => Self::IncastEarly,
             (_, Some(Ok(mss @ 1..=64))) => Self::Fixed(mss),
-            _ => bail!("there is no configuration {name:?}; there are: off, incast, incast-alone, fixed-Nmss"),
+            _ => bail!(
+                "there is no configuration {name:?}; there are: off, incast, incast-early, fixed-Nmss"
+            ),
         })
+    }
+
+    /// Is vsnoop attached?
+    pub fn attaches(self) -> bool {
+        matches!(self, Self::Incast | Self::IncastEarly)
     }
 
     /// The receiver's largest window.
     pub fn cap_bytes(self) -> Option<u32> {
         match self {
             Self::Fixed(mss) => Some(mss * MSS_BYTES),
-            Self::Off | Self::Incast | Self::Alone => None,
+            Self::Off | Self::Incast | Self::IncastEarly => None,
         }
     }
 }
@@ -63,18 +71,25 @@ impl<'a> Attached<'a> {
         session: &mut Session,
         vsnoop: &'a Vsnoop,
         netns: &str,
-        alone: bool,
-        rate_mbit: u64,
-        buffer_bytes: u64,
+        configuration: Configuration,
+        last_hop: &LastHop,
     ) -> Result<Self> {
         session.note_port(netns, PORT)?;
+        let LastHop { rate_mbit, buffer_bytes, .. } = last_hop;
         let (rate, buffer) = (format!("{rate_mbit}M"), buffer_bytes.to_string());
         let mut options = vec!["--incast", &rate, "--incast-buffer", &buffer, "--uplink", UPLINK];
-        if alone {
+        if configuration == Configuration::Incast {
             options.push("--observe");
         }
         vsnoop.attach_with(PORT, &options)?;
         Ok(Self { vsnoop, done: false })
+    }
+
+    /// Connections whose windows are shaped now.
+    pub fn shaped(&self) -> Result<usize> {
+        let flows = self.vsnoop.flows(PORT)?;
+        let flows = flows["ports"][0]["flows"].as_array().context("vsnoop flows lists none")?;
+        Ok(flows.iter().filter(|flow| flow["incast"].is_object()).count())
     }
 
     pub fn detach(mut self) -> Result<()> {

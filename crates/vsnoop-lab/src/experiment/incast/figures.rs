@@ -1,13 +1,15 @@
 //! What the rounds of a group come to, and the figures of the experiment.
 //!
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
-//! buffer of 128 kB; those of `off` end with `_off`.
+//! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
 
 use super::plan::RTO_MIN_MS;
-use crate::results::incast::{CongestionControl, Incast, Part};
+use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
 use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
 
 const BUFFER_BYTES: u64 = 128_000;
+/// And how names of their figures end.
+const CONFIGURATIONS: [(&str, &str); 2] = [("incast", ""), ("off", "_off")];
 
 /// Rounds of one configuration in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,7 +24,10 @@ pub struct Outcome {
     pub timeouts: f64,
     pub retransmissions: f64,
     pub last_hop_drops: f64,
+    pub last_hop_marks: f64,
     pub window_probes: f64,
+    /// Connections; where incast control was attached.
+    pub shaped: Option<f64>,
     /// In all.
     pub tap_drops: u64,
     /// Mean, of flows without an end.
@@ -39,6 +44,7 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
         rounds.iter().map(|round| of(round)).sum::<f64>() / rounds.len().max(1) as f64
     };
     let jain: Vec<_> = rounds.iter().filter_map(|round| round.jain_index()).collect();
+    let shaped: Vec<_> = rounds.iter().filter_map(|round| round.shaped).collect();
     let late = rounds.iter().filter(|round| round.timeouts > 0).count() + hung;
     let retransmissions = samples.iter().map(|sample| f64::from(sample.retransmissions));
     Some(Outcome {
@@ -49,6 +55,9 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
         timeouts: mean(|round| round.timeouts as f64),
         retransmissions: retransmissions.sum::<f64>() / all,
         last_hop_drops: mean(|round| round.last_hop_drops as f64),
+        last_hop_marks: mean(|round| round.last_hop_marks as f64),
+        shaped: (!shaped.is_empty())
+            .then(|| shaped.iter().sum::<usize>() as f64 / shaped.len() as f64),
         window_probes: mean(|round| round.window_probes as f64),
         tap_drops: samples.iter().map(|sample| sample.tap_drops).sum(),
         jain_index: (!jain.is_empty()).then(|| jain.iter().sum::<f64>() / jain.len() as f64),
@@ -70,7 +79,9 @@ fn group(senders: usize, size_bytes: u64, buffer_bytes: u64) -> Group {
     let incast = Incast {
         part: Part::FixedSize,
         senders,
+        rate_mbit: RATE_MBIT,
         buffer_bytes,
+        mark_bytes: None,
         congestion_control: CongestionControl::Cubic,
         rto_min_ms: RTO_MIN_MS,
         total_bytes: None,
@@ -88,7 +99,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             better: better.into(),
         }));
     };
-    for (configuration, suffix) in [("incast", ""), ("off", "_off")] {
+    for (configuration, suffix) in CONFIGURATIONS {
         let found = |senders| found(results, configuration, senders, 64_000);
         for senders in [64, 200] {
             let value = found(senders).map(|outcome| outcome.timeout_pct);
@@ -107,7 +118,35 @@ pub fn figures(results: &Results) -> Vec<Figure> {
     }
     let value = worst_ratio(results).map(|(ratio, _)| ratio);
     push("worst_ratio_to_plain_tcp_without_collapse", value, "times", "higher");
+    for (part, senders) in [(Part::Vm, [40, 64]), (Part::Dctcp, [32, 64])] {
+        for (senders, (configuration, suffix)) in
+            senders.into_iter().flat_map(|senders| CONFIGURATIONS.map(|one| (senders, one)))
+        {
+            let of = format!("{senders}x64kB_{}{suffix}", part.name());
+            let found = found_in(results, part, configuration, senders, 64_000);
+            let (timeouts, goodput) =
+                found.map(|outcome| (outcome.timeout_pct, outcome.goodput_mbps)).unzip();
+            push(&format!("timeout_rounds_pct_{of}"), timeouts, "%", "lower");
+            push(&format!("goodput_mbps_{of}"), goodput, "Mb/s", "higher");
+        }
+    }
     figures
+}
+
+/// Of the first group with so many senders with so much each in this part.
+fn found_in(
+    results: &Results,
+    part: Part,
+    configuration: &str,
+    senders: usize,
+    size_bytes: u64,
+) -> Option<Outcome> {
+    let group = results.groups().into_iter().find(|group| {
+        let incast = group.cell.incast;
+        group.size_bytes == size_bytes
+            && incast.is_some_and(|incast| incast.part == part && incast.senders == senders)
+    })?;
+    outcome(results.of(configuration, &group))
 }
 
 /// The least of all numbers of flows.
@@ -118,11 +157,12 @@ fn worst_jain_index(results: &Results, configuration: &str) -> Option<f64> {
     indices.reduce(f64::min)
 }
 
-/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout;
-/// and where that was.
+/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout and no
+/// guest was at an end; and where that was.
 pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
     let groups = results.groups();
-    let ratios = groups.into_iter().filter_map(|group| {
+    let has_guests = |group: &Group| group.cell.incast.is_some_and(|i| i.part.has_guests());
+    let ratios = groups.into_iter().filter(|group| !has_guests(group)).filter_map(|group| {
         let off = outcome(results.of("off", &group)).filter(|off| off.timeout_pct == 0.0)?;
         let on = outcome(results.of("incast", &group))?;
         Some((on.goodput_mbps / off.goodput_mbps, group))
@@ -144,6 +184,14 @@ pub(super) mod testing {
         Sample { size_bytes: group.size_bytes, cell: group.cell, round: Some(round), ..sample }
     }
 
+    /// The same sample of a part with guests.
+    pub fn in_part(part: Part, mut sample: Sample) -> Sample {
+        if let Some(incast) = &mut sample.cell.incast {
+            (incast.part, incast.rate_mbit) = (part, 100);
+        }
+        sample
+    }
+
     pub fn hung(configuration: &str, senders: usize) -> Sample {
         let ending = Ending::Hung;
         Sample { round: None, ending, ..round(configuration, senders, 0.0, 0) }
@@ -152,7 +200,7 @@ pub(super) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{hung, round};
+    use super::testing::{hung, in_part, round};
     use super::*;
     use crate::results::testing::results;
 
@@ -195,6 +243,20 @@ mod tests {
         ];
         assert_eq!(value(samples, "worst_ratio_to_plain_tcp_without_collapse"), Some(0.9));
         assert_eq!(value(Vec::new(), "worst_ratio_to_plain_tcp_without_collapse"), None);
+    }
+
+    #[test]
+    fn parts_with_guests_have_figures_of_their_own() {
+        let samples = vec![
+            in_part(Part::Vm, round("off", 40, 90.0, 0)),
+            in_part(Part::Vm, round("incast", 40, 45.0, 0)),
+            in_part(Part::Dctcp, round("incast", 64, 50.0, 1)),
+        ];
+        assert_eq!(value(samples.clone(), "goodput_mbps_40x64kB_vm_off"), Some(90.0));
+        assert_eq!(value(samples.clone(), "timeout_rounds_pct_64x64kB_dctcp"), Some(100.0));
+        assert_eq!(value(samples.clone(), "goodput_mbps_64x64kB_vm"), None);
+        assert_eq!(value(samples.clone(), "goodput_mbps_40x64kB"), None);
+        assert_eq!(value(samples, "worst_ratio_to_plain_tcp_without_collapse"), None);
     }
 
     #[test]

@@ -4,17 +4,16 @@
 //! senders for some data at the same time and goes on when it has everything: a round. Where the
 //! buffer of the last hop overflows, whole windows are lost, and the round takes as long as the
 //! retransmission timer of the unluckiest sender. [`plan`] says which rounds there are, [`stage`]
-//! measures them, [`receiver`] and [`senders`] are the two ends of the traffic.
+//! measures them, [`ends`] are the two ends of the traffic, some of them in [`guests`].
 
 mod configuration;
 mod connections;
+mod ends;
 mod figures;
+mod guests;
 mod paper;
-mod pattern;
 mod plan;
 mod plots;
-mod receiver;
-mod senders;
 mod stage;
 mod tables;
 
@@ -27,17 +26,16 @@ use super::progress::Progress;
 use super::{Experiment, Options, environment};
 use crate::interrupt;
 use crate::results::Results;
-use crate::results::incast::Part;
+use crate::results::incast::{Incast, Part};
 use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile, summarise};
 use crate::session::Session;
-use crate::testbed::fan_in::sender_address;
-use crate::testbed::switch::{BURST_BYTES, LastHop};
+use crate::testbed::fan_in::VM_ADDRESS;
 use crate::vsnoop::Vsnoop;
-use configuration::Configuration;
+use guests::Boot;
 use plan::Point;
 pub use plan::Selection;
-use stage::{RATE_MBIT, Stage};
+use stage::{Stage, last_hop};
 
 /// Counted rounds of one configuration before the next one has its turn.
 const BLOCK_ROUNDS: usize = 10;
@@ -56,7 +54,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             the paper; `timeout` is the share of rounds in which at least one sender waited for its \
             retransmission timer. Without control, goodput collapses as soon as the windows of all \
             senders together overflow the buffer; with it no round should wait. `probes` are probes of \
-            a closed window.",
+            a closed window, `marks` packets that the last hop marked, `shaped` connections whose windows were \
+            shaped when a block ended: those that are too far away, by what is seen of their round trips, \
+            are left alone, and then `incast` is no better than `off`.",
         method: METHOD,
         command: "make lab RUN=incast",
         tables: tables::render,
@@ -67,8 +67,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const METHOD: &str = "Each sender is a network namespace, joined to a bridge (the switch) by a veth. The \
-switch's port to the host is a token bucket of 1 Gb/s (with preamble, checksum and gap of Ethernet; what goes \
-at once after a pause stands under *Environment*) whose queue is limited in bytes: the last hop. Behind it are the host's uplink, its bridge, and the tap of the \
+switch's port to the host is a token bucket of 1 Gb/s where no other rate is named (with preamble, checksum \
+and gap of Ethernet; what goes at once after a pause stands under *Environment*) whose queue is limited in bytes: the last hop. Behind it are the host's uplink, its bridge, and the tap of the \
 VM, which is a namespace with the same kernel's TCP behind a relay in user space, so that no CPU of a \
 guest limits what is measured. Super-packets of senders are cut before they come to the queue: the sizes of \
 packets at the last hop are checked in every round and stand under *Environment*, with what one flow \
@@ -85,7 +85,8 @@ Hz): a least RTO of 1 ms is one or two ticks.
 | configuration | is |
 |---|---|
 | `off` | nothing is attached |
-| `incast` | `vsnoop attach --incast 1G --incast-buffer SIZE --uplink IFACE`, SIZE that of the last hop |
+| `incast` | `vsnoop attach --observe --incast RATE --incast-buffer SIZE --uplink IFACE`, both those of the last hop: incast control alone, as in the paper |
+| `incast-early` | the same without `--observe`: with early acknowledgement |
 | `fixed-Nmss` | nothing is attached; the receiver caps its window at N segments (TCP_WINDOW_CLAMP) |
 
 | part | is |
@@ -93,7 +94,16 @@ Hz): a least RTO of 1 ms is one or two ticks.
 | `fixed-size` | every sender sends the same, however many there are (the paper's Fig. 8, 9) |
 | `fixed-total` | all senders together send the same (Fig. 11) |
 | `capped`, `capped-background` | fixed windows, without and with one more sender that never stops and has no cap (Fig. 4); its own traffic is not in the goodput |
-| `long` | flows without an end, for 5 s after a first second |";
+| `long` | flows without an end, for 5 s after a first second |
+| `vm` | as `fixed-size`, but the receiver is a real VM (QEMU, one vCPU), whose vCPU has a core for itself; \
+everything else is on the other one. The guest opens the connections, asks, verifies and takes the time. \
+The last hop is slower, so that the guest is not what limits: what one flow carries into it without a last \
+hop and with it stands under *Environment* |
+| `dctcp` | as `vm`, and the senders are in two more VMs, which share the connections; all have DCTCP and ECN \
+(the kernel of the guests has it), the receiver too, so that each mark is echoed once. The last hop is a \
+relay in user space, whose queue has the same rate, limit and overhead, and marks CE on ECN-capable packets \
+that find more than a threshold there; others pass unmarked. `off` is DCTCP alone, `incast` DCTCP and incast \
+control, which sees the marks too |";
 
 fn run(options: &Options) -> Result<Results> {
     ensure!(
@@ -102,32 +112,42 @@ fn run(options: &Options) -> Result<Results> {
     );
     let points = plan::points(options)?;
     let attaches = points.iter().any(|point| {
-        point.configurations.iter().any(|one| matches!(one, Configuration::Incast | Configuration::Alone))
+        point.configurations.iter().any(|configuration| configuration.attaches())
     });
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
     let mut results = Results::begin(EXPERIMENT.name, environment::describe());
+    let has_guests = points.iter().any(|point| point.incast.part.has_guests());
+    let image = if has_guests { Some(guests::image()?) } else { None };
     let mut session = Session::begin()?;
+    let boot = image.map(|image| Boot::prepare(&session, image)).transpose()?;
     session.set_sysctl("net.core.netdev_max_backlog", BACKLOG_PACKETS)?;
-    for point in &points {
+    for point in points.iter().filter(|point| point.incast.part != Part::Dctcp) {
         session.allow_congestion_control(point.incast.congestion_control.name())?;
     }
-    let senders = points.iter().map(|point| point.incast.senders).max().unwrap_or(1);
-    println!("building a switch with {senders} senders");
-    let opener = options.incast.opener.unwrap_or_default();
-    let mut stage = Stage::build(senders, opener, vsnoop.as_ref())?;
     if let Some(vsnoop) = &vsnoop {
         results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
     }
-    calibrate(&mut stage, &mut results, points[0].incast.buffer_bytes)?;
-
+    if let Some(boot) = &boot {
+        results.environment.extend([
+            ("accelerator".into(), json!(boot.accelerator)),
+            ("guest_kernel".into(), json!(boot.image.kernel_version)),
+        ]);
+    }
     let rounds = points.iter().map(|point| point.rounds * point.configurations.len());
     let mut progress = Progress::new(rounds.sum());
     let begin = Instant::now();
-    for point in &points {
-        let end = progress.done() + point.rounds * point.configurations.len();
-        measure(&mut stage, &mut session, point, begin, &mut results, &mut progress)
-            .with_context(|| point.incast.to_string())?;
-        progress.skip_to(end);
+    for points in points.chunk_by(|one, next| stage::same(&one.incast, &next.incast)) {
+        let boot = boot.as_ref().filter(|_| points[0].incast.part.has_guests());
+        println!("building a switch with its senders, for {}", points[0].incast.part.name());
+        let opener = options.incast.opener.unwrap_or_default();
+        let mut stage = Stage::build(&mut session, points, boot, opener, vsnoop.as_ref())?;
+        calibrate(&mut stage, &mut results, &points[0].incast)?;
+        for point in points {
+            let end = progress.done() + point.rounds * point.configurations.len();
+            measure(&mut stage, &mut session, point, begin, &mut results, &mut progress)
+                .with_context(|| point.incast.to_string())?;
+            progress.skip_to(end);
+        }
     }
     summarise(&mut results);
     results.figures = figures::figures(&results);
@@ -135,21 +155,39 @@ fn run(options: &Options) -> Result<Results> {
 }
 
 /// That the stage is what it should be: what a flow carries, how large packets are, how far it is.
-fn calibrate(stage: &mut Stage, results: &mut Results, buffer_bytes: u64) -> Result<()> {
-    let (unlimited, _) = stage.one_flow(None)?;
-    let last_hop = LastHop { rate_mbit: RATE_MBIT, buffer_bytes };
-    let (limited, packet_bytes) = stage.one_flow(Some(last_hop))?;
-    let pings = stage.fan_in.vm.ping(sender_address(0), 50)?;
-    let pings = ascending(pings.iter().map(|time| time.as_secs_f64() * 1e6));
+fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Result<()> {
+    let congestion_control = incast.congestion_control;
+    let (unlimited, _) = stage.one_flow(None, congestion_control)?;
+    let last_hop = last_hop(incast);
+    let (limited, packet_bytes) = stage.one_flow(Some(last_hop), congestion_control)?;
+    let microseconds = |times: Vec<Duration>| {
+        let times = ascending(times.iter().map(|time| time.as_secs_f64() * 1e6));
+        percentile(&times, 50.0)
+    };
+    let (what, rtt) = match stage.fan_in.senders.first() {
+        Some(sender) => ("empty_path_rtt_us_p50", sender.ping(VM_ADDRESS, 50)?),
+        None => ("small_round_us_p50", stage.small_rounds(congestion_control)?),
+    };
+    // A relay has no bucket.
+    let burst = (incast.part != Part::Dctcp)
+        .then(|| ("last_hop_burst_bytes", json!(last_hop.burst_bytes())));
     let round = |value: f64| (value * 10.0).round() / 10.0;
-    results.environment.extend([
-        ("one_flow_without_last_hop_mbps".into(), json!(round(unlimited))),
-        ("one_flow_mbps".into(), json!(round(limited))),
-        ("packet_bytes_at_last_hop".into(), json!(packet_bytes.map(round))),
-        ("empty_path_rtt_us_p50".into(), json!(percentile(&pings, 50.0).map(round))),
-        ("last_hop_mbit".into(), json!(RATE_MBIT)),
-        ("last_hop_burst_bytes".into(), json!(BURST_BYTES)),
-    ]);
+    let of = match incast.part.has_guests() {
+        true => format!("{}_", incast.part.name()),
+        false => String::new(),
+    };
+    for (name, value) in [
+        ("one_flow_without_last_hop_mbps", json!(round(unlimited))),
+        ("one_flow_mbps", json!(round(limited))),
+        ("packet_bytes_at_last_hop", json!(packet_bytes.map(round))),
+        (what, json!(microseconds(rtt).map(round))),
+        ("last_hop_mbit", json!(last_hop.rate_mbit)),
+    ]
+    .into_iter()
+    .chain(burst)
+    {
+        results.environment.insert(format!("{of}{name}"), value);
+    }
     Ok(())
 }
 

@@ -2,10 +2,10 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::configuration::Configuration::{self, Fixed, Incast, Off};
+use super::configuration::Configuration::{self, Fixed, Incast, IncastEarly, Off};
 use super::connections::Opener;
 use crate::experiment::Options;
-use crate::results::incast::{self, CongestionControl, Part};
+use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
 use crate::testbed::fan_in::MOST_SENDERS;
 
 /// What of the experiment is to be measured. What is empty is as the experiment itself has it.
@@ -17,9 +17,15 @@ pub struct Selection {
     /// `incast`: so many senders (may be repeated).
     #[arg(long, value_name = "N")]
     pub senders: Vec<usize>,
+    /// `incast`: the rate of the last hop.
+    #[arg(long = "rate", value_name = "MBIT")]
+    pub rate_mbit: Option<u64>,
     /// `incast`: the queue of the last hop (may be repeated).
     #[arg(long = "buffer", value_name = "BYTES")]
     pub buffers_bytes: Vec<u64>,
+    /// `incast`: packets are marked above so much in that queue, in the part dctcp.
+    #[arg(long = "mark", value_name = "BYTES")]
+    pub mark_bytes: Option<u64>,
     /// `incast`: the senders' congestion control (may be repeated).
     #[arg(long = "congestion-control", value_name = "NAME")]
     pub congestion_controls: Vec<CongestionControl>,
@@ -47,7 +53,9 @@ struct Series {
     /// Of each sender, or of all (`Part::FixedTotal`).
     sizes: &'static [u64],
     senders: &'static [usize],
+    rate_mbit: u64,
     buffers: &'static [u64],
+    mark_bytes: Option<u64>,
     congestion_controls: &'static [CongestionControl],
     rtos_min_ms: &'static [u32],
     configurations: &'static [Configuration],
@@ -64,7 +72,9 @@ const PLAIN: Series = Series {
     part: Part::FixedSize,
     sizes: &[64_000],
     senders: ALL,
+    rate_mbit: RATE_MBIT,
     buffers: &[128_000],
+    mark_bytes: None,
     congestion_controls: &[CongestionControl::Cubic],
     rtos_min_ms: &[RTO_MIN_MS],
     configurations: &[Off, Incast],
@@ -79,8 +89,34 @@ const CAPPED: Series = Series {
     ..PLAIN
 };
 
+/// An emulated guest takes in 500 to 700 Mb/s of packets of the MTU, from one flow or 64.
+const VM_RATE_MBIT: u64 = 300;
+
+const VM: Series = Series {
+    part: Part::Vm,
+    senders: &[4, 16, 40, 64],
+    rate_mbit: VM_RATE_MBIT,
+    configurations: &[Off, Incast, IncastEarly],
+    rounds: 30,
+    ..PLAIN
+};
+
+/// Three emulated guests share two cores: of 100 Mb/s 32 senders fill three quarters.
+const DCTCP_RATE_MBIT: u64 = 50;
+
+const DCTCP: Series = Series {
+    part: Part::Dctcp,
+    senders: &[8, 16, 32, 48, 64],
+    rate_mbit: DCTCP_RATE_MBIT,
+    // 20 packets, as in the paper on DCTCP at 1 Gb/s.
+    mark_bytes: Some(30_000),
+    congestion_controls: &[CongestionControl::Dctcp],
+    rounds: 30,
+    ..PLAIN
+};
+
 const FULL: &[Series] = &[
-    PLAIN,
+    Series { configurations: &[Off, Incast, IncastEarly], ..PLAIN },
     Series { sizes: &[128_000, 256_000], rounds: 30, ..PLAIN },
     Series { buffers: &[64_000, 256_000], rounds: 30, ..PLAIN },
     Series {
@@ -94,6 +130,8 @@ const FULL: &[Series] = &[
     CAPPED,
     Series { part: Part::CappedBackground, ..CAPPED },
     Series { part: Part::Long, sizes: &[0], senders: &[4, 16], rounds: 3, ..PLAIN },
+    VM,
+    DCTCP,
 ];
 
 const QUICK: &[Series] = &[
@@ -101,8 +139,12 @@ const QUICK: &[Series] = &[
     Series { part: Part::FixedTotal, sizes: &[2_000_000], senders: &[40], rounds: 3, ..PLAIN },
     Series { senders: &[16], configurations: &[Off, Fixed(2)], rounds: 3, ..CAPPED },
     Series { part: Part::Long, sizes: &[0], senders: &[4], rounds: 1, ..PLAIN },
+    Series { senders: &[4, 40], rounds: 3, ..VM },
+    Series { senders: &[8, 32], rounds: 3, ..DCTCP },
 ];
 
+/// What a relay lets wait, with packets of the MTU.
+const MOST_RELAYED_BYTES: u64 = 1_000_000;
 /// Smaller answers than this are not what the experiment is about.
 const LEAST_BYTES: u64 = 1000;
 
@@ -112,6 +154,8 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
     check(options)?;
     // Whoever asks for a point wants that point, not the same in all parts.
     let single = !wanted.senders.is_empty()
+        || wanted.rate_mbit.is_some()
+        || wanted.mark_bytes.is_some()
         || !wanted.buffers_bytes.is_empty()
         || !wanted.congestion_controls.is_empty()
         || !wanted.rtos_min_ms.is_empty()
@@ -136,6 +180,10 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
             series.expand(options, &mut points)?;
         }
     }
+    if wanted.parts.is_empty() && !single {
+        points.retain(|point| check_part(point, wanted).is_ok());
+    }
+    points.iter().try_for_each(|point| check_part(point, wanted))?;
     ensure!(!points.is_empty(), "nothing of the experiment was asked for");
     Ok(points)
 }
@@ -154,6 +202,9 @@ fn check(options: &Options) -> Result<()> {
         let most = MOST_SENDERS - 1;
         ensure!((1..=most).contains(senders), "{senders} senders: 1 to {most} are possible");
     }
+    if let Some(rate) = wanted.rate_mbit {
+        ensure!((10..=1000).contains(&rate), "{rate} Mb/s: 10 to 1000 are possible");
+    }
     for buffer in &wanted.buffers_bytes {
         ensure!(
             (3_000..=10_000_000).contains(buffer),
@@ -170,6 +221,37 @@ fn check(options: &Options) -> Result<()> {
         );
     }
     ensure!(options.rounds != Some(0), "an experiment needs at least one round");
+    Ok(())
+}
+
+/// What cannot be asked of guests, and what only of them.
+fn check_part(point: &Point, wanted: &Selection) -> Result<()> {
+    let Point { incast, configurations, .. } = point;
+    let part = incast.part.name();
+    if incast.part == Part::Dctcp {
+        ensure!(incast.rto_min_ms == RTO_MIN_MS, "{part}: no guest knows another least RTO");
+        ensure!(
+            incast.buffer_bytes <= MOST_RELAYED_BYTES,
+            "{part}: a queue that marks holds at most {MOST_RELAYED_BYTES} bytes"
+        );
+    } else {
+        let dctcp = incast.congestion_control == CongestionControl::Dctcp;
+        ensure!(
+            !dctcp && incast.mark_bytes.is_none(),
+            "{part}: only the senders of the part dctcp have DCTCP, and only its last hop marks"
+        );
+    }
+    if !incast.part.has_guests() {
+        return Ok(());
+    }
+    ensure!(
+        wanted.opener.unwrap_or_default() == Opener::Vm,
+        "{part} has a guest that opens the connections itself: leave out --opener"
+    );
+    ensure!(
+        configurations.iter().all(|configuration| configuration.cap_bytes().is_none()),
+        "{part} has a guest that does not cap its windows: only off and incast are possible"
+    );
     Ok(())
 }
 
@@ -201,7 +283,9 @@ impl Series {
                                 incast: incast::Incast {
                                     part: self.part,
                                     senders,
+                                    rate_mbit: wanted.rate_mbit.unwrap_or(self.rate_mbit),
                                     buffer_bytes,
+                                    mark_bytes: wanted.mark_bytes.or(self.mark_bytes),
                                     congestion_control,
                                     rto_min_ms,
                                     total_bytes,
@@ -272,11 +356,48 @@ mod tests {
     }
 
     #[test]
+    fn guests_are_asked_only_for_what_they_can() {
+        let senders = Some(Opener::Senders);
+        let all = of(Selection { opener: senders, ..Selection::default() });
+        assert!(!all.is_empty() && all.iter().all(|point| !point.incast.part.has_guests()));
+        let vm = Selection { parts: vec![Part::Vm], ..Selection::default() };
+        assert!(of(vm.clone()).iter().all(|point| point.incast.rate_mbit == VM_RATE_MBIT));
+        let refused = |incast: Selection, configurations: &[&str]| {
+            let configurations = configurations.iter().map(|name| name.to_string()).collect();
+            points(&Options { incast, configurations, ..Options::default() }).is_err()
+        };
+        assert!(refused(Selection { opener: senders, ..vm.clone() }, &[]));
+        assert!(refused(vm.clone(), &["off", "fixed-2mss"]));
+        assert!(!refused(vm, &["off"]));
+    }
+
+    #[test]
+    fn only_the_part_dctcp_has_dctcp_and_marks() {
+        let all = of(Selection::default());
+        for Point { incast, .. } in &all {
+            let dctcp = incast.part == Part::Dctcp;
+            assert_eq!(incast.mark_bytes.is_some(), dctcp, "{incast}");
+            assert_eq!(incast.congestion_control == CongestionControl::Dctcp, dctcp, "{incast}");
+        }
+        let refused =
+            |incast: Selection| points(&Options { incast, ..Options::default() }).is_err();
+        assert!(refused(Selection { mark_bytes: Some(20_000), ..Selection::default() }));
+        let dctcp = vec![CongestionControl::Dctcp];
+        assert!(refused(Selection { congestion_controls: dctcp, ..Selection::default() }));
+        let dctcp = Selection { parts: vec![Part::Dctcp], ..Selection::default() };
+        assert!(refused(Selection { rtos_min_ms: vec![1], ..dctcp.clone() }));
+        assert!(refused(Selection { buffers_bytes: vec![2_000_000], ..dctcp.clone() }));
+        let marks = of(Selection { mark_bytes: Some(20_000), ..dctcp });
+        assert!(marks.iter().all(|point| point.incast.mark_bytes == Some(20_000)));
+    }
+
+    #[test]
     fn what_cannot_be_measured_is_refused() {
         let refused = |options: Options| points(&options).is_err();
         let selected = |incast: Selection| refused(Options { incast, ..Options::default() });
         assert!(selected(Selection { senders: vec![0], ..Selection::default() }));
         assert!(selected(Selection { senders: vec![MOST_SENDERS], ..Selection::default() }));
+        assert!(selected(Selection { rate_mbit: Some(2000), ..Selection::default() }));
         assert!(selected(Selection { buffers_bytes: vec![1000], ..Selection::default() }));
         assert!(selected(Selection { rtos_min_ms: vec![0], ..Selection::default() }));
         assert!(refused(Options { rounds: Some(0), ..Options::default() }));

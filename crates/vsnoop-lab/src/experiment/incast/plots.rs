@@ -13,7 +13,7 @@ struct View {
     file: &'static str,
     title: &'static str,
     y_label: &'static str,
-    y_max: f64,
+    y_max: fn(&Incast) -> f64,
     value: fn(&Outcome) -> f64,
 }
 
@@ -22,14 +22,14 @@ const VIEWS: [View; 2] = [
         file: "goodput",
         title: "Goodput",
         y_label: "goodput [Mb/s]",
-        y_max: 1000.0,
+        y_max: |setting| setting.rate_mbit as f64,
         value: |outcome| outcome.goodput_mbps,
     },
     View {
         file: "timeouts",
         title: "Rounds with a timeout",
         y_label: "rounds with a timeout [%]",
-        y_max: 105.0,
+        y_max: |_| 105.0,
         value: |outcome| outcome.timeout_pct,
     },
 ];
@@ -52,7 +52,8 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
             }
             let name = format!("{}-{}", view.file, file_name(&setting));
             let title = format!("{}, {}: {}", view.title, setting.part.name(), setting.setting());
-            let chart = Chart { title, y_label: view.y_label, y_max: view.y_max, lines };
+            let y_max = (view.y_max)(&setting);
+            let chart = Chart { title, y_label: view.y_label, y_max, lines };
             chart.draw(dir, &name)?;
             names.push(name);
         }

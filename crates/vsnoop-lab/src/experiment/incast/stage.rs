@@ -7,31 +7,35 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use vsnoop_guest::rounds::Pattern;
+
 use super::configuration::{Attached, Configuration};
-use super::connections::{self, Opener, Wanted};
-use super::pattern::Pattern;
+use super::connections::{Opener, Wanted};
+use super::ends::{Ends, tcp_counts};
+use super::guests::{Boot, Guests};
 use super::plan::{Point, RTO_MIN_MS};
-use super::receiver::Receiver;
-use super::senders::Senders;
 use crate::interrupt;
-use crate::results::incast::{Part, Round};
+use crate::results::incast::{CongestionControl, Incast, Part, Round};
 use crate::results::{Cell, Ending, Sample};
 use crate::session::{PREFIX, Session};
-use crate::testbed::fan_in::FanIn;
+use crate::testbed::fan_in::{FanIn, FanInOptions};
 use crate::testbed::net::TcpCounters;
-use crate::testbed::switch::{LastHop, PortCounts};
+use crate::testbed::switch::{LastHop, PortCounts, PortKind};
 use crate::vsnoop::Vsnoop;
 
-pub const RATE_MBIT: u64 = 1000;
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;
 /// Before a round counts as hanging: TCP tries again after 0.2, 0.6, 1.4, 3 and 6.2 s.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Flows without an end are not counted in their first second.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Guests that share the connections of all senders.
+const SENDING_GUESTS: usize = 2;
 pub const LONG: Duration = Duration::from_secs(5);
 
+/// The guests are declared first, to end before the namespaces that they are in.
 pub struct Stage {
+    guests: Option<Guests>,
     pub fan_in: FanIn,
     counters: Vec<TcpCounters>,
     last_hop: Option<LastHop>,
@@ -52,19 +56,39 @@ struct Counts {
 }
 
 impl Stage {
-    /// `senders` and one more, for the connection in the background.
-    pub fn build(senders: usize, opener: Opener, vsnoop: Option<&Vsnoop>) -> Result<Self> {
-        let fan_in = FanIn::build(PREFIX, senders + 1)?;
+    /// For these points, which have their ends in the same places: `boot` where they are guests.
+    pub fn build(
+        session: &mut Session,
+        points: &[Point],
+        boot: Option<&Boot>,
+        opener: Opener,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Self> {
+        let senders = points.iter().map(|point| point.incast.senders).max().unwrap_or(1);
+        let options = if points.iter().any(|point| point.incast.part == Part::Dctcp) {
+            FanInOptions {
+                senders: 0,
+                machine: true,
+                sending_machines: SENDING_GUESTS,
+                port: PortKind::Relay,
+            }
+        } else {
+            // One more for the connection in the background.
+            let (senders, machine) = (senders + 1, boot.is_some());
+            FanInOptions { senders, machine, ..FanInOptions::default() }
+        };
+        let fan_in = FanIn::build_with(PREFIX, options)?;
+        let guests = boot.map(|boot| Guests::boot(session, boot, &fan_in)).transpose()?;
         let counters =
             fan_in.senders.iter().map(|sender| sender.tcp_counters()).collect::<Result<_>>()?;
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(fan_in.host.name()));
-        let pattern = Pattern::new();
         Ok(Self {
+            guests,
             fan_in,
             counters,
             last_hop: None,
             rto_min_ms: RTO_MIN_MS,
-            pattern,
+            pattern: Pattern::new(),
             vsnoop,
             opener,
         })
@@ -72,8 +96,7 @@ impl Stage {
 
     /// Sets up what surrounds the rounds of a point.
     pub fn prepare(&mut self, point: &Point) -> Result<()> {
-        let buffer_bytes = point.incast.buffer_bytes;
-        self.set_last_hop(Some(LastHop { rate_mbit: RATE_MBIT, buffer_bytes }))?;
+        self.set_last_hop(Some(last_hop(&point.incast)))?;
         if self.rto_min_ms != point.incast.rto_min_ms {
             let microseconds = (u64::from(point.incast.rto_min_ms) * 1000).to_string();
             for sender in &self.fan_in.senders {
@@ -104,15 +127,14 @@ impl Stage {
         begin: Instant,
     ) -> Result<Vec<Sample>> {
         let attached = match (&self.vsnoop, configuration) {
-            (Some(vsnoop), Configuration::Incast | Configuration::Alone) => {
+            (Some(vsnoop), _) if configuration.attaches() => {
                 let netns = self.fan_in.host.name();
-                let buffer_bytes = point.incast.buffer_bytes;
-                let alone = configuration == Configuration::Alone;
-                Some(Attached::attach(session, vsnoop, netns, alone, RATE_MBIT, buffer_bytes)?)
+                let last_hop = last_hop(&point.incast);
+                Some(Attached::attach(session, vsnoop, netns, configuration, &last_hop)?)
             }
             _ => None,
         };
-        let samples = self.rounds(point, configuration, rounds, begin)?;
+        let samples = self.rounds(point, configuration, attached.as_ref(), rounds, begin)?;
         attached.map_or(Ok(()), Attached::detach)?;
         Ok(samples)
     }
@@ -121,6 +143,7 @@ impl Stage {
         &self,
         point: &Point,
         configuration: Configuration,
+        attached: Option<&Attached>,
         rounds: usize,
         begin: Instant,
     ) -> Result<Vec<Sample>> {
@@ -132,17 +155,15 @@ impl Stage {
             congestion_control: point.incast.congestion_control,
             cap: configuration.cap_bytes().map(|bytes| (senders, bytes)),
         };
-        let (from, to) = connections::open(&self.fan_in, &wanted)?;
-        // Declared in the order of their end, reversed: the receiver closes first.
-        let _senders = Senders::start(from, self.pattern.clone())?;
-        let mut receiver = Receiver::new(to, self.pattern.clone())?;
+        let mut ends = self.open(&wanted)?;
+        let receiver = &mut ends.receiver;
         if background {
             receiver.ask_endlessly(senders)?;
-            receiver.listen(SETTLE)?;
+            receiver.take_in_for(SETTLE)?;
         }
         if point.incast.part == Part::Long {
             (0..senders).try_for_each(|number| receiver.ask_endlessly(number))?;
-            receiver.listen(SETTLE)?;
+            receiver.take_in_for(SETTLE)?;
         }
         let mut samples = Vec::new();
         // One more, to warm up.
@@ -153,7 +174,7 @@ impl Stage {
                 if round == 0 {
                     continue;
                 }
-                let bytes = receiver.listen(LONG)?;
+                let bytes = receiver.take_in_for(LONG)?;
                 let megabits = |bytes: &u64| *bytes as f64 * 8.0 / 1e6 / LONG.as_secs_f64();
                 Some((LONG, bytes.iter().map(megabits).collect()))
             } else {
@@ -176,6 +197,12 @@ impl Stage {
             }
             if hung {
                 break;
+            }
+        }
+        if let Some(attached) = attached {
+            let shaped = attached.shaped()?;
+            for round in samples.iter_mut().filter_map(|sample| sample.round.as_mut()) {
+                round.shaped = Some(shaped);
             }
         }
         Ok(samples)
@@ -207,6 +234,8 @@ impl Stage {
                 timeouts: after.timeouts - before.timeouts,
                 window_probes: after.window_probes - before.window_probes,
                 last_hop_drops: after.last_hop.drops - before.last_hop.drops,
+                last_hop_marks: after.last_hop.marks - before.last_hop.marks,
+                shaped: None,
                 flows_mbps,
             }
         });
@@ -229,8 +258,10 @@ impl Stage {
             tap_drops: self.fan_in.port_drops()?,
             ..Counts::default()
         };
-        for counter in &self.counters[..senders] {
-            let counted = counter.read()?;
+        let namespaces = self.counters.iter().take(senders).map(|counters| counters.read());
+        let guests = self.guests.iter().flat_map(|guests| &guests.senders).map(tcp_counts);
+        for counted in namespaces.chain(guests) {
+            let counted = counted?;
             counts.timeouts += counted.timeouts;
             counts.retransmissions += counted.retransmissions;
             counts.window_probes += counted.window_probes;
@@ -238,23 +269,24 @@ impl Stage {
         Ok(counts)
     }
 
+    fn open(&self, wanted: &Wanted) -> Result<Ends<'_>> {
+        Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.pattern)
+    }
+
     /// What one flow carries, in Mb/s, and how large its packets are at the last hop, if that is
     /// limited.
-    pub fn one_flow(&mut self, last_hop: Option<LastHop>) -> Result<(f64, Option<f64>)> {
+    pub fn one_flow(
+        &mut self,
+        last_hop: Option<LastHop>,
+        congestion_control: CongestionControl,
+    ) -> Result<(f64, Option<f64>)> {
         const MEASURE: Duration = Duration::from_secs(2);
         self.set_last_hop(last_hop)?;
-        let wanted = Wanted {
-            count: 1,
-            opener: self.opener,
-            congestion_control: Default::default(),
-            cap: None,
-        };
-        let (from, to) = connections::open(&self.fan_in, &wanted)?;
-        let _senders = Senders::start(from, self.pattern.clone())?;
-        let mut receiver = Receiver::new(to, self.pattern.clone())?;
+        let mut ends = self.open(&self.one(congestion_control))?;
+        let receiver = &mut ends.receiver;
         receiver.ask_endlessly(0)?;
-        receiver.listen(SETTLE)?;
-        let bytes: u64 = receiver.listen(MEASURE)?.iter().sum();
+        receiver.take_in_for(SETTLE)?;
+        let bytes: u64 = receiver.take_in_for(MEASURE)?.iter().sum();
         let packet_bytes = match last_hop {
             Some(_) => {
                 let counts = self.fan_in.switch.counts()?;
@@ -264,4 +296,32 @@ impl Stage {
         };
         Ok((bytes as f64 * 8.0 / 1e6 / MEASURE.as_secs_f64(), packet_bytes))
     }
+
+    /// How long small rounds with one sender take: the round trip of the empty path, with both
+    /// applications.
+    pub fn small_rounds(&self, congestion_control: CongestionControl) -> Result<Vec<Duration>> {
+        const ROUNDS: usize = 50;
+        const BYTES: u64 = 100;
+        let mut ends = self.open(&self.one(congestion_control))?;
+        let rounds = (0..ROUNDS).map(|_| {
+            let took = ends.receiver.round(1, BYTES, PATIENCE)?;
+            took.context("a round with one sender hangs")
+        });
+        rounds.collect()
+    }
+
+    fn one(&self, congestion_control: CongestionControl) -> Wanted {
+        Wanted { count: 1, opener: self.opener, congestion_control, cap: None }
+    }
+}
+
+/// Whether these can be measured on the same stage.
+pub fn same(one: &Incast, other: &Incast) -> bool {
+    if one.part.has_guests() { one.part == other.part } else { !other.part.has_guests() }
+}
+
+/// As the point has it.
+pub fn last_hop(incast: &Incast) -> LastHop {
+    let &Incast { rate_mbit, buffer_bytes, mark_bytes, .. } = incast;
+    LastHop { rate_mbit, buffer_bytes, mark_bytes }
 }

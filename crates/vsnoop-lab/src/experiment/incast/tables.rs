@@ -5,19 +5,37 @@ use crate::results::incast::{Incast, Part};
 use crate::results::table::{Style, grid};
 use crate::results::{Group, Results, size_text};
 
-const HEADER: [&str; 11] = [
-    "size",
-    "configuration",
-    "senders",
-    "n",
-    "goodput Mb/s",
-    "timeout %",
-    "timeouts/round",
-    "retrans./round",
-    "drops/round",
-    "probes/round",
-    "hung",
+/// What a table says of each line's rounds.
+struct Column {
+    name: &'static str,
+    text: fn(&Outcome) -> String,
+}
+
+const COMMON: [Column; 6] = [
+    Column { name: "n", text: |outcome| outcome.rounds.to_string() },
+    Column { name: "goodput Mb/s", text: |outcome| format!("{:.0}", outcome.goodput_mbps) },
+    Column { name: "timeout %", text: |outcome| format!("{:.1}", outcome.timeout_pct) },
+    Column { name: "timeouts/round", text: |outcome| format!("{:.1}", outcome.timeouts) },
+    Column { name: "retrans./round", text: |outcome| format!("{:.1}", outcome.retransmissions) },
+    Column { name: "drops/round", text: |outcome| format!("{:.1}", outcome.last_hop_drops) },
 ];
+const PROBES: Column =
+    Column { name: "probes/round", text: |outcome| format!("{:.1}", outcome.window_probes) };
+const MARKS: Column =
+    Column { name: "marks/round", text: |outcome| format!("{:.1}", outcome.last_hop_marks) };
+const SHAPED: Column = Column {
+    name: "shaped",
+    text: |outcome| outcome.shaped.map_or("-".into(), |shaped| format!("{shaped:.1}")),
+};
+const HUNG: Column = Column { name: "hung", text: |outcome| outcome.hung.to_string() };
+
+const ENDS: [&Column; 2] = [&PROBES, &HUNG];
+const GUESTS_ENDS: [&Column; 4] = [&MARKS, &PROBES, &SHAPED, &HUNG];
+
+fn columns(part: Part) -> Vec<&'static Column> {
+    let ends = if part.has_guests() { &GUESTS_ENDS[..] } else { &ENDS };
+    COMMON.iter().chain(ends.iter().copied()).collect()
+}
 
 const LONG_HEADER: [&str; 9] = [
     "configuration",
@@ -44,13 +62,25 @@ pub fn render(results: &Results, style: Style) -> String {
             .iter()
             .filter(|group| group.cell.incast.is_some_and(|incast| heading(&incast) == wanted))
             .collect();
-        let long = groups.iter().any(|group| part(group) == Some(Part::Long));
-        let table = if long {
-            let rows = groups.iter().flat_map(|group| rows(results, group, long_row));
-            grid(style, &LONG_HEADER, 1, rows.collect())
-        } else {
-            let rows = groups.iter().flat_map(|group| rows(results, group, row));
-            grid(style, &HEADER, 2, rows.collect())
+        let table = match groups.iter().find_map(|group| part(group)) {
+            Some(Part::Long) | None => {
+                let rows = groups.iter().flat_map(|group| rows(results, group, long_row));
+                grid(style, &LONG_HEADER, 1, rows.collect())
+            }
+            Some(part) => {
+                let columns = columns(part);
+                let header: Vec<_> = ["size", "configuration", "senders"]
+                    .into_iter()
+                    .chain(columns.iter().map(|column| column.name))
+                    .collect();
+                let row = |_: &Results, group: &Group, name: String, outcome: Outcome| {
+                    let texts = columns.iter().map(|column| (column.text)(&outcome));
+                    let first = [size_text(group.size_bytes), name, senders(group)];
+                    first.into_iter().chain(texts).collect()
+                };
+                let rows = groups.iter().flat_map(|group| rows(results, group, row));
+                grid(style, &header, 2, rows.collect())
+            }
         };
         match style {
             Style::Terminal => format!("{wanted}\n\n{table}"),
@@ -73,9 +103,11 @@ fn part(group: &Group) -> Option<Part> {
     group.cell.incast.map(|incast| incast.part)
 }
 
-type Row = fn(&Results, &Group, String, Outcome) -> Vec<String>;
-
-fn rows(results: &Results, group: &Group, row: Row) -> Vec<Vec<String>> {
+fn rows(
+    results: &Results,
+    group: &Group,
+    row: impl Fn(&Results, &Group, String, Outcome) -> Vec<String>,
+) -> Vec<Vec<String>> {
     let names = results.configurations().into_iter();
     names
         .filter_map(|name| {
@@ -83,22 +115,6 @@ fn rows(results: &Results, group: &Group, row: Row) -> Vec<Vec<String>> {
             Some(row(results, group, name, outcome))
         })
         .collect()
-}
-
-fn row(_: &Results, group: &Group, name: String, outcome: Outcome) -> Vec<String> {
-    vec![
-        size_text(group.size_bytes),
-        name,
-        senders(group),
-        outcome.rounds.to_string(),
-        format!("{:.0}", outcome.goodput_mbps),
-        format!("{:.1}", outcome.timeout_pct),
-        format!("{:.1}", outcome.timeouts),
-        format!("{:.1}", outcome.retransmissions),
-        format!("{:.1}", outcome.last_hop_drops),
-        format!("{:.1}", outcome.window_probes),
-        outcome.hung.to_string(),
-    ]
 }
 
 fn long_row(results: &Results, group: &Group, name: String, outcome: Outcome) -> Vec<String> {
@@ -128,7 +144,7 @@ fn senders(group: &Group) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::testing::{hung, round};
+    use super::super::figures::testing::{hung, in_part, round};
     use super::*;
     use crate::results::testing::results;
 
@@ -149,6 +165,26 @@ mod tests {
         };
         assert_eq!(line("off")[3..8], ["40", "1", "50", "100.0", "2.0"]);
         assert_eq!(line("incast")[3..8], ["40", "1", "900", "0.0", "0.0"]);
+    }
+
+    #[test]
+    fn tables_of_guests_say_what_was_marked_and_shaped() {
+        let mut sample = in_part(Part::Dctcp, round("incast", 8, 90.0, 0));
+        if let Some(round) = &mut sample.round {
+            (round.last_hop_marks, round.shaped) = (120, Some(7));
+        }
+        let text = render(&results(vec![sample]), Style::Markdown);
+        let fields = |line: &str| -> Vec<String> {
+            line.split('|').map(|field| field.trim().to_owned()).collect()
+        };
+        let lines: Vec<_> = text.lines().map(fields).collect();
+        let header = lines.iter().find(|line| line.contains(&"shaped".into())).unwrap();
+        let line = lines.iter().find(|line| line.contains(&"incast".into())).unwrap();
+        let value = |name: &str| {
+            let column = header.iter().position(|field| field == name).unwrap();
+            line[column].clone()
+        };
+        assert_eq!((value("marks/round"), value("shaped")), ("120.0".into(), "7.0".into()));
     }
 
     #[test]

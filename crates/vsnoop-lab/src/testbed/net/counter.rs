@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
+use vsnoop_guest::tcp_counts::{TcpCounts, counter};
 
 use super::Netns;
 
@@ -20,26 +21,9 @@ pub struct TcpCounters {
     basic: File,
 }
 
-/// Of all connections that a namespace ever had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpCounts {
-    /// Retransmission timeouts.
-    pub timeouts: u64,
-    /// Retransmitted segments.
-    pub retransmissions: u64,
-    /// Probes of a window that was closed.
-    pub window_probes: u64,
-}
-
 impl TcpCounters {
     pub fn read(&self) -> Result<TcpCounts> {
-        let (extended, basic) = (text(&self.extended)?, text(&self.basic)?);
-        let extended = |name| known(&extended, "TcpExt", name);
-        Ok(TcpCounts {
-            timeouts: extended("TCPTimeouts")?,
-            retransmissions: known(&basic, "Tcp", "RetransSegs")?,
-            window_probes: extended("TCPWinProbe")?,
-        })
+        TcpCounts::parse(&text(&self.extended)?, &text(&self.basic)?)
     }
 }
 
@@ -61,7 +45,7 @@ impl DeviceCounters {
 impl Netns {
     /// A counter of `/proc/net/netstat`, by its group and name: `TcpExt`, `TCPOFOQueue`.
     pub fn counter(&self, group: &str, name: &str) -> Result<u64> {
-        known(&text(&self.open("netstat")?)?, group, name)
+        counter(&text(&self.open("netstat")?)?, group, name)
     }
 
     pub fn tcp_counters(&self) -> Result<TcpCounters> {
@@ -96,22 +80,6 @@ fn text(file: &File) -> Result<String> {
     String::from_utf8(bytes).context("counters are not text")
 }
 
-fn known(text: &str, group: &str, name: &str) -> Result<u64> {
-    find(text, group, name).with_context(|| format!("the kernel has no counter {group} {name}"))
-}
-
-/// The file has two lines for each group: names, then values.
-fn find(text: &str, group: &str, name: &str) -> Option<u64> {
-    let mut lines =
-        text.lines().filter(|line| line.split(':').next().is_some_and(|first| first == group));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let (_, value) = names
-        .split_whitespace()
-        .zip(values.split_whitespace())
-        .find(|(found, _)| *found == name)?;
-    value.parse().ok()
-}
-
 /// A line for each device: eight numbers of what came in, then bytes, packets, errors and drops of
 /// what went out.
 fn dropped(text: &str, device: &str) -> Option<u64> {
@@ -125,15 +93,6 @@ fn dropped(text: &str, device: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_counter_is_found_by_group_and_name() {
-        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: A C\nIpExt: 3 4\n";
-        assert_eq!(find(text, "TcpExt", "B"), Some(2));
-        assert_eq!(find(text, "IpExt", "A"), Some(3));
-        assert_eq!(find(text, "TcpExt", "C"), None);
-        assert_eq!(find(text, "Tcp", "A"), None);
-    }
 
     #[test]
     fn drops_on_the_way_out_are_the_twelfth_number_of_the_device() {

@@ -97,6 +97,7 @@ impl Netns {
     }
 }
 
-fn mac_text(mac: [u8; 6]) -> String {
+/// As `ip` and QEMU write it.
+pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -24,7 +24,8 @@ use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 
 pub use command::checked;
-pub use counter::{DeviceCounters, TcpCounters, TcpCounts};
+pub use counter::{DeviceCounters, TcpCounters};
+pub use link::mac_text;
 pub use stale::{remove_all, remove_stale};
 pub use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
 

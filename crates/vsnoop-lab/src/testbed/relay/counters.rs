@@ -43,6 +43,12 @@ counters! {
     marked,
     /// Packets that were cut into fragments.
     fragmented,
+    /// Packets that a bottleneck had room for.
+    queued,
+    /// Bytes of those packets.
+    queued_bytes,
+    /// Packets that a bottleneck had no room for.
+    dropped,
     /// Frames without the tags that this side must carry; dropped.
     untagged,
     /// Frames that found the delay line full; dropped.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::bottleneck::Bottleneck;
+
 /// Faults of one direction; the default has none. Chances are 0.0 to 1.0, per frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
@@ -24,6 +26,9 @@ pub struct Faults {
     pub reorder_by: Duration,
     /// Every frame waits this long.
     pub delay: Duration,
+    /// What gets through all that goes over a link with a queue before it; super-packets are cut
+    /// before they come to the queue.
+    pub bottleneck: Option<Bottleneck>,
     /// A frame gets the MAC address of nobody: a bridge floods it, every receiver drops it.
     pub misdirect: f64,
     /// An ECN-capable frame is marked CE.

@@ -15,6 +15,7 @@ use vsnoop_frame::packet::{Packet, Pool};
 use vsnoop_frame::segment;
 
 use super::Control;
+use super::bottleneck::{Queue, Verdict};
 use super::counters::{add, count};
 use super::faults::{Faults, Freeze};
 use super::queues::Queues;
@@ -41,6 +42,7 @@ pub(super) struct Lane {
     whole: Vec<Packet>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     arrivals: u64,
+    queue: Queue,
 }
 
 struct Waiting {
@@ -94,6 +96,7 @@ impl Lane {
             whole: Vec::new(),
             waiting: BinaryHeap::new(),
             arrivals: 0,
+            queue: Queue::default(),
         }
     }
 
@@ -185,7 +188,7 @@ impl Lane {
             self.flip_a_bit(&mut packets[victim]);
         } else if let Some(segment_bytes) = self.faults.segment_bytes {
             segment::segment(packet, segment_bytes, &mut self.pool, &mut packets);
-        } else if self.faults.fragment_bytes.is_some() {
+        } else if self.faults.fragment_bytes.is_some() || self.faults.bottleneck.is_some() {
             segment::segment_as_named(packet, &mut self.pool, &mut packets);
         } else if self.faults.segment_loss > 0.0 {
             self.lose_segments(packet, &mut packets);
@@ -260,21 +263,47 @@ impl Lane {
     }
 
     /// Writes a packet, or lets it wait.
-    fn send(&mut self, packet: Packet, to: &Queues) {
+    fn send(&mut self, mut packet: Packet, to: &Queues) {
+        let now = Instant::now();
+        let Some(left) = self.go_through_bottleneck(&mut packet, now) else {
+            return self.pool.give_back(packet);
+        };
         let mut wait = self.faults.delay;
         if self.hits(self.faults.reorder) {
             count(&self.control.counters.reordered);
             wait += self.faults.reorder_by.mul_f64(self.random.f64());
         }
-        if wait.is_zero() {
+        let until = left + wait;
+        if until <= now {
             self.write(packet, to);
         } else if self.waiting.len() >= WAITING_FRAMES {
             count(&self.control.counters.overflowed);
             self.pool.give_back(packet);
         } else {
             self.arrivals += 1;
-            let until = Instant::now() + wait;
             self.waiting.push(Reverse(Waiting { until, arrival: self.arrivals, packet }));
+        }
+    }
+
+    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None` when it
+    /// is dropped.
+    fn go_through_bottleneck(&mut self, packet: &mut Packet, now: Instant) -> Option<Instant> {
+        let Some(link) = &self.faults.bottleneck else { return Some(now) };
+        let bytes = packet.frame().len() as u64;
+        let counters = &self.control.counters;
+        match self.queue.offer(link, bytes, now) {
+            Verdict::Leaves { at, mark } => {
+                count(&counters.queued);
+                add(&counters.queued_bytes, bytes);
+                if mark && edit::mark_ce(packet) {
+                    count(&counters.marked);
+                }
+                Some(at)
+            }
+            Verdict::Dropped => {
+                count(&counters.dropped);
+                None
+            }
         }
     }
 

@@ -4,13 +4,14 @@
 //! What a tap's reader may get (super-packets, unfinished checksums) is set on the tap
 //! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
 //! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
-//! own [`Counters`]. A side may carry VLAN tags: frames from it must have them and lose them, frames
+//! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry VLAN tags: frames from it must have them and lose them, frames
 //! to it get them. A tap may have several queues ([`queues`]).
 //!
 //! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already have
 //! acknowledged. One before the bridge has the faults of a network: nothing there may ever show in a
 //! byte stream.
 
+mod bottleneck;
 mod counters;
 mod faults;
 mod lane;
@@ -29,6 +30,7 @@ use nix::sys::time::TimeSpec;
 use vsnoop_frame::edit::Tag;
 use vsnoop_frame::tap::Tap;
 
+pub use bottleneck::Bottleneck;
 pub use counters::Counters;
 pub use faults::{Faults, Freeze};
 use lane::{Lane, Next};

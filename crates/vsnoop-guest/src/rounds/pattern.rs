@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::pattern;
+
 /// A prime: no size of a round, and no segment, falls into step with it.
 const PERIOD: usize = 65_521;
 /// What can be had at once.
@@ -11,10 +13,16 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Pattern(Arc<[u8]>);
 
+impl Default for Pattern {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Pattern {
     pub fn new() -> Self {
-        let mut random = fastrand::Rng::with_seed(1);
-        let period: Vec<u8> = (0..PERIOD).map(|_| random.u8(..)).collect();
+        let mut period = vec![0; PERIOD];
+        pattern::Pattern::new(1).fill(&mut period);
         Self(period.iter().copied().cycle().take(PERIOD + CHUNK_BYTES).collect())
     }
 

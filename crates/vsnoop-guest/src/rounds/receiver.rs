@@ -8,9 +8,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
 use super::pattern::Pattern;
-use crate::interrupt;
 
-/// Between two looks at the clock and at Ctrl-C.
+/// Between two looks at the clock and at whoever may want to end it.
 const LOOK_MS: u16 = 100;
 const READ_BYTES: usize = 256 * 1024;
 const ENDLESS: u64 = u64::MAX;
@@ -20,6 +19,7 @@ pub struct Receiver {
     connections: Vec<Connection>,
     pattern: Pattern,
     buffer: Vec<u8>,
+    check: fn() -> Result<()>,
 }
 
 struct Connection {
@@ -29,7 +29,7 @@ struct Connection {
     left: u64,
 }
 
-/// The calling thread goes before all others of the lab, until this is dropped: answers to the first
+/// The calling thread goes before all others of the machine, until this is dropped: answers to the first
 /// requests must not keep the last ones from being sent, for no machine is that slow.
 struct Priority;
 
@@ -55,7 +55,8 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> nix::Result<()> 
 }
 
 impl Receiver {
-    pub fn new(sockets: Vec<Socket>, pattern: Pattern) -> Result<Self> {
+    /// `check` is asked several times a second; its error ends what is being done.
+    pub fn new(sockets: Vec<Socket>, pattern: Pattern, check: fn() -> Result<()>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
         let mut connections = Vec::with_capacity(sockets.len());
         for (number, socket) in sockets.into_iter().enumerate() {
@@ -65,7 +66,7 @@ impl Receiver {
                 .context("watch the receiver's socket")?;
             connections.push(Connection { socket, offset: 0, left: 0 });
         }
-        Ok(Self { epoll, connections, pattern, buffer: vec![0; READ_BYTES] })
+        Ok(Self { epoll, connections, pattern, buffer: vec![0; READ_BYTES], check })
     }
 
     /// Asks the first `senders` for `bytes` each; how long it took until all were there. `None`: they
@@ -105,7 +106,7 @@ impl Receiver {
     }
 
     /// Takes in whatever comes for so long; how much of each connection that is.
-    pub fn listen(&mut self, duration: Duration) -> Result<Vec<u64>> {
+    pub fn take_in_for(&mut self, duration: Duration) -> Result<Vec<u64>> {
         let before: Vec<_> = self.connections.iter().map(|connection| connection.offset).collect();
         let begin = Instant::now();
         while begin.elapsed() < duration {
@@ -137,7 +138,7 @@ impl Receiver {
     }
 
     fn ready(&self) -> Result<Vec<usize>> {
-        interrupt::check()?;
+        (self.check)()?;
         let mut events = [EpollEvent::empty(); 64];
         match self.epoll.wait(&mut events, LOOK_MS) {
             Ok(count) => Ok(events[..count].iter().map(|event| event.data() as usize).collect()),

@@ -25,7 +25,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    pub fn start(sockets: Vec<Socket>, pattern: Pattern) -> Result<Self> {
+    /// The sockets are those of connection `first` and those after it.
+    pub fn start(first: usize, sockets: Vec<Socket>, pattern: Pattern) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = Arc::new(EventFd::from_flags(flags).context("make an eventfd")?);
@@ -33,13 +34,14 @@ impl Senders {
             .add(stop.as_ref(), EpollEvent::new(EpollFlags::EPOLLIN, STOP))
             .context("watch an eventfd")?;
         let mut connections = Vec::with_capacity(sockets.len());
-        for (number, socket) in sockets.into_iter().enumerate() {
+        for (index, socket) in sockets.into_iter().enumerate() {
             socket.set_nonblocking(true).context("make a sender's socket nonblocking")?;
             // Told once of each change: a connection reads and writes until it must wait.
             let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
             epoll
-                .add(&socket, EpollEvent::new(interest, number as u64))
+                .add(&socket, EpollEvent::new(interest, index as u64))
                 .context("watch a sender's socket")?;
+            let number = first + index;
             connections.push(Connection { number, socket, asked: Vec::new(), left: 0, offset: 0 });
         }
         let thread = std::thread::Builder::new()
