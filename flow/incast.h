@@ -727,8 +727,8 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		spare = incast_spare(u);
 		if ((__s64)want - open > spare)
 			want = incast_whole(f, u, open + spare > 0 ? open + spare : 0);
-		left = incast_left(u);
 		/* Requests come in volleys, whose answers come at once. */
+		left = incast_left(u);
 		if (asked && (__s64)want - open > spare)
 			left -= incast_credit(u) / 4 * 3;
 		/* The next in line gets its segments when there is any credit at all. */

@@ -343,8 +343,8 @@ impl Port {
         let what = || format!("open a window behind {}", self.dir.display());
         let program =
             ProgramHandle::from_pinned_path(self.dir.join("turn")).map_err(Error::bpf(what()))?;
-        let run =
-            inject::run(&program, self.meta()?.ifindex, waits, ack, 1).map_err(Error::bpf(what()))?;
+        let run = inject::run(&program, self.meta()?.ifindex, waits, ack, 1)
+            .map_err(Error::bpf(what()))?;
         Ok(run.verdict != 0)
     }
 

@@ -105,6 +105,13 @@ impl Case {
         self.host.to_vm(id, &s, self.now).answers
     }
 
+    /// The sender sends all that it may.
+    pub fn use_up(&mut self, id: usize) -> Vec<Answer> {
+        let f = self.f(id);
+        let len = f.adv_edge.diff(f.incast.received) as u32;
+        self.data(id, len)
+    }
+
     /// The VM acknowledges what it has been handed, and sends `len` bytes.
     pub fn vm(&mut self, id: usize, len: u32) -> Vec<Answer> {
         let tsval = (self.now / MS) as u32;

@@ -198,7 +198,16 @@ impl Host {
 
     /// Bytes that live flows may still send: what is to be on the account.
     pub fn owed(&self) -> i64 {
-        let flows = self.flows.iter().flatten().filter(|f| incast::is_live(f, &self.uplink));
-        flows.map(incast::owed).sum()
+        self.owed_by(true)
+    }
+
+    /// The same of all others.
+    pub fn silent(&self) -> i64 {
+        self.owed_by(false)
+    }
+
+    fn owed_by(&self, live: bool) -> i64 {
+        let flows = self.flows.iter().flatten().filter(|f| f.incast.shaped != 0);
+        flows.filter(|f| incast::is_live(f, &self.uplink) == live).map(incast::owed).sum()
     }
 }

@@ -8,6 +8,12 @@ use crate::host::Host;
 use crate::properties::rate_of;
 
 const LEAST: u32 = INCAST_LEAST_MSS;
+const UNIT: u32 = 1 << SCALE;
+
+/// A grant of so many segments, until it is shown in whole units.
+const fn segments(count: u32) -> u32 {
+    count * LEAST + UNIT - 1
+}
 
 #[track_caller]
 fn exact(c: &mut Case) {
@@ -21,13 +27,14 @@ fn a_request_takes_credit_and_its_answer_pays_it_back() {
     let mut c = Case::with(1);
     assert_eq!(incast::granted(c.u()), 0, "nothing was asked for yet");
     c.vm(0, 100);
-    assert_eq!(c.owes(0), 10 * LEAST);
-    assert_eq!(incast::granted(c.u()), i64::from(10 * LEAST));
-    let before = c.i(0).edge;
+    assert_eq!(c.owes(0), segments(10));
+    assert_eq!(incast::granted(c.u()), i64::from(segments(10)));
+    let shown = c.f(0).adv_edge;
     c.keep_shut(0);
     c.data(0, MSS);
-    assert_eq!(incast::granted(c.u()), i64::from(10 * LEAST - MSS), "the window asks for no more");
-    assert_eq!(c.i(0).edge, before);
+    let left = segments(10) / UNIT * UNIT - MSS;
+    assert_eq!(incast::granted(c.u()), i64::from(left), "the window asks for no more");
+    assert_eq!(c.i(0).edge, shown, "what was not shown is not owed");
     exact(&mut c);
 }
 
@@ -66,9 +73,9 @@ fn data_beyond_the_edge_pays_back_no_more_than_was_owed() {
     let other = c.owes(1);
     c.keep_shut(0);
     c.data(0, 40_000);
-    // One segment is the least there is.
-    assert_eq!(c.owes(0), LEAST);
-    assert_eq!(incast::granted(c.u()), i64::from(other + LEAST));
+    // Two segments are the least there is.
+    assert_eq!(c.owes(0), segments(2));
+    assert_eq!(incast::granted(c.u()), i64::from(other + segments(2)));
 }
 
 #[test]
@@ -78,10 +85,13 @@ fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() 
     for i in 0..60 {
         c.wait(12 * US).data(0, MSS);
         exact(&mut c);
-        let granted = incast::granted(c.u());
+        // What was not shown is not owed any more when the next segment comes.
+        let (granted, edge) = (incast::granted(c.u()), c.i(0).edge);
         let s = c.segment(0, (i / 2) * MSS, MSS);
         c.host.to_vm(0, &s, c.now);
-        assert_eq!(incast::granted(c.u()), granted, "old data moved the account");
+        let unshown = i64::from(edge.diff(c.i(0).edge));
+        assert_eq!(incast::granted(c.u()), granted - unshown, "old data moved the account");
+        assert!(unshown < UNIT.into());
     }
     let end = 60 * MSS;
     let s = c.segment(0, end + MSS, MSS);
@@ -95,7 +105,7 @@ fn credit_comes_in_whole_segments() {
     let mut c = Case::with(1);
     c.i(0).window = 3 * LEAST + 700;
     c.vm(0, 100);
-    assert_eq!(c.owes(0), 3 * LEAST);
+    assert_eq!(c.owes(0), segments(3));
 }
 
 #[test]
@@ -106,21 +116,114 @@ fn nobody_is_granted_more_than_there_is() {
         c.vm(id, 100);
         c.data(id, 1);
         exact(&mut c);
-        let most = i64::from(incast::credit(c.u()) + LEAST);
+        let most = i64::from(incast::credit(c.u()) + segments(2));
         assert!(incast::granted(c.u()) <= most);
     }
     assert!(incast::granted(c.u()) > i64::from(incast::credit(c.u()) / 10 * 9));
 }
 
 #[test]
-fn a_volley_of_requests_gets_one_segment_each() {
-    let mut c = Case::with(40);
-    for id in 0..40 {
+fn a_volley_of_requests_gets_what_there_is_and_the_rest_stands_in_line() {
+    let mut c = Case::with(100);
+    for id in 0..100 {
         c.vm(id, 100);
     }
-    let most = (0..40).map(|id| c.owes(id)).filter(|&owes| owes > LEAST).sum::<u32>();
-    assert!(most <= incast::credit(c.u()) / 4, "{most} bytes for more than a segment");
-    assert!((0..40).all(|id| c.owes(id) >= LEAST));
+    let asked = (0..100).filter(|&id| c.owes(id) > 0).count();
+    assert!(asked >= 7, "only {asked} may answer");
+    assert_eq!(c.u().waiting as usize, 100 - asked);
+    assert!(incast::granted(c.u()) <= i64::from(incast::credit(c.u())));
+}
+
+/// A flow that was given two segments while its window was closed, and has answered with `len` bytes.
+fn answered(len: u32, flags: u32) -> Case {
+    let mut c = Case::with(40);
+    c.u().flows = 40;
+    c.i(0).window = 2 * LEAST;
+    c.vm(0, 100);
+    let mut s = c.segment(0, 0, len);
+    s.tcp_flags |= flags as u8;
+    c.host.to_vm(0, &s, c.now);
+    c
+}
+
+#[test]
+fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
+    let finished = |c: &mut Case| u32::from(c.i(0).bits) & INCAST_FINISHED != 0;
+    assert!(finished(&mut answered(700, TCP_PSH)));
+    assert!(!finished(&mut answered(700, 0)), "more is to come");
+    assert!(!finished(&mut answered(MSS, TCP_PSH)), "a whole segment says nothing");
+    let shown = segments(2) / UNIT * UNIT;
+    assert!(!finished(&mut answered(shown, TCP_PSH)), "it ends where the window does");
+    // What was on its way when the window was given says nothing.
+    let mut c = Case::with(40);
+    c.u().flows = 40;
+    c.begin(600);
+    c.i(40).window = 2 * LEAST;
+    c.vm(40, 100);
+    let mut s = c.segment(40, 0, 500);
+    s.tcp_flags |= TCP_PSH as u8;
+    c.host.to_vm(40, &s, c.now);
+    assert_eq!(u32::from(c.i(40).bits) & INCAST_FINISHED, 0);
+}
+
+#[test]
+fn what_is_left_of_a_finished_answer_is_silent_at_once() {
+    let mut c = answered(700, TCP_PSH);
+    let left = segments(2) / UNIT * UNIT - 700;
+    assert_eq!((incast::granted(c.u()), c.u().silent), (0, i64::from(left)));
+    // The next request makes it count again.
+    c.vm(0, 100);
+    assert!(incast::granted(c.u()) >= i64::from(left) && c.u().silent == 0);
+    assert_ne!(u32::from(c.i(0).bits) & INCAST_ANSWERS, 0);
+    exact(&mut c);
+}
+
+#[test]
+fn who_only_answers_stays_shut_while_others_need_credit_and_no_longer() {
+    let mut c = answered(2_000, TCP_PSH);
+    // There is credit: it was given a new window at once.
+    assert_eq!(c.i(0).waiting, 0);
+    assert!(c.owes(0) >= LEAST);
+    let mut c = Case::with(40);
+    c.u().flows = 40;
+    (c.i(0).window, c.i(1).window) = (2 * LEAST, 2 * LEAST);
+    c.vm(0, 100);
+    // Somebody is in line.
+    c.u().granted += 200_000;
+    c.vm(1, 100);
+    assert_eq!(u32::from(c.i(1).waiting), incast_waiting::INCAST_IN_LINE);
+    let mut s = c.segment(0, 0, 2_000);
+    s.tcp_flags |= TCP_PSH as u8;
+    c.host.to_vm(0, &s, c.now);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IDLE);
+    c.u().granted -= 200_000;
+    let now = c.now;
+    let order: Vec<_> = std::iter::from_fn(|| c.host.turn(now)).map(|(id, _)| id).collect();
+    assert_eq!(order, [1, 0], "those in line come first");
+}
+
+#[test]
+fn who_has_waited_for_a_timeout_gets_a_window_whatever_there_is() {
+    let mut c = Case::with(2);
+    c.u().granted += 1 << 20;
+    c.vm(0, 100);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IN_LINE);
+    c.f(0).flags |= FLOW_F_REPLY_DUE as u16;
+    c.vm(0, 0);
+    assert_eq!(c.i(0).waiting, 0);
+    assert!(c.owes(0) >= 2 * LEAST);
+}
+
+#[test]
+fn among_many_an_open_window_does_not_move() {
+    for (flows, moves) in [(4, true), (40, false)] {
+        let mut c = Case::with(1);
+        (c.u().flows, c.i(0).window) = (flows, 4 * LEAST);
+        c.vm(0, 100);
+        let edge = c.f(0).adv_edge;
+        c.data(0, MSS);
+        assert_eq!(c.i(0).edge.diff(edge) > 0, moves, "{flows} flows");
+    }
 }
 
 #[test]
@@ -132,19 +235,23 @@ fn an_ack_without_news_opens_nothing() {
 }
 
 #[test]
-fn what_silent_flows_owe_is_forgotten_until_they_speak() {
+fn what_silent_flows_owe_does_not_count_until_they_speak() {
     let mut c = Case::with(2);
     c.vm(0, 100);
     let owes = i64::from(c.owes(0));
+    // It was asked, and may think.
     c.wait(10 * MS).vm(1, 0);
     assert_eq!(incast::granted(c.u()), owes, "too early");
-    c.wait(40 * MS).vm(1, 0);
-    assert_eq!(incast::granted(c.u()), 0);
-    assert!(c.u().silent > 0 && c.u().silent <= owes);
+    c.wait(10 * MS).vm(1, 0);
+    assert_eq!((incast::granted(c.u()), c.u().silent), (0, owes));
     exact(&mut c);
     c.keep_shut(0);
     c.data(0, MSS);
-    assert_eq!(incast::granted(c.u()), owes - i64::from(MSS));
+    let left = i64::from(segments(10) / UNIT * UNIT - MSS);
+    assert_eq!((incast::granted(c.u()), c.u().silent), (left, 0));
+    // It has answered, and keeps silent.
+    c.wait(3 * MS).vm(1, 0);
+    assert_eq!((incast::granted(c.u()), c.u().silent), (0, left));
     exact(&mut c);
 }
 
@@ -180,10 +287,11 @@ fn those_in_line_are_served_before_those_that_are_open() {
     let mut c = crowd(20);
     let head = c.host.line[0];
     c.i(0).window = 10 * LEAST;
-    let sent = c.owes(0).min(MSS);
-    c.data(0, sent);
-    assert!(c.owes(0) < LEAST, "took what another waits for");
-    // The ACK of what closed its window went to the head of the line instead.
+    c.data(0, MSS);
+    assert!(c.owes(0) < segments(10), "took what others wait for");
+    // The ACK of what closes its window goes to the head of the line instead.
+    let answers = c.use_up(0);
+    assert_eq!(answers[0].0, head);
     assert_eq!(c.i(head).waiting, 0);
     assert!(c.owes(head) >= LEAST);
     exact(&mut c);
@@ -193,11 +301,10 @@ fn those_in_line_are_served_before_those_that_are_open() {
 fn a_turn_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let mut c = crowd(20);
     let head = c.host.line[0];
-    let (mss, snd_nxt) = (c.owes(0).min(MSS), c.f(head).snd_nxt);
-    let answers = c.data(0, mss);
-    let (id, ack) = answers[0];
+    let snd_nxt = c.f(head).snd_nxt;
+    let (id, ack) = c.use_up(0)[0];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
-    assert!(Case::edge_of(&ack) >= c.owes(head));
+    assert!(Case::edge_of(&ack) > c.owes(head) - UNIT);
     assert_eq!(ack.timestamps, 1);
 }
 
@@ -380,11 +487,11 @@ fn a_mark_halves_the_window() {
 }
 
 #[test]
-fn a_window_never_falls_below_two_segments() {
-    for flows in [3, 200] {
+fn a_window_never_falls_below_two_segments_or_one_among_many() {
+    for (flows, least) in [(3, 2), (200, 1)] {
         let mut c = among(flows);
         c.i(0).bits |= INCAST_MARKED as u16;
-        assert_eq!(round_trip(&mut c, 2 * LEAST, 2 * LEAST), 2 * LEAST);
+        assert_eq!(round_trip(&mut c, least * LEAST, least * LEAST), least * LEAST);
     }
 }
 

@@ -50,7 +50,16 @@ impl Line {
         let Some(uplink) = Uplink::open(netns, attached.meta.uplink)? else { return Ok(None) };
         let port = Port::open(netns, attached.meta.ifindex)?;
         let name = attached.name.clone();
-        Ok(Some(Self { uplink, port, name, netns, netns_path: None, waiting: 0, bytes: 0, looked_at_shut: Instant::now() }))
+        Ok(Some(Self {
+            uplink,
+            port,
+            name,
+            netns,
+            netns_path: None,
+            waiting: 0,
+            bytes: 0,
+            looked_at_shut: Instant::now(),
+        }))
     }
 
     /// Whoever was in line the last time too, while next to nothing came in, has its turn, as far as there

@@ -111,9 +111,9 @@ fn run(options: &Options) -> Result<Results> {
         "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
     );
     let points = plan::points(options)?;
-    let attaches = points.iter().any(|point| {
-        point.configurations.iter().any(|configuration| configuration.attaches())
-    });
+    let attaches = points
+        .iter()
+        .any(|point| point.configurations.iter().any(|configuration| configuration.attaches()));
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
     let mut results = Results::begin(EXPERIMENT.name, environment::describe());
     let has_guests = points.iter().any(|point| point.incast.part.has_guests());
