@@ -8,15 +8,14 @@
  * credit for) and what is on the wire (C times the round trip of an empty queue).  A flow
  * owes the bytes between what was received of it and the right edge that it was granted; an
  * edge is only moved when credit is left for it, and received bytes are paid back.  What all
- * owe is at most the credit, one segment (of whoever is next: so much goes round always),
- * what handshakes have shown, and what comes back with flows that had kept silent for an
- * epoch or two, whose debts do not count meanwhile.
+ * owe is at most the credit, one grant (of whoever is next: so much goes round always),
+ * what handshakes have shown, and what comes back with flows that had kept silent, whose
+ * debts do not count meanwhile.
  *
  * Line.  A flow that gets nothing while its window is closed waits in line, and is served
- * before those that are open.  A grant is two segments at least: senders cut segments to half
- * of the largest window they have seen, and VMs acknowledge every other one.  With more flows
- * than that is credit for, a window is two segments and nothing by turns: less than one
- * segment on average.
+ * before those that are open.  Among many (INCAST_SLIDES) a window is opened only when it was
+ * closed.  A grant is two segments at least, for VMs acknowledge every other one; one with
+ * more flows than that is credit for.  By turns with nothing that is less than one on average.
  *
  * End of an answer.  A short segment with PSH that does not end where the window does says
  * that its sender has nothing more.  What it was granted and did not use counts as silent at

@@ -111,7 +111,8 @@ pub struct Attach {
     #[arg(long, conflicts_with_all = ["hold", "hold_per_flow", "buf_size", "no_thin"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
-    /// host (a first form, for up to some 30 senders at once: docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link speed of the uplink; ports stand before it
+    /// host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link
+    /// speed of the uplink; ports stand before it
     /// [without RATE: what other ports behind the uplink have, or as configured, or `link`].
     #[arg(long, value_name = "RATE", num_args = 0..=1, allow_negative_numbers = true, value_parser = incast_rate)]
     pub incast: Option<Option<incast::Rate>>,
