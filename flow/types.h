@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 5
+#define VSNOOP_ABI 6
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
