@@ -3,9 +3,10 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use vsnoop_guest::control::{Command, ROUNDS_PORT, Reply};
 use vsnoop_guest::rounds::{Pattern, Receiver, Senders};
+use vsnoop_guest::tcp_counts::TcpCounts;
 
 use super::connections::{self, Opener, Wanted};
 use super::guests::Guests;
@@ -182,11 +183,9 @@ impl Receiving<'_> {
 }
 
 /// What a guest's TCP has counted.
-pub fn tcp_counts(vm: &Vm) -> Result<vsnoop_guest::tcp_counts::TcpCounts> {
+pub fn tcp_counts(vm: &Vm) -> Result<TcpCounts> {
     match vm.command(&Command::TcpCounts)? {
         Reply::TcpCounts(counts) => Ok(counts),
-        other => Err(anyhow::anyhow!("{other:?}")).with_context(|| {
-            format!("{} answered to a question for what TCP has counted", vm.name())
-        }),
+        other => bail!("{} counts {other:?} of TCP", vm.name()),
     }
 }
