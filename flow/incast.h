@@ -67,6 +67,7 @@
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* Longer round trips in a row that put a flow out of scope. */
 #define INCAST_FAR 8
+#define INCAST_FAR_STEP 16 /* their count is in the upper half of incast.over */
 /* A flow that sent nothing for so long starts anew. */
 #define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
 
@@ -388,9 +389,12 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
 		if (rtt < u->base_rtt_ns)
 			u->base_rtt_ns = rtt;
-	} else if (i->min_rtt_ns <= INCAST_SCOPE_NS) {
+		i->over &= INCAST_FAR_STEP - 1;
+	} else if (i->over >= (INCAST_FAR - 1) * INCAST_FAR_STEP) {
+		i->min_rtt_ns = INCAST_SCOPE_NS + 1;
+	} else {
 		/* Far away, or thinking? */
-		i->min_rtt_ns += INCAST_SCOPE_NS / INCAST_FAR;
+		i->over += INCAST_FAR_STEP;
 	}
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
@@ -481,12 +485,12 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 		i->bits |= INCAST_AVOIDS;
 	} else if (2 * missing > expected) {
 		i->bits |= INCAST_AVOIDS;
-		if (++i->over >= INCAST_OVER) {
-			i->over = 0;
+		if ((++i->over & (INCAST_FAR_STEP - 1)) >= INCAST_OVER) {
+			i->over &= ~(INCAST_FAR_STEP - 1);
 			i->window = i->window > step ? i->window - step : 0;
 		}
 	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
-		i->over = 0;
+		i->over &= ~(INCAST_FAR_STEP - 1);
 		if (i->window < ample) {
 			i->window += i->bits & INCAST_AVOIDS ? step : i->window;
 			if (i->window > ample)
@@ -503,7 +507,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u, __u
 			}
 		}
 	} else {
-		i->over = 0;
+		i->over &= ~(INCAST_FAR_STEP - 1);
 		i->bits |= INCAST_AVOIDS;
 	}
 	if (i->window > share && u->total > u->rate - INCAST_SCARCE(u->rate))

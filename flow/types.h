@@ -105,7 +105,7 @@ struct incast {
 	__u16 cut; /* ... and of that which it was shown then */
 	__u16 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
 	__u32 ts_recent; /* the sender's last TSval */
-	__u8 over; /* round trips in a row with d > 1/2 */
+	__u8 over; /* round trips in a row with d > 1/2; in steps of INCAST_FAR_STEP those that were long */
 	__u8 census; /* the one that has counted it */
 	__u8 waiting; /* enum incast_waiting */
 	__u8 shaped; /* the edge binds; else the flow is left alone */
