@@ -744,7 +744,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	if (open >= mss || i->waiting == INCAST_IN_LINE)
 		return INCAST_NOT_WAITING;
 	/* What a new flow begins with is enough for an answer to show that there is one. */
-	if (asked && open >= INCAST_SMALLEST / 2 && !(i->bits & INCAST_WIDE))
+	if (asked && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
 		return INCAST_NOT_WAITING;
 	incast_leave_line(f, u);
 	i->waiting = INCAST_IN_LINE;
