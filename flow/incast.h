@@ -366,6 +366,15 @@ static __always_inline __u32 incast_stamp(__u64 now)
 	return (__u32)(now >> INCAST_STAMP_BITS) | 1;
 }
 
+/* Less than half of C came in the last slot, and in this one. */
+static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 now)
+{
+	__u64 elapsed = since_ns(now, u->slot_ns);
+
+	return u->total < u->rate / 2 && elapsed >= INCAST_MIN_SLOT_NS &&
+	       (u->bytes - u->slot_bytes) << (INCAST_TICK_BITS + 1) < elapsed * u->rate;
+}
+
 /* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
  * first time; without timestamps the edge that was shown before, passed for the first time. */
 static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
@@ -390,11 +399,12 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 		if (rtt < u->base_rtt_ns)
 			u->base_rtt_ns = rtt;
 		i->over &= INCAST_FAR_STEP - 1;
-	} else if (i->over >= (INCAST_FAR - 1) * INCAST_FAR_STEP) {
-		i->min_rtt_ns = INCAST_SCOPE_NS + 1;
-	} else {
-		/* Far away, or thinking? */
-		i->over += INCAST_FAR_STEP;
+	} else if (rtt > 4 * INCAST_SCOPE_NS || incast_is_half_idle(u, now)) {
+		/* Far away, or thinking?  On a busy link a little more than that says neither. */
+		if (i->over >= (INCAST_FAR - 1) * INCAST_FAR_STEP)
+			i->min_rtt_ns = INCAST_SCOPE_NS + 1;
+		else
+			i->over += INCAST_FAR_STEP;
 	}
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
@@ -447,15 +457,6 @@ static __always_inline __u32 incast_ample(const struct flow *f, const struct upl
 		      INCAST_START_MSS * incast_mss(f);
 
 	return share < twice ? share : twice;
-}
-
-/* Less than half of C came in the last slot, and in this one. */
-static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 now)
-{
-	__u64 elapsed = since_ns(now, u->slot_ns);
-
-	return u->total < u->rate / 2 && elapsed >= INCAST_MIN_SLOT_NS &&
-	       (u->bytes - u->slot_bytes) << (INCAST_TICK_BITS + 1) < elapsed * u->rate;
 }
 
 /* A round trip is over: what should the window be? */
