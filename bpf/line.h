@@ -40,12 +40,18 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits, __u64 now)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, &t->key);
+	const struct hold *h;
+	__u32 number;
 	int granted;
 
 	if (!f)
 		return -1;
+	number = f->hold;
+	h = hold_number(number);
 	bpf_spin_lock(&f->lock);
-	granted = incast_serve(f, &uplink, waits, &port, &policy, now, &t->ack);
+	if (f->hold != number)
+		h = 0;
+	granted = incast_serve(f, h, &uplink, waits, &port, &policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
 	__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
 	return granted;

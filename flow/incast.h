@@ -777,8 +777,9 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, __u64 n
 
 /* The ACK that shows the sender its window.  It was closed: what lies beyond can only be an answer
  * to this. */
-static __always_inline void incast_show(struct flow *f, const struct port_state *port,
-					const struct policy *p, __u64 now, struct ack_fields *ack)
+static __always_inline void incast_show(struct flow *f, const struct hold *h,
+					const struct port_state *port, const struct policy *p,
+					__u64 now, struct ack_fields *ack)
 {
 	struct incast *i = &f->incast;
 
@@ -787,7 +788,7 @@ static __always_inline void incast_show(struct flow *f, const struct port_state 
 	i->bits &= ~INCAST_BY_TSVAL;
 	ack->seq = f->snd_nxt;
 	ack->ack = seq_max(f->vm_seq, f->next_seq);
-	ack->window = flow_advertise(f, (const struct hold *)0, ack->ack, port, p);
+	ack->window = flow_advertise(f, h, ack->ack, port, p);
 	ack->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
@@ -795,10 +796,10 @@ static __always_inline void incast_show(struct flow *f, const struct port_state 
 }
 
 /* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its
- * turn yet; -1: it does not wait so any more. */
-static __always_inline int incast_serve(struct flow *f, struct uplink *u, enum incast_waiting waits,
-					const struct port_state *port, const struct policy *p,
-					__u64 now, struct ack_fields *ack)
+ * turn yet; -1: it does not wait so any more.  `h`: its hold, or null. */
+static __always_inline int incast_serve(struct flow *f, const struct hold *h, struct uplink *u,
+					enum incast_waiting waits, const struct port_state *port,
+					const struct policy *p, __u64 now, struct ack_fields *ack)
 {
 	struct incast *i = &f->incast;
 
@@ -814,7 +815,7 @@ static __always_inline int incast_serve(struct flow *f, struct uplink *u, enum i
 		return 0;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
 		return -1;
-	incast_show(f, port, p, now, ack);
+	incast_show(f, h, port, p, now, ack);
 	return 1;
 }
 

@@ -119,7 +119,7 @@ pub fn serve(
 ) -> Served {
     let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
-    match unsafe { types::incast_serve(f, u, waits, port, p, now, from_mut(&mut ack)) } {
+    match unsafe { types::incast_serve(f, null(), u, waits, port, p, now, from_mut(&mut ack)) } {
         0 => Served::NotYet,
         1 => Served::Ack(ack),
         _ => Served::Gone,
