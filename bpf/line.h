@@ -58,7 +58,7 @@ static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits,
 }
 
 /* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
-static __noinline int ask_head(const struct flow_key *like)
+__noinline int ask_head(const struct flow_key *like)
 {
 	enum incast_waiting waits;
 	struct turn *t;
