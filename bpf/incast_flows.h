@@ -22,12 +22,17 @@ static __always_inline enum incast_waiting open_window(struct flow *f, const str
 	return waits;
 }
 
+static __always_inline long queue_push(enum incast_waiting waits, const struct flow_key *key)
+{
+	return waits == INCAST_IN_LINE ? bpf_map_push_elem(&line, key, 0) :
+					 bpf_map_push_elem(&shut, key, 0);
+}
+
 /* To the end of the line.  Who finds no place there does not wait: its sender asks by itself. */
 static __always_inline void stand_in_line(const struct flow_key *key, struct flow *f,
 					  enum incast_waiting waits)
 {
-	if (waits == INCAST_IN_LINE ? !bpf_map_push_elem(&line, key, 0) :
-				      !bpf_map_push_elem(&shut, key, 0))
+	if (!queue_push(waits, key))
 		return;
 	bpf_spin_lock(&f->lock);
 	incast_leave_line(f, &uplink);

@@ -80,10 +80,8 @@ __noinline int ask_head(const struct flow_key *like)
 	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
 	    t->key.vlan_inner == like->vlan_inner)
 		granted = serve_flow(t, waits, now);
-	if (!granted && waits == INCAST_IN_LINE)
-		bpf_map_push_elem(&line, &t->key, 0);
-	else if (!granted)
-		bpf_map_push_elem(&shut, &t->key, 0);
+	if (!granted)
+		queue_push(waits, &t->key);
 	return granted > 0;
 }
 

@@ -211,12 +211,6 @@ static __always_inline __s64 incast_granted(const struct uplink *u)
 	return u->granted;
 }
 
-static __always_inline void incast_charge(struct uplink *u, __u32 epoch, __s64 bytes)
-{
-	__sync_fetch_and_add(&u->ends[epoch & (INCAST_EPOCHS - 1)], bytes);
-	__sync_fetch_and_add(&u->granted, bytes);
-}
-
 /* Does the flow's debt count? */
 static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
 {
@@ -247,27 +241,21 @@ static __always_inline __s32 incast_owed(const struct flow *f)
 /* The flow owes so much more. */
 static __always_inline void incast_owe(struct flow *f, struct uplink *u, __s64 bytes)
 {
-	if (incast_is_live(f, u))
-		incast_charge(u, f->incast.epoch, bytes);
-	else
+	if (incast_is_live(f, u)) {
+		__sync_fetch_and_add(&u->ends[f->incast.epoch & (INCAST_EPOCHS - 1)], bytes);
+		__sync_fetch_and_add(&u->granted, bytes);
+	} else {
 		__sync_fetch_and_add(&u->silent, bytes);
+	}
 }
 
-/* The flow's debt is taken out of the account. */
-static __always_inline void incast_forgive(struct flow *f, struct uplink *u)
+/* What the flow owes counts until this epoch ends; until one that has ended: it is silent. */
+static __always_inline void incast_count_until(struct flow *f, struct uplink *u, __u32 epoch)
 {
 	__s64 owed = incast_owed(f);
 
 	incast_owe(f, u, -owed);
-}
-
-/* Its sender has nothing to send: what it owes counts as silent from now on. */
-static __always_inline void incast_rest(struct flow *f, struct uplink *u)
-{
-	__s64 owed = incast_owed(f);
-
-	incast_forgive(f, u);
-	f->incast.epoch = u->epoch - 1;
+	f->incast.epoch = epoch;
 	incast_owe(f, u, owed);
 }
 
@@ -299,15 +287,11 @@ static __always_inline void incast_note_rounding(struct flow *f, struct uplink *
 /* The flow is active: its debt counts from now on, or counts longer. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u)
 {
-	struct incast *i = &f->incast;
-	__u32 epoch = u->epoch + (i->bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED : INCAST_EPOCHS_ACTIVE);
-	__s32 owed = incast_owed(f);
+	__u32 epoch = u->epoch + (f->incast.bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED :
+								   INCAST_EPOCHS_ACTIVE);
 
-	if (i->epoch == epoch)
-		return;
-	incast_forgive(f, u);
-	i->epoch = epoch;
-	incast_charge(u, epoch, owed);
+	if (f->incast.epoch != epoch)
+		incast_count_until(f, u, epoch);
 }
 
 /* What a flow may begin with: a part of what is left of half the credit, so that those that
@@ -349,7 +333,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u)
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;
-		incast_charge(u, i->epoch, shown);
+		incast_owe(f, u, shown);
 	}
 	__sync_fetch_and_add(&u->open, 1);
 	if (!u->base_rtt_ns)
@@ -565,7 +549,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	i->bits &= ~INCAST_FINISHED;
 	if (incast_ends_answer(f, s, end)) {
 		i->bits |= INCAST_FINISHED;
-		incast_rest(f, u);
+		incast_count_until(f, u, u->epoch - 1);
 	}
 	incast_note_rtt(f, u, s, end, now);
 	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
@@ -606,7 +590,7 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u)
 {
 	struct incast *i = &f->incast;
 
-	incast_forgive(f, u);
+	incast_owe(f, u, -incast_owed(f));
 	i->edge = i->received;
 	incast_leave_line(f, u);
 	if (i->shaped)
@@ -654,7 +638,7 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	if (incast_window(f) >= (__s32)incast_mss(f)) {
 		incast_leave_line(f, u);
 	} else if (incast_can_reopen(u, answers)) {
-		incast_give(f, u, incast_whole(f, u, 0));
+		incast_give(f, u, incast_least(f, u));
 	} else if (!i->waiting) {
 		i->waiting = answers ? INCAST_SHUT : INCAST_IDLE;
 		if (answers)
@@ -683,7 +667,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 						       enum incast_why why, __u64 now)
 {
 	struct incast *i = &f->incast;
-	__u32 few = incast_whole(f, u, 0), want = incast_whole(f, u, i->window);
+	__u32 few = incast_least(f, u), want = incast_whole(f, u, i->window);
 	bool asked = why == INCAST_REQUEST || why == INCAST_PROBED;
 	__s32 open, mss = incast_mss(f);
 	__s64 left, spare;
@@ -707,9 +691,8 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		i->bits &= ~INCAST_FINISHED;
 	if (why == INCAST_REQUEST)
 		i->bits |= INCAST_ASKED;
-	if (why == INCAST_DATA && i->bits & INCAST_FINISHED) {
+	if (why == INCAST_DATA && i->bits & INCAST_FINISHED)
 		return incast_open_idle(f, u);
-	}
 	incast_touch(f, u);
 	open = incast_window(f);
 	/* Rounding may have opened it. */
@@ -763,12 +746,13 @@ static __always_inline bool incast_somebody_waits(const struct uplink *u)
  * turned off everybody is let go. */
 static __always_inline enum incast_waiting incast_next(struct uplink *u, __u64 now)
 {
-	if (incast_is_on(u))
-		incast_turn(u, now);
-	if (u->waiting > 0)
-		return !incast_is_on(u) || incast_left(u) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
 	if (!incast_is_on(u))
-		return u->shut > 0 || u->idle > 0 ? INCAST_SHUT : INCAST_NOT_WAITING;
+		return u->waiting > 0 ? INCAST_IN_LINE :
+		       incast_somebody_waits(u) ? INCAST_SHUT :
+						  INCAST_NOT_WAITING;
+	incast_turn(u, now);
+	if (u->waiting > 0)
+		return incast_left(u) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
 	if ((u->shut > 0 && incast_can_reopen(u, true)) ||
 	    (u->idle > 0 && incast_can_reopen(u, false)))
 		return INCAST_SHUT;
