@@ -232,30 +232,13 @@ impl Uplink {
 
     /// A record that was shaped has been forgotten, with all that it counted for.
     pub fn forget(&self, flow: &flow) {
-        let incast = &flow.incast;
-        if incast.shaped == 0 {
+        if flow.incast.shaped == 0 {
             return;
         }
-        let sub = |offset, number| self.i32(offset).fetch_sub(number, Ordering::Relaxed);
-        let waits = |state| i32::from(u32::from(incast.waiting) == state);
-        sub(std::mem::offset_of!(uplink, open), 1);
-        sub(std::mem::offset_of!(uplink, waiting), waits(types::incast_waiting::INCAST_IN_LINE));
-        sub(std::mem::offset_of!(uplink, shut), waits(types::incast_waiting::INCAST_SHUT));
-        sub(std::mem::offset_of!(uplink, idle), waits(types::incast_waiting::INCAST_IDLE));
-        let epoch = self.u32(std::mem::offset_of!(uplink, epoch)).load(Ordering::Relaxed);
-        let mut owed = i64::from(incast.edge.diff(incast.received).max(0));
-        let mss = u32::from(flow.mss).max(types::INCAST_LEAST_MSS);
-        if owed < mss.into() && u32::from(incast.bits) & types::INCAST_WIDE != 0 {
-            owed = 0;
-        }
-        if incast.epoch.wrapping_sub(epoch) < types::INCAST_EPOCHS {
-            let slot = (incast.epoch % types::INCAST_EPOCHS) as usize;
-            let ends = std::mem::offset_of!(uplink, ends) + 8 * slot;
-            self.i64(ends).fetch_sub(owed, Ordering::Relaxed);
-            self.i64(std::mem::offset_of!(uplink, granted)).fetch_sub(owed, Ordering::Relaxed);
-        } else {
-            self.i64(std::mem::offset_of!(uplink, silent)).fetch_sub(owed, Ordering::Relaxed);
-        }
+        let mut gone = *flow;
+        // SAFETY: the mapping holds an uplink and lives as long as `self`; the hooks' own function
+        // changes what it shares with them by atomic instructions only.
+        unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast()) };
     }
 
     fn i64(&self, offset: usize) -> &AtomicI64 {
