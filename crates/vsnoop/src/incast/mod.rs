@@ -10,7 +10,7 @@ pub mod uplink;
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::types::{INCAST_AVOIDS, flow, incast};
+use vsnoop_bpf::types::{INCAST_AVOIDS, flow, incast, incast_waiting};
 use vsnoop_bpf::{Port, Uplink, UplinkId};
 
 use crate::lock::CommandLock;
@@ -91,7 +91,7 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
             0 => "slow start",
             _ => "avoidance",
         },
-        waiting: incast.waiting != 0,
+        waiting: u32::from(incast.waiting) == incast_waiting::INCAST_IN_LINE,
     })
 }
 
