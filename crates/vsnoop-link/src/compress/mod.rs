@@ -1,0 +1,1 @@
+//! Payload made smaller where that pays.

@@ -1,0 +1,1 @@
+//! The running link: threads, ports, sockets, control.

@@ -1,0 +1,1 @@
+//! Where a frame goes: learned addresses, floods, split horizon.

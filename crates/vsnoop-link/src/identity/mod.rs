@@ -1,0 +1,1 @@
+//! Who a host is: its key, and whom it believes.

@@ -1,0 +1,1 @@
+//! Super-packets cut into segments and merged again, fragments, the MSS.

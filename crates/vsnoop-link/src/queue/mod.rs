@@ -1,0 +1,1 @@
+//! What waits for an ordered transport: fair, short, dropped at its entry.

@@ -1,0 +1,1 @@
+//! A peer over time: dialled, alive, rekeyed, roaming, lost, back again.

@@ -1,0 +1,1 @@
+//! Records as they pass between hosts: sealed, counted, not replayed.
