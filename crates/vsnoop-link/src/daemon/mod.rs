@@ -1,1 +1,4 @@
 //! The running link: threads, ports, sockets, control.
+
+pub mod config;
+pub mod control;

@@ -1,0 +1,208 @@
+//! What a link is to be, as its file says: plain structs, checked before anything is made.
+//!
+//! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of single
+//! values, `rules` is the list of compression rules, which may change while the link runs. Nothing here
+//! looks at the host: whether a bridge is there, or a key readable, is found out by whoever uses it.
+
+mod file;
+mod method;
+mod rules;
+mod value;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+pub use method::Method;
+pub use rules::{Compress, Rules, Selector, TooManyRules, Traffic, Vm};
+pub use value::{Address, Mac, dictionary, is_link_name};
+
+/// Where `vsnoop link up NAME` looks for NAME.toml.
+pub const DIRECTORY: &str = "/etc/vsnoop/link";
+/// UDP and TCP, where nothing else is said.
+pub const PORT: u16 = 7946;
+/// Of the VMs' network. IPv6 needs the least, jumbo frames the most.
+pub const MTU_BYTES: std::ops::RangeInclusive<u16> = 1280..=9216;
+/// Connections beside each other on ordered transports.
+pub const CONNECTIONS: std::ops::RangeInclusive<u8> = 1..=16;
+
+/// A link, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where this was read.
+    pub file: PathBuf,
+    /// Tells links of this host apart; names the control socket.
+    pub name: String,
+    /// Both ends must name the same.
+    pub network: String,
+    /// UDP and TCP.
+    pub listen: SocketAddr,
+    /// File of the private key.
+    pub key: PathBuf,
+    /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
+    pub authority: Option<Authority>,
+    /// Of the VMs' network: the largest Ethernet payload that their ports carry.
+    pub mtu_bytes: u16,
+    /// A learned address that was not heard of for this long is forgotten.
+    pub age: Duration,
+    /// Lower the MSS in SYNs to what fits a datagram.
+    pub clamp_mss: bool,
+    /// A session is replaced by a new handshake after this long.
+    pub rekey: Duration,
+    /// A peer that answers nothing for this long is down.
+    pub dead_after: Duration,
+    pub ports: Vec<Port>,
+    pub peers: Vec<Peer>,
+    /// First match wins.
+    pub compress: Rules,
+    pub diverts: Vec<Divert>,
+}
+
+/// Files of a private CA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    /// This host's own certificate chain, for its key; PEM.
+    pub cert: PathBuf,
+    /// Whom it believes; PEM.
+    pub ca: PathBuf,
+}
+
+/// A way between the link and local VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The interface: of a tap that the link makes, or one that exists.
+    pub name: String,
+    pub kind: PortKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// A tap that the link makes and puts into this bridge.
+    Bridge(String),
+    /// A tap that the link makes and leaves to whoever wants it.
+    Tap,
+    /// An interface that exists (a VM's tap, a physical LAN): a packet socket on it.
+    Interface,
+}
+
+/// Another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub name: String,
+    pub trust: Trust,
+    /// `None`: it calls.
+    pub address: Option<Address>,
+    pub transport: Transport,
+    /// Ordered transports: connections beside each other.
+    pub connections: u8,
+}
+
+/// How a peer proves that it is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It has this public key, as `vsnoop link keygen` prints it.
+    Key(String),
+    /// The CA has certified it under this name.
+    Subject(String),
+}
+
+/// What carries the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    Udp,
+    Tls,
+    Tcp,
+    /// Not encrypted.
+    UdpPlain,
+    /// Not encrypted.
+    TcpPlain,
+}
+
+/// Traffic of a VM that goes through the link without an overlay network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divert {
+    /// The VM's tap.
+    pub interface: String,
+    /// To these.
+    pub prefixes: Vec<IpNet>,
+    /// Name of the peer behind which they are.
+    pub peer: String,
+    pub when_down: WhenDown,
+}
+
+/// What becomes of diverted traffic while the peer is not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenDown {
+    /// It goes its ordinary way.
+    Pass,
+    Drop,
+}
+
+/// What is wrong with a configuration, with its file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl Transport {
+    pub const ALL: [Self; 5] = [Self::Udp, Self::Tls, Self::Tcp, Self::UdpPlain, Self::TcpPlain];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tls => "tls",
+            Self::Tcp => "tcp",
+            Self::UdpPlain => "udp-plain",
+            Self::TcpPlain => "tcp-plain",
+        }
+    }
+
+    /// Nobody on the way reads or forges it.
+    pub fn is_encrypted(self) -> bool {
+        !matches!(self, Self::UdpPlain | Self::TcpPlain)
+    }
+
+    /// Frames of a flow arrive in order and complete, over several connections.
+    pub fn is_ordered(self) -> bool {
+        !matches!(self, Self::Udp | Self::UdpPlain)
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigError(format!("the configuration {} cannot be read: {error}", file.display()))
+        })?;
+        Self::parse(file, &text)
+    }
+
+    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose directory
+    /// is where relative paths begin.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        file::parse(file, text)
+    }
+
+    /// Peers whose traffic anybody on the way can read.
+    pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
+    }
+}

@@ -1,0 +1,239 @@
+//! Forms of single values: addresses, names, durations, sizes, keys. Errors say what is allowed.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::PORT;
+
+/// IFNAMSIZ without its end.
+const INTERFACE_NAME_BYTES: usize = 15;
+/// Names of links, networks, peers, owners.
+const NAME_BYTES: usize = 64;
+/// RFC 1035.
+const HOST_NAME_BYTES: usize = 253;
+/// A window of zstd's long distance matching: windowLog 20 to 27.
+const DICTIONARY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=128 << 20;
+
+/// An Ethernet address.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+/// Where a peer listens. A host name is resolved whenever it is dialled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// A name, or an address without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no MAC address such as 52:54:00:00:00:01");
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(wrong)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+        }
+        if parts.next().is_some() { Err(wrong()) } else { Ok(Self(bytes)) }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no address: give a host name or an address with a port, such as \
+                 192.0.2.2:{PORT}, [2001:db8::2]:{PORT} or host-b.example:{PORT}"
+            )
+        };
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Ok(Self { host: ip.to_string(), port: PORT });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+            None => (text, PORT),
+        };
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = match bracketed {
+            Some(host) => host.parse::<Ipv6Addr>().map_err(|_| wrong())?.to_string(),
+            None => host.to_owned(),
+        };
+        let is_good = bracketed.is_some() || is_host_name(&host) || host.parse::<IpAddr>().is_ok();
+        if is_good && port != 0 { Ok(Self { host, port }) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+pub fn is_host_name(text: &str) -> bool {
+    (1..=HOST_NAME_BYTES).contains(&text.len())
+        && text.trim_end_matches('.').split('.').all(|label| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        })
+}
+
+/// What may be the name of a link: it is one of a file, too.
+pub fn is_link_name(text: &str) -> bool {
+    name(text).is_ok()
+}
+
+pub fn name(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let good = (1..=NAME_BYTES).contains(&text.len())
+        && text.bytes().all(allowed)
+        && text.as_bytes()[0].is_ascii_alphanumeric();
+    if good {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "give up to {NAME_BYTES} letters, digits, '-', '_' and '.', beginning with a letter or digit"
+    ))
+}
+
+pub fn interface(text: &str) -> Result<String, String> {
+    let good = (1..=INTERFACE_NAME_BYTES).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))
+        && !matches!(text, "." | "..");
+    if good {
+        return Ok(text.to_owned());
+    }
+    Err(format!("give the name of an interface, up to {INTERFACE_NAME_BYTES} characters"))
+}
+
+/// `vsnoop link keygen` prints it.
+pub fn public_key(text: &str) -> Result<String, String> {
+    let key = STANDARD.decode(text).ok().filter(|key| (32..=128).contains(&key.len()));
+    key.map(|_| text.to_owned()).ok_or_else(|| {
+        "give the peer's public key, as `vsnoop link keygen FILE --show` prints it there".into()
+    })
+}
+
+/// "300s", "5m", "1h", "500ms"; without a suffix seconds.
+pub fn duration(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_ms: u64 = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(digits.parse::<u64>().ok()?.checked_mul(unit_ms)?))
+}
+
+/// Memory of a dictionary, "1M" to "128M".
+pub fn dictionary(text: &str) -> Result<u32, String> {
+    size(text)
+        .filter(|bytes| DICTIONARY_BYTES.contains(bytes))
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .ok_or_else(|| "a dictionary has 1M to 128M bytes (suffixes K, M)".into())
+}
+
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        "G" | "GIB" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_as_it_can_be_read_again() {
+        for (text, shown) in [
+            ("192.0.2.2:7946", "192.0.2.2:7946"),
+            ("192.0.2.2", "192.0.2.2:7946"),
+            ("2001:db8::2", "[2001:db8::2]:7946"),
+            ("[2001:db8::2]:1", "[2001:db8::2]:1"),
+            ("host-b.example:7000", "host-b.example:7000"),
+            ("host-b", "host-b:7946"),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(shown.parse::<Address>().unwrap(), address);
+        }
+        for wrong in ["", ":1", "a:", "a:0", "a:70000", "[::1", "a b:1", "[name]:1", "1:2:x:1"] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_mac_has_six_bytes_of_two_digits() {
+        assert_eq!("52:54:00:0A:00:01".parse(), Ok(Mac([0x52, 0x54, 0, 10, 0, 1])));
+        for wrong in
+            ["", "52:54:00:00:00", "52:54:00:00:00:01:02", "5:54:00:00:00:01", "+1:2:3:4:5:6"]
+        {
+            assert!(wrong.parse::<Mac>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_links_lead_to_no_other_directory() {
+        assert!(is_link_name("office-2.b_c"));
+        for wrong in ["", ".", "..", "../x", "a/b", ".a", "-a", "a b", "ä"] {
+            assert!(!is_link_name(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_and_dictionaries_have_suffixes_and_bounds() {
+        assert_eq!(duration("300s"), Some(Duration::from_secs(300)));
+        assert_eq!(duration("5m"), Some(Duration::from_secs(300)));
+        assert_eq!(duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(duration("-1s"), None);
+        assert_eq!(duration("18446744073709551615h"), None);
+        assert_eq!(dictionary("128M"), Ok(128 << 20));
+        assert!(dictionary("129M").is_err() && dictionary("1K").is_err());
+    }
+}

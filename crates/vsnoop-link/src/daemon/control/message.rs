@@ -1,0 +1,236 @@
+//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json` prints for
+//! each link (docs/json.md): times are nanoseconds, points in time seconds since the epoch, counters since
+//! the link came up.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::config::{Compress, Mac, Method, Selector, Transport};
+
+/// What the command asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    Status {
+        /// With the learned addresses one by one.
+        addresses: bool,
+    },
+    Set(Set),
+    /// End, after the answer.
+    Down,
+}
+
+/// Changes which traffic is compressed, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    pub selector: Selector,
+    pub method: Method,
+    pub dictionary_bytes: Option<u32>,
+}
+
+/// What the link answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "response", rename_all = "snake_case")]
+pub enum Response {
+    Status(Box<Status>),
+    Done,
+    /// Why not.
+    Refused {
+        reason: String,
+    },
+}
+
+/// How a link is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    pub name: String,
+    pub network: String,
+    /// Inode of the network namespace that it is in.
+    pub netns: u64,
+    pub pid: u32,
+    /// When it came up.
+    pub since: u64,
+    /// The file that it was read from.
+    pub config: String,
+    pub listen: String,
+    /// Its own public key.
+    pub key: String,
+    pub mtu_bytes: u16,
+    pub problems: Vec<Problem>,
+    pub ports: Vec<PortStatus>,
+    pub peers: Vec<PeerStatus>,
+    pub classes: Vec<ClassStatus>,
+    pub diverts: Vec<DivertStatus>,
+    /// How many addresses are learned.
+    pub learned: u64,
+    /// Those, when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Vec<Learned>>,
+}
+
+/// What is not as it should be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    /// A super-packet counts once.
+    pub frames: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PortStatus {
+    /// Of the interface.
+    pub name: String,
+    /// "bridge", "tap" or "interface".
+    pub kind: String,
+    /// The bridge of a port of that kind.
+    pub bridge: Option<String>,
+    pub up: bool,
+    /// From the VMs.
+    pub received: Traffic,
+    /// To the VMs.
+    pub sent: Traffic,
+    /// Frames that were dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerState {
+    Up,
+    /// It is called.
+    Dialling,
+    /// It has no address: it calls.
+    #[default]
+    Waiting,
+    /// The last call failed, or it fell silent; the next call comes.
+    Down,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerStatus {
+    pub name: String,
+    pub state: PeerState,
+    /// Why it is not up.
+    pub reason: Option<String>,
+    /// Since when it is in this state.
+    pub since: u64,
+    pub transport: Option<Transport>,
+    pub encrypted: bool,
+    /// Connections beside each other now.
+    pub connections: u32,
+    /// Where it was last, or is called.
+    pub address: Option<String>,
+    /// Of the session.
+    pub epoch: u64,
+    /// Of the protocol.
+    pub version: u32,
+    pub rtt_ns: Option<u64>,
+    pub rtt_min_ns: Option<u64>,
+    pub jitter_ns: Option<u64>,
+    /// Largest IP packet on the way; null on ordered transports.
+    pub path_mtu_bytes: Option<u32>,
+    /// To the peer.
+    pub sent: Carried,
+    pub received: Carried,
+    pub cpu: Cpu,
+    /// Datagrams that did not arrive there.
+    pub lost_out: u64,
+    /// Datagrams that did not arrive here.
+    pub lost_in: u64,
+    /// Records that were not genuine, too old, or there already.
+    pub rejected: u64,
+    /// What waits to be sent.
+    pub queue_bytes: u64,
+    /// Frames dropped before they were sent, by reason; "queue" is the entry of a full queue.
+    pub dropped: BTreeMap<String, u64>,
+    pub reconnects: u64,
+    pub rekeys: u64,
+    pub roams: u64,
+}
+
+/// Frames on their way through the stages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Carried {
+    pub frames: u64,
+    /// Before compression.
+    pub bytes: u64,
+    /// After it.
+    pub compressed_bytes: u64,
+    /// Records with all headers, as they pass the network.
+    pub wire_bytes: u64,
+    /// `bytes` over `compressed_bytes`; null before the first frame.
+    pub ratio: Option<f64>,
+}
+
+/// CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cpu {
+    pub compress_ns: u64,
+    pub decompress_ns: u64,
+    pub seal_ns: u64,
+    pub open_ns: u64,
+}
+
+/// The traffic of one compression rule; the last one stands for what no rule fits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassStatus {
+    /// Null for what no rule fits.
+    pub rule: Option<Compress>,
+    /// Flows with a context now.
+    pub flows: u64,
+    /// To peers.
+    pub sent: Carried,
+    /// Frames of those that were sent as they are, because compression would not have paid.
+    pub raw_frames: u64,
+    pub compress_ns: u64,
+    /// What `auto` does now: flows by method.
+    pub methods: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DivertStatus {
+    /// The VM's tap.
+    pub interface: String,
+    pub prefix: String,
+    pub peer: String,
+    /// Traffic goes through the link now.
+    pub active: bool,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Learned {
+    pub mac: Mac,
+    pub vlan: Option<u16>,
+    /// Where it is: one of both.
+    pub port: Option<String>,
+    pub peer: Option<String>,
+    /// Since it was last heard of.
+    pub age_ns: u64,
+}
+
+impl Carried {
+    pub fn new(frames: u64, bytes: u64, compressed_bytes: u64, wire_bytes: u64) -> Self {
+        let ratio = (compressed_bytes > 0).then(|| bytes as f64 / compressed_bytes as f64);
+        Self { frames, bytes, compressed_bytes, wire_bytes, ratio }
+    }
+}
