@@ -6,7 +6,9 @@
 //! than the others, is padded, so that the next super-packet can follow in the same call.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::daemon::stats::PeerStats;
 use crate::offload::headers::Headers;
@@ -31,10 +33,16 @@ pub struct Datagrams {
     count: usize,
     next_fragment: u16,
     too_long: bool,
+    counts: Arc<SessionCounts>,
 }
 
 impl Datagrams {
-    pub fn new(sealer: Sealer, address: Option<SocketAddr>, limit_bytes: usize) -> Self {
+    pub fn new(
+        sealer: Sealer,
+        address: Option<SocketAddr>,
+        limit_bytes: usize,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
         Self {
             sealer,
             address,
@@ -45,6 +53,7 @@ impl Datagrams {
             count: 0,
             next_fragment: 0,
             too_long: false,
+            counts,
         }
     }
 
@@ -59,11 +68,6 @@ impl Datagrams {
     /// Items may have this many bytes.
     pub fn item_limit(&self) -> usize {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
-    }
-
-    /// Records sealed under the key.
-    pub fn sealed(&self) -> u64 {
-        self.sealer.sealed()
     }
 
     /// Since the last call: the host itself refused a datagram for its length (`EMSGSIZE`).
@@ -208,6 +212,8 @@ impl Datagrams {
             Some(Ok(())) => {
                 stats.records_out.add(self.count as u64);
                 stats.wire_bytes_out.add(self.length as u64);
+                self.counts.sent_packets.add(self.count as u64);
+                self.counts.sent_bytes.add(self.length as u64);
             }
             Some(Err(error)) => {
                 self.too_long |= error.raw_os_error() == Some(libc::EMSGSIZE);

@@ -9,11 +9,13 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::Connection;
 
 use crate::compress::{Class, Encoded, Encoder};
+use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
 use crate::queue::fair::{FairQueue, Limits};
 use crate::wire::item::COMPRESSED;
@@ -50,6 +52,7 @@ pub struct Lane {
     blocked: bool,
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
+    counts: Arc<SessionCounts>,
 }
 
 /// An item on its way into a lane.
@@ -62,7 +65,13 @@ pub struct Outgoing<'a> {
 }
 
 impl Lane {
-    pub fn new(socket: TcpStream, codec: Codec, limits: Limits, encoder: Encoder) -> Self {
+    pub fn new(
+        socket: TcpStream,
+        codec: Codec,
+        limits: Limits,
+        encoder: Encoder,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
         Self {
             socket,
             codec,
@@ -73,6 +82,7 @@ impl Lane {
             blocked: false,
             compressed: Vec::new(),
             spare: Vec::new(),
+            counts,
         }
     }
 
@@ -184,6 +194,8 @@ impl Lane {
     fn put(&mut self, parts: &[&[u8]], stats: &PeerStats) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         stats.records_out.add(1);
+        self.counts.sent_packets.add(1);
+        self.counts.sent_bytes.add(bytes as u64);
         match &mut self.codec {
             Codec::Tls(tls) => {
                 let length = (bytes as u32).to_be_bytes();

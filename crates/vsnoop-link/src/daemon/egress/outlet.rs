@@ -91,8 +91,8 @@ pub enum Fault {
 }
 
 pub enum Transport {
-    Datagrams(Datagrams),
-    Lanes(Lanes),
+    Datagrams(Box<Datagrams>),
+    Lanes(Box<Lanes>),
 }
 
 /// The ordered connections of a session.

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::super::counts::SessionCounts;
 use super::super::control_thread::Event;
 use super::super::io::udp::Inbox;
 use super::super::io::wake;
@@ -16,8 +18,8 @@ use crate::compress::unit::Unpacker;
 use crate::offload::fragment::Rejoin;
 use crate::offload::owed::Owed;
 use crate::wire::item::Item;
-use crate::wire::seal::{Opener, header_of, stream_of};
 use crate::wire::replay::Fresh;
+use crate::wire::seal::{COUNTER, HEADER_BYTES, Opener, header_of, stream_of};
 
 /// Receives at once: each may be a whole super-packet.
 const RECEIVES: usize = 8;
@@ -30,11 +32,12 @@ pub struct DatagramSession {
     rejoin: Rejoin,
     /// Where its newest record came from.
     from: Option<std::net::SocketAddr>,
+    counts: Arc<SessionCounts>,
 }
 
 impl DatagramSession {
-    pub fn new(openers: Vec<Opener>) -> Self {
-        Self { openers, rejoin: Rejoin::default(), from: None }
+    pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
+        Self { openers, rejoin: Rejoin::default(), from: None, counts }
     }
 }
 
@@ -109,6 +112,11 @@ impl Datagrams {
                 };
                 stats.records_in.add(1);
                 stats.wire_bytes_in.add(datagram.len() as u64);
+                opened.counts.received_packets.add(1);
+                opened.counts.received_bytes.add(datagram.len() as u64);
+                if fresh == Fresh::Newest {
+                    opened.counts.expected_packets.set((number & COUNTER) + 1);
+                }
                 let item_begin = item.as_ptr().addr();
                 let item = &*item;
                 if fresh == Fresh::Newest && opened.from != Some(message.from) {
@@ -120,7 +128,7 @@ impl Datagrams {
                     Some(Item::Frame(owed, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
                         let begin = frame.as_ptr().addr() - item_begin + datagram.start
-                            + crate::wire::seal::HEADER_BYTES;
+                            + HEADER_BYTES;
                         let range = begin..begin + frame.len();
                         self.frames.push((peer, owed, Lies::InInbox, range));
                     }

@@ -3,11 +3,13 @@
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::Connection;
 
 use crate::compress::Decoder;
+use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
 use crate::offload::owed::Owed;
 use crate::wire::item::Item;
@@ -35,11 +37,17 @@ pub struct Lane {
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
+    counts: Arc<SessionCounts>,
 }
 
 impl Lane {
-    pub fn new(socket: TcpStream, codec: Codec, decoder: Decoder) -> Self {
-        Self { socket, codec, cutter: Cutter::default(), decoder, scratch: Vec::new() }
+    pub fn new(
+        socket: TcpStream,
+        codec: Codec,
+        decoder: Decoder,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
+        Self { socket, codec, cutter: Cutter::default(), decoder, scratch: Vec::new(), counts }
     }
 
     /// Takes what waits; an error ends the lane.
@@ -106,6 +114,8 @@ impl Lane {
             })?;
             let Some(bytes) = next else { return Ok(()) };
             stats.records_in.add(1);
+            self.counts.received_packets.add(1);
+            self.counts.received_bytes.add(bytes.len() as u64);
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             let item = match &mut self.codec {
                 Codec::Tls(_) => bytes,
