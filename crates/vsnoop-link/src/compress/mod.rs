@@ -1,1 +1,98 @@
 //! Payload made smaller where that pays.
+//!
+//! A *message* (a link's head and one super-packet) passes the [`Encoder`] of its connection and comes
+//! out of the peer's [`Decoder`] as it was. On an ordered connection each flow keeps a context, so that
+//! a message refers to earlier ones of its own flow; on UDP each [`unit`] stands alone.
+
+mod body;
+mod decoder;
+mod encoder;
+mod method;
+mod stats;
+mod stream;
+pub mod unit;
+
+pub use decoder::{DecodeError, Decoder};
+pub use encoder::{Encoded, Encoder};
+pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, ZSTD_LEVELS};
+pub use stats::Stats;
+
+use serde::{Deserialize, Serialize};
+
+/// What a connection's contexts may take: the receiver promises it, the sender keeps to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Flows with a context at a time.
+    pub flows: u16,
+    /// Logarithm of a flow's window: how far back a message may refer, in bytes.
+    pub flow_window_log: u8,
+    /// Contexts that many flows share. Each takes memory of its whole window.
+    pub dictionaries: u16,
+    pub dictionary_window_log: u8,
+    /// The longest message.
+    pub message_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flows: 256,
+            flow_window_log: 17,
+            dictionaries: 2,
+            dictionary_window_log: 27,
+            message_bytes: 65_535 + 128,
+        }
+    }
+}
+
+impl Limits {
+    /// What both sides can keep to.
+    pub fn common(&self, other: &Self) -> Self {
+        Self {
+            flows: self.flows.min(other.flows),
+            flow_window_log: self.flow_window_log.min(other.flow_window_log),
+            dictionaries: self.dictionaries.min(other.dictionaries),
+            dictionary_window_log: self.dictionary_window_log.min(other.dictionary_window_log),
+            message_bytes: self.message_bytes.min(other.message_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_back_as_it_was_whatever_the_method() {
+        let class =
+            |word: &str, dictionary| Class { method: word.parse().unwrap(), owner: 1, dictionary };
+        let classes = [
+            class("lz4", None),
+            class("zstd", None),
+            class("zstd:3", None),
+            class("auto", None),
+            class("zstd", Some(1 << 20)),
+        ];
+        let mut encoder = Encoder::new(Limits::default());
+        let mut decoder = Decoder::new(Limits::default());
+        for round in 0..20u64 {
+            for class in &classes {
+                let head = [round as u8; 66];
+                let text = format!("a line of round {round}, and so on\n")
+                    .repeat(1 + 97 * round as usize % 1500);
+                let mut body = Vec::new();
+                let encoded =
+                    encoder.encode(round % 3, class, &[&head, text.as_bytes()], 0, &mut body);
+                if text.len() > 256 {
+                    assert_eq!(encoded, Encoded::Compressed, "{class:?}");
+                    assert!(body.len() < text.len() / 2);
+                }
+                if encoded == Encoded::Compressed {
+                    let mut out = b"before".to_vec();
+                    decoder.decode(&body, &mut out).unwrap();
+                    assert_eq!(out, [b"before", &head[..], text.as_bytes()].concat());
+                }
+            }
+        }
+    }
+}

@@ -1,1 +1,32 @@
 //! The mutual TLS 1.3 handshake and what the two ends agree on in it.
+//!
+//! ```text
+//! dialler                                   acceptor
+//!    | -- TLS 1.3: both show certificates ---- |   who is it?           (identity)
+//!    | -- Hello -----------------------------> |   which session, what can it do?
+//!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }
+//! ```
+//!
+//! [`dial`] and [`accept`] do it over a TCP connection and block, for a bounded time. Beneath them
+//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it bounds
+//! what callers that have not said who they are can use up.
+//!
+//! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake, and
+//! the connection itself is closed. For other keys there is another handshake. A lane is a further
+//! connection that joins a session and carries data itself.
+
+mod agree;
+mod error;
+mod hello;
+mod machine;
+mod run;
+mod secrets;
+
+pub use agree::{Agreed, Answer};
+pub use error::Error;
+pub use hello::{
+    BadHello, Hello, MOST_BYTES, Purpose, Refusal, RefusalKind, Reply, Role, Transport, Versions,
+};
+pub use machine::{Machine, Outcome, Step};
+pub use run::{DEADLINE, Established, accept, dial};
+pub use secrets::{Cipher, Direction, Secrets};

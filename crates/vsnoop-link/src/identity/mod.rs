@@ -1,1 +1,50 @@
 //! Who a host is: its key, and whom it believes.
+//!
+//! A host has one private key in a file ([`keygen`]). Its peers know it by the key's [`PublicKey`], which
+//! they have pinned, or by a name in a certificate that a private authority has signed ([`Trust`]). Either
+//! way the host proves in a TLS 1.3 handshake that it has the key ([`Dialer`], [`Acceptor`]).
+//!
+//! Both kinds of trust are met with X.509 certificates: a host without a certificate of an authority
+//! presents one that it has signed itself, of which nothing but the key is looked at. So one listener
+//! serves peers of both kinds, which raw public keys (RFC 7250) would not allow: there the kind is
+//! chosen for all callers of a listener, before it is known who calls.
+
+mod config;
+mod host;
+mod key_file;
+mod public_key;
+mod trust;
+mod verify;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub(crate) use config::ALPN;
+pub use config::{Acceptor, Dialer};
+pub use host::Identity;
+pub use key_file::{keygen, public};
+pub use public_key::{BadPublicKey, PublicKey};
+pub use trust::{Authority, Trust};
+pub use verify::Untrusted;
+
+/// A peer, by the name that the configuration gives it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(Arc<str>);
+
+impl PeerId {
+    /// The peer with this name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

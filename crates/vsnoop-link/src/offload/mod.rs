@@ -1,1 +1,19 @@
 //! Super-packets cut into segments and merged again, fragments, the MSS.
+//!
+//! A frame is described by what it still owes ([`Owed`]) and where its layers begin ([`Headers`]).
+//! Everything here works on borrowed bytes and allocates nothing per frame; what cannot be read is
+//! passed on untouched, never refused with a panic.
+
+pub mod checksum;
+pub mod headers;
+pub mod merge;
+pub mod owed;
+pub mod split;
+
+#[cfg(test)]
+mod testing;
+
+pub use headers::Headers;
+pub use merge::{Merged, Merger};
+pub use owed::{Gso, GsoKind, Owed};
+pub use split::Split;

@@ -1,0 +1,138 @@
+//! The receiver's side of one ordered connection.
+//!
+//! A decoder keeps the contexts that the sender has begun, each in the place that the sender named. It
+//! believes nothing: numbers, windows and lengths are held against its own [`Limits`] before memory is
+//! touched, and whatever does not come out at exactly the length it has said is an error. After an error
+//! the two sides' contexts are out of step, so the connection must end.
+
+use std::fmt;
+use std::time::Instant;
+
+use super::body::{Codec, ContextId, Head};
+use super::stream::{Decompressor, StreamError};
+use super::{Limits, Stats};
+
+/// A body that no sender within the limits makes. The connection must end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    Truncated,
+    Unknown { tag: u8 },
+    TooLong { bytes: u32 },
+    Context { number: u16 },
+    Window { log: u8 },
+    Content(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("a compressed message is cut in its head"),
+            Self::Unknown { tag } => write!(f, "a compressed message of unknown kind {tag:#04x}"),
+            Self::TooLong { bytes } => write!(f, "a compressed message of {bytes} bytes"),
+            Self::Context { number } => write!(f, "no compression context {number}"),
+            Self::Window { log } => write!(f, "a compression window of 2^{log} bytes"),
+            Self::Content(what) => write!(f, "a compressed message is damaged: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<StreamError> for DecodeError {
+    fn from(StreamError(what): StreamError) -> Self {
+        Self::Content(what)
+    }
+}
+
+/// Receiver's side of one ordered connection.
+pub struct Decoder {
+    limits: Limits,
+    flows: Vec<Option<Decompressor>>,
+    dictionaries: Vec<Option<Decompressor>>,
+    stats: Stats,
+}
+
+impl Decoder {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, flows: Vec::new(), dictionaries: Vec::new(), stats: Stats::default() }
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Appends the message that `body` was made from. After an error, `out` is as it was and the
+    /// connection must end.
+    pub fn decode(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
+        let began = Instant::now();
+        let (head, content) = Head::read(body, &self.limits)?;
+        let start = out.len();
+        out.resize(start + head.original_bytes, 0);
+        if let Err(error) = self.content(&head, content, &mut out[start..]) {
+            out.truncate(start);
+            return Err(error);
+        }
+        self.stats.messages += 1;
+        self.stats.bytes_in += body.len() as u64;
+        self.stats.bytes_out += head.original_bytes as u64;
+        self.stats.busy_ns += began.elapsed().as_nanos() as u64;
+        Ok(())
+    }
+
+    fn content(&mut self, head: &Head, body: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+        match head.codec {
+            Codec::Lz4 => lz4_block(body, out),
+            Codec::Zstd { context, new_window_log } => {
+                Ok(self.context(context, new_window_log)?.message(body, out)?)
+            }
+        }
+    }
+
+    fn context(
+        &mut self,
+        id: ContextId,
+        new_window_log: Option<u8>,
+    ) -> Result<&mut Decompressor, DecodeError> {
+        let limits = &self.limits;
+        let (places, count, window_log_max) = match id.dictionary {
+            false => (&mut self.flows, limits.flows, limits.flow_window_log),
+            true => (&mut self.dictionaries, limits.dictionaries, limits.dictionary_window_log),
+        };
+        let missing = DecodeError::Context { number: id.number };
+        if id.number >= count {
+            return Err(missing);
+        }
+        let index = usize::from(id.number);
+        if let Some(log) = new_window_log {
+            if log > window_log_max {
+                return Err(DecodeError::Window { log });
+            }
+            // Numbers come in no order that could be relied on: at most `count` empty places.
+            if places.len() <= index {
+                places.resize_with(index + 1, || None);
+            }
+            match &mut places[index] {
+                Some(context) => context.restart(log)?,
+                place => {
+                    *place = Some(Decompressor::new(log)?);
+                    self.stats.contexts += 1;
+                }
+            }
+        }
+        places.get_mut(index).and_then(Option::as_mut).ok_or(missing)
+    }
+
+    /// What the contexts hold, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let contexts = self.flows.iter().chain(&self.dictionaries).flatten();
+        contexts.map(Decompressor::memory_bytes).sum()
+    }
+}
+
+pub(super) fn lz4_block(body: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
+    match lz4_flex::block::decompress_into(body, out) {
+        Ok(bytes) if bytes == out.len() => Ok(()),
+        Ok(_) => Err(DecodeError::Content("not of the length it has said")),
+        Err(_) => Err(DecodeError::Content("no lz4 block")),
+    }
+}

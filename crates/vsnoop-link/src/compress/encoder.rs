@@ -1,0 +1,246 @@
+//! The sender's side of one ordered connection.
+//!
+//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the receiver
+//! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
+//! takes the place of the one that was silent longest, and the flag NEW tells the receiver. A message
+//! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
+//! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::body::{Codec, ContextId, Head};
+use super::stream::{Compressor, Parameters, StreamError};
+use super::{Class, Limits, Method, Stats};
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoded {
+    /// Nothing was appended: the caller sends the parts as they are.
+    Raw,
+    Compressed,
+}
+
+/// Messages below are headers and little else: a context of their own costs more than they do.
+const MESSAGE_BYTES_MIN: usize = 128;
+
+/// Whose bytes a context has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    Flow { owner: u32, flow: u64 },
+    All { owner: u32, window_log: u8 },
+}
+
+struct Context {
+    whose: Whose,
+    compressor: Compressor,
+    /// The receiver has the counterpart of this context.
+    known: bool,
+    used: u64,
+}
+
+/// Sender's side of one ordered connection: contexts of flows.
+pub struct Encoder {
+    limits: Limits,
+    flows: Places,
+    dictionaries: Places,
+    /// Counts messages, to know which context was used last.
+    clock: u64,
+    scratch: Vec<u8>,
+    stats: Stats,
+}
+
+impl Encoder {
+    /// `limits` are those that both sides keep: see [`Limits::common`].
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            flows: Places::new(limits.flows),
+            dictionaries: Places::new(limits.dictionaries),
+            limits,
+            clock: 0,
+            scratch: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
+    /// not become smaller that way. `flow` includes the owner.
+    pub fn encode(
+        &mut self,
+        flow: u64,
+        class: &Class,
+        parts: &[&[u8]],
+        _now_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> Encoded {
+        let began = Instant::now();
+        let start = out.len();
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if class.method == Method::Off {
+            return Encoded::Raw;
+        }
+        self.clock += 1;
+        self.stats.messages += 1;
+        self.stats.bytes_in += bytes as u64;
+        let fits = bytes >= MESSAGE_BYTES_MIN && bytes <= self.limits.message_bytes as usize;
+        let done = fits && self.try_encode(flow, class, parts, bytes, out);
+        self.stats.busy_ns += began.elapsed().as_nanos() as u64;
+        self.stats.contexts = self.flows.live() + self.dictionaries.live();
+        if done {
+            self.stats.bytes_out += (out.len() - start) as u64;
+            Encoded::Compressed
+        } else {
+            out.truncate(start);
+            self.stats.bytes_out += bytes as u64;
+            self.stats.raw_messages += 1;
+            Encoded::Raw
+        }
+    }
+
+    fn try_encode(
+        &mut self,
+        flow: u64,
+        class: &Class,
+        parts: &[&[u8]],
+        bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match class.method {
+            Method::Off => false,
+            Method::Lz4 => self.lz4(parts, bytes, out),
+            Method::Zstd { level } => self.zstd(flow, class, level, parts, bytes, out),
+            Method::Auto => self.zstd(flow, class, 1, parts, bytes, out),
+        }
+    }
+
+    fn lz4(&mut self, parts: &[&[u8]], bytes: usize, out: &mut Vec<u8>) -> bool {
+        let whole = joined(parts, &mut self.scratch);
+        let start = out.len();
+        Head { codec: Codec::Lz4, original_bytes: bytes }.write(out);
+        lz4_block(whole, out) && out.len() - start < bytes
+    }
+
+    fn zstd(
+        &mut self,
+        flow: u64,
+        class: &Class,
+        level: i32,
+        parts: &[&[u8]],
+        bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let owner = class.owner;
+        let dictionary = class.dictionary.filter(|_| self.limits.dictionaries > 0);
+        let (places, whose, window_log) = match dictionary {
+            None => (&mut self.flows, Whose::Flow { owner, flow }, self.limits.flow_window_log),
+            Some(window) => {
+                let window_log = window_log_of(window).min(self.limits.dictionary_window_log);
+                (&mut self.dictionaries, Whose::All { owner, window_log }, window_log)
+            }
+        };
+        let parameters = Parameters { level, window_log, long_distance: dictionary.is_some() };
+        let Ok((number, context)) = places.of(whose, parameters, self.clock, &mut self.stats)
+        else {
+            return false;
+        };
+        let start = out.len();
+        let id = ContextId { dictionary: dictionary.is_some(), number };
+        let new_window_log = (!context.known).then_some(window_log);
+        let codec = Codec::Zstd { context: id, new_window_log };
+        Head { codec, original_bytes: bytes }.write(out);
+        let result = context.compressor.message(parts, out);
+        let smaller = out.len() - start < bytes;
+        context.known = result.is_ok() && (smaller || dictionary.is_some());
+        context.known
+    }
+
+    /// What the contexts hold, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let contexts = self.flows.contexts.iter().chain(&self.dictionaries.contexts);
+        contexts.map(|context| context.compressor.memory_bytes()).sum()
+    }
+}
+
+/// The parts as one slice, copied only if there are several.
+pub(super) fn joined<'a>(parts: &[&'a [u8]], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    if let [whole] = parts {
+        return whole;
+    }
+    scratch.clear();
+    parts.iter().for_each(|part| scratch.extend_from_slice(part));
+    scratch
+}
+
+/// Appends one lz4 block; `false` if it could not be made.
+pub(super) fn lz4_block(whole: &[u8], out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    out.resize(start + lz4_flex::block::get_maximum_output_size(whole.len()), 0);
+    let made = lz4_flex::block::compress_into(whole, &mut out[start..]);
+    out.truncate(start + made.as_ref().copied().unwrap_or(0));
+    made.is_ok()
+}
+
+fn window_log_of(window_bytes: u32) -> u8 {
+    // zstd's least window is 1 KB.
+    window_bytes.clamp(1 << 10, 1 << 31).next_power_of_two().trailing_zeros() as u8
+}
+
+/// The numbered places of one kind of context.
+struct Places {
+    limit: usize,
+    contexts: Vec<Context>,
+    numbers: HashMap<Whose, u16>,
+}
+
+impl Places {
+    fn new(limit: u16) -> Self {
+        Self { limit: limit.into(), contexts: Vec::new(), numbers: HashMap::new() }
+    }
+
+    fn live(&self) -> u64 {
+        self.contexts.len() as u64
+    }
+
+    /// The context of `whose`: its own, a new one, or the place of the one that was used least lately.
+    fn of(
+        &mut self,
+        whose: Whose,
+        parameters: Parameters,
+        clock: u64,
+        stats: &mut Stats,
+    ) -> Result<(u16, &mut Context), StreamError> {
+        let number = match self.numbers.get(&whose) {
+            Some(&number) => number,
+            None if self.contexts.len() < self.limit => {
+                let compressor = Compressor::new(parameters)?;
+                let context = Context { whose, compressor, known: false, used: clock };
+                self.contexts.push(context);
+                self.numbers.insert(whose, (self.contexts.len() - 1) as u16);
+                (self.contexts.len() - 1) as u16
+            }
+            None => {
+                let oldest = self.contexts.iter().enumerate().min_by_key(|(_, c)| c.used);
+                let (index, _) = oldest.ok_or(StreamError("no contexts are allowed"))?;
+                let context = &mut self.contexts[index];
+                self.numbers.remove(&context.whose);
+                self.numbers.insert(whose, index as u16);
+                context.whose = whose;
+                context.known = false;
+                stats.evictions += 1;
+                index as u16
+            }
+        };
+        let context = &mut self.contexts[usize::from(number)];
+        context.used = clock;
+        // Whatever is in a context that the receiver does not have too is nobody's.
+        if !context.known || context.compressor.parameters() != parameters {
+            context.known = false;
+            context.compressor.restart(parameters)?;
+        }
+        Ok((number, context))
+    }
+}

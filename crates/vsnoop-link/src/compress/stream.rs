@@ -1,0 +1,132 @@
+//! One zstd stream in pieces: what a message adds is flushed, so that its receiver has all of it at once,
+//! and what earlier messages said is still referred to.
+
+use zstd_safe::zstd_sys::ZSTD_EndDirective::{ZSTD_e_continue, ZSTD_e_flush};
+use zstd_safe::{
+    CCtx, CParameter, DCtx, DParameter, FrameFormat, InBuffer, OutBuffer, ResetDirective,
+    SafeResult, compress_bound,
+};
+
+/// A failure of the library: memory, or bytes that are no stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamError(pub &'static str);
+
+fn checked(result: SafeResult) -> Result<usize, StreamError> {
+    result.map_err(|code| StreamError(zstd_safe::get_error_name(code)))
+}
+
+/// What a stream of the sender is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    pub level: i32,
+    pub window_log: u8,
+    /// Find repetitions that are far back, in a window far larger than the tables.
+    pub long_distance: bool,
+}
+
+pub struct Compressor {
+    stream: CCtx<'static>,
+    parameters: Parameters,
+}
+
+impl Compressor {
+    pub fn new(parameters: Parameters) -> Result<Self, StreamError> {
+        let stream = CCtx::try_create().ok_or(StreamError("no memory for a context"))?;
+        let mut this = Self { stream, parameters };
+        this.restart(parameters)?;
+        Ok(this)
+    }
+
+    pub fn parameters(&self) -> Parameters {
+        self.parameters
+    }
+
+    /// Forgets all that was sent. Its memory is kept for what follows.
+    pub fn restart(&mut self, parameters: Parameters) -> Result<(), StreamError> {
+        let stream = &mut self.stream;
+        checked(stream.reset(ResetDirective::SessionAndParameters))?;
+        for parameter in [
+            CParameter::Format(FrameFormat::Magicless),
+            CParameter::ContentSizeFlag(false),
+            CParameter::ChecksumFlag(false),
+            CParameter::DictIdFlag(false),
+            CParameter::CompressionLevel(parameters.level),
+            CParameter::WindowLog(parameters.window_log.into()),
+            CParameter::EnableLongDistanceMatching(parameters.long_distance),
+        ] {
+            checked(stream.set_parameter(parameter))?;
+        }
+        self.parameters = parameters;
+        Ok(())
+    }
+
+    /// Appends what `parts`, one after the other, add to the stream.
+    pub fn message(&mut self, parts: &[&[u8]], out: &mut Vec<u8>) -> Result<(), StreamError> {
+        let start = out.len();
+        let total_bytes: usize = parts.iter().map(|part| part.len()).sum();
+        // Beyond the bound of a frame only the flush's own few bytes are possible.
+        out.reserve(compress_bound(total_bytes) + 64);
+        let mut output = OutBuffer::around_pos(out, start);
+        for part in parts {
+            let mut input = InBuffer::around(part);
+            while input.pos() < part.len() {
+                let before = (input.pos(), output.pos());
+                checked(self.stream.compress_stream2(&mut output, &mut input, ZSTD_e_continue))?;
+                if (input.pos(), output.pos()) == before {
+                    return Err(StreamError("no progress"));
+                }
+            }
+        }
+        let mut nothing = InBuffer::around(&[]);
+        while checked(self.stream.compress_stream2(&mut output, &mut nothing, ZSTD_e_flush))? != 0 {
+            if output.pos() == output.capacity() {
+                return Err(StreamError("more than the bound"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.stream.sizeof()
+    }
+}
+
+pub struct Decompressor {
+    stream: DCtx<'static>,
+}
+
+impl Decompressor {
+    /// A stream whose window has at most 2^`window_log` bytes, whatever it asks for.
+    pub fn new(window_log: u8) -> Result<Self, StreamError> {
+        let stream = DCtx::try_create().ok_or(StreamError("no memory for a context"))?;
+        let mut this = Self { stream };
+        this.restart(window_log)?;
+        Ok(this)
+    }
+
+    pub fn restart(&mut self, window_log: u8) -> Result<(), StreamError> {
+        checked(self.stream.reset(ResetDirective::SessionAndParameters))?;
+        checked(self.stream.set_parameter(DParameter::Format(FrameFormat::Magicless)))?;
+        checked(self.stream.set_parameter(DParameter::WindowLogMax(window_log.into())))?;
+        Ok(())
+    }
+
+    /// The message that `body` adds must fill `out`, no more and no less.
+    pub fn message(&mut self, body: &[u8], out: &mut [u8]) -> Result<(), StreamError> {
+        let full = out.len();
+        let mut input = InBuffer::around(body);
+        let mut output = OutBuffer::around(out);
+        while input.pos() < body.len() || output.pos() < full {
+            let before = (input.pos(), output.pos());
+            checked(self.stream.decompress_stream(&mut output, &mut input))?;
+            if (input.pos(), output.pos()) == before {
+                return Err(StreamError("not of the length it has said"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.stream.sizeof()
+    }
+}

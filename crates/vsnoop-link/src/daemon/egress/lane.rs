@@ -1,0 +1,258 @@
+//! Sending to a peer over one ordered connection (*lane*).
+//!
+//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`); what cannot be written
+//! waits in a fair queue, where whole super-packets are dropped at the entry before anything waits long.
+//! Compression and sealing come after the queue: their state must follow exactly what is sent. A frame
+//! that need not wait goes from the port's buffer through the codec to the socket without a copy of its
+//! own.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustls::Connection;
+
+use crate::compress::{Class, Encoded, Encoder};
+use crate::daemon::stats::PeerStats;
+use crate::queue::fair::{FairQueue, Limits};
+use crate::wire::item::COMPRESSED;
+use crate::wire::seal::{HEADER_BYTES, Sealer};
+use crate::wire::stream::LENGTH_BYTES;
+
+/// Parts that an item may lie in.
+const MAX_PARTS: usize = 80;
+
+/// How items become bytes of the stream.
+pub enum Codec {
+    /// TLS records.
+    Tls(Box<Connection>),
+    /// Each item a record by itself, sealed under a key exported from the lane's handshake; or plain.
+    Records(Sealer),
+}
+
+/// An item that waits.
+struct Waiting {
+    bytes: Vec<u8>,
+    flow: u64,
+    class: Option<Class>,
+}
+
+pub struct Lane {
+    socket: TcpStream,
+    codec: Codec,
+    queue: FairQueue<Waiting>,
+    encoder: Encoder,
+    /// Encoded and not yet written.
+    pending: Vec<u8>,
+    written: usize,
+    /// The socket had no room.
+    blocked: bool,
+    compressed: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// An item on its way into a lane.
+pub struct Outgoing<'a> {
+    /// Of the frame, with its owner; orders the queue and chooses the compression context.
+    pub flow: u64,
+    pub parts: &'a [&'a [u8]],
+    /// How to compress it; `None`: not at all.
+    pub class: Option<Class>,
+}
+
+impl Lane {
+    pub fn new(socket: TcpStream, codec: Codec, limits: Limits, encoder: Encoder) -> Self {
+        Self {
+            socket,
+            codec,
+            queue: FairQueue::new(limits),
+            encoder,
+            pending: Vec::new(),
+            written: 0,
+            blocked: false,
+            compressed: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub fn blocked(&self) -> bool {
+        self.blocked
+    }
+
+    pub fn queue_bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    /// Whether all that was given to it is with the kernel.
+    pub fn is_idle(&self) -> bool {
+        !self.blocked && self.queue.is_empty()
+    }
+
+    /// Sends an item, or lets it wait. An error ends the lane.
+    pub fn send(
+        &mut self,
+        item: &Outgoing<'_>,
+        now_ns: u64,
+        stats: &PeerStats,
+    ) -> io::Result<()> {
+        if !self.blocked && self.queue.is_empty() {
+            self.encode(item.flow, item.class, item.parts, now_ns, stats)?;
+            return self.write();
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        for part in item.parts {
+            bytes.extend_from_slice(part);
+        }
+        let length = bytes.len();
+        let waiting = Waiting { bytes, flow: item.flow, class: item.class };
+        let dropped = self.queue.push(item.flow, length, waiting, now_ns);
+        stats.dropped_queue_bytes.add(dropped as u64);
+        Ok(())
+    }
+
+    /// Goes on when the socket may have room.
+    pub fn go_on(&mut self, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
+        self.listen()?;
+        self.blocked = false;
+        self.write()?;
+        while !self.blocked {
+            let Some(waiting) = self.queue.pop(now_ns) else { break };
+            let Waiting { bytes, flow, class } = waiting;
+            self.encode(flow, class, &[&bytes], now_ns, stats)?;
+            if self.spare.len() < 8 {
+                self.spare.push(bytes);
+            }
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// The peer sends nothing on this lane but its end, and what TLS itself has to say.
+    fn listen(&mut self) -> io::Result<()> {
+        let ended = match &mut self.codec {
+            Codec::Tls(tls) => loop {
+                match tls.read_tls(&mut self.socket) {
+                    Ok(0) => break true,
+                    Ok(_) => {
+                        let state = tls.process_new_packets().map_err(io::Error::other)?;
+                        if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                            break true;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                    Err(error) => return Err(error),
+                }
+            },
+            Codec::Records(_) => match self.socket.read(&mut [0; 16]) {
+                Ok(_) => true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+                Err(error) => return Err(error),
+            },
+        };
+        if ended { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+
+    /// Compresses, where that is wanted and pays, and gives the item to the codec.
+    fn encode(
+        &mut self,
+        flow: u64,
+        class: Option<Class>,
+        parts: &[&[u8]],
+        now_ns: u64,
+        stats: &PeerStats,
+    ) -> io::Result<()> {
+        if let Some(class) = &class {
+            self.compressed.clear();
+            let begun = Instant::now();
+            let encoded = self.encoder.encode(flow, class, parts, now_ns, &mut self.compressed);
+            stats.compress_ns.add(begun.elapsed().as_nanos() as u64);
+            if encoded == Encoded::Compressed {
+                let before: usize = parts.iter().map(|part| part.len()).sum();
+                stats.compressed_from.add(before as u64);
+                stats.compressed_to.add(self.compressed.len() as u64);
+                let body = std::mem::take(&mut self.compressed);
+                let done = self.put(&[&[COMPRESSED], &body], stats);
+                self.compressed = body;
+                return done;
+            }
+        }
+        self.put(parts, stats)
+    }
+
+    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats) -> io::Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        stats.records_out.add(1);
+        match &mut self.codec {
+            Codec::Tls(tls) => {
+                let length = (bytes as u32).to_be_bytes();
+                let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
+                slices[0] = IoSlice::new(&length);
+                if parts.len() > MAX_PARTS {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                for (slice, part) in slices[1..].iter_mut().zip(parts) {
+                    *slice = IoSlice::new(part);
+                }
+                stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
+                let given = tls.writer().write_vectored(&slices[..=parts.len()])?;
+                if given == LENGTH_BYTES + bytes {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("TLS took a part of an item only"))
+                }
+            }
+            Codec::Records(sealer) => {
+                let record_bytes = bytes + sealer.suite().overhead_bytes();
+                stats.wire_bytes_out.add((LENGTH_BYTES + record_bytes) as u64);
+                self.pending.extend_from_slice(&(record_bytes as u32).to_be_bytes());
+                let begin = self.pending.len();
+                self.pending.extend_from_slice(&[0; HEADER_BYTES]);
+                for part in parts {
+                    self.pending.extend_from_slice(part);
+                }
+                self.pending.resize(begin + record_bytes, 0);
+                if sealer.seal(&mut self.pending[begin..]) {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("all record numbers of the session are used up"))
+                }
+            }
+        }
+    }
+
+    /// Writes what the codec has, as far as the socket takes it.
+    fn write(&mut self) -> io::Result<()> {
+        loop {
+            let result = match &mut self.codec {
+                Codec::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
+                Codec::Records(_) if self.written < self.pending.len() => {
+                    let result = self.socket.write(&self.pending[self.written..]);
+                    self.written += *result.as_ref().unwrap_or(&0);
+                    result
+                }
+                _ => break,
+            };
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.pending.clear();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+impl AsFd for Lane {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,234 @@
+//! The thread that carries frames from local ports to peers.
+//!
+//! It alone reads the ports and writes to the network, so that nothing here is locked: it reads what
+//! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
+//! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
+//! peer's transport. What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s
+//! of the control thread.
+
+mod batch;
+pub mod datagrams;
+pub mod lane;
+pub mod outlet;
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use self::batch::Arena;
+use self::outlet::{Frame, Outlet, Transport};
+use super::classes::Classes;
+use super::control_thread::Event;
+use super::io::poll::Poll;
+use super::io::wake;
+use super::shared::Shared;
+use crate::forwarding::{Decision, Place};
+use crate::offload::merge::Merger;
+
+/// What the control thread wants done. `session` numbers are its own, never used twice.
+pub enum Order {
+    /// A session is there; frames go by it from now on if `current`.
+    Install { peer: usize, session: u64, transport: Box<Transport>, current: bool },
+    /// Frames go by this session from now on.
+    Use { peer: usize, session: u64 },
+    /// A session is over; what waits in it is dropped.
+    Retire { peer: usize, session: u64 },
+    Address { peer: usize, session: u64, address: SocketAddr },
+    /// The longest datagram for the path.
+    Limit { peer: usize, session: u64, bytes: usize },
+    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram, perhaps elsewhere.
+    Message { peer: usize, session: u64, item: Vec<u8>, pad_to: usize, to: Option<SocketAddr> },
+    /// Compress by these rules.
+    Classes(Classes),
+    Stop,
+}
+
+/// Bounds how long one port keeps the thread from the others.
+const BATCHES_PER_TURN: usize = 8;
+const ORDERS: u64 = u64::MAX;
+/// Tokens of lanes begin here; those of ports are their indices.
+const LANES: u64 = 1 << 32;
+
+pub struct Egress {
+    shared: Arc<Shared>,
+    orders: wake::Receiver<Order>,
+    events: wake::Sender<Event>,
+    poll: Poll,
+    outlets: Vec<Outlet>,
+    classes: Classes,
+    scratch: Vec<u8>,
+    next_token: u64,
+}
+
+impl Egress {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: wake::Receiver<Order>,
+        events: wake::Sender<Event>,
+        classes: Classes,
+    ) -> std::io::Result<Self> {
+        let poll = Poll::new()?;
+        poll.watch(&orders, ORDERS)?;
+        for (index, (port, _)) in shared.ports.iter().enumerate() {
+            poll.watch(port, index as u64)?;
+        }
+        let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
+        let scratch = Vec::new();
+        Ok(Self { shared, orders, events, poll, outlets, classes, scratch, next_token: LANES })
+    }
+
+    /// Until it is told to stop.
+    pub fn run(mut self) {
+        let mut arena = Arena::default();
+        loop {
+            let ready: Vec<_> = match self.poll.wait(None) {
+                Ok(ready) => ready.collect(),
+                Err(error) => {
+                    warn!("waiting for frames: {error}");
+                    continue;
+                }
+            };
+            for event in ready {
+                match event.token {
+                    ORDERS => {
+                        if !self.obey() {
+                            return;
+                        }
+                    }
+                    token if token < LANES => self.port(token as usize, &mut arena),
+                    token => self.lane(token),
+                }
+            }
+        }
+    }
+
+    /// Reads what waits at a port, a few batches of it.
+    fn port(&mut self, index: usize, arena: &mut Arena) {
+        for _ in 0..BATCHES_PER_TURN {
+            let drained = {
+                let (port, stats) = &self.shared.ports[index];
+                match arena.fill(port, stats) {
+                    Ok(drained) => drained,
+                    Err(error) => {
+                        // A port that is down or gone; the control thread sees it, too.
+                        self.poll.forget(port.as_fd());
+                        let _ = self.events.send(Event::PortFailed(index, error));
+                        return;
+                    }
+                }
+            };
+            self.batch(index, arena);
+            if drained {
+                break;
+            }
+        }
+    }
+
+    fn batch(&mut self, index: usize, arena: &Arena) {
+        let now_ns = self.shared.now_ns();
+        let from = Place::Port(index as u16);
+        if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
+            let mut merger = Merger::new();
+            let shared = Arc::clone(&self.shared);
+            for (owed, frame) in arena.frames(&shared.stats) {
+                merger.push(owed, frame, &mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
+            }
+            merger.flush(&mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
+        } else {
+            let shared = Arc::clone(&self.shared);
+            for (owed, frame) in arena.frames(&shared.stats) {
+                self.forward(from, &Frame::whole(owed, &[frame]), now_ns);
+            }
+        }
+        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
+            outlet.flush(&self.shared.udp, &self.shared.peers[peer]);
+        }
+        self.look_after(now_ns);
+    }
+
+    fn forward(&mut self, from: Place, frame: &Frame<'_>, now_ns: u64) {
+        let decision = outlet::decide(&self.shared, from, frame.start(), now_ns);
+        match decision {
+            Decision::To(Place::Peer(peer)) => self.to_peer(from, usize::from(peer), frame, now_ns),
+            Decision::To(Place::Port(port)) => outlet::to_port(&self.shared, usize::from(port), frame),
+            Decision::Flood => {
+                for port in 0..self.shared.ports.len() {
+                    if from != Place::Port(port as u16) {
+                        outlet::to_port(&self.shared, port, frame);
+                    }
+                }
+                for peer in 0..self.outlets.len() {
+                    self.to_peer(from, peer, frame, now_ns);
+                }
+            }
+            Decision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+        }
+    }
+
+    fn to_peer(&mut self, from: Place, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+        let (Some(outlet), Some(stats)) =
+            (self.outlets.get_mut(peer), self.shared.peers.get(peer))
+        else {
+            return;
+        };
+        let Place::Port(port) = from else { return };
+        let class = self.classes.of(peer, usize::from(port), frame);
+        outlet.send(&self.shared.udp, stats, frame, class, &mut self.scratch, now_ns);
+    }
+
+    /// A lane's socket has room, or something to say.
+    fn lane(&mut self, token: u64) {
+        let now_ns = self.shared.now_ns();
+        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
+            outlet.go_on(token, now_ns, &self.shared.peers[peer]);
+        }
+        self.look_after(now_ns);
+    }
+
+    /// Follows what sending did to the transports.
+    fn look_after(&mut self, now_ns: u64) {
+        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
+            outlet.look_after(&self.poll, &self.shared.peers[peer], now_ns, &mut |session, fault| {
+                let _ = self.events.send(Event::Outgoing { peer, session, fault });
+            });
+        }
+    }
+
+    /// Carries out the orders that wait; `false`: to stop.
+    fn obey(&mut self) -> bool {
+        let orders: Vec<_> = self.orders.drain().collect();
+        for order in orders {
+            match order {
+                Order::Install { peer, session, transport, current } => {
+                    let token = &mut self.next_token;
+                    if let Err(error) =
+                        self.outlets[peer].install(session, *transport, current, &self.poll, token)
+                    {
+                        let fault = outlet::Fault::Broken(error.to_string());
+                        let _ = self.events.send(Event::Outgoing { peer, session, fault });
+                    }
+                }
+                Order::Use { peer, session } => self.outlets[peer].use_session(session),
+                Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.poll),
+                Order::Address { peer, session, address } => {
+                    self.outlets[peer].set_address(session, address);
+                }
+                Order::Limit { peer, session, bytes } => {
+                    self.outlets[peer].set_limit(session, bytes);
+                }
+                Order::Message { peer, session, item, pad_to, to } => {
+                    let now_ns = self.shared.now_ns();
+                    let stats = &self.shared.peers[peer];
+                    let outlet = &mut self.outlets[peer];
+                    outlet.message(session, &self.shared.udp, stats, &item, pad_to, to, now_ns);
+                }
+                Order::Classes(classes) => self.classes = classes,
+                Order::Stop => return false,
+            }
+        }
+        self.look_after(self.shared.now_ns());
+        true
+    }
+}

@@ -1,0 +1,357 @@
+//! Where frames for one peer go: its sessions, one of them the current.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::super::io::poll::Poll;
+use super::super::io::port::MAX_PARTS;
+use super::super::io::udp::UdpSocket;
+use super::super::shared::Shared;
+use super::super::stats::PeerStats;
+use super::datagrams::Datagrams;
+use super::lane::{Lane, Outgoing};
+use crate::compress::Class;
+use crate::forwarding::{Decision, Place};
+use crate::offload::headers::{Headers, ethernet_hash};
+use crate::offload::merge::Merged;
+use crate::offload::owed::Owed;
+use crate::queue::classify::{Classifier, Kind};
+use crate::wire::item::FrameHeader;
+
+/// A frame that lies in parts; the first holds all headers.
+pub struct Frame<'a> {
+    pub owed: Owed,
+    head: &'a [u8],
+    parts: &'a [&'a [u8]],
+    pub bytes: usize,
+    pub headers: Option<Headers>,
+}
+
+impl<'a> Frame<'a> {
+    /// One that lies in one piece, `part[0]`.
+    pub fn whole(owed: Owed, part: &'a [&'a [u8]; 1]) -> Self {
+        let headers = Headers::of(part[0]);
+        Self { owed, head: &[], parts: part, bytes: part[0].len(), headers }
+    }
+
+    pub fn of(merged: &'a Merged<'_, 'a>) -> Self
+    where
+        'a: 'a,
+    {
+        let start = if merged.head.is_empty() { merged.parts[0] } else { merged.head };
+        Self {
+            owed: merged.owed,
+            head: merged.head,
+            parts: merged.parts,
+            bytes: merged.bytes,
+            headers: Headers::of_start(start),
+        }
+    }
+
+    /// The first part: Ethernet header and all that follows it up to the payload.
+    pub fn start(&self) -> &'a [u8] {
+        if self.head.is_empty() { self.parts[0] } else { self.head }
+    }
+
+    pub fn flow(&self) -> u64 {
+        match &self.headers {
+            Some(headers) => headers.flow_hash(self.start()),
+            None => ethernet_hash(self.start()),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match &self.headers {
+            Some(headers) if headers.tcp() || headers.udp() => Kind::Flow,
+            _ => Kind::Express,
+        }
+    }
+
+    /// All parts, head first, into `slices`; how many.
+    fn gather<'s>(&'s self, slices: &mut [&'s [u8]]) -> usize {
+        let mut count = 0;
+        for part in std::iter::once(self.head).chain(self.parts.iter().copied()) {
+            if !part.is_empty() && count < slices.len() {
+                slices[count] = part;
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+/// What goes wrong with a session while sending.
+#[derive(Debug)]
+pub enum Fault {
+    /// A connection ended.
+    Broken(String),
+    /// The host refused a datagram for its length.
+    TooLong,
+}
+
+pub enum Transport {
+    Datagrams(Datagrams),
+    Lanes(Lanes),
+}
+
+/// The ordered connections of a session.
+pub struct Lanes {
+    lanes: Vec<(Lane, u64, bool)>,
+    classifier: Classifier,
+    broken: Option<String>,
+}
+
+impl Lanes {
+    pub fn new(lanes: Vec<Lane>) -> Self {
+        let classifier = Classifier::new(lanes.len());
+        let lanes = lanes.into_iter().map(|lane| (lane, 0, false)).collect();
+        Self { lanes, classifier, broken: None }
+    }
+}
+
+#[derive(Default)]
+pub struct Outlet {
+    sessions: Vec<(u64, Transport)>,
+    current: Option<u64>,
+    ordered: bool,
+}
+
+impl Outlet {
+    pub fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
+    fn session(&mut self, session: u64) -> Option<&mut Transport> {
+        self.sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, transport)| transport)
+    }
+
+    pub fn install(
+        &mut self,
+        session: u64,
+        mut transport: Transport,
+        current: bool,
+        poll: &Poll,
+        next_token: &mut u64,
+    ) -> io::Result<()> {
+        if let Transport::Lanes(lanes) = &mut transport {
+            for (lane, token, _) in &mut lanes.lanes {
+                *token = *next_token;
+                *next_token += 1;
+                poll.watch(&*lane, *token)?;
+            }
+        }
+        self.sessions.push((session, transport));
+        if current {
+            self.use_session(session);
+        }
+        Ok(())
+    }
+
+    pub fn use_session(&mut self, session: u64) {
+        self.ordered = matches!(self.session(session), Some(Transport::Lanes(_)));
+        self.current = Some(session);
+    }
+
+    pub fn retire(&mut self, session: u64, poll: &Poll) {
+        if let Some(Transport::Lanes(lanes)) = self.session(session) {
+            for (lane, _, _) in &lanes.lanes {
+                poll.forget(std::os::fd::AsFd::as_fd(lane));
+            }
+        }
+        self.sessions.retain(|(id, _)| *id != session);
+        if self.current == Some(session) {
+            self.current = None;
+            self.ordered = false;
+        }
+    }
+
+    pub fn set_address(&mut self, session: u64, address: SocketAddr) {
+        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_address(address);
+        }
+    }
+
+    pub fn set_limit(&mut self, session: u64, bytes: usize) {
+        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_limit(bytes);
+        }
+    }
+
+    /// Sends a frame by the current session; without one it is dropped and counted.
+    #[allow(clippy::too_many_arguments)]
+    pub fn send(
+        &mut self,
+        udp: &UdpSocket,
+        stats: &PeerStats,
+        frame: &Frame<'_>,
+        class: Option<Class>,
+        scratch: &mut Vec<u8>,
+        now_ns: u64,
+    ) {
+        let Some(current) = self.current else {
+            stats.dropped_down.add(1);
+            return;
+        };
+        let Some(transport) = self.session(current) else {
+            stats.dropped_down.add(1);
+            return;
+        };
+        stats.frames_out.add(1);
+        stats.bytes_out.add(frame.bytes as u64);
+        match transport {
+            Transport::Datagrams(datagrams) => {
+                let whole = if frame.head.is_empty() && frame.parts.len() == 1 {
+                    frame.parts[0]
+                } else {
+                    scratch.clear();
+                    scratch.extend_from_slice(frame.head);
+                    frame.parts.iter().for_each(|part| scratch.extend_from_slice(part));
+                    &scratch[..]
+                };
+                datagrams.frame(udp, stats, frame.owed, frame.headers.as_ref(), whole);
+            }
+            Transport::Lanes(lanes) => {
+                let flow = frame.flow();
+                let chosen = lanes.classifier.lane(flow, frame.bytes, frame.kind(), now_ns);
+                let header = FrameHeader::of(frame.owed);
+                let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+                slices[0] = header.bytes();
+                let count = 1 + frame.gather(&mut slices[1..]);
+                let item = Outgoing { flow, parts: &slices[..count], class };
+                let chosen = chosen % lanes.lanes.len().max(1);
+                if let Some((lane, _, _)) = lanes.lanes.get_mut(chosen)
+                    && let Err(error) = lane.send(&item, now_ns, stats)
+                {
+                    lanes.broken.get_or_insert(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Sends an item of the session itself.
+    #[allow(clippy::too_many_arguments)]
+    pub fn message(
+        &mut self,
+        session: u64,
+        udp: &UdpSocket,
+        stats: &PeerStats,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<SocketAddr>,
+        now_ns: u64,
+    ) {
+        match self.session(session) {
+            Some(Transport::Datagrams(datagrams)) => {
+                datagrams.alone(udp, stats, item, pad_to, to);
+            }
+            Some(Transport::Lanes(lanes)) => {
+                let item = Outgoing { flow: 0, parts: &[item], class: None };
+                if let Some((lane, _, _)) = lanes.lanes.first_mut()
+                    && let Err(error) = lane.send(&item, now_ns, stats)
+                {
+                    lanes.broken.get_or_insert(error.to_string());
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Sends what a batch left.
+    pub fn flush(&mut self, udp: &UdpSocket, stats: &PeerStats) {
+        for (_, transport) in &mut self.sessions {
+            if let Transport::Datagrams(datagrams) = transport {
+                datagrams.flush(udp, stats);
+            }
+        }
+    }
+
+    /// The socket of the lane with this token, if it is one of this peer's, has room or news.
+    pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
+        for (_, transport) in &mut self.sessions {
+            let Transport::Lanes(lanes) = transport else { continue };
+            for (lane, own, _) in &mut lanes.lanes {
+                if *own == token
+                    && let Err(error) = lane.go_on(now_ns, stats)
+                {
+                    lanes.broken.get_or_insert(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Waits for room where there was none; reports faults.
+    pub fn look_after(
+        &mut self,
+        poll: &Poll,
+        stats: &PeerStats,
+        _now_ns: u64,
+        report: &mut dyn FnMut(u64, Fault),
+    ) {
+        let mut waiting = 0;
+        for (session, transport) in &mut self.sessions {
+            match transport {
+                Transport::Datagrams(datagrams) => {
+                    if datagrams.was_too_long() {
+                        report(*session, Fault::TooLong);
+                    }
+                }
+                Transport::Lanes(lanes) => {
+                    for (lane, token, wants) in &mut lanes.lanes {
+                        waiting += lane.queue_bytes();
+                        if lane.blocked() != *wants {
+                            *wants = lane.blocked();
+                            if let Err(error) = poll.want_room(&*lane, *token, *wants) {
+                                lanes.broken.get_or_insert(error.to_string());
+                            }
+                        }
+                    }
+                    if let Some(why) = lanes.broken.take() {
+                        // Nothing more is heard of it, or it would be told again and again.
+                        for (lane, _, _) in &lanes.lanes {
+                            poll.forget(std::os::fd::AsFd::as_fd(lane));
+                        }
+                        lanes.lanes.clear();
+                        report(*session, Fault::Broken(why));
+                    }
+                }
+            }
+        }
+        if self.ordered {
+            stats.queue_bytes.set(waiting as u64);
+        }
+    }
+}
+
+/// Where a frame goes; its source is learned on the way.
+pub fn decide(shared: &Arc<Shared>, from: Place, start: &[u8], now_ns: u64) -> Decision {
+    let known = {
+        let table = shared.table.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        table.knows(start, from, now_ns).then(|| table.decide(start, from, now_ns))
+    };
+    known.unwrap_or_else(|| {
+        let mut table = shared.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        table.learn_from(start, from, now_ns);
+        table.decide(start, from, now_ns)
+    })
+}
+
+/// Writes a frame to a local port.
+pub fn to_port(shared: &Arc<Shared>, index: usize, frame: &Frame<'_>) {
+    let Some((port, stats)) = shared.ports.get(index) else { return };
+    let header = frame.owed.header(frame.headers.as_ref());
+    let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+    let count = frame.gather(&mut slices);
+    let mut parts = [IoSlice::new(&[]); MAX_PARTS];
+    for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
+        *part = IoSlice::new(slice);
+    }
+    match port.write(&header, &parts[..count]) {
+        Ok(true) => {
+            stats.frames_out.add(1);
+            stats.bytes_out.add(frame.bytes as u64);
+        }
+        // Full, or the device is down: a frame is lost, as on any network.
+        Ok(false) | Err(_) => stats.dropped_out.add(1),
+    }
+}

@@ -1,0 +1,169 @@
+//! Receiving from peers over UDP.
+//!
+//! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
+//! decompressed into a scratch buffer. Then the frames are handed on by reference.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+
+use super::super::control_thread::Event;
+use super::super::io::udp::Inbox;
+use super::super::io::wake;
+use super::super::shared::Shared;
+use super::Message;
+use crate::compress::unit::Unpacker;
+use crate::offload::fragment::Rejoin;
+use crate::offload::owed::Owed;
+use crate::wire::item::Item;
+use crate::wire::seal::{Opener, header_of, stream_of};
+use crate::wire::replay::Fresh;
+
+/// Receives at once: each may be a whole super-packet.
+const RECEIVES: usize = 8;
+const SCRATCH_BYTES: usize = 4 << 20;
+
+/// What opens the records of one session.
+pub struct DatagramSession {
+    /// By stream.
+    openers: Vec<Opener>,
+    rejoin: Rejoin,
+    /// Where its newest record came from.
+    from: Option<std::net::SocketAddr>,
+}
+
+impl DatagramSession {
+    pub fn new(openers: Vec<Opener>) -> Self {
+        Self { openers, rejoin: Rejoin::default(), from: None }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Lies {
+    InInbox,
+    InScratch,
+}
+
+pub struct Datagrams {
+    inbox: Inbox,
+    scratch: Vec<u8>,
+    frames: Vec<(usize, Owed, Lies, Range<usize>)>,
+    sessions: HashMap<u32, (usize, u64, DatagramSession)>,
+    unpacker: Unpacker,
+}
+
+impl Default for Datagrams {
+    fn default() -> Self {
+        Self {
+            inbox: Inbox::new(RECEIVES),
+            scratch: Vec::with_capacity(SCRATCH_BYTES),
+            frames: Vec::with_capacity(1024),
+            sessions: HashMap::new(),
+            unpacker: Unpacker::default(),
+        }
+    }
+}
+
+impl Datagrams {
+    pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
+        self.sessions.insert(index, (peer, session, opened));
+    }
+
+    pub fn retire(&mut self, session: u64) {
+        self.sessions.retain(|_, (_, of, _)| *of != session);
+    }
+
+    /// Receives and opens one batch; `false`: nothing waits.
+    pub fn receive(&mut self, shared: &Shared, events: &wake::Sender<Event>) -> io::Result<bool> {
+        self.frames.clear();
+        self.scratch.clear();
+        if !self.inbox.receive(&shared.udp)? {
+            return Ok(false);
+        }
+        let now_ns = shared.now_ns();
+        let (messages, buffer) = self.inbox.parts();
+        for message in messages {
+            let mut at = message.begin;
+            let end = message.begin + message.length;
+            while at < end {
+                let next = (at + message.segment_bytes).min(end);
+                let datagram = at..next;
+                at = next;
+                let Some((index, number)) = header_of(&buffer[datagram.clone()]) else {
+                    shared.stats.unknown_datagrams.add(1);
+                    continue;
+                };
+                let Some((peer, session, opened)) = self.sessions.get_mut(&index) else {
+                    shared.stats.unknown_datagrams.add(1);
+                    continue;
+                };
+                let (peer, session) = (*peer, *session);
+                let stats = &shared.peers[peer];
+                let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
+                    stats.refused_in.add(1);
+                    continue;
+                };
+                let Ok((item, fresh)) = opener.open(&mut buffer[datagram.clone()]) else {
+                    stats.refused_in.add(1);
+                    continue;
+                };
+                stats.records_in.add(1);
+                stats.wire_bytes_in.add(datagram.len() as u64);
+                let item_begin = item.as_ptr().addr();
+                let item = &*item;
+                if fresh == Fresh::Newest && opened.from != Some(message.from) {
+                    opened.from = Some(message.from);
+                    let from = message.from;
+                    let _ = events.send(Event::Moved { peer, session, from });
+                }
+                match Item::parse(item) {
+                    Some(Item::Frame(owed, frame)) => {
+                        // Offsets from the buffer's start, which the slice does not tell any more.
+                        let begin = frame.as_ptr().addr() - item_begin + datagram.start
+                            + crate::wire::seal::HEADER_BYTES;
+                        let range = begin..begin + frame.len();
+                        self.frames.push((peer, owed, Lies::InInbox, range));
+                    }
+                    Some(Item::Fragment { id, index, count, bytes }) => {
+                        let Some(whole) = opened.rejoin.add(id, index, count, bytes, now_ns) else {
+                            continue;
+                        };
+                        if let Some(Item::Frame(owed, frame)) = Item::parse(whole)
+                            && self.scratch.len() + frame.len() <= SCRATCH_BYTES
+                        {
+                            let begin = self.scratch.len();
+                            self.scratch.extend_from_slice(frame);
+                            let range = begin..self.scratch.len();
+                            self.frames.push((peer, owed, Lies::InScratch, range));
+                        }
+                    }
+                    Some(Item::Unit(_body)) => {
+                        let _ = &self.unpacker;
+                    }
+                    Some(Item::Session(_)) => {
+                        let datagram =
+                            Some((message.from, fresh == Fresh::Newest, datagram.len()));
+                        let item = item[1..].to_vec();
+                        let _ = events.send(Event::Message(Message { peer, session, item, datagram }));
+                    }
+                    Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The frames of the batch, in order, with the peer that each came from.
+    pub fn frames(&mut self) -> impl Iterator<Item = (usize, Owed, &[u8])> {
+        let (_, inbox) = self.inbox.parts();
+        let inbox = &*inbox;
+        let scratch = &self.scratch;
+        self.frames.iter().map(move |(peer, owed, lies, range)| {
+            let bytes = match lies {
+                Lies::InInbox => &inbox[range.clone()],
+                Lies::InScratch => &scratch[range.clone()],
+            };
+            (*peer, *owed, bytes)
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! The thread that carries frames from peers to local ports.
+//!
+//! It alone reads from the network. What came is opened and decompressed in place or into one scratch
+//! buffer; then segments of one flow, however many datagrams they came in, are merged into super-packets
+//! by reference and each is written to its port with one system call.
+
+pub mod datagrams;
+pub mod lane;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use tracing::warn;
+
+use self::datagrams::{DatagramSession, Datagrams};
+use self::lane::Lane;
+use super::control_thread::Event;
+use super::egress::outlet::{self, Frame};
+use super::io::poll::Poll;
+use super::io::wake;
+use super::shared::Shared;
+use crate::forwarding::{Decision, Place};
+use crate::offload::merge::Merger;
+use crate::offload::owed::Owed;
+
+/// What the control thread wants done.
+pub enum Order {
+    /// Records with the index `index` are of this session.
+    Datagrams { peer: usize, session: u64, index: u32, opened: Box<DatagramSession> },
+    /// These connections are.
+    Lanes { peer: usize, session: u64, lanes: Vec<Lane> },
+    Retire { session: u64 },
+    Stop,
+}
+
+/// What a session's own item says, for the control thread.
+pub struct Message {
+    pub peer: usize,
+    pub session: u64,
+    pub item: Vec<u8>,
+    /// Of the datagram that it came in; where from, and whether it is the newest.
+    pub datagram: Option<(SocketAddr, bool, usize)>,
+}
+
+const ORDERS: u64 = u64::MAX;
+const UDP: u64 = u64::MAX - 1;
+/// Bounds how long the socket keeps the thread from lanes and orders.
+const BATCHES_PER_TURN: usize = 16;
+
+pub struct Ingress {
+    shared: Arc<Shared>,
+    orders: wake::Receiver<Order>,
+    events: wake::Sender<Event>,
+    poll: Poll,
+    datagrams: Datagrams,
+    lanes: HashMap<u64, (usize, u64, Lane)>,
+    next_token: u64,
+}
+
+impl Ingress {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: wake::Receiver<Order>,
+        events: wake::Sender<Event>,
+    ) -> std::io::Result<Self> {
+        let poll = Poll::new()?;
+        poll.watch(&orders, ORDERS)?;
+        poll.watch(&shared.udp, UDP)?;
+        let datagrams = Datagrams::default();
+        Ok(Self { shared, orders, events, poll, datagrams, lanes: HashMap::new(), next_token: 0 })
+    }
+
+    /// Until it is told to stop.
+    pub fn run(mut self) {
+        loop {
+            let ready: Vec<_> = match self.poll.wait(None) {
+                Ok(ready) => ready.collect(),
+                Err(error) => {
+                    warn!("waiting for datagrams: {error}");
+                    continue;
+                }
+            };
+            for event in ready {
+                match event.token {
+                    ORDERS => {
+                        if !self.obey() {
+                            return;
+                        }
+                    }
+                    UDP => self.udp(),
+                    token => self.lane(token),
+                }
+            }
+        }
+    }
+
+    fn udp(&mut self) {
+        for _ in 0..BATCHES_PER_TURN {
+            match self.datagrams.receive(&self.shared, &self.events) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    // What the network said of an earlier datagram; the session finds out by itself.
+                    tracing::debug!("receiving datagrams: {error}");
+                    return;
+                }
+            }
+            let (shared, now_ns) = (&self.shared, self.shared.now_ns());
+            let mut merger = Merger::new();
+            let mut before = None;
+            for (peer, owed, frame) in self.datagrams.frames() {
+                let mut emit =
+                    |merged: crate::offload::merge::Merged<'_, '_>| {
+                        deliver(shared, before.unwrap_or(peer), &Frame::of(&merged), now_ns);
+                    };
+                // Segments of two peers are of two flows whatever they say.
+                if before.is_some_and(|before| before != peer) {
+                    merger.flush(&mut emit);
+                }
+                before = Some(peer);
+                merger.push(owed, frame, &mut |merged| {
+                    deliver(shared, peer, &Frame::of(&merged), now_ns);
+                });
+            }
+            if let Some(peer) = before {
+                merger.flush(&mut |merged| deliver(shared, peer, &Frame::of(&merged), now_ns));
+            }
+        }
+    }
+
+    fn lane(&mut self, token: u64) {
+        let Some((peer, session, lane)) = self.lanes.get_mut(&token) else { return };
+        let (peer, session) = (*peer, *session);
+        let shared = &self.shared;
+        let events = &self.events;
+        let now_ns = shared.now_ns();
+        let result = lane.receive(&shared.peers[peer], &mut |item| match item {
+            lane::Got::Frame(owed, frame) => {
+                deliver(shared, peer, &Frame::whole(owed, &[frame]), now_ns);
+            }
+            lane::Got::Message(item) => {
+                let message = Message { peer, session, item: item.to_vec(), datagram: None };
+                let _ = events.send(Event::Message(message));
+            }
+        });
+        if let Err(error) = result {
+            if let Some((_, _, lane)) = self.lanes.remove(&token) {
+                self.poll.forget(lane.as_fd());
+            }
+            let _ = self.events.send(Event::Incoming { peer, session, why: error.to_string() });
+        }
+    }
+
+    /// Carries out the orders that wait; `false`: to stop.
+    fn obey(&mut self) -> bool {
+        let orders: Vec<_> = self.orders.drain().collect();
+        for order in orders {
+            match order {
+                Order::Datagrams { peer, session, index, opened } => {
+                    self.datagrams.install(peer, session, index, *opened);
+                }
+                Order::Lanes { peer, session, lanes } => {
+                    for lane in lanes {
+                        let token = self.next_token;
+                        self.next_token += 1;
+                        if let Err(error) = self.poll.watch(&lane, token) {
+                            let why = error.to_string();
+                            let _ = self.events.send(Event::Incoming { peer, session, why });
+                            continue;
+                        }
+                        self.lanes.insert(token, (peer, session, lane));
+                        // TLS may hold already what came with the end of the handshake.
+                        self.lane(token);
+                    }
+                }
+                Order::Retire { session } => {
+                    self.datagrams.retire(session);
+                    let poll = &self.poll;
+                    self.lanes.retain(|_, (_, of, lane)| {
+                        let stays = *of != session;
+                        if !stays {
+                            poll.forget(lane.as_fd());
+                        }
+                        stays
+                    });
+                }
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Hands a peer's frame to the port, or the ports, that it is for.
+fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+    if frame.start().len() < 14 {
+        shared.stats.malformed_frames.add(1);
+        return;
+    }
+    let stats = &shared.peers[peer];
+    stats.frames_in.add(1);
+    stats.bytes_in.add(frame.bytes as u64);
+    match outlet::decide(shared, Place::Peer(peer as u16), frame.start(), now_ns) {
+        Decision::To(Place::Port(port)) => outlet::to_port(shared, usize::from(port), frame),
+        Decision::Flood => {
+            for port in 0..shared.ports.len() {
+                outlet::to_port(shared, port, frame);
+            }
+        }
+        // Never from a peer to a peer: all of them are connected with each other.
+        Decision::To(Place::Peer(_)) | Decision::Drop(_) => {
+            shared.stats.dropped_forwarding.add(1);
+        }
+    }
+}
+
+/// A super-packet must be what it says, whoever sent it: the tap checks the rest.
+pub fn sane(owed: Owed) -> bool {
+    owed.gso.is_none_or(|gso| owed.checksum && gso.size > 0)
+}

@@ -1,0 +1,7 @@
+//! The system calls under a link: ports, UDP with segmentation offload, wake-ups.
+
+pub mod packet_socket;
+pub mod poll;
+pub mod port;
+pub mod udp;
+pub mod wake;

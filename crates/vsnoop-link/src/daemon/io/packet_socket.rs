@@ -1,0 +1,164 @@
+//! An existing interface as a port: a packet socket (packet(7)) with `virtio_net_hdr`.
+//!
+//! It takes what the interface receives, whoever it is for (promiscuous), and not what the host itself
+//! sends out of it. The kernel takes a VLAN tag out of the frame and tells it beside (`PACKET_AUXDATA`);
+//! it is put back here. What is written passes the queue discipline and the hooks of the interface like
+//! any other packet, so that early acknowledgement on a VM's tap works for frames of a link, too.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+
+use super::port::{VNET_BYTES, again};
+
+const ETHERNET_ADDRESSES_BYTES: usize = 12;
+const TAG_BYTES: usize = 4;
+
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    name: String,
+}
+
+impl PacketSocket {
+    pub fn open(name: &str) -> Result<Self> {
+        let index = nix::net::if_::if_nametoindex(name)
+            .with_context(|| format!("there is no interface {name} here (`ip link`)"))?;
+        Self::open_index(name, index as i32)
+            .with_context(|| format!("opening a packet socket on {name}"))
+    }
+
+    fn open_index(name: &str, index: i32) -> Result<Self> {
+        // No protocol yet: nothing arrives before all options are set.
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a plain system call.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        // SAFETY: fd was just made and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let one: libc::c_int = 1;
+        option(&fd, libc::PACKET_VNET_HDR, &one).context("PACKET_VNET_HDR")?;
+        option(&fd, libc::PACKET_AUXDATA, &one).context("PACKET_AUXDATA")?;
+        option(&fd, PACKET_IGNORE_OUTGOING, &one).context("PACKET_IGNORE_OUTGOING")?;
+        let membership = libc::packet_mreq {
+            mr_ifindex: index,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        option(&fd, libc::PACKET_ADD_MEMBERSHIP, &membership).context("promiscuous mode")?;
+        // SAFETY: all zeroes is a valid sockaddr_ll.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index;
+        // SAFETY: address is a live sockaddr_ll of the length given.
+        let bound = unsafe {
+            libc::bind(
+                fd.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        if bound != 0 {
+            return Err(io::Error::last_os_error()).context("bind");
+        }
+        Ok(Self { fd, name: name.to_owned() })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reads a `virtio_net_hdr` to the start of `space` and a frame behind it; where the frame stands.
+    pub fn read(&self, space: &mut [u8]) -> io::Result<Option<std::ops::Range<usize>>> {
+        // Room to put a tag back in before what was read: it is moved there only if there is one.
+        if space.len() < VNET_BYTES + TAG_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (vnet, rest) = space.split_at_mut(VNET_BYTES);
+        let mut parts = [
+            libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: VNET_BYTES },
+            libc::iovec {
+                iov_base: rest[TAG_BYTES..].as_mut_ptr().cast(),
+                iov_len: rest.len() - TAG_BYTES,
+            },
+        ];
+        let mut control = [0u64; 8];
+        // SAFETY: all zeroes is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: message points to live buffers of the lengths it names.
+        let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, 0) };
+        let Some(length) = again(nix::Error::result(length))? else { return Ok(None) };
+        let frame_bytes = (length as usize).saturating_sub(VNET_BYTES);
+        let begin = VNET_BYTES + TAG_BYTES;
+        if frame_bytes < ETHERNET_ADDRESSES_BYTES {
+            return Ok(Some(begin..begin + frame_bytes));
+        }
+        let Some(tag) = tag_of(&message) else { return Ok(Some(begin..begin + frame_bytes)) };
+        space.copy_within(begin..begin + ETHERNET_ADDRESSES_BYTES, VNET_BYTES);
+        space[VNET_BYTES + ETHERNET_ADDRESSES_BYTES..][..TAG_BYTES].copy_from_slice(&tag);
+        // The header's offsets are not moved: what is owed is found again from the frame itself.
+        Ok(Some(VNET_BYTES..begin + frame_bytes))
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+fn option<T>(fd: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: value is live and as long as is said.
+    let set = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as u32,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The VLAN tag that the kernel told beside the frame.
+fn tag_of(message: &libc::msghdr) -> Option<[u8; TAG_BYTES]> {
+    // SAFETY: message was filled by recvmsg; its control buffer is live.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !at.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers within the control buffer, or null.
+        let header = unsafe { &*at };
+        if header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA {
+            // SAFETY: data of this type is a tpacket_auxdata; it may be unaligned.
+            let data = unsafe {
+                std::ptr::read_unaligned(libc::CMSG_DATA(at).cast::<libc::tpacket_auxdata>())
+            };
+            if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+                return None;
+            }
+            let kind = if data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+                data.tp_vlan_tpid
+            } else {
+                libc::ETH_P_8021Q as u16
+            };
+            let [a, b] = kind.to_be_bytes();
+            let [c, d] = data.tp_vlan_tci.to_be_bytes();
+            return Some([a, b, c, d]);
+        }
+        // SAFETY: as above.
+        at = unsafe { libc::CMSG_NXTHDR(message, at) };
+    }
+    None
+}

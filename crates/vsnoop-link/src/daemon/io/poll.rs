@@ -1,0 +1,75 @@
+//! Waiting for several descriptors: epoll, level-triggered, a token for each.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+const EVENTS: usize = 64;
+
+/// What a thread waits for.
+pub struct Poll {
+    epoll: Epoll,
+    events: [EpollEvent; EVENTS],
+}
+
+/// Something happened to the descriptor with this token.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    pub token: u64,
+    pub readable: bool,
+    pub writable: bool,
+}
+
+impl Poll {
+    pub fn new() -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        Ok(Self { epoll, events: [EpollEvent::empty(); EVENTS] })
+    }
+
+    /// Starts to watch a descriptor for reading.
+    pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+    }
+
+    /// Starts to watch a descriptor for hang-ups only, see [`want_room`](Self::want_room).
+    pub fn watch_writer(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+    }
+
+    /// Whether to tell when a watched writer has room.
+    pub fn want_room(&self, fd: impl AsFd, token: u64, wanted: bool) -> io::Result<()> {
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, wanted);
+        Ok(self.epoll.modify(fd, &mut EpollEvent::new(flags, token))?)
+    }
+
+    pub fn forget(&self, fd: BorrowedFd<'_>) {
+        // It may be gone already.
+        let _ = self.epoll.delete(fd);
+    }
+
+    /// What is ready, after at most `timeout`.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<impl Iterator<Item = Ready>> {
+        let timeout = match timeout {
+            None => EpollTimeout::NONE,
+            // Rounded up: a deadline that has not come yet must not spin.
+            Some(time) => {
+                EpollTimeout::try_from(time.as_micros().div_ceil(1000).min(60_000) as i32)
+                    .unwrap_or(EpollTimeout::NONE)
+            }
+        };
+        let count = match self.epoll.wait(&mut self.events, timeout) {
+            Err(nix::Error::EINTR) => 0,
+            other => other?,
+        };
+        Ok(self.events[..count].iter().map(|event| Ready {
+            token: event.data(),
+            readable: event.events().intersects(
+                EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR,
+            ),
+            writable: event.events().contains(EpollFlags::EPOLLOUT),
+        }))
+    }
+}

@@ -1,0 +1,109 @@
+//! A local port of a link: where frames of VMs come in and go out.
+//!
+//! A *tap* is made by the link (and put into a bridge, if it has one): what the host sends out of it is
+//! read here, what is written here the host receives. An *interface* that exists already, a VM's tap or
+//! a network card, is joined by a packet socket instead. Both carry a `virtio_net_hdr`, so that
+//! super-packets and owed checksums pass whole.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::Result;
+use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
+use vsnoop_frame::vnet::VirtioNetHdr;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::packet_socket::PacketSocket;
+
+/// The form of the header without `num_buffers`: what packet sockets have, too.
+pub const VNET_BYTES: usize = size_of::<VirtioNetHdr>() - size_of::<u16>();
+
+pub enum Port {
+    Tap(Tap),
+    Interface(PacketSocket),
+}
+
+impl Port {
+    /// Makes the tap `name`.
+    pub fn tap(name: &str) -> Result<Self> {
+        let options = TapOptions {
+            vnet_hdr_bytes: VNET_BYTES,
+            offloads: Offloads::SUPER_PACKETS,
+            ..TapOptions::default()
+        };
+        Ok(Self::Tap(Tap::open(name, &options)?))
+    }
+
+    /// Joins the interface `name`.
+    pub fn interface(name: &str) -> Result<Self> {
+        Ok(Self::Interface(PacketSocket::open(name)?))
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tap(tap) => tap.name(),
+            Self::Interface(socket) => socket.name(),
+        }
+    }
+
+    /// Reads one frame into `space`; where in `space` the frame stands. `None`: none waits.
+    pub fn read(
+        &self,
+        space: &mut [u8],
+    ) -> io::Result<Option<(VirtioNetHdr, std::ops::Range<usize>)>> {
+        match self {
+            Self::Tap(tap) => {
+                let Some(length) = again(nix::unistd::read(tap, space))? else { return Ok(None) };
+                Ok(Some((header(space), VNET_BYTES.min(length)..length)))
+            }
+            Self::Interface(socket) => {
+                let Some(frame) = socket.read(space)? else { return Ok(None) };
+                Ok(Some((header(space), frame)))
+            }
+        }
+    }
+
+    /// Writes one frame that lies in parts; `false`: the kernel had no room for it.
+    pub fn write(&self, header: &VirtioNetHdr, parts: &[io::IoSlice<'_>]) -> io::Result<bool> {
+        debug_assert!(parts.len() < libc::UIO_MAXIOV as usize);
+        let mut all = [io::IoSlice::new(&[]); MAX_PARTS + 1];
+        all[0] = io::IoSlice::new(&header.as_bytes()[..VNET_BYTES]);
+        let count = parts.len().min(MAX_PARTS);
+        all[1..=count].copy_from_slice(&parts[..count]);
+        match nix::sys::uio::writev(self, &all[..=count]) {
+            Ok(_) => Ok(true),
+            Err(nix::Error::EAGAIN | nix::Error::ENOBUFS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Parts that a frame may lie in.
+pub const MAX_PARTS: usize = 80;
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tap(tap) => tap.as_fd(),
+            Self::Interface(socket) => socket.as_fd(),
+        }
+    }
+}
+
+fn header(space: &[u8]) -> VirtioNetHdr {
+    let mut header = VirtioNetHdr::default();
+    if let Some(bytes) = space.get(..VNET_BYTES) {
+        let mut whole = [0; size_of::<VirtioNetHdr>()];
+        whole[..VNET_BYTES].copy_from_slice(bytes);
+        header = VirtioNetHdr::read_from_bytes(&whole).unwrap_or_default();
+    }
+    header
+}
+
+pub(super) fn again<T>(result: nix::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

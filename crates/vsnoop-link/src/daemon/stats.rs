@@ -1,0 +1,76 @@
+//! Counters of a running link. Each is written by one thread and read by the control thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For numbers that come and go, such as what waits in a queue.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Of one port.
+#[derive(Debug, Default)]
+pub struct PortStats {
+    /// From the VMs.
+    pub frames_in: Counter,
+    pub bytes_in: Counter,
+    /// To the VMs.
+    pub frames_out: Counter,
+    pub bytes_out: Counter,
+    /// The kernel had no room for them, or the port is down.
+    pub dropped_out: Counter,
+}
+
+/// Of one peer.
+#[derive(Debug, Default)]
+pub struct PeerStats {
+    /// Frames given to the peer's transport, and their bytes.
+    pub frames_out: Counter,
+    pub bytes_out: Counter,
+    /// What became of them on the wire: records, with their headers, after compression.
+    pub records_out: Counter,
+    pub wire_bytes_out: Counter,
+    pub frames_in: Counter,
+    pub bytes_in: Counter,
+    pub records_in: Counter,
+    pub wire_bytes_in: Counter,
+    /// Frames for a peer that is down.
+    pub dropped_down: Counter,
+    /// Bytes dropped before an ordered transport, so that nothing waits long.
+    pub dropped_queue_bytes: Counter,
+    /// Sends that the kernel refused.
+    pub dropped_send: Counter,
+    /// Records refused: forged, replayed, malformed.
+    pub refused_in: Counter,
+    pub queue_bytes: Counter,
+    /// Time spent in compression and decompression.
+    pub compress_ns: Counter,
+    pub decompress_ns: Counter,
+    /// Bytes given to and got from the compressor, of what was compressed.
+    pub compressed_from: Counter,
+    pub compressed_to: Counter,
+}
+
+/// Of the link.
+#[derive(Debug, Default)]
+pub struct LinkStats {
+    /// Dropped by the forwarding table: no other place to go, control frames, forged sources.
+    pub dropped_forwarding: Counter,
+    /// Datagrams of no session, or of a kind that is not understood.
+    pub unknown_datagrams: Counter,
+    /// Frames that the parser or the device's header refused.
+    pub malformed_frames: Counter,
+}

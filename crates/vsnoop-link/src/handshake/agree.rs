@@ -1,0 +1,121 @@
+//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
+
+/// What holds for both ends of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// The version of the protocol.
+    pub version: u16,
+    /// What its keys are counted by.
+    #[serde(default)]
+    pub epoch: u16,
+    pub transport: Transport,
+    /// Data connections in each direction.
+    #[serde(default)]
+    pub lanes: u8,
+    /// The smaller one of the two networks' MTU.
+    pub mtu_bytes: u16,
+    /// What both can do.
+    #[serde(default)]
+    pub features: BTreeSet<String>,
+}
+
+/// What an acceptor's owner answers to a peer's hello.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Its own hello; the peer may still be refused when the two do not fit.
+    Accept(Hello),
+    Refuse(Refusal),
+}
+
+impl Agreed {
+    /// What the acceptor chooses.
+    pub(super) fn choose(dialler: &Hello, acceptor: &Hello) -> Result<Self, Refusal> {
+        let refuse = |kind, reason: String| Err(Refusal::new(kind, reason));
+        let Some(version) = dialler.versions.common(acceptor.versions) else {
+            return Err(no_common_version(dialler.versions));
+        };
+        if dialler.network != acceptor.network {
+            return refuse(
+                RefusalKind::Network,
+                format!(
+                    "network {:?} at the calling host, {:?} at the called one; give both the same \
+                     `network`",
+                    dialler.network, acceptor.network
+                ),
+            );
+        }
+        if dialler.instance == acceptor.instance {
+            return refuse(
+                RefusalKind::Itself,
+                "the link has called itself; its peer's address is its own".into(),
+            );
+        }
+        // A lane is of a session, for which this has been agreed on.
+        let control = dialler.purpose == Purpose::Control;
+        if control && dialler.transport != acceptor.transport {
+            return refuse(
+                RefusalKind::Transport,
+                format!(
+                    "transport {} at the calling host, {} at the called one; give both the same \
+                     `transport`",
+                    dialler.transport, acceptor.transport
+                ),
+            );
+        }
+        if dialler.transport == Transport::Unknown {
+            return refuse(RefusalKind::Transport, "no such transport here".into());
+        }
+        Ok(Self {
+            version,
+            epoch: dialler.epoch.max(acceptor.epoch),
+            transport: dialler.transport,
+            lanes: dialler.lanes.min(acceptor.lanes),
+            mtu_bytes: dialler.mtu_bytes.min(acceptor.mtu_bytes),
+            features: dialler.features.intersection(&acceptor.features).cloned().collect(),
+        })
+    }
+
+    /// Whether the dialler may be told this by the acceptor. Says what may not.
+    pub(super) fn verify(&self, dialler: &Hello, acceptor: &Hello) -> Result<(), &'static str> {
+        let Versions { min, max } = dialler.versions;
+        let wrong = if !(min..=max).contains(&self.version) {
+            "version"
+        } else if acceptor.network != dialler.network {
+            "network"
+        } else if acceptor.instance == dialler.instance {
+            "instance"
+        } else if acceptor.purpose != dialler.purpose {
+            "purpose"
+        } else if self.transport != dialler.transport {
+            "transport"
+        } else if self.lanes == 0 || self.lanes > dialler.lanes {
+            "lanes"
+        } else if self.mtu_bytes > dialler.mtu_bytes {
+            "MTU"
+        } else if self.epoch < dialler.epoch {
+            "epoch"
+        } else if !self.features.is_subset(&dialler.features) {
+            "features"
+        } else {
+            return Ok(());
+        };
+        Err(wrong)
+    }
+}
+
+pub(super) fn no_common_version(dialler: Versions) -> Refusal {
+    Refusal::new(
+        RefusalKind::Version,
+        format!(
+            "protocol version {dialler} at the calling host, {} at the called one; run the newer \
+             vsnoop on both",
+            Versions::OURS
+        ),
+    )
+}

@@ -1,0 +1,182 @@
+//! What goes wrong in a handshake, in words: who the peer is, what is the matter, what to do.
+
+use std::fmt;
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose};
+
+use super::{BadHello, Refusal};
+use crate::identity::{PeerId, PublicKey};
+
+/// Why a handshake failed.
+#[derive(Debug)]
+pub enum Error {
+    /// It took too long.
+    TimedOut { with: Option<PeerId>, waited_for: &'static str },
+    /// The other end closed the connection, or the network did.
+    Cut { with: Option<PeerId>, waited_for: &'static str },
+    /// The connection itself.
+    Io { with: Option<PeerId>, error: io::Error },
+    /// TLS: the other end is not who it must be, does not believe us, or speaks something else.
+    Tls { with: Option<PeerId>, ours: PublicKey, error: rustls::Error },
+    /// It is a peer, and says what it must not.
+    Peer { peer: PeerId, why: String },
+    /// The peer refuses us.
+    RefusedBy { peer: PeerId, refusal: Refusal },
+    /// We refuse the peer, and have told it so.
+    Refused { peer: PeerId, refusal: Refusal },
+    /// What we were to say cannot be said.
+    Ours(BadHello),
+}
+
+impl Error {
+    /// With whom, if that is known.
+    pub fn peer(&self) -> Option<&PeerId> {
+        match self {
+            Self::TimedOut { with, .. } | Self::Cut { with, .. } => with.as_ref(),
+            Self::Io { with, .. } | Self::Tls { with, .. } => with.as_ref(),
+            Self::Peer { peer, .. } | Self::RefusedBy { peer, .. } | Self::Refused { peer, .. } => {
+                Some(peer)
+            }
+            Self::Ours(_) => None,
+        }
+    }
+
+    /// Whether the other end has been told why, in a message that closing at once could destroy.
+    pub(super) fn told(&self) -> bool {
+        match self {
+            Self::Tls { error, .. } => matches!(
+                error,
+                rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented
+            ),
+            Self::Refused { .. } | Self::Peer { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peer() {
+            Some(peer) => write!(f, "peer {peer}: ")?,
+            None if matches!(self, Self::Ours(_)) => (),
+            None => write!(f, "a caller: ")?,
+        }
+        match self {
+            Self::TimedOut { waited_for, .. } => {
+                write!(f, "no {waited_for} in time; is it a link that listens at this address?")
+            }
+            Self::Cut { waited_for, .. } => {
+                write!(f, "the connection was cut before its {waited_for}; its log may say why")
+            }
+            Self::Io { error, .. } => write!(f, "the connection failed: {error}"),
+            Self::Tls { ours, error, .. } => tls(f, *ours, error),
+            Self::Peer { why, .. } => f.write_str(why),
+            Self::RefusedBy { refusal, .. } => write!(f, "it refuses us: {refusal}"),
+            Self::Refused { refusal, .. } => write!(f, "refused: {refusal}"),
+            Self::Ours(why) => write!(f, "this host's own hello is {why}"),
+        }
+    }
+}
+
+/// An error of TLS in the words of a link.
+fn tls(f: &mut fmt::Formatter<'_>, ours: PublicKey, error: &rustls::Error) -> fmt::Result {
+    use AlertDescription as Alert;
+    match error {
+        rustls::Error::InvalidCertificate(why) => certificate(f, why),
+        rustls::Error::NoCertificatesPresented => {
+            write!(f, "presented no certificate; is it another program?")
+        }
+        rustls::Error::AlertReceived(alert) => match alert {
+            Alert::CertificateUnknown => write!(
+                f,
+                "it does not know our key {ours}, or our name; compare with the `key` or `subject` that \
+                 its configuration has for this host"
+            ),
+            Alert::UnknownCA => write!(
+                f,
+                "it does not believe the authority of our certificate; compare the `ca` there with the \
+                 `cert` here"
+            ),
+            Alert::CertificateExpired => write!(
+                f,
+                "our certificate is not valid at its time; renew it, and compare the clocks"
+            ),
+            Alert::BadCertificate | Alert::UnsupportedCertificate | Alert::AccessDenied => write!(
+                f,
+                "it refuses our certificate ({alert:?}); is our name in it, and may it be used by \
+                 both, client and server?"
+            ),
+            Alert::CertificateRequired => write!(f, "it has got no certificate from us"),
+            Alert::NoApplicationProtocol => {
+                write!(f, "it speaks TLS, but is no link, or one of another version")
+            }
+            Alert::ProtocolVersion | Alert::HandshakeFailure => {
+                write!(f, "it speaks TLS, but not the version or ciphers of a link ({alert:?})")
+            }
+            other => write!(f, "it ended the handshake ({other:?}); its log may say why"),
+        },
+        rustls::Error::PeerIncompatible(_) | rustls::Error::NoApplicationProtocol => {
+            write!(f, "speaks TLS, but is no link, or one of another version ({error})")
+        }
+        rustls::Error::InvalidMessage(_) | rustls::Error::InappropriateMessage { .. } => {
+            write!(f, "does not speak TLS ({error}); is it a link at this address?")
+        }
+        other => write!(f, "the handshake failed: {other}"),
+    }
+}
+
+/// What is wrong with the certificate that was presented.
+fn certificate(f: &mut fmt::Formatter<'_>, why: &CertificateError) -> fmt::Result {
+    match why {
+        // Has its own words: identity::Untrusted.
+        CertificateError::Other(why) => write!(f, "{}", why.0),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            write!(f, "presented a certificate that has expired{}; renew it there", days(why))
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => write!(
+            f,
+            "presented a certificate that is not valid yet{}; compare the clocks of the hosts",
+            days(why)
+        ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => write!(
+            f,
+            "presented a certificate that our authority has not signed; compare the `ca` here with the \
+             `cert` there"
+        ),
+        CertificateError::NotValidForNameContext { expected, presented } => write!(
+            f,
+            "presented a certificate for {}, not for {}; give this peer the `subject` that is in its \
+             certificate",
+            if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") },
+            expected.to_str()
+        ),
+        CertificateError::InvalidPurposeContext { required, .. } => write!(
+            f,
+            "presented a certificate that is not for {}; sign one for both, client and server",
+            match required {
+                ExtendedKeyPurpose::ClientAuth => "clients",
+                ExtendedKeyPurpose::ServerAuth => "servers",
+                ExtendedKeyPurpose::Other(_) => "this",
+            }
+        ),
+        other => write!(f, "presented a certificate that is not usable: {other}"),
+    }
+}
+
+/// How long ago a certificate ended, or how long until it begins.
+fn days(why: &CertificateError) -> String {
+    let (from, to, relation) = match why {
+        CertificateError::ExpiredContext { time, not_after } => (not_after, time, "ago"),
+        CertificateError::NotValidYetContext { time, not_before } => (time, not_before, "from now"),
+        _ => return String::new(),
+    };
+    let days = to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    match days {
+        0 => ", less than a day".to_owned() + if relation == "ago" { " ago" } else { "" },
+        1 => format!(", 1 day {relation}"),
+        n => format!(", {n} days {relation}"),
+    }
+}

@@ -1,0 +1,317 @@
+//! The messages that follow TLS's own: JSON behind its length.
+//!
+//! JSON, because these few hundred bytes are exchanged once a session and have to be understood by
+//! versions older and newer than this one: fields that are not known are ignored, new fields get a
+//! default. Whether there is a common version is looked at before everything else.
+//!
+//! A message comes from a peer that has proved who it is, which does not make it a good one: every text
+//! and list is bounded, and what people will read has no control characters.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Agreed, Direction};
+
+/// A message is at most this long, without its length.
+pub const MOST_BYTES: usize = 4096;
+/// Bytes of the length before a message, big endian.
+pub(super) const LENGTH_BYTES: usize = 2;
+/// Characters of a name.
+const MOST_NAME: usize = 64;
+/// Characters of a reason.
+const MOST_REASON: usize = 300;
+/// Features in a list.
+const MOST_FEATURES: usize = 32;
+
+/// What one end says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Versions of the link's protocol that it speaks.
+    pub versions: Versions,
+    /// What the connection is for. The acceptor repeats what the dialler said.
+    pub purpose: Purpose,
+    /// The network that the link is a part of: both ends must name the same.
+    pub network: String,
+    /// Random, made once per process: another number means that the peer was started again.
+    pub instance: u64,
+    /// What it does when there is no session.
+    #[serde(default)]
+    pub role: Role,
+    /// Chosen by this end, at random: the other end writes it into the records that it sends here.
+    pub session: u32,
+    /// The least number that the keys of this session may be counted by.
+    #[serde(default)]
+    pub epoch: u16,
+    /// What data is to be carried by.
+    pub transport: Transport,
+    /// Data connections in each direction that it would have at most, for ordered transports.
+    #[serde(default = "one")]
+    pub lanes: u8,
+    /// MTU of the network of its VMs, in bytes.
+    pub mtu_bytes: u16,
+    /// What it can do beyond the version, such as a compression method.
+    #[serde(default)]
+    pub features: BTreeSet<String>,
+    /// Its program and version, for people.
+    #[serde(default)]
+    pub software: String,
+}
+
+fn one() -> u8 {
+    1
+}
+
+/// Versions of a protocol, both inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    pub min: u16,
+    pub max: u16,
+}
+
+impl Versions {
+    /// Those that this program speaks.
+    pub const OURS: Self = Self { min: 1, max: 1 };
+
+    /// The newest that both have.
+    pub fn common(self, other: Self) -> Option<u16> {
+        let newest = self.max.min(other.max);
+        (newest >= self.min.max(other.min)).then_some(newest)
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max {
+            write!(f, "{}", self.min)
+        } else {
+            write!(f, "{} to {}", self.min, self.max)
+        }
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// Makes a session, then is closed.
+    Control,
+    /// Carries data of a session that exists.
+    Lane {
+        /// The number that the acceptor chose for the session.
+        session: u32,
+        /// Which of the session's lanes in this direction.
+        index: u8,
+        /// Where its data goes.
+        direction: Direction,
+    },
+}
+
+/// What an end does when there is no session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It knows where its peer is, and calls.
+    Calls,
+    /// It does not, and waits to be called.
+    #[default]
+    #[serde(other)]
+    Waits,
+}
+
+/// What data is carried by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Sealed records in datagrams.
+    Udp,
+    /// TLS connections.
+    Tls,
+    /// Sealed records in TCP connections.
+    Tcp,
+    /// Datagrams in clear, for measurements.
+    UdpPlain,
+    /// TCP connections in clear, for measurements.
+    TcpPlain,
+    /// One that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "udp",
+            Self::Tls => "tls",
+            Self::Tcp => "tcp",
+            Self::UdpPlain => "udp-plain",
+            Self::TcpPlain => "tcp-plain",
+            Self::Unknown => "a transport of a newer version",
+        })
+    }
+}
+
+/// What the acceptor says to a [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    Accepted {
+        /// The acceptor's own.
+        hello: Hello,
+        agreed: Agreed,
+    },
+    Refused(Refusal),
+}
+
+/// Why a peer is refused although it is who it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    /// For people, at both ends.
+    pub reason: String,
+}
+
+impl Refusal {
+    /// A refusal for this reason.
+    pub fn new(kind: RefusalKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: readable(&reason.into(), MOST_REASON) }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+/// What a program makes of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefusalKind {
+    /// No version in common.
+    Version,
+    /// Another network.
+    Network,
+    /// Another transport.
+    Transport,
+    /// It has called itself.
+    Itself,
+    /// No such session: make a new one.
+    Session,
+    /// Not now: try again later.
+    Busy,
+    /// Another kind.
+    #[serde(other)]
+    Other,
+}
+
+/// Why some bytes are no message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadHello {
+    /// Longer than allowed.
+    Size(usize),
+    /// Not what the message must be.
+    Form(String),
+    /// Of versions that this program does not speak.
+    Versions(Versions),
+}
+
+impl fmt::Display for BadHello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size(n) => write!(f, "a message of {n} bytes, of at most {MOST_BYTES}"),
+            Self::Form(why) => write!(f, "a message that is not understood: {why}"),
+            Self::Versions(theirs) => write!(
+                f,
+                "protocol version {theirs} there, {} here; run the newer vsnoop on both hosts",
+                Versions::OURS
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BadHello {}
+
+impl Hello {
+    /// Of the bytes behind the length.
+    pub fn decode(message: &[u8]) -> Result<Self, BadHello> {
+        #[derive(Deserialize)]
+        struct First {
+            versions: Versions,
+        }
+        let First { versions } = parse(message)?;
+        if versions.common(Versions::OURS).is_none() {
+            return Err(BadHello::Versions(versions));
+        }
+        parse::<Self>(message).and_then(Self::checked)
+    }
+
+    /// With its length.
+    pub fn encode(&self) -> Result<Vec<u8>, BadHello> {
+        frame(&self.clone().checked()?)
+    }
+
+    fn checked(mut self) -> Result<Self, BadHello> {
+        let bad = |what: &str| Err(BadHello::Form(what.to_owned()));
+        if self.network.chars().count() > MOST_NAME {
+            return bad("the network's name is too long");
+        }
+        if self.features.len() > MOST_FEATURES
+            || self.features.iter().any(|f| f.chars().count() > MOST_NAME)
+        {
+            return bad("too many features");
+        }
+        if self.lanes == 0 {
+            return bad("no lanes");
+        }
+        self.network = readable(&self.network, MOST_NAME);
+        self.software = readable(&self.software, MOST_NAME);
+        Ok(self)
+    }
+}
+
+impl Reply {
+    /// Of the bytes behind the length.
+    pub fn decode(message: &[u8]) -> Result<Self, BadHello> {
+        Ok(match parse(message)? {
+            Self::Accepted { hello, agreed } => Self::Accepted { hello: hello.checked()?, agreed },
+            Self::Refused(Refusal { kind, reason }) => Self::Refused(Refusal::new(kind, reason)),
+        })
+    }
+
+    /// With its length.
+    pub fn encode(&self) -> Result<Vec<u8>, BadHello> {
+        frame(self)
+    }
+}
+
+fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, BadHello> {
+    if message.len() > MOST_BYTES {
+        return Err(BadHello::Size(message.len()));
+    }
+    // An error may quote what it has found.
+    serde_json::from_slice(message).map_err(|e| BadHello::Form(readable(&e.to_string(), 100)))
+}
+
+fn frame(message: &impl Serialize) -> Result<Vec<u8>, BadHello> {
+    let mut bytes = vec![0; LENGTH_BYTES];
+    serde_json::to_writer(&mut bytes, message).map_err(|e| BadHello::Form(e.to_string()))?;
+    let len = bytes.len() - LENGTH_BYTES;
+    match u16::try_from(len) {
+        Ok(n) if len <= MOST_BYTES => bytes[..LENGTH_BYTES].copy_from_slice(&n.to_be_bytes()),
+        _ => return Err(BadHello::Size(len)),
+    }
+    Ok(bytes)
+}
+
+/// The text without what could trick a terminal, and no longer than `most` characters.
+fn readable(text: &str, most: usize) -> String {
+    // Controls, and those that turn the direction of writing or cannot be seen.
+    let unseen = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().take(most).map(|c| if unseen(c) { '?' } else { c }).collect()
+}

@@ -1,0 +1,379 @@
+//! One end of the handshake, free of input and output: it is given bytes and gives bytes.
+//!
+//! It asks for its input in pieces that never reach beyond a record of TLS ([`Step::Read`]). So, when it
+//! is done, nothing has been read that belongs to what follows, and the connection may go on without TLS.
+
+use std::io::{self, Read, Write};
+
+use rustls::Connection;
+
+use super::agree::{Agreed, Answer, no_common_version};
+use super::hello::{BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
+use super::secrets::{Cipher, Secrets};
+use super::{Error, Refusal, RefusalKind};
+use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
+
+/// Bytes of the header of a TLS record: its type, version and length.
+const HEADER_BYTES: usize = 5;
+/// Bytes that the two flights of a handshake may have: certificates of an authority and some above it.
+const MOST_HANDSHAKE_BYTES: usize = 128 << 10;
+
+/// What a machine needs next.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// At most so many bytes from the other end.
+    Read(usize),
+    /// An [`Answer`] to this peer, that of the acceptor's owner.
+    Answer(&'a PeerId, &'a Hello),
+    /// Nothing more, once all output is sent.
+    Done,
+}
+
+/// What a handshake has come to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Who is at the other end.
+    pub peer: PeerId,
+    /// Its key.
+    pub peer_key: PublicKey,
+    /// What it has said.
+    pub theirs: Hello,
+    /// What we have said.
+    pub ours: Hello,
+    pub agreed: Agreed,
+    pub cipher: Cipher,
+    pub secrets: Secrets,
+    /// What has been negotiated, for a connection that goes on with TLS.
+    pub tls: Connection,
+}
+
+/// One end of a handshake.
+#[derive(Debug)]
+pub struct Machine {
+    tls: Connection,
+    end: End,
+    state: State,
+    /// Bytes of the current record that are still to come, once its header is here.
+    record_left: Option<usize>,
+    header: Vec<u8>,
+    read_bytes: usize,
+    message: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum End {
+    Dialler(Dialer, Hello),
+    Acceptor(Acceptor),
+}
+
+#[derive(Debug)]
+enum State {
+    /// TLS is not done.
+    Handshake,
+    /// TLS is done, the other end's message is to come.
+    Message(PeerId, PublicKey),
+    /// The dialler's message is here.
+    Asked(PeerId, PublicKey, Hello),
+    Done(Box<(PeerId, PublicKey, Hello, Hello, Agreed)>),
+    /// The last words to the peer are in the output.
+    Failed,
+}
+
+impl Machine {
+    /// The end that calls, which says `hello`.
+    pub fn dial(dialer: &Dialer, hello: Hello) -> Result<Self, Error> {
+        hello.encode().map_err(Error::Ours)?;
+        let end = End::Dialler(dialer.clone(), hello);
+        match dialer.connection() {
+            Ok(tls) => Ok(Self::new(tls.into(), end)),
+            Err(error) => Err(end.tls(error)),
+        }
+    }
+
+    /// The end that is called.
+    pub fn accept(acceptor: &Acceptor) -> Result<Self, Error> {
+        let end = End::Acceptor(acceptor.clone());
+        match acceptor.connection() {
+            Ok(tls) => Ok(Self::new(tls.into(), end)),
+            Err(error) => Err(end.tls(error)),
+        }
+    }
+
+    fn new(mut tls: Connection, end: End) -> Self {
+        // Its own limit is for applications that do not look; here output is taken at once.
+        tls.set_buffer_limit(None);
+        Self {
+            tls,
+            end,
+            state: State::Handshake,
+            record_left: None,
+            header: Vec::new(),
+            read_bytes: 0,
+            message: Vec::new(),
+        }
+    }
+
+    /// What it needs next. Output comes first: see [`Machine::send`].
+    pub fn step(&self) -> Step<'_> {
+        match &self.state {
+            State::Handshake | State::Message(..) => {
+                Step::Read(self.record_left.unwrap_or(HEADER_BYTES - self.header.len()))
+            }
+            State::Asked(peer, _, hello) => Step::Answer(peer, hello),
+            State::Done(_) | State::Failed => Step::Done,
+        }
+    }
+
+    /// Bytes for the other end, also after an error, which they may explain to it.
+    pub fn send(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while self.tls.wants_write() {
+            // Writing to memory does not fail.
+            if self.tls.write_tls(&mut bytes).is_err() {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// What this end waits for, for people.
+    pub fn waits_for(&self) -> &'static str {
+        match (&self.state, &self.end) {
+            (State::Handshake, _) if self.read_bytes == 0 => "first message",
+            (State::Handshake, _) => "part of the TLS handshake",
+            (_, End::Dialler(..)) => "answer to our hello",
+            (_, End::Acceptor(_)) => "hello",
+        }
+    }
+
+    /// With whom, if that is known.
+    pub fn peer(&self) -> Option<&PeerId> {
+        match &self.state {
+            State::Message(peer, _) | State::Asked(peer, ..) => Some(peer),
+            State::Done(done) => Some(&done.0),
+            State::Handshake | State::Failed => self.end.peer(),
+        }
+    }
+
+    /// Bytes from the other end: no more than [`Machine::step`] has asked for.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let result = self.take(bytes);
+        if result.is_err() {
+            self.state = State::Failed;
+            self.tls.send_close_notify();
+        }
+        result
+    }
+
+    /// The acceptor's owner answers.
+    pub fn answer(&mut self, answer: Answer) -> Result<(), Error> {
+        let State::Asked(peer, key, theirs) = std::mem::replace(&mut self.state, State::Failed)
+        else {
+            return Ok(());
+        };
+        let agreed = match answer {
+            Answer::Refuse(refusal) => Err(refusal),
+            Answer::Accept(mut ours) => {
+                ours.purpose = theirs.purpose;
+                Agreed::choose(&theirs, &ours).map(|agreed| (ours, agreed))
+            }
+        };
+        match agreed {
+            Err(refusal) => Err(self.refuse(peer, refusal)),
+            Ok((ours, agreed)) => {
+                let reply = Reply::Accepted { hello: ours.clone(), agreed: agreed.clone() };
+                self.say(reply.encode())?;
+                self.state = State::Done(Box::new((peer, key, theirs, ours, agreed)));
+                Ok(())
+            }
+        }
+    }
+
+    /// What has come of it. `None` before it is done.
+    pub fn finish(self) -> Option<Result<Outcome, Error>> {
+        let State::Done(done) = self.state else { return None };
+        let (peer, peer_key, theirs, ours, agreed) = *done;
+        let with = Some(peer.clone());
+        let tls = self.tls;
+        let Some(cipher) = Cipher::of(&tls) else {
+            let why = "an unknown cipher was negotiated".into();
+            return Some(Err(Error::Peer { peer, why }));
+        };
+        Some(match Secrets::export(&tls, agreed.epoch) {
+            Ok(secrets) => {
+                Ok(Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls })
+            }
+            Err(error) => Err(Error::Tls { with, ours: self.end.key(), error }),
+        })
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.count(bytes);
+        if self.read_bytes > MOST_HANDSHAKE_BYTES {
+            return Err(self.end.tls(rustls::Error::General("it does not end".into())));
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.tls.read_tls(&mut rest) {
+                Ok(0) | Err(_) => {
+                    let full = rustls::Error::General("more than a handshake needs".into());
+                    return Err(self.end.tls(full));
+                }
+                Ok(_) => (),
+            }
+            self.tls.process_new_packets().map_err(|e| self.end.tls(e))?;
+        }
+        if matches!(self.state, State::Handshake) && !self.tls.is_handshaking() {
+            self.shaken()?;
+        }
+        if matches!(self.state, State::Message(..)) {
+            self.hear()?;
+        }
+        Ok(())
+    }
+
+    /// Keeps to the borders of records.
+    fn count(&mut self, bytes: &[u8]) {
+        self.read_bytes = self.read_bytes.saturating_add(bytes.len());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let left = match self.record_left {
+                Some(left) => left,
+                None => {
+                    let n = rest.len().min(HEADER_BYTES - self.header.len());
+                    self.header.extend_from_slice(&rest[..n]);
+                    rest = &rest[n..];
+                    let [_, _, _, high, low] = self.header[..] else { return };
+                    self.header.clear();
+                    usize::from(u16::from_be_bytes([high, low]))
+                }
+            };
+            let n = left.min(rest.len());
+            rest = &rest[n..];
+            self.record_left = (left > n).then_some(left - n);
+        }
+    }
+
+    /// TLS is done: who is it?
+    fn shaken(&mut self) -> Result<(), Error> {
+        if self.tls.alpn_protocol() != Some(crate::identity::ALPN) {
+            return Err(self.end.tls(rustls::Error::NoApplicationProtocol));
+        }
+        let chain = self.tls.peer_certificates().unwrap_or_default();
+        let (peer, key) = match &self.end {
+            End::Dialler(dialer, _) => dialer.peer_of(chain),
+            End::Acceptor(acceptor) => acceptor.peer_of(chain),
+        }
+        .map_err(|e| self.end.tls(e))?;
+        if let End::Dialler(_, hello) = &self.end {
+            let hello = hello.encode();
+            self.say(hello)?;
+        }
+        self.state = State::Message(peer, key);
+        Ok(())
+    }
+
+    /// Takes in what the other end says, when all of it is here.
+    fn hear(&mut self) -> Result<(), Error> {
+        let State::Message(peer, key) = &self.state else { return Ok(()) };
+        let (peer, key) = (peer.clone(), *key);
+        loop {
+            let wanted = match self.message[..] {
+                [high, low, ..] => {
+                    let bytes = usize::from(u16::from_be_bytes([high, low]));
+                    if bytes > MOST_BYTES {
+                        return Err(bad(&peer, &BadHello::Size(bytes)));
+                    }
+                    LENGTH_BYTES + bytes
+                }
+                _ => LENGTH_BYTES,
+            };
+            let have = self.message.len();
+            if have == wanted && wanted > LENGTH_BYTES {
+                break;
+            }
+            if have == wanted {
+                return Err(bad(&peer, &BadHello::Form("it is empty".into())));
+            }
+            self.message.resize(wanted, 0);
+            let read = self.tls.reader().read(&mut self.message[have..]);
+            self.message.truncate(have + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(n) if n > 0 => (),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                _ => {
+                    let waited_for = self.waits_for();
+                    return Err(Error::Cut { with: Some(peer), waited_for });
+                }
+            }
+        }
+        let message = std::mem::take(&mut self.message);
+        let message = &message[LENGTH_BYTES..];
+        if let End::Dialler(_, ours) = &self.end {
+            let done = match Reply::decode(message).map_err(|e| bad(&peer, &e))? {
+                Reply::Refused(refusal) => return Err(Error::RefusedBy { peer, refusal }),
+                Reply::Accepted { hello, agreed } => {
+                    if let Err(what) = agreed.verify(ours, &hello) {
+                        let why = format!("its answer has another {what} than was asked for");
+                        return Err(Error::Peer { peer, why });
+                    }
+                    (peer, key, hello, ours.clone(), agreed)
+                }
+            };
+            self.state = State::Done(Box::new(done));
+            return Ok(());
+        }
+        match Hello::decode(message) {
+            Ok(hello) => self.state = State::Asked(peer, key, hello),
+            Err(BadHello::Versions(theirs)) => {
+                return Err(self.refuse(peer, no_common_version(theirs)));
+            }
+            Err(e) => {
+                let refusal = Refusal::new(RefusalKind::Other, e.to_string());
+                return Err(self.refuse(peer, refusal));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer why not.
+    fn refuse(&mut self, peer: PeerId, refusal: Refusal) -> Error {
+        match self.say(Reply::Refused(refusal.clone()).encode()) {
+            Err(e) => e,
+            Ok(()) => {
+                self.tls.send_close_notify();
+                Error::Refused { peer, refusal }
+            }
+        }
+    }
+
+    fn say(&mut self, message: Result<Vec<u8>, BadHello>) -> Result<(), Error> {
+        let message = message.map_err(Error::Ours)?;
+        let written = self.tls.writer().write_all(&message);
+        written.map_err(|error| Error::Io { with: self.peer().cloned(), error })
+    }
+}
+
+impl End {
+    fn peer(&self) -> Option<&PeerId> {
+        match self {
+            Self::Dialler(dialer, _) => Some(dialer.peer()),
+            Self::Acceptor(_) => None,
+        }
+    }
+
+    fn key(&self) -> PublicKey {
+        match self {
+            Self::Dialler(dialer, _) => dialer.ours(),
+            Self::Acceptor(acceptor) => acceptor.ours(),
+        }
+    }
+
+    fn tls(&self, error: rustls::Error) -> Error {
+        Error::Tls { with: self.peer().cloned(), ours: self.key(), error }
+    }
+}
+
+fn bad(peer: &PeerId, why: &BadHello) -> Error {
+    Error::Peer { peer: peer.clone(), why: format!("it sent {why}") }
+}

@@ -1,0 +1,121 @@
+//! Keys for what is carried beside TLS.
+//!
+//! TLS exports one secret per session (RFC 8446, section 7.5) under a label of ours, with the epoch as its
+//! context; HKDF (RFC 5869) expands it into a key and a nonce for each stream of records, one sender each:
+//! a direction and a number, such as that of a thread. Both ends get the same, nobody else any.
+
+use std::fmt;
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
+use rustls::{CipherSuite, Connection};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// What the exporter's output is for.
+const LABEL: &[u8] = b"EXPORTER-vsnoop-link records";
+/// The purposes of what is expanded.
+const KEY: u8 = 0;
+const NONCE: u8 = 1;
+/// Bytes of a key, of which a cipher may use the first 16.
+const KEY_BYTES: usize = 32;
+/// Bytes of a nonce.
+const NONCE_BYTES: usize = 12;
+
+/// Where data of a session goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// From the end that dialled.
+    ToAcceptor,
+    /// From the end that was called.
+    ToDialler,
+}
+
+impl Direction {
+    /// The other one.
+    pub fn reverse(self) -> Self {
+        match self {
+            Self::ToAcceptor => Self::ToDialler,
+            Self::ToDialler => Self::ToAcceptor,
+        }
+    }
+}
+
+/// The cipher of the handshake, which is also that of the records: AES where both CPUs have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    Aes128Gcm,
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    pub(super) fn of(tls: &Connection) -> Option<Self> {
+        match tls.negotiated_cipher_suite()?.suite() {
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => Some(Self::Aes128Gcm),
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some(Self::ChaCha20Poly1305),
+            _ => None,
+        }
+    }
+}
+
+/// What the keys of one session are made from. Wiped from memory in the end.
+#[derive(Clone)]
+pub struct Secrets {
+    secret: Zeroizing<[u8; KEY_BYTES]>,
+    epoch: u16,
+}
+
+impl Secrets {
+    /// Of a handshake that is complete.
+    pub(super) fn export(tls: &Connection, epoch: u16) -> Result<Self, rustls::Error> {
+        let mut secret = Zeroizing::new([0; KEY_BYTES]);
+        tls.export_keying_material(&mut secret[..], LABEL, Some(&epoch.to_be_bytes()))?;
+        Ok(Self { secret, epoch })
+    }
+
+    /// What these keys are counted by.
+    pub fn epoch(&self) -> u16 {
+        self.epoch
+    }
+
+    /// The key of the records of one sender.
+    pub fn key(&self, direction: Direction, stream: u8) -> Zeroizing<[u8; KEY_BYTES]> {
+        self.expand(KEY, direction, stream)
+    }
+
+    /// What a record's counter is combined with to make its nonce.
+    pub fn nonce_base(&self, direction: Direction, stream: u8) -> [u8; NONCE_BYTES] {
+        *self.expand(NONCE, direction, stream)
+    }
+
+    fn expand<const N: usize>(
+        &self,
+        purpose: u8,
+        direction: Direction,
+        stream: u8,
+    ) -> Zeroizing<[u8; N]> {
+        struct Bytes(usize);
+        impl KeyType for Bytes {
+            fn len(&self) -> usize {
+                self.0
+            }
+        }
+        let direction = match direction {
+            Direction::ToAcceptor => 0,
+            Direction::ToDialler => 1,
+        };
+        let mut bytes = Zeroizing::new([0; N]);
+        Prk::new_less_safe(HKDF_SHA256, &self.secret[..])
+            .expand(&[&[purpose, direction, stream]], Bytes(N))
+            .and_then(|okm| okm.fill(&mut bytes[..]))
+            // HKDF gives up to 255 hashes.
+            .expect("a key or a nonce is shorter than 8160 bytes");
+        bytes
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets {{ epoch: {} }}", self.epoch)
+    }
+}

@@ -1,0 +1,179 @@
+//! What TLS is told: version 1.3 and nothing that a link has no use for.
+//!
+//! No tickets and no early data: every handshake is a full one, in which both ends prove who they are,
+//! and whose keys have never been used before. The key exchange is hybrid (X25519 and ML-KEM-768), so
+//! that traffic recorded today stays secret from the quantum computers of tomorrow.
+
+use std::sync::{Arc, LazyLock};
+
+use anyhow::{Context, Result, bail};
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+
+use super::host::key_of;
+use super::trust::Presents;
+use super::verify::Verifier;
+use super::{Identity, PeerId, PublicKey, Trust};
+
+/// The protocol's name in TLS (ALPN): nothing else that speaks TLS is mistaken for a link.
+pub(crate) const ALPN: &[u8] = b"vsnoop-link/1";
+
+/// Calls one peer.
+#[derive(Clone, Debug)]
+pub struct Dialer {
+    peer: PeerId,
+    tls: Arc<ClientConfig>,
+    verifier: Arc<Verifier>,
+    ours: PublicKey,
+}
+
+/// Is called by any of some peers.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    tls: Arc<ServerConfig>,
+    verifier: Arc<Verifier>,
+    ours: PublicKey,
+}
+
+impl Identity {
+    /// As this host, calls `peer`.
+    pub fn dialer(&self, peer: &PeerId, trust: &Trust) -> Result<Dialer> {
+        self.check(peer, trust)?;
+        let peers = vec![(peer.clone(), trust.clone())];
+        let verifier = Arc::new(Verifier::new(peers, Presents::Acceptor));
+        let mut tls = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .context("TLS 1.3 is not available")?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier.clone())
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .context("the certificate cannot be used")?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.resumption = Resumption::disabled();
+        // It is sent in clear.
+        tls.enable_sni = false;
+        Ok(Dialer { peer: peer.clone(), tls: Arc::new(tls), verifier, ours: self.public() })
+    }
+
+    /// As this host, is called by any of `peers`.
+    pub fn acceptor(&self, peers: &[(PeerId, Trust)]) -> Result<Acceptor> {
+        for (i, (peer, trust)) in peers.iter().enumerate() {
+            self.check(peer, trust)?;
+            if let Some((other, _)) = peers[..i].iter().find(|(_, t)| same(t, trust)) {
+                bail!("peers {other} and {peer} have the same key or name: who calls?");
+            }
+        }
+        let verifier = Arc::new(Verifier::new(peers.to_vec(), Presents::Dialler));
+        let mut tls = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .context("TLS 1.3 is not available")?
+            .with_client_cert_verifier(verifier.clone())
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .context("the certificate cannot be used")?;
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        tls.session_storage = Arc::new(NoServerSessionStorage {});
+        tls.send_tls13_tickets = 0;
+        // The end whose CPU is without AES has its way, be it the one or the other.
+        tls.ignore_client_order = !cpu_has_aes();
+        Ok(Acceptor { tls: Arc::new(tls), verifier, ours: self.public() })
+    }
+
+    fn check(&self, peer: &PeerId, trust: &Trust) -> Result<()> {
+        if matches!(trust, Trust::Key(key) if *key == self.public()) {
+            bail!("the key of peer {peer} is that of this host itself; give the peer's own key");
+        }
+        Ok(())
+    }
+}
+
+impl Dialer {
+    /// Whom it calls.
+    pub fn peer(&self) -> &PeerId {
+        &self.peer
+    }
+
+    pub(crate) fn connection(&self) -> Result<ClientConnection, rustls::Error> {
+        // TLS wants a name; it is neither sent nor compared.
+        let nobody = ServerName::from(std::net::Ipv4Addr::UNSPECIFIED);
+        ClientConnection::new(Arc::clone(&self.tls), nobody)
+    }
+
+    /// The key that this host presents.
+    pub(crate) fn ours(&self) -> PublicKey {
+        self.ours
+    }
+
+    /// Which peer presented these certificates, and its key.
+    pub(crate) fn peer_of(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<(PeerId, PublicKey), rustls::Error> {
+        peer_of(&self.verifier, chain)
+    }
+}
+
+impl Acceptor {
+    pub(crate) fn connection(&self) -> Result<ServerConnection, rustls::Error> {
+        ServerConnection::new(Arc::clone(&self.tls))
+    }
+
+    /// The key that this host presents.
+    pub(crate) fn ours(&self) -> PublicKey {
+        self.ours
+    }
+
+    /// Which peer presented these certificates, and its key.
+    pub(crate) fn peer_of(
+        &self,
+        chain: &[CertificateDer<'_>],
+    ) -> Result<(PeerId, PublicKey), rustls::Error> {
+        peer_of(&self.verifier, chain)
+    }
+}
+
+fn peer_of(
+    verifier: &Verifier,
+    chain: &[CertificateDer<'_>],
+) -> Result<(PeerId, PublicKey), rustls::Error> {
+    let (first, others) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+    let peer = verifier.identify(first, others, UnixTime::now())?;
+    Ok((peer.clone(), key_of(first)?))
+}
+
+fn same(a: &Trust, b: &Trust) -> bool {
+    match (a, b) {
+        (Trust::Key(a), Trust::Key(b)) => a == b,
+        (Trust::Named(a, x), Trust::Named(b, y)) => a.file() == b.file() && x == y,
+        _ => false,
+    }
+}
+
+/// Algorithms, the preferred ones first.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+        let (aes, chacha) =
+            (cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_CHACHA20_POLY1305_SHA256);
+        Arc::new(CryptoProvider {
+            cipher_suites: if cpu_has_aes() { vec![aes, chacha] } else { vec![chacha, aes] },
+            kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
+            ..default_provider()
+        })
+    });
+    Arc::clone(&PROVIDER)
+}
+
+/// Whether AES-GCM is the faster cipher on this CPU.
+fn cpu_has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}

@@ -1,0 +1,100 @@
+//! Whom this host believes to be a peer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+
+use super::PublicKey;
+use super::config::provider;
+use super::host::read_certificates;
+
+/// What makes a host a certain peer.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// It has the private key of this public key. Nothing else is looked at; this never expires.
+    Key(PublicKey),
+    /// It has a certificate of this authority, valid today, with this name.
+    Named(Arc<Authority>, ServerName<'static>),
+}
+
+impl Trust {
+    /// The host for which `authority` has signed a certificate with `name`, a DNS name or an address.
+    pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self> {
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| anyhow!("{name:?} is neither a DNS name nor an IP address"))?;
+        Ok(Self::Named(Arc::clone(authority), name))
+    }
+}
+
+/// In which role a certificate is presented: it may be for one of them only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presents {
+    Dialler,
+    Acceptor,
+}
+
+/// A private certificate authority.
+#[derive(Debug)]
+pub struct Authority {
+    file: PathBuf,
+    roots: RootCertStore,
+    diallers: Arc<dyn ClientCertVerifier>,
+}
+
+impl Authority {
+    /// The authority whose certificates are in `file`: several while one replaces another.
+    pub fn load(file: &Path) -> Result<Arc<Self>> {
+        let mut roots = RootCertStore::empty();
+        for certificate in read_certificates(file)? {
+            roots.add(certificate).with_context(|| {
+                format!("{} has what is not a certificate of an authority", file.display())
+            })?;
+        }
+        let all = Arc::new(roots.clone());
+        let diallers = WebPkiClientVerifier::builder_with_provider(all, provider())
+            .build()
+            .with_context(|| format!("cannot use the authority in {}", file.display()))?;
+        Ok(Arc::new(Self { file: file.to_owned(), roots, diallers }))
+    }
+
+    /// Where its certificate is.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Whether it has signed this certificate, for this role, and for now.
+    pub(super) fn has_signed(
+        &self,
+        presents: Presents,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        match presents {
+            Presents::Dialler => {
+                self.diallers.verify_client_cert(certificate, intermediates, now).map(|_| ())
+            }
+            Presents::Acceptor => verify_server_cert_signed_by_trust_anchor(
+                &ParsedCertificate::try_from(certificate)?,
+                &self.roots,
+                intermediates,
+                now,
+                provider().signature_verification_algorithms.all,
+            ),
+        }
+    }
+}
+
+/// Whether the certificate has this name.
+pub(super) fn has_name(
+    certificate: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+) -> Result<(), rustls::Error> {
+    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+}

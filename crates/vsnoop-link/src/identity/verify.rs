@@ -1,0 +1,217 @@
+//! Which peer a certificate belongs to: asked by TLS during the handshake, and again afterwards.
+//!
+//! Here is decided only whether the certificate is a peer's. That who presents it also has its private
+//! key is verified by rustls with the provider's algorithms.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, PeerMisbehaved,
+    SignatureScheme,
+};
+
+use super::config::provider;
+use super::host::key_of;
+use super::trust::{Presents, has_name};
+use super::{PeerId, PublicKey, Trust};
+
+/// Why a certificate is no peer's, where TLS has no error for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Untrusted {
+    /// It was to be that of one peer, whose pinned key is another.
+    OtherKey { presented: PublicKey, pinned: PublicKey },
+    /// It has the key of no peer.
+    UnknownKey { presented: PublicKey },
+    /// The authority has signed it, but it has the name of no peer.
+    UnknownName { presented: PublicKey },
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherKey { presented, pinned } => write!(
+                f,
+                "presented key {presented}, not the pinned {pinned}; is the configuration of one of \
+                 the hosts old? compare with `vsnoop link keygen --show FILE` on the peer's host"
+            ),
+            Self::UnknownKey { presented } => write!(
+                f,
+                "presented key {presented}, which is no peer's; if it is to be one, give its [[peer]] \
+                 this key"
+            ),
+            Self::UnknownName { presented } => write!(
+                f,
+                "presented a certificate of the authority (key {presented}) with the name of no peer; \
+                 compare the names in it with those of the peers"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+impl From<Untrusted> for Error {
+    fn from(why: Untrusted) -> Self {
+        CertificateError::Other(OtherError(Arc::new(why))).into()
+    }
+}
+
+/// The peers that a certificate may belong to.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    peers: Vec<(PeerId, Trust)>,
+    presents: Presents,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Verifier {
+    /// `presents` is the role in which these peers present their certificates.
+    pub(super) fn new(peers: Vec<(PeerId, Trust)>, presents: Presents) -> Self {
+        let algorithms = provider().signature_verification_algorithms;
+        Self { peers, presents, algorithms }
+    }
+
+    /// Which peer presents this certificate.
+    pub(super) fn identify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<&PeerId, Error> {
+        let presented = key_of(certificate)?;
+        let pinned = |t: &Trust| matches!(t, Trust::Key(key) if *key == presented);
+        if let Some((peer, _)) = self.peers.iter().find(|(_, trust)| pinned(trust)) {
+            return Ok(peer);
+        }
+        let mut why = match &self.peers[..] {
+            [(_, Trust::Key(pinned))] if self.presents == Presents::Acceptor => {
+                Untrusted::OtherKey { presented, pinned: *pinned }.into()
+            }
+            _ => Untrusted::UnknownKey { presented }.into(),
+        };
+        // Peers share an authority: a signature is verified once for all of them.
+        let mut asked = Vec::new();
+        for (peer, trust) in &self.peers {
+            let Trust::Named(authority, name) = trust else { continue };
+            let known = asked.iter().find(|(a, _)| Arc::ptr_eq(a, authority));
+            let signed = match known {
+                Some((_, signed)) => *signed,
+                None => {
+                    let signed =
+                        authority.has_signed(self.presents, certificate, intermediates, now);
+                    asked.push((Arc::clone(authority), signed.is_ok()));
+                    // With pinned peers, too, a key nobody knows is the better explanation.
+                    match signed {
+                        Err(e) if self.only_named() => why = e,
+                        _ => (),
+                    }
+                    asked.last().is_some_and(|(_, signed)| *signed)
+                }
+            };
+            if signed {
+                match has_name(certificate, name) {
+                    Ok(()) => return Ok(peer),
+                    Err(e) if self.presents == Presents::Acceptor => why = e,
+                    Err(_) => why = Untrusted::UnknownName { presented }.into(),
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn only_named(&self) -> bool {
+        self.peers.iter().all(|(_, trust)| matches!(trust, Trust::Named(..)))
+    }
+
+    fn signed(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+}
+
+/// TLS 1.2 is never offered.
+fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into())
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.identify(end_entity, intermediates, now).map(|_| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    /// Empty: a caller is not told which authorities are believed.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.identify(end_entity, intermediates, now).map(|_| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,126 @@
+//! What a record carries: one item.
+//!
+//! ```text
+//! | kind: u8 | flags: u8 ... |
+//! FRAME       1  | flags | frame                          one Ethernet frame; padding may follow an IP packet
+//! SUPER       2  | flags | gso size: u16 | frame          a super-packet, whole
+//! FRAGMENT    3  | index: u8 | count: u8 | id: u16 | ...  a part of one of the above
+//! COMPRESSED  4  | body (crate::compress)                 items, each after its length, on ordered transports
+//! UNIT        5  | body (crate::compress::unit)           likewise, in one datagram
+//! SESSION     6  | message (crate::session::message)
+//! ```
+//! Numbers are big-endian. Flags of a frame: its checksum is owed; IPv6; ECN.
+
+use crate::offload::owed::{Gso, GsoKind, Owed};
+
+pub const FRAME: u8 = 1;
+pub const SUPER: u8 = 2;
+pub const FRAGMENT: u8 = 3;
+pub const COMPRESSED: u8 = 4;
+pub const UNIT: u8 = 5;
+pub const SESSION: u8 = 6;
+
+const OWES_CHECKSUM: u8 = 1;
+const TCP_V6: u8 = 2;
+const ECN: u8 = 4;
+
+/// Bytes before the frame, at most.
+pub const FRAME_HEADER_BYTES: usize = 4;
+
+/// The start of a frame's item.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameHeader {
+    bytes: [u8; FRAME_HEADER_BYTES],
+    length: usize,
+}
+
+impl FrameHeader {
+    pub fn of(owed: Owed) -> Self {
+        let mut bytes = [FRAME, 0, 0, 0];
+        bytes[1] |= if owed.checksum { OWES_CHECKSUM } else { 0 };
+        let Some(gso) = owed.gso else { return Self { bytes, length: 2 } };
+        bytes[0] = SUPER;
+        bytes[1] |= if gso.kind == GsoKind::TcpV6 { TCP_V6 } else { 0 };
+        bytes[1] |= if gso.ecn { ECN } else { 0 };
+        bytes[2..].copy_from_slice(&gso.size.to_be_bytes());
+        Self { bytes, length: 4 }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// An item, parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    Frame(Owed, &'a [u8]),
+    Fragment { id: u16, index: u8, count: u8, bytes: &'a [u8] },
+    Compressed(&'a [u8]),
+    Unit(&'a [u8]),
+    Session(&'a [u8]),
+}
+
+impl<'a> Item<'a> {
+    /// `None`: not understood; a newer peer may send what this one does not know.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (&kind, rest) = bytes.split_first()?;
+        match kind {
+            FRAME => {
+                let (&flags, frame) = rest.split_first()?;
+                Some(Self::Frame(Owed { checksum: flags & OWES_CHECKSUM != 0, gso: None }, frame))
+            }
+            SUPER => {
+                let (&[flags, high, low], frame) = rest.split_first_chunk()?;
+                let kind = if flags & TCP_V6 != 0 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+                let size = u16::from_be_bytes([high, low]);
+                let gso = Some(Gso { kind, size, ecn: flags & ECN != 0 });
+                let owed = Owed { checksum: flags & OWES_CHECKSUM != 0, gso };
+                (size > 0 && owed.checksum).then_some(Self::Frame(owed, frame))
+            }
+            FRAGMENT => {
+                let (&[index, count, high, low], bytes) = rest.split_first_chunk()?;
+                let id = u16::from_be_bytes([high, low]);
+                (index < count).then_some(Self::Fragment { id, index, count, bytes })
+            }
+            COMPRESSED => Some(Self::Compressed(rest)),
+            UNIT => Some(Self::Unit(rest)),
+            SESSION => Some(Self::Session(rest)),
+            _ => None,
+        }
+    }
+}
+
+/// The start of a fragment's item.
+pub fn fragment_header(id: u16, index: u8, count: u8) -> [u8; 5] {
+    let [high, low] = id.to_be_bytes();
+    [FRAGMENT, index, count, high, low]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_frame_keeps_what_it_owes() {
+        let gso = |kind, ecn| Some(Gso { kind, size: 1448, ecn });
+        for owed in [
+            Owed { checksum: false, gso: None },
+            Owed { checksum: true, gso: None },
+            Owed { checksum: true, gso: gso(GsoKind::TcpV4, true) },
+            Owed { checksum: true, gso: gso(GsoKind::TcpV6, false) },
+        ] {
+            let mut bytes = FrameHeader::of(owed).bytes().to_vec();
+            bytes.extend_from_slice(b"frame");
+            assert_eq!(Item::parse(&bytes), Some(Item::Frame(owed, b"frame")));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Item::parse(&bytes);
+        }
+    }
+}

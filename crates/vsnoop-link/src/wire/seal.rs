@@ -1,0 +1,281 @@
+//! Sealing and opening records under keys that both ends exported from their handshake.
+//!
+//! ```text
+//! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag: 16 bytes |
+//! '---------------- additional data: 12 bytes, big-endian ---------------'
+//! ```
+//! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a secret
+//! base). Each direction and each sending thread (*stream*) has its own key, so that no number is ever
+//! used twice with one key: the counter only rises, a session ends before it is used up, and a new
+//! session has new keys. The plain form, for measurement, has the header and no tag.
+
+use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+use super::replay::{Fresh, ReplayWindow};
+
+/// Bytes before the item.
+pub const HEADER_BYTES: usize = 12;
+/// Bytes after it, if it is sealed.
+pub const TAG_BYTES: usize = 16;
+/// Counters end here; a session must have been renewed long before.
+const COUNTER_BITS: u32 = 48;
+
+/// How records of a session are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    Aes128Gcm,
+    Aes256Gcm,
+    ChaCha20Poly1305,
+    /// Not at all: for measurement, asked for by name.
+    Plain,
+}
+
+impl Suite {
+    fn algorithm(self) -> Option<&'static aead::Algorithm> {
+        match self {
+            Self::Aes128Gcm => Some(&aead::AES_128_GCM),
+            Self::Aes256Gcm => Some(&aead::AES_256_GCM),
+            Self::ChaCha20Poly1305 => Some(&aead::CHACHA20_POLY1305),
+            Self::Plain => None,
+        }
+    }
+
+    /// Bytes that a record has beside its item.
+    pub fn overhead_bytes(self) -> usize {
+        HEADER_BYTES + if self == Self::Plain { 0 } else { TAG_BYTES }
+    }
+}
+
+/// Key material of one direction and stream, as exported; longer than some suites need.
+#[derive(Clone)]
+pub struct Material {
+    pub key: [u8; 32],
+    pub nonce: [u8; NONCE_LEN],
+}
+
+struct Key {
+    key: Option<LessSafeKey>,
+    nonce: [u8; NONCE_LEN],
+}
+
+impl Key {
+    fn new(suite: Suite, material: &Material) -> Self {
+        let key = suite.algorithm().map(|algorithm| {
+            let unbound = UnboundKey::new(algorithm, &material.key[..algorithm.key_len()])
+                .expect("the slice is as long as the algorithm wants");
+            LessSafeKey::new(unbound)
+        });
+        Self { key, nonce: material.nonce }
+    }
+
+    fn nonce(&self, number: u64) -> Nonce {
+        let mut nonce = self.nonce;
+        for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(number.to_be_bytes()) {
+            *byte ^= number;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+/// The sending side of one stream of records.
+pub struct Sealer {
+    key: Key,
+    session: u32,
+    /// Epoch and stream; the counter is added.
+    prefix: u64,
+    counter: u64,
+    suite: Suite,
+}
+
+impl Sealer {
+    /// `session`: the number by which the receiver knows the session.
+    pub fn new(suite: Suite, material: &Material, session: u32, epoch: u8, stream: u8) -> Self {
+        let prefix = (u64::from(epoch) << 56) | (u64::from(stream) << COUNTER_BITS);
+        Self { key: Key::new(suite, material), session, prefix, counter: 0, suite }
+    }
+
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Records sealed so far.
+    pub fn sealed(&self) -> u64 {
+        self.counter
+    }
+
+    /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end (to its
+    /// end in the plain form). `false`: all numbers are used up, nothing was sealed.
+    #[must_use]
+    pub fn seal(&mut self, record: &mut [u8]) -> bool {
+        if self.counter >> COUNTER_BITS != 0 || record.len() < self.suite.overhead_bytes() {
+            return false;
+        }
+        let number = self.prefix | self.counter;
+        self.counter += 1;
+        let (header, rest) = record.split_at_mut(HEADER_BYTES);
+        header[..4].copy_from_slice(&self.session.to_be_bytes());
+        header[4..].copy_from_slice(&number.to_be_bytes());
+        let Some(key) = &self.key.key else { return true };
+        let (item, tag) = rest.split_at_mut(rest.len() - TAG_BYTES);
+        match key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(&*header), item) {
+            Ok(sealed) => {
+                tag.copy_from_slice(sealed.as_ref());
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// The receiving side of one stream of records.
+pub struct Opener {
+    key: Key,
+    suite: Suite,
+    prefix: u64,
+    window: ReplayWindow,
+}
+
+/// Why a record was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Too short, or of another epoch or stream.
+    Malformed,
+    /// Seen before, or too old.
+    Replayed,
+    /// Not sealed by the peer.
+    Forged,
+}
+
+impl Opener {
+    pub fn new(suite: Suite, material: &Material, epoch: u8, stream: u8) -> Self {
+        let prefix = (u64::from(epoch) << 56) | (u64::from(stream) << COUNTER_BITS);
+        let key = Key::new(suite, material);
+        Self { key, suite, prefix, window: ReplayWindow::default() }
+    }
+
+    /// Opens a record in place and returns its item.
+    pub fn open<'r>(&mut self, record: &'r mut [u8]) -> Result<(&'r mut [u8], Fresh), Refused> {
+        let (_, number) = header_of(record).ok_or(Refused::Malformed)?;
+        if number >> COUNTER_BITS != self.prefix >> COUNTER_BITS
+            || record.len() < self.suite.overhead_bytes()
+        {
+            return Err(Refused::Malformed);
+        }
+        let counter = number ^ self.prefix;
+        if !self.window.may_be_new(counter) {
+            return Err(Refused::Replayed);
+        }
+        let (header, rest) = record.split_at_mut(HEADER_BYTES);
+        let item = match &self.key.key {
+            None => rest,
+            Some(key) => key
+                .open_in_place(self.key.nonce(number), Aad::from(&*header), rest)
+                .map_err(|_| Refused::Forged)?,
+        };
+        let fresh = self.window.take(counter).ok_or(Refused::Replayed)?;
+        Ok((item, fresh))
+    }
+
+    /// Records opened, and the number after the newest.
+    pub fn counts(&self) -> (u64, u64) {
+        self.window.counts()
+    }
+}
+
+/// Session and number of what may be a record.
+pub fn header_of(record: &[u8]) -> Option<(u32, u64)> {
+    let session = record.get(..4)?.try_into().ok()?;
+    let number = record.get(4..HEADER_BYTES)?.try_into().ok()?;
+    Some((u32::from_be_bytes(session), u64::from_be_bytes(number)))
+}
+
+/// The stream that a record's number names.
+pub fn stream_of(number: u64) -> u8 {
+    (number >> COUNTER_BITS) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Suite; 4] =
+        [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305, Suite::Plain];
+
+    fn material() -> Material {
+        Material { key: [7; 32], nonce: [9; NONCE_LEN] }
+    }
+
+    fn pair(suite: Suite) -> (Sealer, Opener) {
+        (Sealer::new(suite, &material(), 77, 3, 1), Opener::new(suite, &material(), 3, 1))
+    }
+
+    fn record(sealer: &mut Sealer, item: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; HEADER_BYTES];
+        record.extend_from_slice(item);
+        record.resize(item.len() + sealer.suite().overhead_bytes(), 0);
+        assert!(sealer.seal(&mut record));
+        record
+    }
+
+    #[test]
+    fn what_was_sealed_is_opened_once() {
+        for suite in ALL {
+            let (mut sealer, mut opener) = pair(suite);
+            for item in [&b""[..], b"a", &[5; 1400]] {
+                let sealed = record(&mut sealer, item);
+                assert_eq!(header_of(&sealed).map(|(session, _)| session), Some(77));
+                assert_eq!(opener.open(&mut sealed.clone()).unwrap().0, item);
+                assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Replayed);
+            }
+        }
+    }
+
+    #[test]
+    fn any_changed_bit_is_found_and_uses_up_no_number() {
+        for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305] {
+            let (mut sealer, mut opener) = pair(suite);
+            let sealed = record(&mut sealer, b"item");
+            // The session number only chooses the opener; it is authenticated all the same.
+            for bit in 0..sealed.len() * 8 {
+                let mut changed = sealed.clone();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                assert!(opener.open(&mut changed).is_err(), "bit {bit}");
+            }
+            for end in 0..sealed.len() {
+                assert!(opener.open(&mut sealed[..end].to_vec()).is_err(), "cut at {end}");
+            }
+            assert_eq!(opener.open(&mut sealed.clone()).unwrap().0, b"item");
+        }
+    }
+
+    #[test]
+    fn streams_epochs_and_directions_do_not_mix() {
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        let sealed = record(&mut sealer, b"item");
+        for (epoch, stream) in [(3, 0), (2, 1)] {
+            let mut opener = Opener::new(Suite::Aes128Gcm, &material(), epoch, stream);
+            assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Malformed);
+        }
+        let other = Material { key: [8; 32], ..material() };
+        let mut opener = Opener::new(Suite::Aes128Gcm, &other, 3, 1);
+        assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Forged);
+    }
+
+    #[test]
+    fn a_sealer_stops_before_a_number_comes_twice() {
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        sealer.counter = (1 << COUNTER_BITS) - 1;
+        let mut bytes = [0; 40];
+        assert!(sealer.seal(&mut bytes));
+        assert!(!sealer.seal(&mut bytes));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let (_, mut opener) = pair(Suite::Aes128Gcm);
+            prop_assert!(opener.open(&mut bytes.clone()).is_err());
+        }
+    }
+}
