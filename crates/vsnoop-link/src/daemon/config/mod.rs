@@ -7,6 +7,8 @@
 mod file;
 mod method;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod value;
 
 use std::fmt;

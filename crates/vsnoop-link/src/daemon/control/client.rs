@@ -1,0 +1,84 @@
+//! The command's end of the control socket: asks, with a bound on time and memory.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::server::LINE_BYTES;
+use super::{Place, Request, Response, place};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// No link of this name runs.
+    NotRunning(String),
+    /// One does, and does not answer.
+    Silent { name: String, why: String },
+    /// Its files cannot be looked at.
+    Unreadable(anyhow::Error),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRunning(name) => {
+                write!(
+                    f,
+                    "link {name} is not up; `vsnoop link status` lists those that are, \
+                     `vsnoop link up {name}` starts it"
+                )
+            }
+            Self::Silent { name, why } => write!(
+                f,
+                "link {name} runs, but does not answer ({why}); its log says more, and when its process is \
+                 killed, `vsnoop link up` starts it again"
+            ),
+            Self::Unreadable(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// Asks the link of this name.
+pub fn ask(name: &str, request: &Request) -> Result<Response, AskError> {
+    ask_at(&Place::of(name), request)
+}
+
+/// Names of the links that run on this host. What killed ones have left is removed.
+pub fn running() -> anyhow::Result<Vec<String>> {
+    let mut names = place::names(Path::new(place::DIRECTORY))?;
+    let mut error = None;
+    names.retain(|name| {
+        Place::of(name).is_taken().unwrap_or_else(|found| {
+            error = Some(found);
+            true
+        })
+    });
+    error.map_or(Ok(names), Err)
+}
+
+pub(super) fn ask_at(place: &Place, request: &Request) -> Result<Response, AskError> {
+    let name = || place.name().to_owned();
+    if !place.is_taken().map_err(AskError::Unreadable)? {
+        return Err(AskError::NotRunning(name()));
+    }
+    talk(place, request).map_err(|error| AskError::Silent { name: name(), why: error.to_string() })
+}
+
+fn talk(place: &Place, request: &Request) -> io::Result<Response> {
+    let mut stream = UnixStream::connect(place.socket())?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    // The line, and its end.
+    BufReader::new(stream.take(LINE_BYTES as u64 + 1)).read_until(b'\n', &mut answer)?;
+    Ok(serde_json::from_slice(&answer)?)
+}

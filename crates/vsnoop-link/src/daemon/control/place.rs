@@ -1,0 +1,152 @@
+//! The files of a running link, of which a name stands for one on a host whatever its network namespace.
+//!
+//! NAME.lock is locked by the process while it lives, however it ends. So a socket whose lock is free is
+//! stale, and may be removed by whoever holds the lock then.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Gone after a reboot, as the links are.
+pub const DIRECTORY: &str = "/run/vsnoop/link";
+
+/// Whoever looks whether a link runs takes its lock for a moment.
+const TRIES: u32 = 10;
+const TRY_AGAIN: Duration = Duration::from_millis(7);
+
+/// Where a link's files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    directory: PathBuf,
+    name: String,
+}
+
+/// A link of this name runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AlreadyUp(pub String);
+
+impl fmt::Display for AlreadyUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.0;
+        write!(
+            f,
+            "link {name} is up already; `vsnoop link status {name}` shows it, `vsnoop link down {name}` ends it"
+        )
+    }
+}
+
+impl std::error::Error for AlreadyUp {}
+
+impl Place {
+    pub fn of(name: &str) -> Self {
+        Self::below(Path::new(DIRECTORY), name)
+    }
+
+    /// Elsewhere than in [`DIRECTORY`].
+    pub fn below(directory: &Path, name: &str) -> Self {
+        Self { directory: directory.to_owned(), name: name.to_owned() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join(format!("{}.sock", self.name))
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.directory.join(format!("{}.lock", self.name))
+    }
+
+    /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that was killed
+    /// has left.
+    pub(super) fn take(&self) -> Result<Flock<File>> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory)
+            .with_context(|| format!("create {}", self.directory.display()))?;
+        let mut tries = 0..TRIES;
+        let lock = loop {
+            match self.try_lock(FlockArg::LockExclusiveNonblock)? {
+                Some(lock) => break lock,
+                None if tries.next().is_none() => return Err(AlreadyUp(self.name.clone()).into()),
+                None => thread::sleep(TRY_AGAIN),
+            }
+        };
+        self.remove_socket()?;
+        Ok(lock)
+    }
+
+    /// Does a process have the name? Removes what one that was killed has left.
+    pub(super) fn is_taken(&self) -> Result<bool> {
+        // Shared: several may look at a time.
+        match self.try_lock(FlockArg::LockSharedNonblock) {
+            Ok(None) => Ok(true),
+            Ok(Some(_lock)) => {
+                self.remove_socket()?;
+                Ok(false)
+            }
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `None` when somebody has it. Only who wants it for itself makes the file.
+    fn try_lock(&self, kind: FlockArg) -> Result<Option<Flock<File>>> {
+        let path = self.lock();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(matches!(kind, FlockArg::LockExclusiveNonblock))
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))?;
+        match Flock::lock(file, kind) {
+            Ok(lock) => Ok(Some(lock)),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(errno).with_context(|| format!("lock {}", path.display())),
+        }
+    }
+
+    /// Only under the lock.
+    pub(super) fn remove_socket(&self) -> Result<()> {
+        match fs::remove_file(self.socket()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", self.socket().display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Names of which there is a socket, of running links and of those that were killed.
+pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("look into {}", directory.display()));
+        }
+    };
+    let mut names: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
