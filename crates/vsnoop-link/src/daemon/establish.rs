@@ -189,7 +189,7 @@ pub fn ordered(
                 tls.set_buffer_limit(None);
                 egress::lane::Codec::Tls(Box::new(tls))
             };
-            let limits = queue::fair::Limits::default();
+            let limits = queue::Limits::default();
             let encoder = Encoder::new(Limits::default());
             let counts = Arc::clone(&counts);
             outgoing.push((index, egress::lane::Lane::new(stream, codec, limits, encoder, counts)));

@@ -1,7 +1,16 @@
 //! The running link: threads, ports, sockets, control.
 
+mod classes;
 pub mod config;
 pub mod control;
+mod counts;
+mod egress;
+mod establish;
+mod event;
+mod ingress;
+mod io;
+mod shared;
+mod stats;
 
 use std::os::fd::AsFd;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -85,4 +94,33 @@ fn status(config: &Config, since: u64) -> Status {
         classes: rules.map(|rule| ClassStatus { rule, ..ClassStatus::default() }).collect(),
         ..Status::default()
     }
+}
+
+pub fn scratch(tap: &str, local: &str, remote: &str, form: &str) {
+    use std::sync::Arc;
+    use crate::wire::seal::{Material, Opener, Sealer, Suite};
+    let udp = io::udp::UdpSocket::bind(local.parse().unwrap()).unwrap();
+    let port = io::port::Port::tap(tap).unwrap();
+    let shared = Arc::new(shared::Shared::new(Default::default(), vec![port], 1, udp));
+    let (events, ev_rx) = io::wake::channel().unwrap();
+    let (eg, eg_rx) = io::wake::channel().unwrap();
+    let (ing, ing_rx) = io::wake::channel().unwrap();
+    let suite = if form.contains("aead") { Suite::Aes128Gcm } else { Suite::Plain };
+    let m = Material { key: [1; 32], nonce: [2; 12] };
+    let counts = Arc::new(counts::SessionCounts::default());
+    let rules = Arc::new(config::Rules::default());
+    let classes = classes::Classes::new(rules, Arc::new([]), Arc::new([]));
+    let e = egress::Egress::new(shared.clone(), eg_rx, events.clone(), classes).unwrap();
+    let i = ingress::Ingress::new(shared.clone(), ing_rx, events.clone()).unwrap();
+    let t1 = std::thread::spawn(move || e.run());
+    let t2 = std::thread::spawn(move || i.run());
+    if form.starts_with("udp") {
+        let s = Sealer::new(suite, &m, 7, 0, 0);
+        let d = egress::datagrams::Datagrams::new(s, Some(remote.parse().unwrap()), 1472, counts.clone());
+        eg.send(egress::Order::Install { peer: 0, session: 1, transport: Box::new(egress::outlet::Transport::Datagrams(Box::new(d))), current: true });
+        let o = Opener::new(suite, &m, 0, 0);
+        ing.send(ingress::Order::Datagrams { peer: 0, session: 1, index: 7, opened: Box::new(ingress::datagrams::DatagramSession::new(vec![o], counts)) });
+    }
+    std::thread::spawn(move || loop { for _e in ev_rx.drain() {} std::thread::sleep(std::time::Duration::from_millis(100)); });
+    t1.join().unwrap(); t2.join().unwrap();
 }

@@ -17,7 +17,7 @@ use rustls::Connection;
 use crate::compress::{Class, Encoded, Encoder};
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
-use crate::queue::fair::{FairQueue, Limits};
+use crate::queue::{FairQueue, Limits};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;

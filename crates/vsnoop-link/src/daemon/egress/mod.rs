@@ -20,7 +20,7 @@ use tracing::warn;
 use self::batch::Arena;
 use self::outlet::{Frame, Outlet, Transport};
 use super::classes::Classes;
-use super::control_thread::Event;
+use super::event::Event;
 use super::io::poll::Poll;
 use super::io::wake;
 use super::shared::Shared;

@@ -16,7 +16,7 @@ use crate::forwarding::{Decision, Place};
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
-use crate::queue::classify::{Classifier, Kind};
+use crate::queue::{Classifier, Kind};
 use crate::wire::item::FrameHeader;
 
 /// A frame that lies in parts; the first holds all headers.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::counts::SessionCounts;
-use super::super::control_thread::Event;
+use super::super::event::Event;
 use super::super::io::udp::Inbox;
 use super::super::io::wake;
 use super::super::shared::Shared;

@@ -16,7 +16,7 @@ use tracing::warn;
 
 use self::datagrams::{DatagramSession, Datagrams};
 use self::lane::Lane;
-use super::control_thread::Event;
+use super::event::Event;
 use super::egress::outlet::{self, Frame};
 use super::io::poll::Poll;
 use super::io::wake;
