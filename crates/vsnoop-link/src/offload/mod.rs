@@ -16,6 +16,8 @@ pub mod split;
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod testing;
 
 pub use fragment::{Fragment, Fragments, Rejoin};
