@@ -6,8 +6,10 @@
 //! there) is checked last.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -347,7 +349,7 @@ impl Reader<'_> {
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
         let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
-        let key = self.text("peer.key", &peer.key, value::public_key)?;
+        let key = self.text("peer.key", &peer.key, parsed)?;
         let subject = self.text("peer.subject", &peer.subject, |text| {
             if value::is_host_name(text) {
                 Ok(text.to_owned())
@@ -376,7 +378,7 @@ impl Reader<'_> {
         Ok(Peer {
             name,
             trust,
-            address: self.text("peer.address", &peer.address, str::parse)?,
+            address: self.text("peer.address", &peer.address, parsed)?,
             transport,
             connections: connections.unwrap_or(4),
         })
@@ -392,12 +394,12 @@ impl Reader<'_> {
     fn rule(&self, table: &Spanned<CompressTable>, peers: &[Peer]) -> Result<Compress> {
         let rule = table.get_ref();
         let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
-        let method = self.text("compress.method", &rule.method, str::parse)?;
+        let method = self.text("compress.method", &rule.method, parsed)?;
         Ok(Compress {
             selector: Selector {
                 peer,
                 port: self.text("compress.port", &rule.port, value::interface)?,
-                vm: self.text("compress.vm", &rule.vm, str::parse)?,
+                vm: self.text("compress.vm", &rule.vm, parsed)?,
                 prefixes: self.prefixes("compress.prefix", &rule.prefix)?,
             },
             method: method.ok_or_else(|| {
@@ -473,13 +475,13 @@ impl Reader<'_> {
     }
 
     /// No two tables of a kind have the same value.
-    fn differ<T, U>(
+    fn differ<T, U, V: Eq + Hash>(
         &self,
         tables: &[Spanned<T>],
         read: &[U],
         kind: &str,
-        value: impl Fn(&U) -> Option<&String>,
-        what: impl Fn(&str) -> String,
+        value: impl Fn(&U) -> Option<&V>,
+        what: impl Fn(&V) -> String,
     ) -> Result<()> {
         let mut seen = HashMap::new();
         for (index, item) in read.iter().enumerate() {
@@ -526,6 +528,10 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+fn parsed<T: FromStr<Err: ToString>>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 fn transport(text: &str) -> std::result::Result<Transport, String> {

@@ -5,7 +5,6 @@
 //! looks at the host: whether a bridge is there, or a key readable, is found out by whoever uses it.
 
 mod file;
-mod method;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -19,7 +18,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use method::Method;
+use crate::identity::PublicKey;
+
+pub use crate::compress::Method;
 pub use rules::{Compress, Rules, Selector, TooManyRules, Traffic, Vm};
 pub use value::{Address, Mac, dictionary, is_link_name};
 
@@ -106,8 +107,8 @@ pub struct Peer {
 /// How a peer proves that it is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It has this public key, as `vsnoop link keygen` prints it.
-    Key(String),
+    /// It has this key.
+    Key(PublicKey),
     /// The CA has certified it under this name.
     Subject(String),
 }

@@ -27,7 +27,7 @@ fn what_is_not_said_has_a_default() {
     let bridge = PortKind::Bridge("br0".into());
     assert_eq!(config.ports, [Port { name: "vsl-office".into(), kind: bridge }]);
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
-    assert_eq!(peer.trust, Trust::Key(KEY_B.into()));
+    assert_eq!(peer.trust, Trust::Key(KEY_B.parse().unwrap()));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
     assert!(config.compress.is_empty());
 }
@@ -141,6 +141,12 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (peer("address = \"a b\"\n"), 7, &["peer.address", "192.0.2.2:7946"]),
         (peer("[[peer]]\nname = \"b\"\nkey = \"KEY_C\"\n"), 7, &["called b", "line 4"]),
         (peer("[[peer]]\nname = \"c\"\nkey = \"KEY_B\"\n"), 7, &["same key", "line 4"]),
+        // The same key without its padding.
+        (
+            peer("[[peer]]\nname = \"c\"\nkey = \"KEY_B\"\n").replacen("KEY_B", &KEY_B[..43], 1),
+            7,
+            &["same key", "line 4"],
+        ),
         (
             peer("[[compress]]\nmethod = \"gzip\"\n"),
             8,

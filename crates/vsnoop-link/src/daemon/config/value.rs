@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::PORT;
@@ -142,14 +140,6 @@ pub fn interface(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("give the name of an interface, up to {INTERFACE_NAME_BYTES} characters"))
-}
-
-/// `vsnoop link keygen` prints it.
-pub fn public_key(text: &str) -> Result<String, String> {
-    let key = STANDARD.decode(text).ok().filter(|key| (32..=128).contains(&key.len()));
-    key.map(|_| text.to_owned()).ok_or_else(|| {
-        "give the peer's public key, as `vsnoop link keygen FILE --show` prints it there".into()
-    })
 }
 
 /// "300s", "5m", "1h", "500ms"; without a suffix seconds.
