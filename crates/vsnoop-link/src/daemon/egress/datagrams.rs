@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::daemon::stats::PeerStats;
+use crate::offload::fragment::Fragments;
 use crate::offload::headers::Headers;
 use crate::offload::owed::Owed;
 use crate::offload::split::Split;
@@ -19,8 +20,8 @@ use crate::wire::seal::{HEADER_BYTES, Sealer};
 
 /// Padding that costs less than a system call.
 const WORTH_PADDING_BYTES: usize = 64;
-/// Fragments of one frame are counted in a byte.
-const MAX_FRAGMENTS: usize = 255;
+/// Of a fragment's item.
+const FRAGMENT_HEADER_BYTES: usize = 8;
 
 pub struct Datagrams {
     sealer: Sealer,
@@ -117,22 +118,15 @@ impl Datagrams {
     }
 
     fn fragments(&mut self, socket: &UdpSocket, stats: &PeerStats, owed: Owed, frame: &[u8]) {
-        let header = FrameHeader::of(owed);
-        let mut item = Vec::with_capacity(header.bytes().len() + frame.len());
-        item.extend_from_slice(header.bytes());
-        item.extend_from_slice(frame);
-        let prefix_bytes = fragment_header(0, 0, 1).len();
-        let part_bytes = self.item_limit().saturating_sub(prefix_bytes).max(1);
-        let count = item.len().div_ceil(part_bytes);
-        if count > MAX_FRAGMENTS {
+        let id = self.next_fragment;
+        let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
+        let Some(fragments) = Fragments::new(id, frame, part_bytes) else {
             stats.dropped_send.add(1);
             return;
-        }
-        let id = self.next_fragment;
+        };
         self.next_fragment = id.wrapping_add(1);
-        for (index, part) in item.chunks(part_bytes).enumerate() {
-            let prefix = fragment_header(id, index as u8, count as u8);
-            self.item(socket, stats, &[&prefix, part]);
+        for (fragment, part) in fragments {
+            self.item(socket, stats, &[&fragment_header(owed, fragment), part]);
         }
     }
 

@@ -109,7 +109,8 @@ impl Egress {
         for _ in 0..BATCHES_PER_TURN {
             let drained = {
                 let (port, stats) = &self.shared.ports[index];
-                match arena.fill(port, stats) {
+                let limit = self.shared.frame_limit();
+                match arena.fill(port, stats, &self.shared.stats, limit) {
                     Ok(drained) => drained,
                     Err(error) => {
                         // A port that is down or gone; the control thread sees it, too.
@@ -131,14 +132,12 @@ impl Egress {
         let from = Place::Port(index as u16);
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
-            let shared = Arc::clone(&self.shared);
-            for (owed, frame) in arena.frames(&shared.stats) {
+            for (owed, frame) in arena.frames() {
                 merger.push(owed, frame, &mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
             }
             merger.flush(&mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
         } else {
-            let shared = Arc::clone(&self.shared);
-            for (owed, frame) in arena.frames(&shared.stats) {
+            for (owed, frame) in arena.frames() {
                 self.forward(from, &Frame::whole(owed, &[frame]), now_ns);
             }
         }
@@ -149,7 +148,7 @@ impl Egress {
     }
 
     fn forward(&mut self, from: Place, frame: &Frame<'_>, now_ns: u64) {
-        let decision = outlet::decide(&self.shared, from, frame.start(), now_ns);
+        let decision = self.shared.table.forward(frame.start(), from, now_ns);
         match decision {
             Decision::To(Place::Peer(peer)) => self.to_peer(from, usize::from(peer), frame, now_ns),
             Decision::To(Place::Port(port)) => outlet::to_port(&self.shared, usize::from(port), frame),

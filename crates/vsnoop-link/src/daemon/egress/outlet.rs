@@ -12,7 +12,6 @@ use super::super::stats::PeerStats;
 use super::datagrams::Datagrams;
 use super::lane::{Lane, Outgoing};
 use crate::compress::Class;
-use crate::forwarding::{Decision, Place};
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
@@ -321,19 +320,6 @@ impl Outlet {
             stats.queue_bytes.set(waiting as u64);
         }
     }
-}
-
-/// Where a frame goes; its source is learned on the way.
-pub fn decide(shared: &Arc<Shared>, from: Place, start: &[u8], now_ns: u64) -> Decision {
-    let known = {
-        let table = shared.table.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        table.knows(start, from, now_ns).then(|| table.decide(start, from, now_ns))
-    };
-    known.unwrap_or_else(|| {
-        let mut table = shared.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        table.learn_from(start, from, now_ns);
-        table.decide(start, from, now_ns)
-    })
 }
 
 /// Writes a frame to a local port.

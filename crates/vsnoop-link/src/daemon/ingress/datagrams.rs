@@ -24,6 +24,8 @@ use crate::wire::seal::{COUNTER, HEADER_BYTES, Opener, header_of, stream_of};
 /// Receives at once: each may be a whole super-packet.
 const RECEIVES: usize = 8;
 const SCRATCH_BYTES: usize = 4 << 20;
+/// How long a frame may take to arrive in its fragments.
+const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// What opens the records of one session.
 pub struct DatagramSession {
@@ -37,7 +39,7 @@ pub struct DatagramSession {
 
 impl DatagramSession {
     pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
-        Self { openers, rejoin: Rejoin::default(), from: None, counts }
+        Self { openers, rejoin: Rejoin::new(PATIENCE_NS), from: None, counts }
     }
 }
 
@@ -132,11 +134,8 @@ impl Datagrams {
                         let range = begin..begin + frame.len();
                         self.frames.push((peer, owed, Lies::InInbox, range));
                     }
-                    Some(Item::Fragment { id, index, count, bytes }) => {
-                        let Some(whole) = opened.rejoin.add(id, index, count, bytes, now_ns) else {
-                            continue;
-                        };
-                        if let Some(Item::Frame(owed, frame)) = Item::parse(whole)
+                    Some(Item::Fragment(owed, fragment, part)) => {
+                        if let Some((owed, frame)) = opened.rejoin.push(fragment, owed, part, now_ns)
                             && self.scratch.len() + frame.len() <= SCRATCH_BYTES
                         {
                             let begin = self.scratch.len();

@@ -202,7 +202,7 @@ fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
     let stats = &shared.peers[peer];
     stats.frames_in.add(1);
     stats.bytes_in.add(frame.bytes as u64);
-    match outlet::decide(shared, Place::Peer(peer as u16), frame.start(), now_ns) {
+    match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
         Decision::To(Place::Port(port)) => outlet::to_port(shared, usize::from(port), frame),
         Decision::Flood => {
             for port in 0..shared.ports.len() {
