@@ -23,7 +23,7 @@ use crate::compress::{Decoder, Encoder, Limits};
 use crate::handshake::{
     self, Cipher, Direction, Established, Hello, Purpose, Role, Secrets, Versions,
 };
-use crate::identity::Dialer;
+use crate::identity::{Dialer, PublicKey};
 use crate::queue;
 use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
@@ -71,6 +71,7 @@ pub struct Made {
     pub dialled: bool,
     pub epoch: u32,
     pub instance: u64,
+    pub peer_key: PublicKey,
     pub address: SocketAddr,
     pub transport: Transport,
     pub version: u16,
@@ -143,6 +144,7 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
         dialled,
         epoch: control.agreed.epoch.into(),
         instance: control.theirs.instance,
+        peer_key: control.peer_key,
         address,
         transport,
         version: control.agreed.version,
@@ -210,6 +212,7 @@ pub fn ordered(
         dialled,
         epoch: control.agreed.epoch.into(),
         instance: control.theirs.instance,
+        peer_key: control.peer_key,
         address,
         transport,
         version: control.agreed.version,
@@ -222,7 +225,6 @@ pub fn ordered(
 
 /// A lane's socket: never blocks, keeps little unsent, does not wait for full segments.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -230,7 +232,6 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_notsent_lowat(UNSENT_BYTES as u32)?;
     // It does not take a random loss for congestion. Where the kernel has it, or allows it, not: as it is.
     let _ = socket.set_tcp_congestion(b"bbr");
-    let _ = stream.as_raw_fd();
     Ok(())
 }
 

@@ -35,6 +35,8 @@ pub enum Order {
     Use { peer: usize, session: u64 },
     /// A session is over; what waits in it is dropped.
     Retire { peer: usize, session: u64 },
+    /// There is no session any more; frames are dropped.
+    Down { peer: usize },
     Address { peer: usize, session: u64, address: SocketAddr },
     /// The longest datagram for the path.
     Limit { peer: usize, session: u64, bytes: usize },
@@ -211,6 +213,7 @@ impl Egress {
                 }
                 Order::Use { peer, session } => self.outlets[peer].use_session(session),
                 Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.poll),
+                Order::Down { peer } => self.outlets[peer].down(),
                 Order::Address { peer, session, address } => {
                     self.outlets[peer].set_address(session, address);
                 }

@@ -152,6 +152,12 @@ impl Outlet {
         self.current = Some(session);
     }
 
+    /// Drops frames until there is a session again.
+    pub fn down(&mut self) {
+        self.current = None;
+        self.ordered = false;
+    }
+
     pub fn retire(&mut self, session: u64, poll: &Poll) {
         if let Some(Transport::Lanes(lanes)) = self.session(session) {
             for (lane, _, _) in &lanes.lanes {
@@ -160,8 +166,7 @@ impl Outlet {
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
-            self.current = None;
-            self.ordered = false;
+            self.down();
         }
     }
 

@@ -115,6 +115,25 @@ impl AsFd for UdpSocket {
     }
 }
 
+/// The MTU of the way that a connected socket's packets take, as far as this host knows.
+pub fn route_mtu(socket: &std::net::UdpSocket, v6: bool) -> io::Result<u16> {
+    let (level, name) = if v6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    };
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as u32;
+    // SAFETY: value and length are live, and length says how long value is.
+    let got = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut length)
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u16::try_from(value).unwrap_or(u16::MAX))
+}
+
 fn option(fd: i32, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: value is live and as long as is said.
     let set = unsafe {
