@@ -11,6 +11,8 @@ use super::message::Counters;
 const INTERVAL_NS: u64 = 500_000_000;
 /// How long a rate is believed to be that of the path when others are measured.
 const WINDOW_NS: u64 = 60_000_000_000;
+/// Losses that are congestion: one packet in so many. Fewer may only have been overtaken.
+const LOSS: u64 = 200;
 /// Less in an interval says nothing of the path's rate.
 const LEAST_PACKETS: u64 = 16;
 
@@ -81,9 +83,9 @@ impl Meter {
         let bytes = u128::from(self.out.received_bytes - mark.received_bytes);
         let rate = bytes.saturating_mul(1_000_000_000) / u128::from(span_ns);
         self.rate_bytes_per_s = u64::try_from(rate).unwrap_or(u64::MAX);
-        let lost = missing(&self.out) > missing(&mark);
         let packets = self.out.received_packets - mark.received_packets;
-        if (lost || queued) && packets >= LEAST_PACKETS {
+        let lost = missing(&self.out).saturating_sub(missing(&mark));
+        if (queued || lost.saturating_mul(LOSS) > packets) && packets >= LEAST_PACKETS {
             self.congested(self.rate_bytes_per_s, now_ns);
         }
     }
@@ -157,10 +159,10 @@ mod tests {
         let mut meter = Meter::default();
         meter.told(counters(0, 0), 0, false, 0);
         meter.told(counters(9000, 0), S, false, S);
-        meter.told(counters(10_000, 1), 2 * S, false, 2 * S);
+        meter.told(counters(10_000, 10), 2 * S, false, 2 * S);
         assert_eq!(meter.delivery().path_bytes_per_s, Some(1_000_000));
-        meter.told(counters(15_000, 1), 3 * S, true, 3 * S);
-        meter.told(counters(17_000, 2), 4 * S, true, 4 * S);
+        meter.told(counters(15_000, 10), 3 * S, true, 3 * S);
+        meter.told(counters(17_000, 12), 4 * S, true, 4 * S);
         assert_eq!(meter.delivery().path_bytes_per_s, Some(5_000_000));
     }
 

@@ -13,6 +13,10 @@ pub mod path_mtu;
 mod peer;
 mod probes;
 pub mod round_trip;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use message::{Counters, Message};

@@ -24,6 +24,8 @@ pub struct RoundTrip {
     /// From one to the next, smoothed.
     pub jitter_ns: u64,
     sum_ns: u128,
+    /// The one before the last.
+    before_ns: u64,
     /// The least of this window and of the one before.
     least_ns: [u64; 2],
     window_since_ns: u64,
@@ -50,6 +52,7 @@ impl RoundTrip {
             self.window_since_ns = now_ns;
         }
         self.least_ns[0] = self.least_ns[0].min(sample_ns);
+        self.before_ns = if self.count == 0 { sample_ns } else { self.last_ns };
         self.last_ns = sample_ns;
         self.min_ns = self.min_ns.min(sample_ns);
         self.max_ns = self.max_ns.max(sample_ns);
@@ -78,10 +81,10 @@ impl RoundTrip {
         timeout_ns.clamp(BOUNDS_NS.0, BOUNDS_NS.1)
     }
 
-    /// The last one shows a queue on the path.
+    /// The last two show a queue on the path. One alone may be chance.
     pub fn queued(&self) -> bool {
         let least_ns = self.recent_min_ns();
-        self.last_ns > least_ns + least_ns / 4 + 2_000_000
+        self.last_ns.min(self.before_ns) > least_ns + least_ns / 4 + 2_000_000
     }
 }
 
@@ -108,16 +111,18 @@ mod tests {
         assert!((9 * MS..=10 * MS).contains(&rtt.jitter_ns), "{}", rtt.jitter_ns);
         assert!((4 * MS..=6 * MS).contains(&rtt.mdev_ns), "{}", rtt.mdev_ns);
         assert_eq!(rtt.avg_ns(), 25 * MS);
-        assert!(rtt.queued(), "the last one took 30 ms");
+        assert!(!rtt.queued(), "never two in a row");
+        rtt.add(30 * MS, 1000 * S);
+        assert!(rtt.queued());
     }
 
     #[test]
     fn a_path_that_became_longer_is_not_congested_for_ever() {
         let mut rtt = RoundTrip::default();
         (0..10).for_each(|i| rtt.add(10 * MS, i * S));
-        rtt.add(50 * MS, 10 * S);
+        (10..12).for_each(|i| rtt.add(50 * MS, i * S));
         assert!(rtt.queued());
-        (11..200).for_each(|i| rtt.add(50 * MS, i * S));
+        (12..200).for_each(|i| rtt.add(50 * MS, i * S));
         assert!(!rtt.queued());
         assert_eq!(rtt.min_ns, 10 * MS);
     }
