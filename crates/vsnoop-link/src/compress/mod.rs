@@ -4,16 +4,18 @@
 //! out of the peer's [`Decoder`] as it was. On an ordered connection each flow keeps a context, so that
 //! a message refers to earlier ones of its own flow; on UDP each [`unit`] stands alone.
 
+mod auto;
 mod body;
 mod decoder;
 mod encoder;
 mod method;
+mod probe;
 mod stats;
 mod stream;
 pub mod unit;
 
 pub use decoder::{DecodeError, Decoder};
-pub use encoder::{Encoded, Encoder};
+pub use encoder::{Clock, Encoded, Encoder};
 pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, ZSTD_LEVELS};
 pub use stats::Stats;
 
@@ -36,8 +38,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            flows: 256,
-            flow_window_log: 17,
+            flows: 128,
+            flow_window_log: 18,
             dictionaries: 2,
             dictionary_window_log: 27,
             message_bytes: 65_535 + 128,

@@ -24,6 +24,9 @@ pub struct Parameters {
     pub long_distance: bool,
 }
 
+/// A message is one block. zstd's own limit is twice that, and takes half a megabyte more of memory.
+const BLOCK_BYTES: u32 = 66 << 10;
+
 pub struct Compressor {
     stream: CCtx<'static>,
     parameters: Parameters,
@@ -53,6 +56,7 @@ impl Compressor {
             CParameter::CompressionLevel(parameters.level),
             CParameter::WindowLog(parameters.window_log.into()),
             CParameter::EnableLongDistanceMatching(parameters.long_distance),
+            CParameter::MaxBlockSize(BLOCK_BYTES),
         ] {
             checked(stream.set_parameter(parameter))?;
         }
