@@ -10,6 +10,7 @@
 
 mod attach;
 mod batch;
+mod divert;
 mod empty;
 mod error;
 mod hold;
@@ -23,6 +24,7 @@ mod run;
 mod uplink;
 
 pub use attach::{AttachSpec, Limits};
+pub use divert::{Action, Diversion, Rule, RuleCounters};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};
