@@ -1,1 +1,3 @@
 //! The running link: threads, ports, sockets, control.
+
+pub mod divert;
