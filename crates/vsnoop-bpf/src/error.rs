@@ -48,6 +48,9 @@ pub enum Error {
         /// The prefix.
         prefix: ipnet::IpNet,
     },
+    /// The host, as it is set up, would not do it.
+    #[error("{0}")]
+    Unready(String),
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {

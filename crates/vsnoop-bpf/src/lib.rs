@@ -8,9 +8,10 @@
 //!
 //! Nothing is half done: an attach that fails leaves no pin and no hook.
 
+pub mod divert;
+
 mod attach;
 mod batch;
-mod divert;
 mod empty;
 mod error;
 mod hold;
@@ -24,7 +25,6 @@ mod run;
 mod uplink;
 
 pub use attach::{AttachSpec, Limits};
-pub use divert::{Action, Diversion, Rule, RuleCounters};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};

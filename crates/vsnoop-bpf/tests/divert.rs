@@ -8,7 +8,8 @@ use std::process::Command;
 
 use etherparse::PacketBuilder;
 use libtest_mimic::{Arguments, Failed, Trial};
-use vsnoop_bpf::{Action, Diversion, Error, Rule, RuleCounters};
+use vsnoop_bpf::Error;
+use vsnoop_bpf::divert::{Action, Diversion, Rule, RuleCounters};
 
 /// Verdicts.
 const NEXT: i32 = -1;

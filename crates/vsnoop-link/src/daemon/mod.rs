@@ -1,3 +1,1 @@
 //! The running link: threads, ports, sockets, control.
-
-pub mod divert;

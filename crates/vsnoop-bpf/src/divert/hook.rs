@@ -1,4 +1,5 @@
-//! Diversion: what one VM sends to chosen prefixes goes into the tap of a link (bpf/divert.bpf.c).
+//! The hook on a VM's tap: what the VM sends to chosen prefixes goes into the tap of a link
+//! (bpf/divert.bpf.c).
 //!
 //! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its process
 //! dies, the VM's traffic goes its ordinary way at once. The rules are one map that the hook reaches
@@ -7,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
@@ -167,12 +168,12 @@ impl Diversion {
         run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
     }
 
-    fn descriptor(&self) -> Result<std::os::fd::BorrowedFd<'_>> {
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let program = self.object.progs().find(|program| program.name() == "divert");
         let program = program.ok_or_else(|| missing("program divert"))?;
         // SAFETY: the program is loaded, and its descriptor open as long as the object, which `self`
         // owns.
-        Ok(unsafe { std::os::fd::BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
     }
 }
 
