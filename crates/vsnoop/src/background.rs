@@ -128,7 +128,7 @@ pub fn forget_children() {
 }
 
 /// The program of this process, or the one that has taken its place since (an upgrade).
-fn own_program() -> Result<PathBuf> {
+pub fn own_program() -> Result<PathBuf> {
     let program = std::env::current_exe().context("find the own program")?;
     match program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
         Some(path) if Path::new(path).exists() => Ok(path.into()),
@@ -148,7 +148,7 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
 
 /// In the background: no terminal, and none of the files that the starting process happened to have
 /// open (a lock of a script, say, must not live as long as the helper).
-fn leave_the_terminal() -> Result<()> {
+pub fn leave_the_terminal() -> Result<()> {
     // Fails only for the leader of a process group, which has no need of it.
     let _ = nix::unistd::setsid();
     // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard input,
@@ -161,7 +161,7 @@ fn leave_the_terminal() -> Result<()> {
 }
 
 /// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
-fn log_to(foreground: bool) -> Result<()> {
+pub fn log_to(foreground: bool) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if foreground {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
+use vsnoop_link::daemon::config::{Method, Vm, dictionary};
 
 use crate::command::config;
 use crate::incast;
@@ -11,7 +12,7 @@ use crate::incast;
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
 /// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run time,
-/// 2 wrong arguments, 3 and 31 to 39 the host or the port is unfit (docs/command.md).
+/// 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit (docs/command.md).
 #[derive(Debug, Parser)]
 #[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
 pub struct Cli {
@@ -51,6 +52,8 @@ pub enum Command {
     Stats(Watched),
     /// The uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
+    /// Links: frames of VMs carried to other hosts, compressed where that pays (docs/link.md).
+    Link(Link),
     /// The panic switch: take everything off all ports at once, damaged state included.
     Off(Off),
     /// Expires idle flows and resets those whose VM lost data; started by the other commands.
@@ -217,6 +220,92 @@ pub struct IncastOff {
     /// Which uplink [default: the only one].
     #[arg(long, value_name = "IFACE")]
     pub uplink: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Link {
+    #[command(subcommand)]
+    pub action: LinkAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LinkAction {
+    /// Make the private key of this host, and print the public key that its peers need.
+    Keygen(LinkKeygen),
+    /// Start a link, and wait until it is up.
+    Up(LinkUp),
+    /// End a link.
+    Down(LinkDown),
+    /// Which links are up, and how they and their peers are.
+    Status(LinkStatus),
+    /// Change which traffic is compressed, and how, while packets flow; the configuration file stays as it
+    /// is.
+    Set(LinkSet),
+}
+
+#[derive(Debug, Args)]
+pub struct LinkKeygen {
+    /// File of the private key; never overwritten.
+    pub file: PathBuf,
+    /// Make nothing: print the public key of the private key that is there.
+    #[arg(long)]
+    pub show: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LinkUp {
+    /// Its configuration: a path, or the NAME of /etc/vsnoop/link/NAME.toml.
+    #[arg(value_name = "FILE|NAME")]
+    pub link: String,
+    /// Stay in the foreground and log to stderr; tells systemd when the link is up (Type=notify).
+    #[arg(long)]
+    pub foreground: bool,
+    /// Go to the background and say on standard output what came of it.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub report: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LinkDown {
+    /// Name of the link.
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct LinkStatus {
+    /// Only this link; without it, all.
+    pub name: Option<String>,
+    /// With the learned addresses, and more of each peer.
+    #[arg(long)]
+    pub flows: bool,
+    /// Refresh until Ctrl-C, every second or as often as given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    pub watch: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct LinkSet {
+    /// Name of the link.
+    pub name: String,
+    /// off, lz4, zstd, zstd:LEVEL or auto.
+    #[arg(long, value_name = "METHOD")]
+    pub compress: Method,
+    /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when that is
+    /// safe) [default: none].
+    #[arg(long, value_name = "SIZE", value_parser = dictionary)]
+    pub dictionary: Option<u32>,
+    /// Only traffic with this peer.
+    #[arg(long)]
+    pub peer: Option<String>,
+    /// Only traffic of this port.
+    #[arg(long)]
+    pub port: Option<String>,
+    /// Only traffic of this VM, by one of its addresses.
+    #[arg(long, value_name = "MAC|IP")]
+    pub vm: Option<Vm>,
+    /// Only traffic with addresses in these prefixes at either end.
+    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
+    pub prefix: Vec<IpNet>,
 }
 
 #[derive(Debug, Args)]

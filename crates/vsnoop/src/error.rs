@@ -6,6 +6,8 @@
 use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
+use vsnoop_link::daemon::config::ConfigError;
+use vsnoop_link::daemon::control::{AlreadyUp, AskError};
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;
@@ -27,6 +29,10 @@ pub enum Unfit {
     BpfFs = 37,
     Damaged = 38,
     NotAttached = 39,
+    /// A link of this name runs.
+    LinkUp = 40,
+    /// No link of this name runs.
+    LinkNotUp = 41,
 }
 
 /// The host or the port is not fit; the text names the object and the way out.
@@ -35,6 +41,21 @@ pub struct Environment {
     what: Unfit,
     text: String,
 }
+
+/// What another process of this program has failed with.
+#[derive(Debug)]
+pub struct Reported {
+    pub message: String,
+    pub exit_code: u8,
+}
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Reported {}
 
 /// The arguments cannot be followed.
 #[derive(Debug)]
@@ -71,6 +92,18 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(environment) = error.downcast_ref::<Environment>() {
         return environment.what as u8;
     }
+    if let Some(reported) = error.downcast_ref::<Reported>() {
+        return reported.exit_code;
+    }
+    if error.downcast_ref::<ConfigError>().is_some() {
+        return EXIT_USAGE;
+    }
+    if error.downcast_ref::<AlreadyUp>().is_some() {
+        return Unfit::LinkUp as u8;
+    }
+    if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
+        return Unfit::LinkNotUp as u8;
+    }
     match error.downcast_ref::<BpfError>() {
         Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached as u8,
         Some(BpfError::NotAttached(_)) => Unfit::NotAttached as u8,
@@ -84,7 +117,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// Names of exit codes, for programs that read `--json`.
 pub fn exit_name(code: u8) -> &'static str {
-    const UNFIT: [(Unfit, &str); 10] = [
+    const UNFIT: [(Unfit, &str); 12] = [
         (Unfit::Other, "environment"),
         (Unfit::NoPort, "no_such_port"),
         (Unfit::NotATap, "not_a_tap"),
@@ -95,6 +128,8 @@ pub fn exit_name(code: u8) -> &'static str {
         (Unfit::BpfFs, "bpffs"),
         (Unfit::Damaged, "damaged_state"),
         (Unfit::NotAttached, "not_attached"),
+        (Unfit::LinkUp, "link_up"),
+        (Unfit::LinkNotUp, "link_not_up"),
     ];
     let unfit = UNFIT.iter().find(|(what, _)| *what as u8 == code).map(|(_, name)| *name);
     unfit.unwrap_or(if code == EXIT_USAGE { "usage" } else { "runtime" })

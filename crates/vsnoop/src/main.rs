@@ -58,6 +58,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Flows(arguments) => command::flows::run(cli, arguments),
         Command::Stats(arguments) => command::stats::run(cli, arguments),
         Command::Incast(arguments) => command::incast::run(cli, arguments),
+        Command::Link(arguments) => command::link::run(cli, arguments),
         Command::Helper(arguments) => helper::run(arguments),
         Command::Engine(arguments) => engine::run(arguments),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),

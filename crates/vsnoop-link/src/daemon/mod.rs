@@ -12,7 +12,9 @@ mod io;
 mod shared;
 mod stats;
 
+use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -47,9 +49,12 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
             Request::Status { .. } => Response::Status(Box::new(status(&config, since))),
             Request::Set(Set { selector, method, dictionary_bytes }) => {
                 let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
-                match config.compress.set(rule) {
+                let checked = config.check(&rule.selector);
+                let set = checked
+                    .and_then(|()| config.compress.set(rule).map_err(|error| error.to_string()));
+                match set {
                     Ok(()) => Response::Done,
-                    Err(error) => Response::Refused { reason: error.to_string() },
+                    Err(reason) => Response::Refused { reason },
                 }
             }
             Request::Down => {
@@ -84,6 +89,7 @@ fn status(config: &Config, since: u64) -> Status {
     Status {
         name: config.name.clone(),
         network: config.network.clone(),
+        netns: fs::metadata("/proc/self/ns/net").map_or(0, |found| found.ino()),
         pid: std::process::id(),
         since,
         config: config.file.display().to_string(),

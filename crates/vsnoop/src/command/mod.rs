@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod flows;
 pub mod held;
 pub mod incast;
+pub mod link;
 pub mod observe;
 pub mod off;
 pub mod pause;

@@ -99,21 +99,22 @@ impl Netns {
         thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
-                        nix::Error::EPERM => unfit(
-                            Unfit::Privilege,
-                            format!(
-                                "entering network namespace {} needs root (CAP_SYS_ADMIN)",
-                                self.label()
-                            ),
-                        ),
-                        _ => anyhow!(errno)
-                            .context(format!("enter network namespace {}", self.label())),
-                    })?;
+                    self.enter()?;
                     work()
                 })
                 .join()
                 .map_err(|_| anyhow!("a thread in network namespace {} died", self.label()))?
+        })
+    }
+
+    /// Moves the calling thread, and the threads that it starts later, into this namespace for good.
+    pub fn enter(&self) -> Result<()> {
+        setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
+            nix::Error::EPERM => unfit(
+                Unfit::Privilege,
+                format!("entering network namespace {} needs root (CAP_SYS_ADMIN)", self.label()),
+            ),
+            _ => anyhow!(errno).context(format!("enter network namespace {}", self.label())),
         })
     }
 

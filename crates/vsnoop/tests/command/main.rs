@@ -12,6 +12,7 @@ mod held;
 mod helper;
 mod hold;
 mod incast;
+mod link;
 mod off;
 mod records;
 mod round_trip;
@@ -34,6 +35,7 @@ fn main() {
         helper::trials(),
         hold::trials(),
         incast::trials(),
+        link::trials(),
         surroundings::trials(),
         records::trials(),
     ]

@@ -518,9 +518,7 @@ impl Reader<'_> {
         }
         for table in &document.compress {
             let Some(found) = &table.get_ref().port else { continue };
-            let ports = config.ports.iter().map(|port| &port.name);
-            let taps = config.diverts.iter().map(|divert| &divert.interface);
-            let names: Vec<_> = ports.chain(taps).map(String::as_str).collect();
+            let names: Vec<_> = config.port_names().map(String::as_str).collect();
             if !names.iter().any(|name| Some(*name) == found.get_ref().as_str()) {
                 let allowed = format!("there is no such port; there is {}", names.join(", "));
                 return Err(self.wrong("compress.port", found, &allowed));

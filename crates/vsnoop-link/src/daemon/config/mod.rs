@@ -208,4 +208,24 @@ impl Config {
     pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
     }
+
+    /// Does it name what there is? Otherwise what is wrong with it.
+    pub fn check(&self, selector: &Selector) -> Result<(), String> {
+        let among = |kind: &str, wanted: &Option<String>, names: Vec<&String>| match wanted {
+            Some(wanted) if !names.contains(&wanted) => {
+                let names: Vec<_> = names.into_iter().map(String::as_str).collect();
+                let names = names.join(", ");
+                Err(format!("link {} has no {kind} {wanted}; it has {names}", self.name))
+            }
+            _ => Ok(()),
+        };
+        among("peer", &selector.peer, self.peers.iter().map(|peer| &peer.name).collect())?;
+        among("port", &selector.port, self.port_names().collect())
+    }
+
+    /// Names that rules may call a port by: interfaces of ports, and taps with a diversion.
+    pub fn port_names(&self) -> impl Iterator<Item = &String> {
+        let ports = self.ports.iter().map(|port| &port.name);
+        ports.chain(self.diverts.iter().map(|divert| &divert.interface))
+    }
 }

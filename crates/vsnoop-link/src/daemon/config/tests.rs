@@ -198,3 +198,21 @@ fn a_file_that_cannot_be_read_is_named() {
     let error = Config::read(Path::new("/nowhere/office.toml")).unwrap_err().to_string();
     assert!(error.contains("/nowhere/office.toml"), "{error}");
 }
+
+#[test]
+fn the_examples_are_good() {
+    for (file, text, peer) in [
+        ("a.toml", include_str!("../../../../../docs/examples/link/a.toml"), "b"),
+        ("b.toml", include_str!("../../../../../docs/examples/link/b.toml"), "a"),
+    ] {
+        let config = Config::parse(Path::new(file), text).unwrap();
+        assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
+        assert_eq!(config.peers[0].name, peer);
+        assert!(config.compress.is_empty(), "compression is off until somebody wants it");
+        // What is commented out is good, too.
+        let commented =
+            text.replace("# [[compress]]", "[[compress]]").replace("# prefix", "prefix");
+        let commented = commented.replace("# method", "method");
+        assert!(Config::parse(Path::new(file), &commented).is_ok());
+    }
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::server::LINE_BYTES;
 use super::{Place, Request, Response, place};
+use crate::daemon::config::is_link_name;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -17,7 +18,7 @@ pub enum AskError {
     /// No link of this name runs.
     NotRunning(String),
     /// One does, and does not answer.
-    Silent { name: String, why: String },
+    Silent { name: String, pid: Option<i32>, why: String },
     /// Its files cannot be looked at.
     Unreadable(anyhow::Error),
 }
@@ -32,11 +33,14 @@ impl fmt::Display for AskError {
                      `vsnoop link up {name}` starts it"
                 )
             }
-            Self::Silent { name, why } => write!(
-                f,
-                "link {name} runs, but does not answer ({why}); its log says more, and when its process is \
-                 killed, `vsnoop link up` starts it again"
-            ),
+            Self::Silent { name, pid, why } => {
+                let kill = pid.map_or("kill it".into(), |pid| format!("`kill -9 {pid}`"));
+                write!(
+                    f,
+                    "link {name} runs, but does not answer ({why}); its log may say more, and after \
+                     {kill} `vsnoop link up` starts it again"
+                )
+            }
             Self::Unreadable(error) => write!(f, "{error:#}"),
         }
     }
@@ -46,6 +50,9 @@ impl std::error::Error for AskError {}
 
 /// Asks the link of this name.
 pub fn ask(name: &str, request: &Request) -> Result<Response, AskError> {
+    if !is_link_name(name) {
+        return Err(AskError::NotRunning(name.to_owned()));
+    }
     ask_at(&Place::of(name), request)
 }
 
@@ -67,7 +74,11 @@ pub(super) fn ask_at(place: &Place, request: &Request) -> Result<Response, AskEr
     if !place.is_taken().map_err(AskError::Unreadable)? {
         return Err(AskError::NotRunning(name()));
     }
-    talk(place, request).map_err(|error| AskError::Silent { name: name(), why: error.to_string() })
+    talk(place, request).map_err(|error| AskError::Silent {
+        name: name(),
+        pid: place.pid(),
+        why: error.to_string(),
+    })
 }
 
 fn talk(place: &Place, request: &Request) -> io::Result<Response> {

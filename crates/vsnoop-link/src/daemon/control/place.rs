@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -70,25 +70,37 @@ impl Place {
     /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that was killed
     /// has left.
     pub(super) fn take(&self) -> Result<Flock<File>> {
+        // Only the innermost is private: others have files beside it.
+        if let Some(parent) = self.directory.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        }
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.directory)
             .with_context(|| format!("create {}", self.directory.display()))?;
         let mut tries = 0..TRIES;
-        let lock = loop {
+        let mut lock = loop {
             match self.try_lock(FlockArg::LockExclusiveNonblock)? {
                 Some(lock) => break lock,
                 None if tries.next().is_none() => return Err(AlreadyUp(self.name.clone()).into()),
                 None => thread::sleep(TRY_AGAIN),
             }
         };
+        lock.set_len(0)
+            .and_then(|()| write!(lock, "{}", std::process::id()))
+            .with_context(|| format!("write {}", self.lock().display()))?;
         self.remove_socket()?;
         Ok(lock)
     }
 
+    /// Of the process that has the name, as it wrote it down.
+    pub fn pid(&self) -> Option<i32> {
+        fs::read_to_string(self.lock()).ok()?.trim().parse().ok()
+    }
+
     /// Does a process have the name? Removes what one that was killed has left.
-    pub(super) fn is_taken(&self) -> Result<bool> {
+    pub fn is_taken(&self) -> Result<bool> {
         // Shared: several may look at a time.
         match self.try_lock(FlockArg::LockSharedNonblock) {
             Ok(None) => Ok(true),

@@ -1,0 +1,126 @@
+//! What can be known to be wrong before anything is made. Each error says what it is about, and the way out.
+//! That a peer is not reached is none: it is called again and again.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+
+use anyhow::Result;
+use vsnoop_link::daemon::config::{Config, Port, PortKind, Trust};
+use vsnoop_link::daemon::control::{AlreadyUp, Place};
+use vsnoop_link::identity::{Authority, Identity};
+
+use crate::error::{Unfit, unfit};
+use crate::system::netdev::{self, Device};
+
+/// Looks at files and at the host, in the network namespace (called `place`) of the calling thread. Returns
+/// what is well to know.
+pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
+    // First, for it is the reason for an address in use.
+    if Place::of(&config.name).is_taken()? {
+        return Err(AlreadyUp(config.name.clone()).into());
+    }
+    identity(config)?;
+    let mut warnings = Vec::new();
+    for port in &config.ports {
+        warnings.extend(self::port(port, config, place)?);
+    }
+    for divert in &config.diverts {
+        netdev::find_tap(&divert.interface, place)?;
+    }
+    listen(config.listen)?;
+    warnings.extend(config.unencrypted().map(|peer| {
+        format!(
+            "traffic with peer {} is NOT ENCRYPTED ({}): everybody on the way can read it, change it and \
+             send frames to the VMs; use udp, tls or tcp for anything but measurements",
+            peer.name, peer.transport
+        )
+    }));
+    Ok(warnings)
+}
+
+fn identity(config: &Config) -> Result<()> {
+    let other = |error: anyhow::Error| unfit(Unfit::Other, format!("{error:#}"));
+    let cert = config.authority.as_ref().map(|authority| authority.cert.as_path());
+    let own = Identity::load(&config.key, cert).map_err(other)?;
+    if let Some(authority) = &config.authority {
+        Authority::load(&authority.ca).map_err(other)?;
+    }
+    match config.peers.iter().find(|peer| peer.trust == Trust::Key(own.public())) {
+        Some(peer) => Err(unfit(
+            Unfit::Other,
+            format!(
+                "peer {} has the key of this host; give the one that `vsnoop link keygen FILE --show` prints \
+                 on its host",
+                peer.name
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn port(port: &Port, config: &Config, place: &str) -> Result<Option<String>> {
+    let name = &port.name;
+    let there = netdev::find(name)?;
+    let carrier = match &port.kind {
+        PortKind::Interface => Some(there.ok_or_else(|| netdev::does_not_exist(name, place))?),
+        PortKind::Bridge(_) | PortKind::Tap if there.is_some() => {
+            let text = format!(
+                "interface {name} exists already, and the link would make it: `ip link del {name}` if it is \
+                 left over, or name another one in {}",
+                config.file.display()
+            );
+            return Err(unfit(Unfit::Other, text));
+        }
+        PortKind::Bridge(bridge) => Some(self::bridge(bridge, place)?),
+        PortKind::Tap => None,
+    };
+    Ok(carrier.and_then(|device| small(&device, config)))
+}
+
+fn bridge(name: &str, place: &str) -> Result<Device> {
+    match netdev::find(name)? {
+        Some(device) if device.kind == "bridge" => Ok(device),
+        Some(device) => {
+            let kind = if device.kind.is_empty() { "physical device" } else { &device.kind };
+            let text = format!(
+                "{name} is no bridge but a {kind}; a link takes such an interface as `interface = \"{name}\"`"
+            );
+            Err(unfit(Unfit::Other, text))
+        }
+        None => Err(unfit(
+            Unfit::NoPort,
+            format!(
+                "bridge {name} does not exist in the network namespace {place}; \
+                 `ip link add {name} type bridge` makes one, --netns names another namespace"
+            ),
+        )),
+    }
+}
+
+fn small(device: &Device, config: &Config) -> Option<String> {
+    (device.mtu < u32::from(config.mtu_bytes)).then(|| {
+        format!(
+            "{} has an MTU of {}, less than link.mtu = {}: longer frames are lost there",
+            device.name, device.mtu, config.mtu_bytes
+        )
+    })
+}
+
+/// Is the address one of this host, and free?
+fn listen(address: SocketAddr) -> Result<()> {
+    let tried = UdpSocket::bind(address).map(drop).map_err(|error| ("UDP", "u", error));
+    let tried = tried
+        .and_then(|()| TcpListener::bind(address).map(drop).map_err(|error| ("TCP", "t", error)));
+    let Err((protocol, letter, error)) = tried else { return Ok(()) };
+    let text = match error.kind() {
+        std::io::ErrorKind::AddrInUse => format!(
+            "{protocol} port {address} is in use by another process; `ss -{letter}lnp` shows it, link.listen \
+             chooses another one"
+        ),
+        std::io::ErrorKind::AddrNotAvailable => format!(
+            "{address} is no address of this host; set link.listen to one of `ip address`, or to \"[::]:{}\"",
+            address.port()
+        ),
+        _ => format!("cannot listen at {protocol} port {address}: {error}"),
+    };
+    Err(unfit(Unfit::Other, text))
+}

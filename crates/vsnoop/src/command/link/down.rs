@@ -1,0 +1,46 @@
+//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use vsnoop_link::daemon::control::{Place, Request};
+
+use super::{require_root, tell};
+use crate::cli::{self, Cli};
+use crate::output::watch::print;
+use crate::system::process::Process;
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Serialize)]
+struct Document<'a> {
+    link: &'a str,
+    result: &'static str,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkDown) -> Result<u8> {
+    require_root()?;
+    let name = &arguments.name;
+    let place = Place::of(name);
+    let process = place.pid().and_then(Process::of);
+    tell(name, &Request::Down)?;
+    let start = Instant::now();
+    while place.is_taken()? || process.as_ref().is_some_and(Process::is_alive) {
+        if start.elapsed() > PATIENCE {
+            let pid = place.pid().map_or("?".into(), |pid| pid.to_string());
+            bail!(
+                "link {name} was told to end, and process {pid} still runs after {} s; `kill -9 {pid}` ends it",
+                PATIENCE.as_secs()
+            );
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    if cli.json {
+        print(&serde_json::to_string(&Document { link: name, result: "down" })?)?;
+    } else {
+        print(&format!("link {name} is down"))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,27 @@
+//! `vsnoop link keygen`: this host's private key, and the public key that its peers pin.
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_link::identity;
+
+use crate::cli::{self, Cli};
+use crate::output::watch::print;
+
+#[derive(Serialize)]
+struct Document {
+    file: String,
+    public_key: String,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkKeygen) -> Result<u8> {
+    let file = &arguments.file;
+    let public = if arguments.show { identity::public(file) } else { identity::keygen(file) }?;
+    let (file, public_key) = (file.display().to_string(), public.to_string());
+    if cli.json {
+        print(&serde_json::to_string(&Document { file, public_key })?)?;
+    } else {
+        // Nothing else: scripts take it from here.
+        print(&public_key)?;
+    }
+    Ok(0)
+}

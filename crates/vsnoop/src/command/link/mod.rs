@@ -1,0 +1,59 @@
+//! `vsnoop link`: links to other hosts (docs/link.md).
+//!
+//! A link is one process, `vsnoop link up --foreground` or the same in the background; every other command
+//! talks to it through its control socket. `up` starts it and waits for its report, `process` is what it does
+//! before the link itself begins, `checks` what it looks for then, so that nothing is half made.
+
+mod checks;
+mod down;
+mod keygen;
+mod notify;
+mod process;
+mod set;
+mod status;
+mod table;
+mod up;
+
+use anyhow::{Result, bail};
+use vsnoop_link::daemon::control::{self, Request, Response, Status};
+
+use crate::cli::{self, Cli, LinkAction};
+use crate::error::{Unfit, unfit, usage};
+
+pub fn run(cli: &Cli, arguments: &cli::Link) -> Result<u8> {
+    match &arguments.action {
+        LinkAction::Keygen(arguments) => keygen::run(cli, arguments),
+        LinkAction::Up(arguments) if arguments.foreground || arguments.report => {
+            process::run(cli, arguments)
+        }
+        LinkAction::Up(arguments) => up::run(cli, arguments),
+        LinkAction::Down(arguments) => down::run(cli, arguments),
+        LinkAction::Status(arguments) => status::run(cli, arguments),
+        LinkAction::Set(arguments) => set::run(cli, arguments),
+    }
+}
+
+/// Links are made and asked by root.
+fn require_root() -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(unfit(Unfit::Privilege, "links need root (CAP_NET_ADMIN)"))
+}
+
+/// Asks a link for what it can only do or refuse.
+fn tell(name: &str, request: &Request) -> Result<()> {
+    match control::ask(name, request)? {
+        Response::Done => Ok(()),
+        Response::Refused { reason } => Err(usage(reason)),
+        Response::Status(_) => bail!("link {name} gave an answer to something else"),
+    }
+}
+
+fn status_of(name: &str, addresses: bool) -> Result<Status> {
+    match control::ask(name, &Request::Status { addresses })? {
+        Response::Status(status) => Ok(*status),
+        Response::Refused { reason } => bail!("link {name}: {reason}"),
+        Response::Done => bail!("link {name} gave an answer to something else"),
+    }
+}

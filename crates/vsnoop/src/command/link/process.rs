@@ -1,0 +1,80 @@
+//! The process of a link: goes to its place, checks, and becomes the link.
+//!
+//! In the background (`--report`) it has one thing to say on standard output, a line of JSON: that the link is
+//! up, or why not and with which exit code. In the foreground systemd is told, and errors are an error's.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use vsnoop_link::daemon;
+use vsnoop_link::daemon::config::Config;
+
+use super::{checks, notify, require_root, up};
+use crate::background;
+use crate::cli::{self, Cli};
+use crate::error::exit_code;
+use crate::system::netns::Netns;
+
+/// What a link in the background says of its start.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Up { warnings: Vec<String> },
+    Failed { message: String, exit_code: u8 },
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
+    if arguments.foreground {
+        become_link(cli, arguments)?;
+        return Ok(0);
+    }
+    let Err(error) = become_link(cli, arguments) else { return Ok(0) };
+    let exit_code = exit_code(&error);
+    let message = format!("{error:#}");
+    tracing::error!("{message}");
+    report(&Report::Failed { message, exit_code });
+    Ok(exit_code)
+}
+
+fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
+    if arguments.report {
+        background::leave_the_terminal()?;
+    }
+    require_root()?;
+    let config = Config::read(&up::file_of(&arguments.link)?)?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
+    if cli.netns.is_some() {
+        netns.enter()?;
+    }
+    let warnings = checks::run(&config, netns.label())?;
+    background::log_to(arguments.foreground)?;
+    let name = config.name.clone();
+    tracing::info!("link {name} starts, {}", config.file.display());
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let ready = || {
+        tracing::info!("link {name} is up");
+        if arguments.report {
+            report(&Report::Up { warnings });
+        } else if let Err(error) = notify::ready() {
+            tracing::warn!("{error:#}");
+        }
+    };
+    daemon::run(config, ready).with_context(|| format!("link {name}"))?;
+    tracing::info!("link {name} ends");
+    Ok(())
+}
+
+/// Whoever waits for it may have gone; what it says is in the log, too.
+fn report(report: &Report) {
+    if let Ok(line) = serde_json::to_string(report) {
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+    let null = OpenOptions::new().write(true).open(Path::new("/dev/null"));
+    let _ = null.map(|null| nix::unistd::dup2_stdout(null));
+}

@@ -1,0 +1,55 @@
+//! `vsnoop link set`: changes which traffic is compressed, and how, while packets flow.
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_link::daemon::config::{Method, Selector};
+use vsnoop_link::daemon::control::{Request, Set};
+
+use super::{require_root, tell};
+use crate::cli::{self, Cli};
+use crate::error::usage;
+use crate::output::units;
+use crate::output::watch::print;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    link: &'a str,
+    result: &'static str,
+    #[serde(flatten)]
+    set: &'a Set,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
+    require_root()?;
+    if arguments.dictionary.is_some() && arguments.compress == Method::Off {
+        return Err(usage("--dictionary goes with a compression method, not with off"));
+    }
+    let set = Set {
+        selector: Selector {
+            peer: arguments.peer.clone(),
+            port: arguments.port.clone(),
+            vm: arguments.vm,
+            prefixes: arguments.prefix.iter().map(ipnet::IpNet::trunc).collect(),
+        },
+        method: arguments.compress,
+        dictionary_bytes: arguments.dictionary,
+    };
+    tell(&arguments.name, &Request::Set(set.clone()))?;
+    if cli.json {
+        print(&serde_json::to_string(&Document {
+            link: &arguments.name,
+            result: "set",
+            set: &set,
+        })?)?;
+    } else {
+        print(&line(&arguments.name, &set))?;
+    }
+    Ok(0)
+}
+
+fn line(name: &str, set: &Set) -> String {
+    let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
+        format!(" with a dictionary of {}", units::memory(bytes.into()))
+    });
+    format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)
+}

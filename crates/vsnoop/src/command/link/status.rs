@@ -1,0 +1,62 @@
+//! `vsnoop link status`: which links are up, and how they and their peers are.
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_link::daemon::control::{self, AskError, Status};
+
+use super::{require_root, status_of, table};
+use crate::cli::{self, Cli};
+use crate::output::watch;
+use crate::system::netns::Netns;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+pub struct Document {
+    pub links: Vec<Status>,
+    /// Links that run and do not answer.
+    pub silent: Vec<Silent>,
+}
+
+#[derive(Serialize)]
+pub struct Silent {
+    pub name: String,
+    /// What to do about it.
+    pub problem: String,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
+    require_root()?;
+    let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
+    watch::run(arguments.watch, || {
+        let mut document = read(arguments)?;
+        if let Some(netns) = netns {
+            document.links.retain(|status| status.netns == netns);
+            document.silent.clear();
+        }
+        if cli.json {
+            Ok(serde_json::to_string(&document)?)
+        } else {
+            Ok(table::text(&document, arguments.flows))
+        }
+    })?;
+    Ok(0)
+}
+
+fn read(arguments: &cli::LinkStatus) -> Result<Document> {
+    if let Some(name) = &arguments.name {
+        let links = vec![status_of(name, arguments.flows)?];
+        return Ok(Document { links, silent: Vec::new() });
+    }
+    let mut document = Document { links: Vec::new(), silent: Vec::new() };
+    for name in control::running()? {
+        match status_of(&name, arguments.flows) {
+            Ok(status) => document.links.push(status),
+            Err(error) => match error.downcast_ref::<AskError>() {
+                // It ended just now.
+                Some(AskError::NotRunning(_)) => {}
+                _ => document.silent.push(Silent { name, problem: format!("{error:#}") }),
+            },
+        }
+    }
+    Ok(document)
+}

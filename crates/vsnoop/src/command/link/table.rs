@@ -1,0 +1,383 @@
+//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and what to do.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vsnoop_link::daemon::config::{Compress, Transport};
+use vsnoop_link::daemon::control::{
+    Carried, ClassStatus, Learned, PeerState, PeerStatus, PortStatus, Status,
+};
+
+use super::status::Document;
+use crate::output::{table, units};
+
+/// What is said when there is none.
+const NOTHING: &str = "no link is up; `vsnoop link up FILE` starts one";
+/// Addresses that are listed of one link; programs get them all.
+const ADDRESSES: usize = 1000;
+
+pub fn text(document: &Document, details: bool) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let mut parts: Vec<_> =
+        document.links.iter().map(|status| link(status, now, details)).collect();
+    parts.extend(document.silent.iter().map(|silent| silent.problem.clone()));
+    if parts.is_empty() { NOTHING.into() } else { parts.join("\n\n") }
+}
+
+fn link(status: &Status, now: u64, details: bool) -> String {
+    let mut parts = vec![format!(
+        "link {}, network {}: up for {}, process {}, listens at {}, MTU {}, {} learned",
+        status.name,
+        status.network,
+        since(now, status.since),
+        status.pid,
+        status.listen,
+        status.mtu_bytes,
+        addresses(status.learned),
+    )];
+    let mut add = |headings: &[&str], rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            let mut table = table::new(headings);
+            for row in rows {
+                table.add_row(row);
+            }
+            parts.push(table::text(&table));
+        }
+    };
+    add(
+        &[
+            "port",
+            "where",
+            "state",
+            ">frames in",
+            ">bytes in",
+            ">frames out",
+            ">bytes out",
+            ">dropped",
+        ],
+        status.ports.iter().map(port).collect(),
+    );
+    add(
+        &[
+            "peer",
+            "state",
+            "transport",
+            "address",
+            ">rtt",
+            ">jitter",
+            ">sent",
+            ">received",
+            ">ratio",
+            ">lost",
+        ],
+        status.peers.iter().map(peer).collect(),
+    );
+    if details {
+        add(
+            &[
+                "peer",
+                ">path MTU",
+                ">wire out",
+                ">wire in",
+                ">queue",
+                ">dropped",
+                ">rejected",
+                ">reconnects",
+                ">rekeys",
+                ">roams",
+                ">compress",
+                ">seal",
+            ],
+            status.peers.iter().map(peer_details).collect(),
+        );
+    }
+    // With nothing but the last one, which stands for what no rule fits, nothing is compressed.
+    if status.classes.iter().any(|class| class.rule.is_some()) {
+        add(
+            &[
+                "compression of",
+                "method",
+                ">flows",
+                ">before",
+                ">after",
+                ">ratio",
+                ">as it is",
+                ">CPU",
+            ],
+            status.classes.iter().map(class).collect(),
+        );
+    }
+    add(
+        &["diverted from", "to", "peer", "state", ">packets", ">bytes"],
+        status
+            .diverts
+            .iter()
+            .map(|divert| {
+                vec![
+                    divert.interface.clone(),
+                    divert.prefix.clone(),
+                    divert.peer.clone(),
+                    if divert.active { "active" } else { "off" }.into(),
+                    units::count(divert.packets),
+                    units::bytes(divert.bytes),
+                ]
+            })
+            .collect(),
+    );
+    if let Some(learned) = &status.addresses {
+        add(
+            &["address", "VLAN", "at", ">heard of"],
+            learned.iter().take(ADDRESSES).map(address).collect(),
+        );
+        if learned.len() > ADDRESSES {
+            let more = (learned.len() - ADDRESSES) as u64;
+            parts.push(format!("and {} more (--json lists them)", addresses(more)));
+        }
+    }
+    parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, now)));
+    parts.extend(status.ports.iter().filter_map(port_trouble));
+    parts.extend(
+        status.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.remedy)),
+    );
+    parts.join("\n")
+}
+
+fn port(port: &PortStatus) -> Vec<String> {
+    vec![
+        port.name.clone(),
+        match &port.bridge {
+            Some(bridge) => format!("in {bridge}"),
+            None => port.kind.clone(),
+        },
+        if port.up { "up" } else { "down" }.into(),
+        units::count(port.received.frames),
+        units::bytes(port.received.bytes),
+        units::count(port.sent.frames),
+        units::bytes(port.sent.bytes),
+        units::count(sum(&port.dropped)),
+    ]
+}
+
+fn peer(peer: &PeerStatus) -> Vec<String> {
+    vec![
+        peer.name.clone(),
+        state(peer.state).into(),
+        transport(peer),
+        peer.address.clone().unwrap_or_else(|| "-".into()),
+        time(peer.rtt_ns),
+        time(peer.jitter_ns),
+        units::bytes(peer.sent.bytes),
+        units::bytes(peer.received.bytes),
+        ratio(&peer.sent),
+        units::count(peer.lost_out + peer.lost_in),
+    ]
+}
+
+fn peer_details(peer: &PeerStatus) -> Vec<String> {
+    vec![
+        peer.name.clone(),
+        peer.path_mtu_bytes.map_or("-".into(), |bytes| bytes.to_string()),
+        units::bytes(peer.sent.wire_bytes),
+        units::bytes(peer.received.wire_bytes),
+        units::bytes(peer.queue_bytes),
+        units::count(sum(&peer.dropped)),
+        units::count(peer.rejected),
+        units::count(peer.reconnects),
+        units::count(peer.rekeys),
+        units::count(peer.roams),
+        units::duration(peer.cpu.compress_ns.saturating_add(peer.cpu.decompress_ns)),
+        units::duration(peer.cpu.seal_ns.saturating_add(peer.cpu.open_ns)),
+    ]
+}
+
+fn class(class: &ClassStatus) -> Vec<String> {
+    let (name, method) = match &class.rule {
+        Some(rule) => (rule.selector.to_string(), method(rule, &class.methods)),
+        None => ("other traffic".into(), "off".into()),
+    };
+    vec![
+        name,
+        method,
+        units::count(class.flows),
+        units::bytes(class.sent.bytes),
+        units::bytes(class.sent.compressed_bytes),
+        ratio(&class.sent),
+        units::count(class.raw_frames),
+        units::duration(class.compress_ns),
+    ]
+}
+
+/// "auto: 3 lz4, 1 off", "zstd, dictionary 128 MiB"
+fn method(rule: &Compress, now: &BTreeMap<String, u64>) -> String {
+    let mut text = rule.method.to_string();
+    if !now.is_empty() {
+        let methods: Vec<_> =
+            now.iter().map(|(method, flows)| format!("{flows} {method}")).collect();
+        text = format!("{text}: {}", methods.join(", "));
+    }
+    if let Some(bytes) = rule.dictionary_bytes {
+        text = format!("{text}, dictionary {}", units::memory(bytes.into()));
+    }
+    text
+}
+
+fn address(learned: &Learned) -> Vec<String> {
+    vec![
+        learned.mac.to_string(),
+        learned.vlan.map_or("-".into(), |vlan| vlan.to_string()),
+        match (&learned.port, &learned.peer) {
+            (Some(port), _) => format!("port {port}"),
+            (None, Some(peer)) => format!("peer {peer}"),
+            (None, None) => "-".into(),
+        },
+        format!("{} ago", units::duration(learned.age_ns)),
+    ]
+}
+
+fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
+    let (name, period) = (&peer.name, since(now, peer.since));
+    let address = peer.address.as_deref().unwrap_or("its address");
+    let reason = peer.reason.as_deref();
+    match peer.state {
+        PeerState::Up if !peer.encrypted => {
+            Some(format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
+        }
+        PeerState::Up => None,
+        PeerState::Waiting => Some(format!(
+            "peer {name} has not called for {period}{}: is its link up, and does it have this host's address?",
+            reason.map_or(String::new(), |reason| format!(" ({reason})"))
+        )),
+        // The first call is under way.
+        PeerState::Dialling if reason.is_none() => None,
+        PeerState::Dialling | PeerState::Down => Some(format!(
+            "peer {name} is not reached since {period} ({}), and frames for it are dropped; {address} is \
+             called again and again",
+            reason.unwrap_or("no answer")
+        )),
+    }
+}
+
+fn port_trouble(port: &PortStatus) -> Option<String> {
+    let name = &port.name;
+    (!port.up).then(|| format!("port {name} is down: `ip link set {name} up`"))
+}
+
+fn state(state: PeerState) -> &'static str {
+    match state {
+        PeerState::Up => "up",
+        PeerState::Dialling => "dialling",
+        PeerState::Waiting => "waiting",
+        PeerState::Down => "down",
+    }
+}
+
+fn transport(peer: &PeerStatus) -> String {
+    let name = peer.transport.map_or("-", Transport::name);
+    if peer.connections > 1 { format!("{name} x{}", peer.connections) } else { name.into() }
+}
+
+fn ratio(carried: &Carried) -> String {
+    carried.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"))
+}
+
+fn time(ns: Option<u64>) -> String {
+    ns.map_or("-".into(), units::duration)
+}
+
+fn addresses(count: u64) -> String {
+    if count == 1 { "1 address".into() } else { format!("{} addresses", units::count(count)) }
+}
+
+fn sum(dropped: &BTreeMap<String, u64>) -> u64 {
+    dropped.values().fold(0, |sum, count| sum.saturating_add(*count))
+}
+
+/// Whole seconds, minutes or hours.
+fn since(now: u64, then: u64) -> String {
+    match now.saturating_sub(then) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds => units::duration(seconds.saturating_mul(1_000_000_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_link::daemon::control::Problem;
+
+    use super::*;
+
+    fn status() -> Status {
+        let rule = Compress {
+            selector: Default::default(),
+            method: "auto".parse().unwrap(),
+            owner: None,
+            dictionary_bytes: Some(128 << 20),
+        };
+        Status {
+            name: "office".into(),
+            network: "both".into(),
+            ports: vec![PortStatus {
+                name: "vsl-office".into(),
+                kind: "bridge".into(),
+                bridge: Some("br0".into()),
+                up: true,
+                dropped: [("no_peer".to_owned(), 3), ("too_long".to_owned(), 4)].into(),
+                ..PortStatus::default()
+            }],
+            peers: vec![PeerStatus {
+                name: "b".into(),
+                state: PeerState::Up,
+                encrypted: true,
+                transport: Some(Transport::Tls),
+                connections: 4,
+                rtt_ns: Some(20_100_000),
+                sent: Carried::new(10, 4000, 1000, 1100),
+                ..PeerStatus::default()
+            }],
+            classes: vec![
+                ClassStatus {
+                    rule: Some(rule),
+                    methods: [("lz4".to_owned(), 2), ("off".to_owned(), 1)].into(),
+                    ..ClassStatus::default()
+                },
+                ClassStatus::default(),
+            ],
+            ..Status::default()
+        }
+    }
+
+    fn shown(status: &Status) -> String {
+        link(status, 1000, false)
+    }
+
+    #[test]
+    fn what_is_well_has_its_numbers_and_no_complaint() {
+        let text = shown(&status());
+        for word in ["tls x4", "20.1 ms", "4.00", "auto: 2 lz4, 1 off, dictionary 128 MiB"] {
+            assert!(text.contains(word), "{word} is not in:\n{text}");
+        }
+        assert!(
+            text.lines().any(|line| line.contains("vsl-office") && line.ends_with('7')),
+            "{text}"
+        );
+        assert!(text.lines().last().unwrap().starts_with("other traffic"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_well_is_said_last_with_what_to_do() {
+        let mut status = status();
+        let peer = &mut status.peers[0];
+        (peer.state, peer.since) = (PeerState::Down, 988);
+        (peer.reason, peer.address) = (Some("connection refused".into()), Some("h:1".into()));
+        status.ports[0].up = false;
+        status.problems =
+            vec![Problem { what: "the host does not forward".into(), remedy: "sysctl".into() }];
+        let text = shown(&status);
+        let last: Vec<_> = text.lines().rev().take(3).collect();
+        assert_eq!(last[0], "the host does not forward: sysctl");
+        assert!(last[1].contains("ip link set vsl-office up"), "{text}");
+        for word in ["peer b", "12 s", "connection refused", "h:1"] {
+            assert!(last[2].contains(word), "{word} is not in {:?}", last[2]);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one clear line.
+
+use std::fs::{self, Permissions};
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use vsnoop_lab::testbed::net::{Netns, owned_name};
+
+use crate::sandbox::{Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until};
+use crate::trial;
+
+/// Where the control sockets are.
+const SOCKETS: &str = "/run/vsnoop/link";
+/// Of a peer that nobody is.
+const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("a_link_comes_up_says_so_and_goes_without_a_trace", comes_and_goes),
+        trial("a_link_that_is_up_is_not_started_twice", twice),
+        trial("a_link_that_was_killed_is_in_nobodys_way", killed),
+        trial("a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm", foreground),
+        trial("what_is_set_is_in_force_and_nonsense_is_refused", set),
+        trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
+        trial("a_peer_whose_name_leads_nowhere_is_dialled_all_the_same", || {
+            let place = Place::new("name")?;
+            place.write(&place.config().replace("192.0.2.2:7946", "host-b.invalid:7946"))?;
+            place.up()?.ok()?;
+            let peer = place.status()?["peers"][0].clone();
+            ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
+            Ok(())
+        }),
+        trial("an_unencrypted_transport_warns", || {
+            let place = Place::new("plain")?;
+            place.write(
+                &place.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""),
+            )?;
+            let ran = place.up()?.ok()?;
+            ensure!(ran.err.contains("peer b is NOT ENCRYPTED (udp-plain)"), "{}", ran.err);
+            let status = place.link(["status"])?.ok()?;
+            ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
+            Ok(())
+        }),
+        trial("a_link_that_is_not_up_is_said_not_to_be", || {
+            for command in [&["down", "nowhere"][..], &["status", "nowhere"]] {
+                vsnoop([&["link"], command].concat())?
+                    .failed(41, &["nowhere", "vsnoop link up"])?;
+            }
+            vsnoop(["link", "set", "nowhere", "--compress", "lz4"])?.failed(41, &["nowhere"])?;
+            let status = vsnoop(["link", "status"])?.ok()?;
+            ensure!(status.out.contains("no link is up"), "{}", status.out);
+            vsnoop(["link", "up", "nowhere"])?.failed(2, &["/etc/vsnoop/link/nowhere.toml"])
+        }),
+        trial("links_need_root_and_say_so", || {
+            let way = ["setpriv", "--reuid=65534", "--clear-groups"];
+            for command in [&["up", "x.toml"][..], &["down", "x"], &["status"]] {
+                vsnoop_under(&way, &[&["link"], command].concat())?.failed(36, &["root"])?;
+            }
+            Ok(())
+        }),
+    ];
+    trials.extend(refused());
+    trials
+}
+
+/// What is wrong with a configuration or a host, one by one.
+fn refused() -> Vec<Trial> {
+    vec![
+        refusal("an_unknown_field", 2, &["line 2", "mut", "mtu"], |place| {
+            place.write(&place.config().replace("[link]", "[link]\nmut = 1500"))
+        }),
+        refusal("an_mtu_out_of_range", 2, &["line 2", "link.mtu = 65000", "9216"], |place| {
+            place.write(&place.config().replace("[link]", "[link]\nmtu = 65000"))
+        }),
+        refusal("an_unknown_method", 2, &["compress.method", "gzip", "zstd:LEVEL"], |place| {
+            place.write(&format!("{}[[compress]]\nmethod = \"gzip\"\n", place.config()))
+        }),
+        refusal("one_key_for_two_peers", 2, &["same key", "line"], |place| {
+            let second = format!("[[peer]]\nname = \"c\"\nkey = \"{KEY_B}\"\n");
+            place.write(&format!("{}{second}", place.config()))
+        }),
+        refusal("a_bridge_that_is_not_there", 31, &["bridge br0", "ip link add"], |place| {
+            place.netns.ip("link del br0")
+        }),
+        refusal("a_bridge_that_is_none", 3, &["br0 is no bridge but a dummy"], |place| {
+            place.netns.ip("link del br0")?;
+            place.netns.ip("link add br0 type dummy")
+        }),
+        refusal("an_interface_that_is_not_there", 31, &["eth7", "ip link"], |place| {
+            place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
+        }),
+        refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
+            place.netns.ip("link add vsl-office type dummy")
+        }),
+        refusal("a_diverted_vm_that_is_not_there", 31, &["tap7"], |place| {
+            let divert =
+                "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
+            place.write(&format!("{}{divert}", place.config()))
+        }),
+        refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |place| {
+            Ok(fs::remove_file(place.key())?)
+        }),
+        refusal("a_key_that_others_can_read", 3, &["office.key", "chmod 600"], |place| {
+            Ok(fs::set_permissions(place.key(), Permissions::from_mode(0o644))?)
+        }),
+        refusal("the_own_key_for_a_peer", 3, &["peer b", "key of this host"], |place| {
+            let own =
+                vsnoop(["link", "keygen", "--show", place.key().to_str().unwrap()])?.ok()?.out;
+            place.write(&place.config().replace(KEY_B, own.trim()))
+        }),
+        refusal("an_address_of_another_host", 3, &["192.0.2.77:7946", "ip address"], |place| {
+            place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7946\""))
+        }),
+        trial("an_address_in_use_is_refused_and_nothing_is_left", || {
+            let place = Place::new("use")?;
+            let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7946")?))?;
+            place.is_refused(3, &["UDP port [::]:7946", "in use", "link.listen"])?;
+            drop(udp);
+            let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7946")?))?;
+            place.is_refused(3, &["TCP port [::]:7946", "in use", "link.listen"])?;
+            drop(tcp);
+            place.up()?.ok()?;
+            Ok(())
+        }),
+    ]
+}
+
+fn refusal(
+    what: &str,
+    code: i32,
+    words: &'static [&'static str],
+    spoil: impl FnOnce(&Place) -> Result<()> + Send + 'static,
+) -> Trial {
+    trial(&format!("{what}_is_refused_and_nothing_is_left"), move || {
+        let place = Place::new("bad")?;
+        spoil(&place)?;
+        place.is_refused(code, words)
+    })
+}
+
+fn comes_and_goes() -> Result<()> {
+    let place = Place::new("up")?;
+    let before = place.links()?;
+    let ran = place.up()?.ok()?;
+    ensure!(ran.err.is_empty(), "{}", ran.err);
+    let said = "link office is up: port vsl-office in br0; peer b: dialling 192.0.2.2:7946";
+    ensure!(ran.out == said, "{}", ran.out);
+    let status = place.status()?;
+    ensure!(status["name"] == "office" && status["network"] == "both", "{status}");
+    ensure!(status["netns"].as_u64() == Some(place.inode()?), "{status}");
+    ensure!(status["ports"][0]["bridge"] == "br0", "{status}");
+    ensure!(status["peers"][0]["address"] == "192.0.2.2:7946", "{status}");
+    let shown = place.link(["status", "office", "--flows"])?.ok()?.out;
+    for word in ["office", "vsl-office", "in br0", "dialling", "192.0.2.2:7946", "path MTU"] {
+        ensure!(shown.contains(word), "{word} is not in: {shown}");
+    }
+    let elsewhere = Netns::create(&owned_name("vscli-", "other"))?;
+    let other = vsnoop_in(elsewhere.name(), ["link", "status", "--json"])?.json()?;
+    ensure!(other["links"].as_array().is_some_and(Vec::is_empty), "{other}");
+    let down = place.link(["down", "office"])?.ok()?;
+    ensure!(down.out == "link office is down", "{}", down.out);
+    ensure!(place.links()? == before, "an interface was left: {}", place.links()?);
+    ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+    ensure!(!is_alive(&status), "the process was left");
+    Ok(())
+}
+
+fn twice() -> Result<()> {
+    let place = Place::new("twice")?;
+    place.up()?.ok()?;
+    let pid = place.status()?["pid"].clone();
+    place.up()?.failed(40, &["office is up already", "vsnoop link down office"])?;
+    place.foreground()?.failed(40, &["office is up already"])?;
+    ensure!(place.status()?["pid"] == pid, "another process is the link now");
+    Ok(())
+}
+
+fn killed() -> Result<()> {
+    let place = Place::new("kill")?;
+    place.up()?.ok()?;
+    let status = place.status()?;
+    kill(pid(&status)?, Signal::SIGKILL)?;
+    wait_until("the process is gone", || Ok(!is_alive(&status)))?;
+    ensure!(!sockets().is_empty(), "nothing stale to be told apart");
+    place.link(["status", "office"])?.failed(41, &["office is not up"])?;
+    place.up()?.ok()?;
+    ensure!(place.status()?["pid"] != status["pid"], "the link is the one that was killed");
+    Ok(())
+}
+
+fn foreground() -> Result<()> {
+    let place = Place::new("front")?;
+    let name = place.directory.join("notify.sock");
+    let systemd = UnixDatagram::bind(&name)?;
+    systemd.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let mut child = Command::new(program())
+        .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
+        .arg(place.file())
+        .env("NOTIFY_SOCKET", &name)
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut word = [0; 64];
+    let told = systemd.recv(&mut word).context("waiting for READY=1");
+    let status = place.status();
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM)?;
+    let ended = child.wait()?;
+    ensure!(&word[..told?] == b"READY=1", "{:?}", text(&word));
+    ensure!(status?["pid"] == child.id(), "another process is the link");
+    ensure!(ended.success(), "{ended}");
+    ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+    Ok(())
+}
+
+fn set() -> Result<()> {
+    let place = Place::new("set")?;
+    place.up()?.ok()?;
+    let ran = place.link(["set", "office", "--compress", "zstd:3", "--peer", "b"])?.ok()?;
+    ensure!(ran.out == "link office: compression of peer b is zstd:3", "{}", ran.out);
+    let rule = ["--prefix", "10.1.0.0/16", "--compress", "zstd", "--dictionary", "64M"];
+    place.link([&["set", "office"][..], &rule].concat())?.ok()?;
+    let classes = place.status()?["classes"].clone();
+    let rules: Vec<_> = (0..3).map(|class| classes[class]["rule"]["method"].clone()).collect();
+    ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{classes}");
+    ensure!(classes[0]["rule"]["dictionary_bytes"] == 64 << 20, "{classes}");
+    let wrong = ["set", "office", "--compress", "lz4", "--peer", "x"];
+    place.link(wrong)?.failed(2, &["no peer x", "it has b"])?;
+    let wrong = ["set", "office", "--compress", "lz4", "--port", "x"];
+    place.link(wrong)?.failed(2, &["no port x", "it has vsl-office"])?;
+    let wrong = ["set", "office", "--compress", "off", "--dictionary", "1M"];
+    place.link(wrong)?.failed(2, &["--dictionary"])?;
+    let gzip = place.link(["set", "office", "--compress", "gzip"])?;
+    ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
+    ensure!(place.status()?["classes"] == classes, "something changed");
+    Ok(())
+}
+
+fn keygen() -> Result<()> {
+    let place = Place::new("key")?;
+    let file = place.directory.join("new.key");
+    let name = file.to_str().context("a path")?;
+    vsnoop(["link", "keygen", "--show", name])?.failed(1, &[name, "vsnoop link keygen"])?;
+    let made = vsnoop(["link", "keygen", name])?.ok()?.out;
+    ensure!(made.len() == 44, "{made}");
+    ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others can read it");
+    let before = fs::read(&file)?;
+    vsnoop(["link", "keygen", name])?.failed(1, &[name, "exists"])?;
+    ensure!(fs::read(&file)? == before, "the key was overwritten");
+    let shown = vsnoop(["link", "keygen", "--show", name, "--json"])?.json()?;
+    ensure!(shown["public_key"] == made.as_str() && shown["file"] == name, "{shown}");
+    Ok(())
+}
+
+/// A network namespace with a bridge, and the files of a link "office"; the link is gone with it.
+struct Place {
+    netns: Netns,
+    directory: PathBuf,
+}
+
+impl Place {
+    fn new(role: &str) -> Result<Self> {
+        let netns = Netns::create(&owned_name("vscli-", &format!("link-{role}")))?;
+        netns.ip("link set lo up")?;
+        netns.ip("link add br0 type bridge")?;
+        let directory = std::env::temp_dir().join(netns.name());
+        fs::create_dir(&directory)?;
+        let place = Self { netns, directory };
+        vsnoop(["link", "keygen", place.key().to_str().context("a path")?])?.ok()?;
+        place.write(&place.config())?;
+        Ok(place)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("office.toml")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.directory.join("office.key")
+    }
+
+    /// A good one.
+    fn config(&self) -> String {
+        format!(
+            "[link]\nnetwork = \"both\"\nkey = \"office.key\"\n[[port]]\nbridge = \"br0\"\n\
+             [[peer]]\nname = \"b\"\nkey = \"{KEY_B}\"\naddress = \"192.0.2.2:7946\"\n"
+        )
+    }
+
+    fn write(&self, config: &str) -> Result<()> {
+        Ok(fs::write(self.file(), config)?)
+    }
+
+    fn link<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<Ran> {
+        vsnoop(std::iter::once("link").chain(arguments))
+    }
+
+    fn up(&self) -> Result<Ran> {
+        let file = self.file();
+        vsnoop_in(self.netns.name(), ["link", "up", file.to_str().context("a path")?])
+    }
+
+    /// One that ends at once.
+    fn foreground(&self) -> Result<Ran> {
+        let file = self.file();
+        let file = file.to_str().context("a path")?;
+        vsnoop_in(self.netns.name(), ["link", "up", "--foreground", file])
+    }
+
+    fn status(&self) -> Result<Value> {
+        let status = self.link(["status", "office", "--json"])?.json()?;
+        Ok(status["links"][0].clone())
+    }
+
+    /// All interfaces of the namespace.
+    fn links(&self) -> Result<String> {
+        let output = self.netns.command("ip").args(["-br", "link"]).output().context("ip")?;
+        Ok(text(&output.stdout))
+    }
+
+    fn inode(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(fs::metadata(Path::new("/run/netns").join(self.netns.name()))?.ino())
+    }
+
+    /// In the background and in the foreground, with the same words, and without a trace.
+    fn is_refused(&self, code: i32, words: &[&str]) -> Result<()> {
+        let before = self.links()?;
+        self.up()?.failed(code, words)?;
+        self.foreground()?.failed(code, words)?;
+        ensure!(self.links()? == before, "an interface was left: {}", self.links()?);
+        ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.link(["down", "office"]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn sockets() -> Vec<PathBuf> {
+    let is_socket = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "sock");
+    list(Path::new(SOCKETS)).into_iter().filter(is_socket).collect()
+}
+
+fn pid(status: &Value) -> Result<Pid> {
+    Ok(Pid::from_raw(status["pid"].as_i64().context("no pid")? as i32))
+}
+
+/// One that nobody has waited for is not.
+fn is_alive(status: &Value) -> bool {
+    let stat = pid(status).and_then(|pid| Ok(fs::read_to_string(format!("/proc/{pid}/stat"))?));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
