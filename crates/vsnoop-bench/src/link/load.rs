@@ -2,7 +2,8 @@
 //!
 //! A TCP connection inside a link has a window. Its stand-in is a [`Meter`] that sender and receiver
 //! share: no more than [`WINDOW`] datagrams are under way, without any ACKs that would have to be
-//! carried. So a carrier is measured at the pace of its slower end, as a connection inside would see
+//! carried. Datagrams are numbered: one that is lost makes room when a later one arrives, as with
+//! selective acknowledgements. So a carrier is measured at the pace of its slower end, as a connection inside would see
 //! it, and not by how it fares when flooded.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -24,8 +25,9 @@ pub const WINDOW: u64 = 16 * UNIT as u64;
 /// Of a small datagram that the receiver sends back.
 pub const PING_BYTES: usize = 64;
 
-/// Without any news for so long, what is under way is lost.
-pub const STALL: Duration = Duration::from_millis(2);
+/// Without any news for so long, what is under way is lost. Longer than a process that shares its core
+/// has to wait for it.
+pub const STALL: Duration = Duration::from_millis(20);
 
 /// The sender waits so long for what is under way at the end.
 pub const DRAIN: Duration = Duration::from_millis(50);
@@ -47,7 +49,8 @@ pub struct Meter {
     /// Datagrams.
     pub sent: AtomicU64,
     pub received: AtomicU64,
-    lost: AtomicU64,
+    /// One more than the highest number that was received, or given up.
+    passed: AtomicU64,
     /// Tells the sender to end.
     pub stop: AtomicBool,
     /// Tells the receiver that the sender has ended.
@@ -66,13 +69,23 @@ impl Meter {
         self.ended.load(SeqCst)
     }
 
+    /// Fills `unit` with the next datagrams to be sent. The sender counts them when they are sent.
+    pub fn fill(&self, unit: &mut [u8]) {
+        let first = self.sent.load(SeqCst);
+        for (datagram, number) in unit.chunks_mut(PAYLOAD_BYTES).zip(first..) {
+            datagram[..8].copy_from_slice(&number.to_be_bytes());
+        }
+    }
+
     pub fn add_sent(&self, datagrams: usize) {
         self.sent.fetch_add(datagrams as u64, SeqCst);
     }
 
-    /// Wakes the sender when half of its window is free: waking has its price.
-    pub fn add_received(&self, datagrams: usize) {
-        self.received.fetch_add(datagrams as u64, SeqCst);
+    /// Counts what was received together, and wakes the sender when half of its window is free:
+    /// waking has its price.
+    pub fn add_received(&self, arrivals: Arrivals) {
+        self.received.fetch_add(arrivals.datagrams, SeqCst);
+        self.passed.fetch_max(arrivals.passed, SeqCst);
         if self.waiting.load(SeqCst) && self.under_way() <= WINDOW / 2 {
             self.waiting.store(false, SeqCst);
             if let Some(waker) = self.waker.lock().expect("no holder panics").take() {
@@ -82,8 +95,7 @@ impl Meter {
     }
 
     fn under_way(&self) -> u64 {
-        let accounted = self.received.load(SeqCst) + self.lost.load(SeqCst);
-        self.sent.load(SeqCst).saturating_sub(accounted)
+        self.sent.load(SeqCst).saturating_sub(self.passed.load(SeqCst))
     }
 
     /// Ready when half of the window is free.
@@ -95,6 +107,21 @@ impl Meter {
         } else {
             Poll::Pending
         }
+    }
+}
+
+/// Datagrams that are received together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrivals {
+    datagrams: u64,
+    passed: u64,
+}
+
+impl Arrivals {
+    pub fn add(&mut self, payload: &[u8]) {
+        let Some(number) = payload.first_chunk() else { return };
+        self.datagrams += 1;
+        self.passed = self.passed.max(u64::from_be_bytes(*number).saturating_add(1));
     }
 }
 
@@ -116,14 +143,14 @@ impl<'a> Pace<'a> {
         if under_way + UNIT as u64 <= WINDOW {
             return true;
         }
-        let received = self.meter.received.load(SeqCst);
-        if received != self.seen {
-            (self.seen, self.since) = (received, Instant::now());
+        let passed = self.meter.passed.load(SeqCst);
+        if passed != self.seen {
+            (self.seen, self.since) = (passed, Instant::now());
             return false;
         }
         let stalled = self.since.elapsed() > STALL;
         if stalled {
-            self.meter.lost.fetch_add(under_way, SeqCst);
+            self.meter.passed.fetch_max(self.meter.sent.load(SeqCst), SeqCst);
             self.since = Instant::now();
         }
         stalled
@@ -150,27 +177,50 @@ impl Wake for Unpark {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_window_is_whole_super_packets_and_opens_with_what_is_received() {
-        let meter = Meter::default();
-        let mut pace = Pace::new(&meter);
-        let mut units = 0;
+    fn fill_window(meter: &Meter) -> Vec<u8> {
+        let mut pace = Pace::new(meter);
+        let mut sent = Vec::new();
         while pace.may_send() {
+            let mut unit = vec![0; UNIT_BYTES];
+            meter.fill(&mut unit);
             meter.add_sent(UNIT);
-            units += 1;
+            sent.extend(unit);
         }
-        assert_eq!(units * UNIT as u64, WINDOW);
-        meter.add_received(UNIT - 1);
-        assert!(!pace.may_send());
-        meter.add_received(1);
-        assert!(pace.may_send());
+        assert_eq!(sent.len(), WINDOW as usize * PAYLOAD_BYTES);
+        sent
+    }
+
+    fn arrive<'a>(meter: &Meter, datagrams: impl Iterator<Item = &'a [u8]>) {
+        let mut arrivals = Arrivals::default();
+        datagrams.for_each(|datagram| arrivals.add(datagram));
+        meter.add_received(arrivals);
     }
 
     #[test]
-    fn what_is_lost_does_not_close_the_window_for_good() {
+    fn the_window_opens_with_what_is_received() {
         let meter = Meter::default();
+        let sent = fill_window(&meter);
+        arrive(&meter, sent.chunks(PAYLOAD_BYTES).take(UNIT - 1));
+        assert!(!Pace::new(&meter).may_send());
+        arrive(&meter, sent.chunks(PAYLOAD_BYTES).skip(UNIT - 1).take(1));
+        assert!(Pace::new(&meter).may_send());
+        assert_eq!(meter.received.load(SeqCst), UNIT as u64);
+    }
+
+    #[test]
+    fn a_later_datagram_makes_room_for_those_lost_before_it() {
+        let meter = Meter::default();
+        let sent = fill_window(&meter);
+        arrive(&meter, sent.chunks(PAYLOAD_BYTES).skip(UNIT).take(1));
+        assert_eq!(meter.under_way(), WINDOW - UNIT as u64 - 1);
+        assert_eq!(meter.received.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn a_window_that_is_lost_does_not_stay_shut() {
+        let meter = Meter::default();
+        fill_window(&meter);
         let mut pace = Pace::new(&meter);
-        meter.add_sent(WINDOW as usize);
         while !pace.may_send() {
             pace.wait();
         }

@@ -16,7 +16,7 @@ use quinn_proto::{
 };
 
 use super::load::{
-    DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT, UNIT_BYTES,
+    Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT, UNIT_BYTES,
 };
 use super::quic::{Config, Congestion, SERVER_NAME};
 use super::road::RECEIVER;
@@ -64,26 +64,27 @@ impl Carrier for Direct {
         let mut end = End::new(socket, endpoint, None)?;
         while !meter.ended() {
             end.turn(LOOK)?;
-            let mut whole = 0;
+            let mut arrivals = Arrivals::default();
             while let Some(datagram) = end.take() {
                 match datagram.len() {
-                    PAYLOAD_BYTES => whole += 1,
+                    PAYLOAD_BYTES => arrivals.add(&datagram),
                     PING_BYTES => end.put(datagram)?,
                     _ => {}
                 }
             }
-            meter.add_received(whole);
+            meter.add_received(arrivals);
         }
         Ok(())
     }
 }
 
 fn send_bulk(end: &mut End, meter: &Meter) -> Result<()> {
-    let source = vec![0x55; UNIT_BYTES];
+    let mut unit = vec![0x55; UNIT_BYTES];
     let mut pace = Pace::new(meter);
     while !meter.stopped() {
         if pace.may_send() {
-            let unit = Bytes::copy_from_slice(&source);
+            meter.fill(&mut unit);
+            let unit = Bytes::copy_from_slice(&unit);
             for at in (0..UNIT_BYTES).step_by(PAYLOAD_BYTES) {
                 end.put(unit.slice(at..at + PAYLOAD_BYTES))?;
             }
@@ -257,11 +258,6 @@ impl End {
 }
 
 fn send(socket: &UdpSocket, out: &[u8], transmit: &Transmit) -> Result<()> {
-    let sent =
-        udp::send(socket, &out[..transmit.size], transmit.segment_size.unwrap_or(transmit.size));
-    match sent.as_ref().err().and_then(|error| error.downcast_ref::<nix::errno::Errno>()) {
-        // Full: lost, as on any network.
-        Some(nix::errno::Errno::EAGAIN) => Ok(()),
-        _ => sent,
-    }
+    let segment_bytes = transmit.segment_size.unwrap_or(transmit.size);
+    udp::send(socket, &out[..transmit.size], segment_bytes)
 }

@@ -15,7 +15,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
 use super::Carrier;
-use super::load::{DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT_BYTES};
+use super::load::{
+    Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT_BYTES,
+};
 use super::quic::{Config, Congestion, SERVER_NAME};
 use super::road::RECEIVER;
 
@@ -95,14 +97,15 @@ impl Carrier for Tasks {
 }
 
 async fn send_bulk(connection: &Connection, meter: &Meter) -> Result<()> {
-    let source = vec![0x55; UNIT_BYTES];
+    let mut unit = vec![0x55; UNIT_BYTES];
     let mut pace = Pace::new(meter);
     while !meter.stopped() {
         if !pace.may_send() {
             let _ = timeout(STALL, poll_fn(|context| meter.poll_room(context))).await;
             continue;
         }
-        let unit = Bytes::copy_from_slice(&source);
+        meter.fill(&mut unit);
+        let unit = Bytes::copy_from_slice(&unit);
         for at in (0..UNIT_BYTES).step_by(PAYLOAD_BYTES) {
             connection.send_datagram_wait(unit.slice(at..at + PAYLOAD_BYTES)).await?;
             meter.add_sent(1);
@@ -128,7 +131,11 @@ async fn ping(connection: &Connection, meter: &Meter, count: usize, pause: Durat
 async fn take(connection: &Connection, meter: &Meter) {
     while let Ok(datagram) = connection.read_datagram().await {
         match datagram.len() {
-            PAYLOAD_BYTES => meter.add_received(1),
+            PAYLOAD_BYTES => {
+                let mut arrivals = Arrivals::default();
+                arrivals.add(&datagram);
+                meter.add_received(arrivals);
+            }
             PING_BYTES => drop(connection.send_datagram(datagram)),
             _ => {}
         }

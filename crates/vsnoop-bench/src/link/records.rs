@@ -12,7 +12,9 @@ use anyhow::{Context, Result, anyhow};
 use aws_lc_rs::aead::{Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::rand;
 
-use super::load::{DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, UNIT, UNIT_BYTES};
+use super::load::{
+    Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, UNIT, UNIT_BYTES,
+};
 use super::{Carrier, udp};
 
 const HEADER_BYTES: usize = 12;
@@ -143,10 +145,10 @@ impl Carrier for Records {
             let Some((bytes, segment_bytes)) = udp::receive(&socket, &mut buffer)? else {
                 continue;
             };
-            let mut whole = 0;
+            let mut arrivals = Arrivals::default();
             for record in buffer[..bytes].chunks_mut(segment_bytes) {
                 match end.open(record) {
-                    Some(payload) if payload.len() == PAYLOAD_BYTES => whole += 1,
+                    Some(payload) if payload.len() == PAYLOAD_BYTES => arrivals.add(payload),
                     Some(payload) if payload.len() == PING_BYTES => {
                         answer.clear();
                         end.seal(payload, &mut answer)?;
@@ -155,14 +157,14 @@ impl Carrier for Records {
                     _ => {}
                 }
             }
-            meter.add_received(whole);
+            meter.add_received(arrivals);
         }
         Ok(())
     }
 }
 
 fn send_bulk(socket: &UdpSocket, end: &mut End, meter: &Meter) -> Result<()> {
-    let source = vec![0x55; UNIT_BYTES];
+    let mut unit = vec![0x55; UNIT_BYTES];
     let record_bytes = end.record_bytes(PAYLOAD_BYTES);
     let mut records = Vec::with_capacity(UNIT * record_bytes);
     let mut pace = Pace::new(meter);
@@ -172,7 +174,8 @@ fn send_bulk(socket: &UdpSocket, end: &mut End, meter: &Meter) -> Result<()> {
             continue;
         }
         records.clear();
-        for payload in source.chunks(PAYLOAD_BYTES) {
+        meter.fill(&mut unit);
+        for payload in unit.chunks(PAYLOAD_BYTES) {
             end.seal(payload, &mut records)?;
         }
         meter.add_sent(UNIT);

@@ -20,15 +20,17 @@ pub fn prepare(socket: &UdpSocket, timeout: Option<Duration>) -> Result<()> {
     socket.set_read_timeout(timeout).context("set SO_RCVTIMEO")
 }
 
-/// Sends `bytes`, cut into datagrams of `segment_bytes`, to where the socket is connected.
+/// Sends `bytes`, cut into datagrams of `segment_bytes`, to where the socket is connected. What a
+/// full or a closed socket does not take is lost, as on any network.
 pub fn send(socket: &UdpSocket, bytes: &[u8], segment_bytes: usize) -> Result<()> {
     let size = u16::try_from(segment_bytes).context("a datagram of 64 KB or more")?;
     let segments = [ControlMessage::UdpGsoSegments(&size)];
     let control = if bytes.len() > segment_bytes { &segments[..] } else { &[] };
     let bytes = [IoSlice::new(bytes)];
-    sendmsg::<()>(socket.as_raw_fd(), &bytes, control, MsgFlags::empty(), None)
-        .map(drop)
-        .context("send datagrams")
+    match sendmsg::<()>(socket.as_raw_fd(), &bytes, control, MsgFlags::empty(), None) {
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => Ok(()),
+        Err(error) => Err(error).context("send datagrams"),
+    }
 }
 
 /// Receives datagrams into `buffer`: their bytes, and the size of each but the last, which may be
@@ -40,7 +42,8 @@ pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<Option<(usize, u
         recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::empty());
     let message = match received {
         Ok(message) => message,
-        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+        // A connected socket is refused when the other end has closed its own at the end of a round.
+        Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => return Ok(None),
         Err(error) => return Err(error).context("receive datagrams"),
     };
     let bytes = message.bytes;
