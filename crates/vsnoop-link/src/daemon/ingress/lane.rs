@@ -139,6 +139,8 @@ impl Lane {
                         .decode(body, &mut self.scratch)
                         .map_err(|error| io::Error::other(format!("decompression: {error}")))?;
                     stats.decompress_ns.add(begun.elapsed().as_nanos() as u64);
+                    stats.expanded_from.add(body.len() as u64);
+                    stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, frame)),
                         _ => stats.refused_in.add(1),

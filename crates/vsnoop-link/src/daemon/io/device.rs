@@ -7,10 +7,13 @@ use std::os::fd::AsRawFd;
 use anyhow::{Context, Result};
 use socket2::{Domain, Socket, Type};
 
+/// `SIOCBRADDIF` of linux/sockios.h.
+const SIOCBRADDIF: libc::c_ulong = 0x89a2;
+
 nix::ioctl_readwrite_bad!(siocgifflags, libc::SIOCGIFFLAGS, libc::ifreq);
 nix::ioctl_write_ptr_bad!(siocsifflags, libc::SIOCSIFFLAGS, libc::ifreq);
 nix::ioctl_write_ptr_bad!(siocsifmtu, libc::SIOCSIFMTU, libc::ifreq);
-nix::ioctl_write_ptr_bad!(siocbraddif, libc::SIOCBRADDIF, libc::ifreq);
+nix::ioctl_write_ptr_bad!(siocbraddif, SIOCBRADDIF, libc::ifreq);
 
 /// An interface of the calling thread's network namespace.
 pub struct Device<'a> {
