@@ -107,6 +107,46 @@ mod tests {
         assert_eq!(shared.read().counts().learned, 200);
     }
 
+    #[test]
+    #[ignore = "a measurement"]
+    fn speed() {
+        let shared = Shared::new(Settings::default());
+        let frames: Vec<_> = (0..1000u16)
+            .map(|number| {
+                let [high, low] = number.to_be_bytes();
+                frame([2, 0, 0, 1, high, low], [2, 0, 0, 0, high, low])
+            })
+            .collect();
+        for (number, known) in frames.iter().enumerate() {
+            shared.forward(known, Place::Port(number as u16 % 12), 0);
+            let back = [&known[6..12], &known[..6], &known[12..]].concat();
+            shared.forward(&back, PEER, 0);
+        }
+        // The best of short rounds: the others were interrupted.
+        let best = |rounds: usize, each: &mut dyn FnMut(usize)| {
+            let round_ns = |round| {
+                let begin = std::time::Instant::now();
+                each(round);
+                begin.elapsed().as_nanos() as usize / frames.len()
+            };
+            (0..rounds).map(round_ns).min()
+        };
+        let known = best(1000, &mut |_| {
+            for (number, frame) in frames.iter().enumerate() {
+                let decision = shared.forward(frame, Place::Port(number as u16 % 12), 0);
+                assert_eq!(decision, Decision::To(PEER));
+            }
+        });
+        println!("learning and looking up among 2,000 addresses: {known:?} ns");
+        let invented = best(100, &mut |round| {
+            for number in 0..frames.len() {
+                let [.., a, b, c, d] = (round * frames.len() + number).to_be_bytes();
+                shared.forward(&frame([0xff; 6], [6, 0, a, b, c, d]), Place::Port(40), 0);
+            }
+        });
+        println!("an invented address: {invented:?} ns");
+    }
+
     proptest! {
         #[test]
         fn no_frame_goes_where_it_may_not(
