@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
@@ -20,7 +20,7 @@ use super::io::wake;
 use super::shared::Shared;
 use super::{egress, ingress};
 use crate::handshake::{
-    self, Answer, Established, Guard, Hello, Permit, Purpose, Refusal, RefusalKind, Role,
+    self, Answer, Established, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind, Role,
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
@@ -151,7 +151,7 @@ impl Control {
             egress,
             ingress,
             events,
-            guard: Guard::default(),
+            guard: Guard::new(GuardLimits::default()),
             clamp_mss: config.clamp_mss,
         };
         control.bound_frames();

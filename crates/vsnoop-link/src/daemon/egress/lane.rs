@@ -94,11 +94,6 @@ impl Lane {
         self.queue.bytes()
     }
 
-    /// Whether all that was given to it is with the kernel.
-    pub fn is_idle(&self) -> bool {
-        !self.blocked && self.queue.is_empty()
-    }
-
     /// Sends an item, or lets it wait. An error ends the lane.
     pub fn send(
         &mut self,

@@ -23,7 +23,6 @@ use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
 use crate::offload::merge::Merger;
-use crate::offload::owed::Owed;
 
 /// What the control thread wants done.
 pub enum Order {
@@ -214,9 +213,4 @@ fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
             shared.stats.dropped_forwarding.add(1);
         }
     }
-}
-
-/// A super-packet must be what it says, whoever sent it: the tap checks the rest.
-pub fn sane(owed: Owed) -> bool {
-    owed.gso.is_none_or(|gso| owed.checksum && gso.size > 0)
 }

@@ -51,10 +51,6 @@ impl UdpSocket {
         Ok(Self { socket, v6: address.is_ipv6(), one_by_one: AtomicBool::new(false) })
     }
 
-    pub fn local(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
     /// Sends `bytes` as datagrams of `segment_bytes`, the last perhaps shorter. Waits for room.
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
         let to = self.mapped(to);
