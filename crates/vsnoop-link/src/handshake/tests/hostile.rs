@@ -75,17 +75,20 @@ fn a_connection_cut_at_any_byte_ends_the_handshake_of_whoever_still_waits() {
     }
 }
 
-/// Where one end sends the version in the header of a record that is not sealed: receivers ignore it
-/// (RFC 8446, section 5.1), and no signature covers it.
+/// Where one end sends what receivers ignore and no signature covers (RFC 8446, section 5 and appendix
+/// D.4): the version in the header of a record that is not sealed, and what is in a change of cipher.
 fn ignored(pair: &Pair, of: Of) -> Vec<usize> {
     let mut all = Vec::new();
     shake_with(pair, of, |_, bytes| all.extend_from_slice(bytes));
     let mut ignored = Vec::new();
     let mut at = 0;
     while let [kind, _, _, high, low, ..] = all[at..] {
-        // Handshake or change of cipher; the others are sealed.
-        if kind == 22 || kind == 20 {
-            ignored.extend([at + 1, at + 2]);
+        match kind {
+            // Handshake, in clear.
+            22 => ignored.extend([at + 1, at + 2]),
+            // Change of cipher.
+            20 => ignored.extend([at + 1, at + 2, at + 5]),
+            _ => (),
         }
         at += 5 + usize::from(u16::from_be_bytes([high, low]));
     }
