@@ -183,11 +183,8 @@ impl<T> FairQueue<T> {
                 if new && !self.old.is_empty() {
                     self.rotate(index, new);
                 } else {
-                    if new {
-                        self.new.pop_front()
-                    } else {
-                        self.old.pop_front()
-                    };
+                    let list = if new { &mut self.new } else { &mut self.old };
+                    list.pop_front();
                     self.flows[at].place = Place::Idle;
                 }
                 continue;
@@ -244,8 +241,9 @@ impl<T> FairQueue<T> {
         let bound = self.bound_bytes();
         let mut dropped = 0;
         while self.bytes > bound || self.arena.len() > self.limits.packets {
-            let longest = (0..LINES).max_by_key(|at| self.backlog_bytes[*at]).unwrap_or(0);
-            let Some(entry) = self.remove(longest) else { break };
+            let waiting = (0..LINES).filter(|at| !self.flows[*at].line.is_empty());
+            let longest = waiting.max_by_key(|at| self.backlog_bytes[*at]);
+            let Some(entry) = longest.and_then(|at| self.remove(at)) else { break };
             self.count_full(entry.bytes);
             dropped += entry.bytes;
         }

@@ -71,10 +71,9 @@ impl Sender {
         }
     }
 
-    /// What it sends next: about a millisecond of its rate at once, as Linux does it, and no more than the window.
+    /// What it sends next: super-packets as large as can be, but two in a window.
     fn send(&mut self, unit_bytes: usize, now_ns: u64) -> Option<(u64, usize)> {
-        let rate = self.cwnd / self.round_trip_ns.max(MS) as f64;
-        let burst = (rate * MS as f64 * 1.2).min(self.cwnd / 2.0) as usize;
+        let burst = (self.cwnd / 2.0) as usize;
         let bytes = burst.min(unit_bytes).clamp(2 * MSS, SUPER_BYTES) / MSS * MSS;
         if (self.in_flight + bytes) as f64 > self.cwnd.max(2.0 * MSS as f64) {
             return None;

@@ -31,7 +31,10 @@ fn one_cubic_or_reno_flow_fills_the_lane_and_its_queue_is_short() {
             let name = format!("{control:?} {mbps} Mb/s {round_trip_ms} ms cut {cut}");
             println!("{name}: {share:.3}, waits {} {} us", p50 / 1000, p99 / 1000);
             assert!(share > least, "{name}: {share:.3} of the rate");
-            assert!(p50 < 30 * MS && p99 < 60 * MS, "{name}: {p50} {p99} ns");
+            // A super-packet that is not cut takes 52 ms at 10 Mb/s.
+            if cut || mbps >= 100 {
+                assert!(p50 < 15 * MS && p99 < 50 * MS, "{name}: {p50} {p99} ns");
+            }
             assert_eq!(world.senders[0].timeouts, 0, "{name}");
         }
     }
@@ -110,6 +113,22 @@ fn a_lane_that_becomes_slow_has_a_short_queue_again_soon() {
 }
 
 #[test]
+fn a_lane_that_halts_for_its_own_retransmissions_is_used_all_the_same() {
+    let mut world = World::new(100, 20, bulk(Control::Cubic, 1));
+    let mut delivered = 0;
+    for _ in 0..100 {
+        world.run(270 * MS);
+        let rate = std::mem::take(&mut world.rate_bytes_per_s);
+        world.run(30 * MS);
+        world.rate_bytes_per_s = rate;
+        delivered = world.senders[0].delivered;
+    }
+    let share = delivered as f64 / (0.27 * 100.0 * 12_500_000.0);
+    println!("{share} of what is left, timeouts {}", world.senders[0].timeouts);
+    assert!(share > 0.9, "{share}");
+}
+
+#[test]
 fn what_waited_through_a_stall_is_not_sent_when_it_is_stale() {
     let mut queue = FairQueue::new(Limits::default());
     for i in 0..100 {
@@ -147,7 +166,7 @@ proptest! {
     fn bounds_hold_and_each_item_leaves_once(
         bytes in 1_000..200_000_usize,
         packets in 0..100_usize,
-        program in proptest::collection::vec((0..20_u64, 1..66_000_usize, 0..4_u8, 0..50_u64), 1..400),
+        program in proptest::collection::vec((0..20_u64, 0..66_000_usize, 0..4_u8, 0..50_u64), 1..400),
     ) {
         let limits = Limits { bytes, packets, ..Limits::default() };
         let mut queue = FairQueue::new(limits);
