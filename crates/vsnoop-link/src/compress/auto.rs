@@ -31,6 +31,9 @@ const WAYS: [Way; 3] = [
 /// The new measurement's part in an average.
 const WEIGHT: f64 = 1.0 / 8.0;
 const BETTER: f64 = 0.9;
+/// Messages that a new way is given, and those after which what other ways have done is forgotten.
+const STAY_NEW: u16 = 16;
+const STAY: u16 = 256;
 const BACK_OFF_MAX: u8 = 10;
 /// Failed looks in a row after which a way that should not pay is tried all the same.
 const TRIALS_FROM: u8 = 3;
@@ -43,6 +46,14 @@ const FLOWS: usize = 4096;
 /// Who is judged: the owner and the flow.
 pub type Key = (u32, u64);
 
+/// What a way does to a byte.
+#[derive(Clone, Copy)]
+struct Effect {
+    /// So much is left of it.
+    left: f64,
+    ns: f64,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Flow {
     /// Failed looks in a row; messages to let pass before the next, and when it is due anyhow.
@@ -53,10 +64,12 @@ struct Flow {
     good: bool,
     /// Of the way in `WAYS`, if `auto` has chosen one.
     way: Option<usize>,
-    /// What lz4 would leave of a byte.
+    /// Messages until the way is thought over: a new one is slow and poor in the beginning.
+    stay: u16,
+    /// What lz4 would leave of a byte, by the last look.
     lz4_ratio: f64,
-    /// Measured: what is left of a byte, and what that takes.
-    measured: [Option<(f64, f64)>; WAYS.len()],
+    /// What was measured lately.
+    measured: [Option<Effect>; WAYS.len()],
 }
 
 impl Flow {
@@ -144,11 +157,22 @@ impl Judge {
             return asked;
         }
         let (best, best_ns) = self.best(flow);
+        if let Some(way) = flow.way.filter(|&way| self.way_ns(flow, way) < self.raw_ns()) {
+            flow.stay = flow.stay.saturating_sub(1);
+            if flow.stay > 0 || self.way_ns(flow, way) * BETTER <= best_ns {
+                if flow.stay == 0 {
+                    flow.stay = STAY;
+                    let kept = flow.measured[way];
+                    flow.measured = [None; WAYS.len()];
+                    flow.measured[way] = kept;
+                }
+                return WAYS[way].method;
+            }
+        }
         if best_ns < self.raw_ns() {
-            let stay = flow.way.filter(|&way| self.way_ns(flow, way) * BETTER <= best_ns);
-            let way = stay.unwrap_or(best);
-            flow.way = Some(way);
-            return WAYS[way].method;
+            (flow.way, flow.stay) = (Some(best), STAY_NEW);
+            flow.measured[best] = None;
+            return WAYS[best].method;
         }
         // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a look is
         // a trial, and `measured` says how it went.
@@ -173,12 +197,14 @@ impl Judge {
         let mut pays = result.smaller;
         if let Some(way) = WAYS.iter().position(|way| way.method == method) {
             let bytes = result.bytes_in.max(1) as f64;
-            let (left, ns) = (result.bytes_out as f64 / bytes, result.ns as f64 / bytes);
+            let now =
+                Effect { left: result.bytes_out as f64 / bytes, ns: result.ns as f64 / bytes };
             // What was measured before a pause says little about now.
-            let before = flow.measured[way].filter(|_| flow.good).unwrap_or((left, ns));
-            flow.measured[way] = Some((mean(before.0, left), mean(before.1, ns)));
+            let before = flow.measured[way].filter(|_| flow.good).unwrap_or(now);
+            let effect = Effect { left: mean(before.left, now.left), ns: mean(before.ns, now.ns) };
+            flow.measured[way] = Some(effect);
             if result.bytes_in >= COST_BYTES_MIN {
-                self.ns_per_byte[way] = mean(self.ns_per_byte[way], ns);
+                self.ns_per_byte[way] = mean(self.ns_per_byte[way], now.ns);
             }
             pays &= asked != Method::Auto || self.way_ns(&flow, way) < self.raw_ns();
         }
@@ -197,9 +223,21 @@ impl Judge {
 
     /// Time for a byte that goes this way.
     fn way_ns(&self, flow: &Flow, way: usize) -> f64 {
-        let (left, ns) = flow.measured[way]
-            .unwrap_or_else(|| (flow.lz4_ratio * WAYS[way].of_lz4, self.ns_per_byte[way]));
+        let Effect { left, ns } = flow.measured[way].unwrap_or_else(|| self.expected(flow, way));
         ns + left * self.raw_ns()
+    }
+
+    /// What a way would do: as the present way does, in the proportion that is usual.
+    fn expected(&self, flow: &Flow, way: usize) -> Effect {
+        let usual = |way: usize| (WAYS[way].of_lz4, self.ns_per_byte[way]);
+        let (left, ns) = usual(way);
+        match flow.way.and_then(|present| Some((usual(present), flow.measured[present]?))) {
+            Some(((usual_left, usual_ns), is)) => Effect {
+                left: (is.left / usual_left * left).min(1.0),
+                ns: is.ns / usual_ns.max(0.01) * ns,
+            },
+            None => Effect { left: flow.lz4_ratio * left, ns },
+        }
     }
 
     fn best(&self, flow: &Flow) -> (usize, f64) {

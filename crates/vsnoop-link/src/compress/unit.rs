@@ -10,12 +10,10 @@
 //! The payload of a super-packet is [cut](Packer::pack) so that each unit just fits: how much to take is
 //! guessed from the flow's last unit and corrected once or twice.
 
-use std::time::Instant;
-
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
 use super::auto::{Judge, Measured};
-use super::encoder::{Clock, joined, lz4_block};
+use super::encoder::{Clock, cpu_ns, joined, lz4_block};
 use super::{Class, DecodeError, Encoded, Method, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
@@ -74,8 +72,7 @@ pub struct Packer {
 
 impl Default for Packer {
     fn default() -> Self {
-        let epoch = Instant::now();
-        Self::with_clock(Box::new(move || epoch.elapsed().as_nanos() as u64))
+        Self::with_clock(Box::new(cpu_ns))
     }
 }
 
@@ -290,7 +287,7 @@ impl Unpacker {
     /// Appends what `body` was made from, at most 65,535 bytes. An error costs this unit alone, and
     /// leaves `out` as it was.
     pub fn decompress(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let began = Instant::now();
+        let began = cpu_ns();
         let (&[tag, a, b], content) =
             body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
         let start = out.len();
@@ -307,7 +304,7 @@ impl Unpacker {
         self.stats.messages += 1;
         self.stats.bytes_in += body.len() as u64;
         self.stats.bytes_out += (out.len() - start) as u64;
-        self.stats.busy_ns += began.elapsed().as_nanos() as u64;
+        self.stats.busy_ns += cpu_ns().saturating_sub(began);
         Ok(())
     }
 
