@@ -33,6 +33,10 @@ use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
 const STRAYS: usize = 64;
 /// A session that still waits for lanes after so long is given up.
 const LANES_IN: Duration = Duration::from_secs(10);
+/// How often the egress thread hears of the path.
+const PATH_EVERY: Duration = Duration::from_secs(1);
+/// Fewer say nothing about the share that is lost.
+const FEW_PACKETS: f64 = 50.0;
 /// IP and UDP header.
 const V4_HEADERS_BYTES: usize = 20 + 8;
 const V6_HEADERS_BYTES: usize = 40 + 8;
@@ -66,6 +70,11 @@ pub struct Known {
     installed: HashMap<SessionId, Installed>,
     incomplete: Vec<Incomplete>,
     path_mtu_bytes: u16,
+    path_told: Instant,
+    /// Lost and delivered, when it was told.
+    path_counts: (u64, u64),
+    /// Share of the datagrams.
+    loss: f64,
     used: Option<SessionId>,
 }
 
@@ -136,6 +145,9 @@ impl Control {
                 installed: HashMap::new(),
                 incomplete: Vec::new(),
                 path_mtu_bytes: LEAST_MTU_BYTES,
+                path_told: Instant::now(),
+                path_counts: (0, 0),
+                loss: 0.0,
                 used: None,
             }
         });
@@ -171,6 +183,7 @@ impl Control {
         for peer in 0..self.peers.len() {
             self.tell_traffic(peer);
             self.tell(peer, PeerEvent::Tick);
+            self.tell_path(peer);
             self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
         }
         self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
@@ -333,6 +346,31 @@ impl Control {
         for (id, traffic) in traffic {
             self.tell(peer, PeerEvent::Traffic(id, traffic));
         }
+    }
+
+    /// What the machine found out about the path, for who compresses; once a second or so.
+    fn tell_path(&mut self, peer: usize) {
+        let known = &mut self.peers[peer];
+        let Some(used) = known.used else { return };
+        if known.path_told.elapsed() < PATH_EVERY {
+            return;
+        }
+        known.path_told = Instant::now();
+        let delivery = known.machine.status().delivery;
+        let (lost_before, delivered_before) = known.path_counts;
+        known.path_counts = (delivery.lost_out_packets, delivery.delivered_packets);
+        let lost = delivery.lost_out_packets.saturating_sub(lost_before) as f64;
+        let delivered = delivery.delivered_packets.saturating_sub(delivered_before) as f64;
+        if lost + delivered >= FEW_PACKETS {
+            // Smoothed over some seconds: a burst is not a bad path.
+            known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
+        }
+        self.egress.send(egress::Order::Path {
+            peer,
+            session: used.0,
+            loss: known.loss,
+            bytes_per_s: delivery.path_bytes_per_s,
+        });
     }
 
     fn tell(&mut self, peer: usize, event: PeerEvent) {

@@ -10,6 +10,7 @@ pub mod headers;
 pub mod merge;
 pub mod mss;
 pub mod owed;
+pub mod restore;
 pub mod settle;
 pub mod split;
 

@@ -16,12 +16,14 @@ use rustls::Connection;
 
 use crate::compress::{Class, Encoded, Encoder};
 use crate::daemon::counts::SessionCounts;
+use crate::daemon::io::tcp::delivery_rate;
 use crate::daemon::stats::PeerStats;
 use crate::queue::{FairQueue, Limits};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
 
+const MEASURE_EVERY_NS: u64 = 50_000_000;
 /// Parts that an item may lie in.
 const MAX_PARTS: usize = 80;
 
@@ -52,6 +54,8 @@ pub struct Lane {
     blocked: bool,
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
+    measure_at_ns: u64,
+    rate_bytes_per_s: Option<u64>,
     counts: Arc<SessionCounts>,
 }
 
@@ -82,6 +86,8 @@ impl Lane {
             blocked: false,
             compressed: Vec::new(),
             spare: Vec::new(),
+            measure_at_ns: 0,
+            rate_bytes_per_s: None,
             counts,
         }
     }
@@ -94,6 +100,21 @@ impl Lane {
         self.queue.bytes()
     }
 
+    /// Looks now and then at how fast the path takes what is sent, for who compresses.
+    fn measure(&mut self, now_ns: u64) {
+        if now_ns < self.measure_at_ns {
+            return;
+        }
+        self.measure_at_ns = now_ns + MEASURE_EVERY_NS;
+        if let Some(rate) = delivery_rate(&self.socket) {
+            // Up at once, down slowly: a sender that pauses says nothing about the path.
+            let before = self.rate_bytes_per_s.unwrap_or(rate);
+            let rate = rate.max(before - before / 8);
+            self.rate_bytes_per_s = Some(rate);
+            self.encoder.set_link_rate(self.rate_bytes_per_s);
+        }
+    }
+
     /// Sends an item, or lets it wait. An error ends the lane.
     pub fn send(
         &mut self,
@@ -101,6 +122,9 @@ impl Lane {
         now_ns: u64,
         stats: &PeerStats,
     ) -> io::Result<()> {
+        if item.class.is_some() {
+            self.measure(now_ns);
+        }
         if !self.blocked && self.queue.is_empty() {
             self.encode(item.flow, item.class, item.parts, now_ns, stats)?;
             return self.write();

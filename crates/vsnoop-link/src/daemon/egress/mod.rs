@@ -40,6 +40,8 @@ pub enum Order {
     Address { peer: usize, session: u64, address: SocketAddr },
     /// The longest datagram for the path.
     Limit { peer: usize, session: u64, bytes: usize },
+    /// What is known of the path: the share of datagrams lost, its rate.
+    Path { peer: usize, session: u64, loss: f64, bytes_per_s: Option<u64> },
     /// Sends an item of the session itself, padded to `pad_to` bytes of datagram, perhaps elsewhere.
     Message { peer: usize, session: u64, item: Vec<u8>, pad_to: usize, to: Option<SocketAddr> },
     /// Compress by these rules.
@@ -219,6 +221,9 @@ impl Egress {
                 }
                 Order::Limit { peer, session, bytes } => {
                     self.outlets[peer].set_limit(session, bytes);
+                }
+                Order::Path { peer, session, loss, bytes_per_s } => {
+                    self.outlets[peer].set_path(session, loss, bytes_per_s);
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
                     let now_ns = self.shared.now_ns();

@@ -182,6 +182,13 @@ impl Outlet {
         }
     }
 
+    /// What is known of the path of a session's datagrams.
+    pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
+        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_path(loss, bytes_per_s);
+        }
+    }
+
     /// Sends a frame by the current session; without one it is dropped and counted.
     #[allow(clippy::too_many_arguments)]
     pub fn send(
@@ -213,7 +220,19 @@ impl Outlet {
                     frame.parts.iter().for_each(|part| scratch.extend_from_slice(part));
                     &scratch[..]
                 };
-                datagrams.frame(udp, stats, frame.owed, frame.headers.as_ref(), whole);
+                let headers = Headers::of(whole);
+                let flow = if class.is_some() { frame.flow() } else { 0 };
+                let class = class.as_ref();
+                datagrams.frame(
+                    udp,
+                    stats,
+                    frame.owed,
+                    headers.as_ref(),
+                    whole,
+                    flow,
+                    class,
+                    now_ns,
+                );
             }
             Transport::Lanes(lanes) => {
                 let flow = frame.flow();

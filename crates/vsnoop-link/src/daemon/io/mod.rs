@@ -4,5 +4,6 @@ pub mod device;
 pub mod packet_socket;
 pub mod poll;
 pub mod port;
+pub mod tcp;
 pub mod udp;
 pub mod wake;
