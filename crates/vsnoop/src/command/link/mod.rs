@@ -14,7 +14,9 @@ mod status;
 mod table;
 mod up;
 
-use anyhow::{Result, bail};
+use std::fs;
+
+use anyhow::{Context, Result, bail};
 use vsnoop_link::daemon::control::{self, Request, Response, Status};
 
 use crate::cli::{self, Cli, LinkAction};
@@ -33,12 +35,21 @@ pub fn run(cli: &Cli, arguments: &cli::Link) -> Result<u8> {
     }
 }
 
-/// Links are made and asked by root.
+/// Links are made and asked by root, and not by one whom a container has taken its rights from.
 fn require_root() -> Result<()> {
-    if nix::unistd::geteuid().is_root() {
+    let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+    if has_net_admin(&status) {
         return Ok(());
     }
     Err(unfit(Unfit::Privilege, "links need root (CAP_NET_ADMIN)"))
+}
+
+/// Is it among the effective capabilities in the text of /proc/PID/status (proc(5))?
+fn has_net_admin(status: &str) -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_some_and(|bits| bits & (1 << CAP_NET_ADMIN) != 0)
 }
 
 /// Asks a link for what it can only do or refuse.
@@ -55,5 +66,18 @@ fn status_of(name: &str, addresses: bool) -> Result<Status> {
         Response::Status(status) => Ok(*status),
         Response::Refused { reason } => bail!("link {name}: {reason}"),
         Response::Done => bail!("link {name} gave an answer to something else"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_right_to_make_interfaces_is_what_counts() {
+        assert!(has_net_admin("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(has_net_admin("CapEff:\t0000000000001000\n"));
+        assert!(!has_net_admin("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000fff\n"));
+        assert!(!has_net_admin(""));
     }
 }
