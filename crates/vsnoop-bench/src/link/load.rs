@@ -128,32 +128,36 @@ impl Arrivals {
 /// The sender's side of the window.
 pub struct Pace<'a> {
     meter: &'a Meter,
-    seen: u64,
-    since: Instant,
+    /// What had passed when the window was last seen to be shut, and since when it has been that.
+    shut: Option<(u64, Instant)>,
 }
 
 impl<'a> Pace<'a> {
     pub fn new(meter: &'a Meter) -> Self {
-        Self { meter, seen: 0, since: Instant::now() }
+        Self { meter, shut: None }
     }
 
     /// Whether there is room for a super-packet. What does not arrive makes room in time.
     pub fn may_send(&mut self) -> bool {
-        let under_way = self.meter.under_way();
-        if under_way + UNIT as u64 <= WINDOW {
+        if self.meter.under_way() + UNIT as u64 <= WINDOW {
+            self.shut = None;
             return true;
         }
         let passed = self.meter.passed.load(SeqCst);
-        if passed != self.seen {
-            (self.seen, self.since) = (passed, Instant::now());
-            return false;
+        match self.shut {
+            Some((before, since)) if before == passed => {
+                if since.elapsed() <= STALL {
+                    return false;
+                }
+                self.meter.passed.fetch_max(self.meter.sent.load(SeqCst), SeqCst);
+                self.shut = None;
+                true
+            }
+            _ => {
+                self.shut = Some((passed, Instant::now()));
+                false
+            }
         }
-        let stalled = self.since.elapsed() > STALL;
-        if stalled {
-            self.meter.passed.fetch_max(self.meter.sent.load(SeqCst), SeqCst);
-            self.since = Instant::now();
-        }
-        stalled
     }
 
     /// Sleeps until there may be room.
