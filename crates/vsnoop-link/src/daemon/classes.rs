@@ -51,9 +51,14 @@ impl Classes {
         let start = frame.start();
         let mac = |at: usize| -> Option<Mac> { Some(Mac(start.get(at..at + 6)?.try_into().ok()?)) };
         let macs = [mac(6)?, mac(0)?];
-        let addresses = frame.headers.as_ref().and_then(|headers| addresses(headers.addresses(start)));
-        let traffic =
-            Traffic { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips: addresses };
+        let addresses =
+            frame.headers.as_ref().and_then(|headers| addresses(headers.addresses(start)));
+        let traffic = Traffic {
+            peer: self.peers.get(peer)?,
+            port: self.ports.get(port)?,
+            macs,
+            ips: addresses,
+        };
         let (_, rule) = self.rules.first_match(&traffic)?;
         // Whom the sending VM belongs to, by name, or the VM itself.
         let mut owner = DefaultHasher::new();

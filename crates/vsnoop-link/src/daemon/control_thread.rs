@@ -20,7 +20,8 @@ use super::io::wake;
 use super::shared::Shared;
 use super::{egress, ingress};
 use crate::handshake::{
-    self, Answer, Established, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind, Role,
+    self, Answer, Established, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
+    Role,
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
@@ -410,7 +411,8 @@ impl Control {
                 item[0] = SESSION;
                 let Some(length) = message.write(&mut item[1..]) else { return };
                 item.truncate(1 + length);
-                let pad_to = packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
+                let pad_to =
+                    packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
                 let order =
                     egress::Order::Message { peer, session: session.0, item, pad_to, to: None };
                 self.egress.send(order);
@@ -457,8 +459,7 @@ impl Control {
     /// Tells the data thread how long datagrams may be.
     fn limit(&self, peer: usize) {
         let known = &self.peers[peer];
-        let Some((id, installed)) =
-            known.used.and_then(|id| Some((id, known.installed.get(&id)?)))
+        let Some((id, installed)) = known.used.and_then(|id| Some((id, known.installed.get(&id)?)))
         else {
             return;
         };

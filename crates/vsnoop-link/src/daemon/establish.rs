@@ -197,7 +197,7 @@ pub fn ordered(
             outgoing.push((index, egress::lane::Lane::new(stream, codec, limits, encoder, counts)));
         } else {
             let codec = if records {
-                ingress::lane::Codec::Records(Opener::new(suite, &keys, epoch, index))
+                ingress::lane::Codec::Records(Box::new(Opener::new(suite, &keys, epoch, index)))
             } else {
                 ingress::lane::Codec::Tls(Box::new(tls))
             };
@@ -244,10 +244,7 @@ fn directions(dialled: bool) -> (Direction, Direction) {
 }
 
 fn material(secrets: &Secrets, direction: Direction) -> Material {
-    Material {
-        key: *secrets.key(direction, STREAM),
-        nonce: secrets.nonce_base(direction, STREAM),
-    }
+    Material { key: *secrets.key(direction, STREAM), nonce: secrets.nonce_base(direction, STREAM) }
 }
 
 fn suite_of(cipher: Cipher) -> Suite {

@@ -15,13 +15,30 @@ pub enum Event {
     /// An item of a session itself.
     Message(Message),
     /// The newest datagram of a session came from elsewhere than those before.
-    Moved { peer: usize, session: u64, from: SocketAddr },
+    Moved {
+        peer: usize,
+        session: u64,
+        from: SocketAddr,
+    },
     /// Something is wrong with sending under a session.
-    Outgoing { peer: usize, session: u64, fault: Fault },
+    Outgoing {
+        peer: usize,
+        session: u64,
+        fault: Fault,
+    },
     /// A session cannot be received any more.
-    Incoming { peer: usize, session: u64, why: String },
+    Incoming {
+        peer: usize,
+        session: u64,
+        why: String,
+    },
     PortFailed(usize, io::Error),
-    Dialled { peer: usize, result: Result<Box<Made>> },
-    Accepted { from: SocketAddr, established: Result<Box<Established>, handshake::Error> },
+    Dialled {
+        peer: usize,
+        result: Result<Box<Made>>,
+    },
+    Accepted {
+        from: SocketAddr,
+        established: Result<Box<Established>, handshake::Error>,
+    },
 }
-

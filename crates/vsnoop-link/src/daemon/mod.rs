@@ -159,7 +159,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
         .with_context(|| format!("starting the thread {name}"))
 }
 
-
 /// The rules as the egress thread uses them.
 fn classes_of(config: &Config, rules: &config::Rules) -> Classes {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
@@ -168,7 +167,8 @@ fn classes_of(config: &Config, rules: &config::Rules) -> Classes {
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
-    let authority = config.authority.as_ref().map(|files| Authority::load(&files.ca)).transpose()?;
+    let authority =
+        config.authority.as_ref().map(|files| Authority::load(&files.ca)).transpose()?;
     let trust = |peer: &config::Peer| {
         let trust = match (&peer.trust, &authority) {
             (Trust::Key(key), _) => identity::Trust::Key(*key),
@@ -196,7 +196,9 @@ fn listen(config: &Config) -> Result<TcpListener> {
 
 fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Error {
     let hint = match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => ": something listens there already (`ss -lntup`); `listen` names another",
+        Some(libc::EADDRINUSE) => {
+            ": something listens there already (`ss -lntup`); `listen` names another"
+        }
         Some(libc::EADDRNOTAVAIL) => ": `listen` must be an address of this host",
         _ => "",
     };

@@ -20,7 +20,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(table: forwarding::Settings, ports: Vec<Port>, peers: usize, udp: UdpSocket) -> Self {
+    pub fn new(
+        table: forwarding::Settings,
+        ports: Vec<Port>,
+        peers: usize,
+        udp: UdpSocket,
+    ) -> Self {
         Self {
             begun: Instant::now(),
             table: forwarding::Shared::new(table),

@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::config::{Config, PortKind, Rules};
 use super::control::{
-    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Problem, Status,
-    Traffic,
+    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
 use super::control_thread::{Control, Known};
 use super::io::device::Device;
@@ -32,8 +31,12 @@ pub fn of(
     addresses: bool,
 ) -> Status {
     let ports = ports(config, shared);
-    let peers: Vec<_> =
-        control.peers.iter().zip(&shared.peers).map(|(peer, stats)| self::peer(peer, stats, shared)).collect();
+    let peers: Vec<_> = control
+        .peers
+        .iter()
+        .zip(&shared.peers)
+        .map(|(peer, stats)| self::peer(peer, stats, shared))
+        .collect();
     let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
     let learned = entries();
     let classes = rules.iter().cloned().map(Some).chain([None]);
@@ -137,7 +140,10 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         sent: Carried::new(
             stats.frames_out.get(),
             stats.bytes_out.get(),
-            stats.bytes_out.get().saturating_sub(saved(&stats.compressed_from, &stats.compressed_to)),
+            stats
+                .bytes_out
+                .get()
+                .saturating_sub(saved(&stats.compressed_from, &stats.compressed_to)),
             stats.wire_bytes_out.get(),
         ),
         received: Carried::new(

@@ -17,7 +17,8 @@ pub fn restore(frame: &mut [u8], offset: usize, owed: Owed) -> Option<Owed> {
     let part_bytes = frame.len().checked_sub(payload)?;
     let total = whole.payload_bytes();
     let size = usize::from(owed.gso?.size);
-    if !whole.tcp() || !whole.plain() || size == 0 || part_bytes == 0 || offset + part_bytes > total {
+    if !whole.tcp() || !whole.plain() || size == 0 || part_bytes == 0 || offset + part_bytes > total
+    {
         return None;
     }
     let ip_bytes = u16::try_from(frame.len() - ip).ok()?;

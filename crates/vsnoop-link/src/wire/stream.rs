@@ -29,7 +29,7 @@ impl Default for Cutter {
 }
 
 impl Cutter {
-    /// Where the next bytes go; never empty after [`next`](Self::next) returned `None`.
+    /// Where the next bytes go; never empty after [`cut`](Self::cut) returned `None`.
     pub fn space(&mut self) -> &mut [u8] {
         if self.begin == self.end {
             self.begin = 0;
@@ -48,7 +48,7 @@ impl Cutter {
     }
 
     /// The next whole item, in place.
-    pub fn next(&mut self) -> Result<Option<&mut [u8]>, TooLong> {
+    pub fn cut(&mut self) -> Result<Option<&mut [u8]>, TooLong> {
         let waiting = &self.buffer[self.begin..self.end];
         let Some(length) = waiting.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u32::from_be_bytes(*length) as usize;
@@ -84,7 +84,7 @@ mod tests {
         let mut cutter = Cutter::default();
         cutter.space()[..4].copy_from_slice(&u32::MAX.to_be_bytes());
         cutter.filled(4);
-        assert_eq!(cutter.next(), Err(TooLong(u32::MAX as usize)));
+        assert_eq!(cutter.cut(), Err(TooLong(u32::MAX as usize)));
     }
 
     proptest! {
@@ -106,7 +106,7 @@ mod tests {
                 space[..length].copy_from_slice(&bytes[given..given + length]);
                 cutter.filled(length);
                 given += length;
-                while let Some(item) = cutter.next().unwrap() {
+                while let Some(item) = cutter.cut().unwrap() {
                     got.push(item.to_vec());
                 }
                 if given == bytes.len() { break; }

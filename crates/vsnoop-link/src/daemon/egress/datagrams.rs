@@ -175,7 +175,8 @@ impl Datagrams {
         if end - payload_at < WORTH_COMPRESSING_BYTES {
             return false;
         }
-        let granule_bytes = owed.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
+        let granule_bytes =
+            owed.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
         let kind = if headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let gso = owed.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
         let owed = Owed { checksum: true, gso };

@@ -116,12 +116,7 @@ impl Lane {
     }
 
     /// Sends an item, or lets it wait. An error ends the lane.
-    pub fn send(
-        &mut self,
-        item: &Outgoing<'_>,
-        now_ns: u64,
-        stats: &PeerStats,
-    ) -> io::Result<()> {
+    pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
         if item.class.is_some() {
             self.measure(now_ns);
         }

@@ -30,20 +30,52 @@ use crate::offload::merge::Merger;
 /// What the control thread wants done. `session` numbers are its own, never used twice.
 pub enum Order {
     /// A session is there; frames go by it from now on if `current`.
-    Install { peer: usize, session: u64, transport: Box<Transport>, current: bool },
+    Install {
+        peer: usize,
+        session: u64,
+        transport: Box<Transport>,
+        current: bool,
+    },
     /// Frames go by this session from now on.
-    Use { peer: usize, session: u64 },
+    Use {
+        peer: usize,
+        session: u64,
+    },
     /// A session is over; what waits in it is dropped.
-    Retire { peer: usize, session: u64 },
+    Retire {
+        peer: usize,
+        session: u64,
+    },
     /// There is no session any more; frames are dropped.
-    Down { peer: usize },
-    Address { peer: usize, session: u64, address: SocketAddr },
+    Down {
+        peer: usize,
+    },
+    Address {
+        peer: usize,
+        session: u64,
+        address: SocketAddr,
+    },
     /// The longest datagram for the path.
-    Limit { peer: usize, session: u64, bytes: usize },
+    Limit {
+        peer: usize,
+        session: u64,
+        bytes: usize,
+    },
     /// What is known of the path: the share of datagrams lost, its rate.
-    Path { peer: usize, session: u64, loss: f64, bytes_per_s: Option<u64> },
+    Path {
+        peer: usize,
+        session: u64,
+        loss: f64,
+        bytes_per_s: Option<u64>,
+    },
     /// Sends an item of the session itself, padded to `pad_to` bytes of datagram, perhaps elsewhere.
-    Message { peer: usize, session: u64, item: Vec<u8>, pad_to: usize, to: Option<SocketAddr> },
+    Message {
+        peer: usize,
+        session: u64,
+        item: Vec<u8>,
+        pad_to: usize,
+        to: Option<SocketAddr>,
+    },
     /// Compress by these rules.
     Classes(Classes),
     Stop,
@@ -137,7 +169,9 @@ impl Egress {
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
             for (owed, frame) in arena.frames() {
-                merger.push(owed, frame, &mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
+                merger.push(owed, frame, &mut |merged| {
+                    self.forward(from, &Frame::of(&merged), now_ns)
+                });
             }
             merger.flush(&mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
         } else {
@@ -154,8 +188,12 @@ impl Egress {
     fn forward(&mut self, from: Place, frame: &Frame<'_>, now_ns: u64) {
         let decision = self.shared.table.forward(frame.start(), from, now_ns);
         match decision {
-            Decision::To(Place::Peer(peer)) => self.to_peer(from, usize::from(peer), frame, now_ns),
-            Decision::To(Place::Port(port)) => outlet::to_port(&self.shared, usize::from(port), frame),
+            Decision::To(Place::Peer(peer)) => {
+                self.hand_to_peer(from, usize::from(peer), frame, now_ns)
+            }
+            Decision::To(Place::Port(port)) => {
+                outlet::to_port(&self.shared, usize::from(port), frame)
+            }
             Decision::Flood => {
                 for port in 0..self.shared.ports.len() {
                     if from != Place::Port(port as u16) {
@@ -163,16 +201,15 @@ impl Egress {
                     }
                 }
                 for peer in 0..self.outlets.len() {
-                    self.to_peer(from, peer, frame, now_ns);
+                    self.hand_to_peer(from, peer, frame, now_ns);
                 }
             }
             Decision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
         }
     }
 
-    fn to_peer(&mut self, from: Place, peer: usize, frame: &Frame<'_>, now_ns: u64) {
-        let (Some(outlet), Some(stats)) =
-            (self.outlets.get_mut(peer), self.shared.peers.get(peer))
+    fn hand_to_peer(&mut self, from: Place, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+        let (Some(outlet), Some(stats)) = (self.outlets.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;
         };
@@ -193,9 +230,14 @@ impl Egress {
     /// Follows what sending did to the transports.
     fn look_after(&mut self, now_ns: u64) {
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.look_after(&self.poll, &self.shared.peers[peer], now_ns, &mut |session, fault| {
-                let _ = self.events.send(Event::Outgoing { peer, session, fault });
-            });
+            outlet.look_after(
+                &self.poll,
+                &self.shared.peers[peer],
+                now_ns,
+                &mut |session, fault| {
+                    let _ = self.events.send(Event::Outgoing { peer, session, fault });
+                },
+            );
         }
     }
 

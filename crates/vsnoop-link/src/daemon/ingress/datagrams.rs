@@ -45,7 +45,13 @@ pub struct DatagramSession {
 
 impl DatagramSession {
     pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
-        Self { openers, rejoin: Rejoin::new(PATIENCE_NS), units: Rejoin::new(PATIENCE_NS), from: None, counts }
+        Self {
+            openers,
+            rejoin: Rejoin::new(PATIENCE_NS),
+            units: Rejoin::new(PATIENCE_NS),
+            from: None,
+            counts,
+        }
     }
 }
 
@@ -135,13 +141,14 @@ impl Datagrams {
                 match Item::parse(item) {
                     Some(Item::Frame(owed, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
-                        let begin = frame.as_ptr().addr() - item_begin + datagram.start
-                            + HEADER_BYTES;
+                        let begin =
+                            frame.as_ptr().addr() - item_begin + datagram.start + HEADER_BYTES;
                         let range = begin..begin + frame.len();
                         self.frames.push((peer, owed, Lies::InInbox, range));
                     }
                     Some(Item::Fragment(owed, fragment, part)) => {
-                        if let Some((owed, frame)) = opened.rejoin.push(fragment, owed, part, now_ns)
+                        if let Some((owed, frame)) =
+                            opened.rejoin.push(fragment, owed, part, now_ns)
                             && self.scratch.len() + frame.len() <= SCRATCH_BYTES
                         {
                             let begin = self.scratch.len();
@@ -179,10 +186,10 @@ impl Datagrams {
                         }
                     }
                     Some(Item::Session(_)) => {
-                        let datagram =
-                            Some((message.from, fresh == Fresh::Newest, datagram.len()));
+                        let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
                         let item = item[1..].to_vec();
-                        let _ = events.send(Event::Message(Message { peer, session, item, datagram }));
+                        let _ =
+                            events.send(Event::Message(Message { peer, session, item, datagram }));
                     }
                     Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
                 }

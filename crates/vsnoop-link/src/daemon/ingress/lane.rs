@@ -22,7 +22,7 @@ const READS_PER_TURN: usize = 16;
 /// How bytes of the stream become items; see the sending side.
 pub enum Codec {
     Tls(Box<Connection>),
-    Records(Opener),
+    Records(Box<Opener>),
 }
 
 /// What a lane brought.
@@ -81,11 +81,7 @@ impl Lane {
         }
     }
 
-    fn receive_tls(
-        &mut self,
-        stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
-    ) -> io::Result<bool> {
+    fn receive_tls(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<bool> {
         let Codec::Tls(tls) = &mut self.codec else { return Ok(false) };
         let read = waited(tls.read_tls(&mut self.socket))?;
         if read == Some(0) {
@@ -109,7 +105,7 @@ impl Lane {
 
     fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
         loop {
-            let next = self.cutter.next().map_err(|too_long| {
+            let next = self.cutter.cut().map_err(|too_long| {
                 io::Error::other(format!("an item of {} bytes: out of step", too_long.0))
             })?;
             let Some(bytes) = next else { return Ok(()) };
@@ -169,7 +165,9 @@ fn ended() -> io::Error {
 fn waited(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+        {
             Ok(None)
         }
         Err(error) => Err(error),

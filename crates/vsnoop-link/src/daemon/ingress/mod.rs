@@ -16,8 +16,8 @@ use tracing::warn;
 
 use self::datagrams::{DatagramSession, Datagrams};
 use self::lane::Lane;
-use super::event::Event;
 use super::egress::outlet::{self, Frame};
+use super::event::Event;
 use super::io::poll::Poll;
 use super::io::wake;
 use super::shared::Shared;
@@ -27,10 +27,21 @@ use crate::offload::merge::Merger;
 /// What the control thread wants done.
 pub enum Order {
     /// Records with the index `index` are of this session.
-    Datagrams { peer: usize, session: u64, index: u32, opened: Box<DatagramSession> },
+    Datagrams {
+        peer: usize,
+        session: u64,
+        index: u32,
+        opened: Box<DatagramSession>,
+    },
     /// These connections are.
-    Lanes { peer: usize, session: u64, lanes: Vec<Lane> },
-    Retire { session: u64 },
+    Lanes {
+        peer: usize,
+        session: u64,
+        lanes: Vec<Lane>,
+    },
+    Retire {
+        session: u64,
+    },
     Stop,
 }
 
@@ -110,10 +121,9 @@ impl Ingress {
             let mut merger = Merger::new();
             let mut before = None;
             for (peer, owed, frame) in self.datagrams.frames() {
-                let mut emit =
-                    |merged: crate::offload::merge::Merged<'_, '_>| {
-                        deliver(shared, before.unwrap_or(peer), &Frame::of(&merged), now_ns);
-                    };
+                let mut emit = |merged: crate::offload::merge::Merged<'_, '_>| {
+                    deliver(shared, before.unwrap_or(peer), &Frame::of(&merged), now_ns);
+                };
                 // Segments of two peers are of two flows whatever they say.
                 if before.is_some_and(|before| before != peer) {
                     merger.flush(&mut emit);

@@ -30,8 +30,7 @@ pub struct UdpSocket {
 
 impl UdpSocket {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket =
-            Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
             // One socket for both families, unless it is bound to an IPv6 address.
             socket.set_only_v6(!address.ip().is_unspecified())?;
@@ -113,11 +112,8 @@ impl AsFd for UdpSocket {
 
 /// The MTU of the way that a connected socket's packets take, as far as this host knows.
 pub fn route_mtu(socket: &std::net::UdpSocket, v6: bool) -> io::Result<u16> {
-    let (level, name) = if v6 {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    } else {
-        (libc::IPPROTO_IP, libc::IP_MTU)
-    };
+    let (level, name) =
+        if v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as u32;
     // SAFETY: value and length are live, and length says how long value is.
@@ -133,7 +129,13 @@ pub fn route_mtu(socket: &std::net::UdpSocket, v6: bool) -> io::Result<u16> {
 fn option(fd: i32, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: value is live and as long as is said.
     let set = unsafe {
-        libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<libc::c_int>() as u32)
+        libc::setsockopt(
+            fd,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as u32,
+        )
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
