@@ -94,7 +94,11 @@ mod tests {
 
     fn pieces(cutter: &mut Cutter, frame: &[u8]) -> Vec<Vec<u8>> {
         let mut pieces = Vec::new();
-        cutter.cut(frame, |piece| Ok(pieces.push(piece.to_vec()))).unwrap();
+        let collect = |piece: &[u8]| {
+            pieces.push(piece.to_vec());
+            Ok(())
+        };
+        cutter.cut(frame, collect).unwrap();
         pieces
     }
 

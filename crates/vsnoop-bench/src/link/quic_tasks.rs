@@ -181,7 +181,10 @@ async fn frames_out(connection: &Connection, tap: &AsyncFd<OwnedFd>) -> Result<(
             ready.clear_ready();
             continue;
         };
-        cutter.cut(&buffer[..bytes], |piece| Ok(pieces.push(Bytes::copy_from_slice(piece))))?;
+        cutter.cut(&buffer[..bytes], |piece| {
+            pieces.push(Bytes::copy_from_slice(piece));
+            Ok(())
+        })?;
         for piece in pieces.drain(..) {
             connection.send_datagram_wait(piece).await?;
         }
