@@ -10,18 +10,21 @@
 //!
 //! Of each: payload delivered, the share of datagrams lost, cores busy and CPU time for a datagram (of
 //! the process, which is both ends; the rate suffers when others use the cores, the CPU time for a
-//! datagram hardly), and the round trip of a small datagram on the idle path.
+//! datagram hardly), the round trip of a small datagram on the idle path, and how fast a TCP connection
+//! is from a tap through the carrier to another tap ([`stream`]).
 
+mod frames;
 mod load;
 mod quic;
 mod quic_direct;
 mod quic_tasks;
 mod records;
 mod road;
+mod stream;
 mod udp;
 
 use std::net::UdpSocket;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -33,6 +36,7 @@ use nix::unistd::Pid;
 use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
+use vsnoop_lab::testbed::net::Tap;
 
 use load::{Load, Meter, PAYLOAD_BYTES};
 use quic::Congestion;
@@ -40,6 +44,7 @@ use quic_direct::Direct;
 use quic_tasks::{Tasks, Threads};
 use records::Records;
 use road::Road;
+use stream::{Stream, stream};
 
 use crate::stage::{SENDER_CORE, VM_CORE as RECEIVER_CORE};
 use crate::{figure, median, say};
@@ -67,6 +72,9 @@ trait Carrier: Sync {
 
     /// Receives until the meter says that the sender has ended.
     fn receive(&self, socket: UdpSocket, meter: &Meter) -> Result<()>;
+
+    /// Carries the frames of a tap, both ways, until it is told to stop. One of the two ends dials.
+    fn bridge(&self, socket: UdpSocket, tap: Tap, dials: bool, stop: &AtomicBool) -> Result<()>;
 }
 
 /// What became of one round.
@@ -78,6 +86,7 @@ struct Round {
     /// Of both ends, for a datagram delivered.
     cpu_ns: f64,
     round_trip_us: f64,
+    stream: Stream,
 }
 
 pub fn measure() -> Result<Vec<Figure>> {
@@ -107,7 +116,10 @@ pub fn measure() -> Result<Vec<Figure>> {
         let line: Vec<String> = carriers
             .iter()
             .zip(&rounds)
-            .map(|((name, _), rounds)| format!("{name} {:.2}", rounds[round].gbps))
+            .map(|((name, _), rounds)| {
+                let Round { gbps, stream, .. } = rounds[round];
+                format!("{name} {gbps:.2} (TCP {:.2})", stream.gbps)
+            })
             .collect();
         say(&format!("link round {} of {ROUNDS}, Gb/s: {}", round + 1, line.join(", ")));
     }
@@ -121,6 +133,8 @@ pub fn measure() -> Result<Vec<Figure>> {
         add("lost_percent", |round| round.lost_percent, "%", "lower");
         add("cores", |round| round.cores, "cores", "lower");
         add("cpu_ns_per_datagram", |round| round.cpu_ns, "ns", "lower");
+        add("tcp_gbps", |round| round.stream.gbps, "Gb/s", "higher");
+        add("tcp_cpu_ns_per_1400_bytes", |round| round.stream.cpu_ns, "ns", "lower");
         add("round_trip_us", |round| round.round_trip_us, "us", "lower");
     }
     Ok(figures)
@@ -151,7 +165,8 @@ fn one_round(road: &Road, carrier: &dyn Carrier) -> Result<Round> {
     let round_trips = meter.round_trips.into_inner().expect("no holder panics");
     ensure!(!round_trips.is_empty(), "no small datagram came back");
     let round_trip_us = median(round_trips.iter().map(|time| time.as_secs_f64() * 1e6).collect());
-    Ok(Round { gbps, lost_percent, cores, cpu_ns, round_trip_us })
+    let stream = stream(road, carrier).context("a TCP connection through it")?;
+    Ok(Round { gbps, lost_percent, cores, cpu_ns, round_trip_us, stream })
 }
 
 /// Runs both ends on fresh sockets while `watch` does what it does, then ends a bulk load; pings end

@@ -4,17 +4,19 @@
 //! No other form of quinn has less around it; what it costs is what QUIC costs.
 
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use bytes::{Bytes, BytesMut};
-use nix::poll::{PollFd, PollFlags, ppoll};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event, Transmit,
 };
+use vsnoop_lab::testbed::net::Tap;
 
+use super::frames::{BURST, Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT, UNIT_BYTES,
 };
@@ -32,14 +34,8 @@ impl Direct {
     pub fn new(congestion: Congestion) -> Result<Self> {
         Ok(Self { config: Config::new(congestion)? })
     }
-}
 
-impl Carrier for Direct {
-    fn connected(&self) -> bool {
-        true
-    }
-
-    fn send(&self, socket: UdpSocket, load: Load, meter: &Meter) -> Result<()> {
+    fn dial(&self, socket: UdpSocket) -> Result<End> {
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
         let client = self.config.client.clone();
         let connection = endpoint.connect(Instant::now(), client, RECEIVER, SERVER_NAME)?;
@@ -51,6 +47,23 @@ impl Carrier for Direct {
             }
             end.turn(LOOK)?;
         }
+        Ok(end)
+    }
+
+    fn listen(&self, socket: UdpSocket) -> Result<End> {
+        let server = Some(Arc::new(self.config.server.clone()));
+        let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server, true, None);
+        End::new(socket, endpoint, None)
+    }
+}
+
+impl Carrier for Direct {
+    fn connected(&self) -> bool {
+        true
+    }
+
+    fn send(&self, socket: UdpSocket, load: Load, meter: &Meter) -> Result<()> {
+        let mut end = self.dial(socket)?;
         match load {
             Load::Bulk => send_bulk(&mut end, meter)?,
             Load::Pings { count, pause } => ping(&mut end, meter, count, pause)?,
@@ -59,9 +72,7 @@ impl Carrier for Direct {
     }
 
     fn receive(&self, socket: UdpSocket, meter: &Meter) -> Result<()> {
-        let server = Some(Arc::new(self.config.server.clone()));
-        let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server, true, None);
-        let mut end = End::new(socket, endpoint, None)?;
+        let mut end = self.listen(socket)?;
         while !meter.ended() {
             end.turn(LOOK)?;
             let mut arrivals = Arrivals::default();
@@ -73,6 +84,36 @@ impl Carrier for Direct {
                 }
             }
             meter.add_received(arrivals);
+        }
+        Ok(())
+    }
+
+    fn bridge(&self, socket: UdpSocket, tap: Tap, dials: bool, stop: &AtomicBool) -> Result<()> {
+        let mut end = if dials { self.dial(socket)? } else { self.listen(socket)? };
+        let (mut cutter, mut joiner) = (Cutter::default(), Joiner::default());
+        let mut buffer = vec![0; FRAME_BYTES];
+        while !stop.load(SeqCst) {
+            end.wait(LOOK, Some(tap.as_fd()))?;
+            for _ in 0..BURST {
+                let Some(bytes) = take_frame(&tap, &mut buffer)? else { break };
+                if !end.connected {
+                    continue;
+                }
+                cutter.cut(&buffer[..bytes], |piece| end.put(Bytes::copy_from_slice(piece)))?;
+                end.transmit()?;
+            }
+            for _ in 0..BURST {
+                if !end.receive()? {
+                    break;
+                }
+                while let Some(piece) = end.take() {
+                    if let Some(frame) = joiner.join(&piece) {
+                        give_frame(&tap, frame);
+                    }
+                }
+            }
+            end.run_timers()?;
+            end.transmit()?;
         }
         Ok(())
     }
@@ -150,7 +191,7 @@ impl End {
     fn turn(&mut self, patience: Duration) -> Result<()> {
         self.transmit()?;
         if !self.receive()? && !patience.is_zero() {
-            self.wait(patience)?;
+            self.wait(patience, None)?;
             self.receive()?;
         }
         self.run_timers()?;
@@ -169,12 +210,10 @@ impl End {
         }
     }
 
-    fn wait(&mut self, patience: Duration) -> Result<()> {
+    fn wait(&mut self, patience: Duration, other: Option<BorrowedFd<'_>>) -> Result<()> {
         let timer = self.connection.as_mut().and_then(|(_, connection)| connection.poll_timeout());
         let timer = timer.map_or(patience, |at| at.saturating_duration_since(Instant::now()));
-        let timeout = nix::sys::time::TimeSpec::from_duration(patience.min(timer));
-        let mut sockets = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        ppoll(&mut sockets, Some(timeout), None).map(drop).context("wait for datagrams")
+        udp::wait(&self.socket, other, patience.min(timer))
     }
 
     /// Receives once: datagrams of one super-packet. Whether there were any.

@@ -5,16 +5,23 @@
 
 use std::future::poll_fn;
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quinn::{Connection, Endpoint, EndpointConfig, TokioRuntime};
+use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
+use vsnoop_lab::testbed::net::Tap;
 
 use super::Carrier;
+use super::frames::{Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT_BYTES,
 };
@@ -41,6 +48,26 @@ impl Tasks {
         Ok(Self { config: Config::new(congestion)?, threads })
     }
 
+    /// The endpoint has to live as long as the connection.
+    async fn dial(&self, socket: UdpSocket) -> Result<(Endpoint, Connection)> {
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
+        let connecting =
+            endpoint.connect_with(self.config.client.clone(), RECEIVER, SERVER_NAME)?;
+        let connection = timeout(HANDSHAKE, connecting).await.context("QUIC handshake")??;
+        Ok((endpoint, connection))
+    }
+
+    async fn accept(&self, socket: UdpSocket) -> Result<(Endpoint, Connection)> {
+        let server = Some(self.config.server.clone());
+        let runtime = Arc::new(TokioRuntime);
+        let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, runtime)?;
+        let incoming = timeout(HANDSHAKE, endpoint.accept()).await.context("QUIC handshake")?;
+        let Some(incoming) = incoming else { bail!("the QUIC endpoint is closed") };
+        let connection = incoming.await?;
+        Ok((endpoint, connection))
+    }
+
     fn runtime(&self) -> Result<Runtime> {
         let mut builder = match self.threads {
             Threads::One => Builder::new_current_thread(),
@@ -65,11 +92,7 @@ impl Carrier for Tasks {
 
     fn send(&self, socket: UdpSocket, load: Load, meter: &Meter) -> Result<()> {
         self.block_on(async {
-            let runtime = Arc::new(TokioRuntime);
-            let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
-            let connecting =
-                endpoint.connect_with(self.config.client.clone(), RECEIVER, SERVER_NAME)?;
-            let connection = timeout(HANDSHAKE, connecting).await.context("QUIC handshake")??;
+            let (_endpoint, connection) = self.dial(socket).await?;
             match load {
                 Load::Bulk => send_bulk(&connection, meter).await?,
                 Load::Pings { count, pause } => ping(&connection, meter, count, pause).await?,
@@ -81,17 +104,38 @@ impl Carrier for Tasks {
 
     fn receive(&self, socket: UdpSocket, meter: &Meter) -> Result<()> {
         self.block_on(async {
-            let server = Some(self.config.server.clone());
-            let runtime = Arc::new(TokioRuntime);
-            let endpoint = Endpoint::new(EndpointConfig::default(), server, socket, runtime)?;
-            let incoming = timeout(HANDSHAKE, endpoint.accept()).await.context("QUIC handshake")?;
-            let Some(incoming) = incoming else { bail!("the QUIC endpoint is closed") };
-            let connection = incoming.await?;
+            let (_endpoint, connection) = self.accept(socket).await?;
             while !meter.ended() {
                 // One timer for many datagrams.
                 let _ = timeout(LOOK, take(&connection, meter)).await;
             }
             Ok(())
+        })
+    }
+
+    fn bridge(&self, socket: UdpSocket, tap: Tap, dials: bool, stop: &AtomicBool) -> Result<()> {
+        self.block_on(async {
+            let (_endpoint, connection) =
+                if dials { self.dial(socket).await? } else { self.accept(socket).await? };
+            // SAFETY: an OwnedFd is one descriptor, which stays open until it is dropped.
+            let tap = unsafe { AsyncFd::register(OwnedFd::from(tap)) }?;
+            let mut out = pin!(frames_out(&connection, &tap));
+            let mut back = pin!(frames_in(&connection, &tap));
+            let mut stopped = pin!(async {
+                while !stop.load(SeqCst) {
+                    sleep(LOOK).await;
+                }
+            });
+            poll_fn(|context| {
+                if stopped.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Ok(()));
+                }
+                match back.as_mut().poll(context) {
+                    Poll::Ready(()) => Poll::Ready(Ok(())),
+                    Poll::Pending => out.as_mut().poll(context),
+                }
+            })
+            .await
         })
     }
 }
@@ -125,6 +169,36 @@ async fn ping(connection: &Connection, meter: &Meter, count: usize, pause: Durat
         sleep(pause).await;
     }
     Ok(())
+}
+
+async fn frames_out(connection: &Connection, tap: &AsyncFd<OwnedFd>) -> Result<()> {
+    let mut cutter = Cutter::default();
+    let mut buffer = vec![0; FRAME_BYTES];
+    let mut pieces = Vec::new();
+    loop {
+        let mut ready = tap.readable().await?;
+        let Some(bytes) = take_frame(tap.get_ref(), &mut buffer)? else {
+            ready.clear_ready();
+            continue;
+        };
+        cutter.cut(&buffer[..bytes], |piece| {
+            pieces.push(Bytes::copy_from_slice(piece));
+            Ok(())
+        })?;
+        for piece in pieces.drain(..) {
+            connection.send_datagram_wait(piece).await?;
+        }
+    }
+}
+
+/// Until the connection ends, as it does when the other end stops first.
+async fn frames_in(connection: &Connection, tap: &AsyncFd<OwnedFd>) {
+    let mut joiner = Joiner::default();
+    while let Ok(piece) = connection.read_datagram().await {
+        if let Some(frame) = joiner.join(&piece) {
+            give_frame(tap.get_ref(), frame);
+        }
+    }
 }
 
 /// Receives until the connection ends.

@@ -6,12 +6,16 @@
 //! from does not change what it costs to use them.
 
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use aws_lc_rs::aead::{Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::rand;
+use vsnoop_lab::testbed::net::Tap;
 
+use super::frames::{BURST, Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, UNIT, UNIT_BYTES,
 };
@@ -158,6 +162,39 @@ impl Carrier for Records {
                 }
             }
             meter.add_received(arrivals);
+        }
+        Ok(())
+    }
+
+    fn bridge(&self, socket: UdpSocket, tap: Tap, _dials: bool, stop: &AtomicBool) -> Result<()> {
+        udp::prepare(&socket, None)?;
+        socket.set_nonblocking(true)?;
+        let mut end = self.end()?;
+        let record_bytes = end.record_bytes(PAYLOAD_BYTES);
+        let (mut cutter, mut joiner) = (Cutter::default(), Joiner::default());
+        let mut buffer = vec![0; udp::BUFFER_BYTES.max(FRAME_BYTES)];
+        let mut records = Vec::with_capacity(2 * FRAME_BYTES);
+        while !stop.load(SeqCst) {
+            udp::wait(&socket, Some(tap.as_fd()), LOOK)?;
+            for _ in 0..BURST {
+                let Some(bytes) = take_frame(&tap, &mut buffer)? else { break };
+                records.clear();
+                cutter.cut(&buffer[..bytes], |piece| end.seal(piece, &mut records))?;
+                for unit in records.chunks(UNIT * record_bytes) {
+                    udp::send(&socket, unit, record_bytes)?;
+                }
+            }
+            for _ in 0..BURST {
+                let Some((bytes, segment_bytes)) = udp::receive(&socket, &mut buffer)? else {
+                    break;
+                };
+                for record in buffer[..bytes].chunks_mut(segment_bytes) {
+                    let Some(piece) = end.open(record) else { continue };
+                    if let Some(frame) = joiner.join(piece) {
+                        give_frame(&tap, frame);
+                    }
+                }
+            }
         }
         Ok(())
     }

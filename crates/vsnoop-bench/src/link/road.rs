@@ -19,8 +19,8 @@ const SENDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1
 pub const RECEIVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), 7000);
 
 pub struct Road {
-    sender: Netns,
-    receiver: Netns,
+    pub sender: Netns,
+    pub receiver: Netns,
 }
 
 impl Road {

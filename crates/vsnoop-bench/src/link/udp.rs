@@ -2,14 +2,16 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt, sockopt,
 };
+use nix::sys::time::TimeSpec;
 
 /// The most that one receive returns.
 pub const BUFFER_BYTES: usize = 1 << 16;
@@ -18,6 +20,20 @@ pub const BUFFER_BYTES: usize = 1 << 16;
 pub fn prepare(socket: &UdpSocket, timeout: Option<Duration>) -> Result<()> {
     setsockopt(socket, sockopt::UdpGroSegment, &true).context("set UDP_GRO")?;
     socket.set_read_timeout(timeout).context("set SO_RCVTIMEO")
+}
+
+/// Waits up to `timeout` for datagrams, or for `other` to be readable.
+pub fn wait(socket: &UdpSocket, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<()> {
+    let own = PollFd::new(socket.as_fd(), PollFlags::POLLIN);
+    let timeout = Some(TimeSpec::from_duration(timeout));
+    let ready = match other {
+        None => ppoll(&mut [own], timeout, None),
+        Some(other) => ppoll(&mut [own, PollFd::new(other, PollFlags::POLLIN)], timeout, None),
+    };
+    match ready {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error).context("wait for datagrams"),
+    }
 }
 
 /// Sends `bytes`, cut into datagrams of `segment_bytes`, to where the socket is connected. What a
