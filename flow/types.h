@@ -463,6 +463,30 @@ struct port_meta {
 	__u64 reserved[2];
 };
 
+/*
+ * Diversion (bpf/divert.bpf.c): which way a packet takes that a VM sends to an address.
+ */
+enum divert_action {
+	DIVERT_NEVER = 0, /* an exception from a shorter prefix */
+	DIVERT_OR_PASS = 1, /* into the link; the ordinary way while that is down */
+	DIVERT_OR_DROP = 2, /* into the link, or nowhere */
+};
+
+/* Of a trie: all of `family` is part of every prefix. */
+struct divert_key {
+	__u32 bits; /* that count, of `family` and `addr` together */
+	__u32 family; /* 4 or 6 */
+	__u8 addr[16]; /* of IPv4 the first four bytes */
+};
+
+struct divert_rule {
+	__u32 action; /* enum divert_action */
+	__u32 zero;
+	__u64 packets; /* into the link; a super-packet is one */
+	__u64 bytes;
+	__u64 missed; /* packets that came while the link was down */
+};
+
 /* Counters of one port, one set per CPU. Documented in docs/json.md. */
 #define HISTOGRAM_BUCKETS 40
 struct port_stats {

@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
 
     // Debian keeps asm/types.h in a directory of the architecture's own.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
-    for name in ["vsnoop", "uplink"] {
+    for name in ["vsnoop", "uplink", "divert"] {
         let status = Command::new(&clang)
             .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
             // Helpers take untyped pointers; records are declared for CO-RE only.

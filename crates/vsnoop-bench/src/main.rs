@@ -5,11 +5,13 @@
 //! - [`packet`]: nanoseconds per packet, by the kernel's own accounting of BPF
 //!   programs, under real traffic;
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
+//! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
 //! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
 
 mod conversation;
 mod flows;
 mod incast;
+mod link;
 mod lookup;
 mod packet;
 mod stage;
@@ -38,11 +40,12 @@ fn main() {
 
 /// What can be measured, by the names of the modules; without arguments all of it.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     ("verifier", verifier::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
     ("packet", packet::measure),
+    ("link", link::measure),
     ("throughput", throughput::measure),
 ];
 

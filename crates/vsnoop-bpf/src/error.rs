@@ -42,6 +42,15 @@ pub enum Error {
         /// The kernel's or libbpf's reason.
         source: libbpf_rs::Error,
     },
+    /// What is to be diverted is not said clearly.
+    #[error("prefix {prefix} has two rules; remove one of them")]
+    TwoRules {
+        /// The prefix.
+        prefix: ipnet::IpNet,
+    },
+    /// The host, as it is set up, would not do it.
+    #[error("{0}")]
+    Unready(String),
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {

@@ -8,6 +8,8 @@
 //!
 //! Nothing is half done: an attach that fails leaves no pin and no hook.
 
+pub mod divert;
+
 mod attach;
 mod batch;
 mod empty;

@@ -34,7 +34,18 @@ macro_rules! records {
     };
 }
 records!(
-    flow, flow_key, hold, hold_chunk, hold_sizes, port_meta, port_state, port_stats, policy, uplink
+    divert_key,
+    divert_rule,
+    flow,
+    flow_key,
+    hold,
+    hold_chunk,
+    hold_sizes,
+    port_meta,
+    port_state,
+    port_stats,
+    policy,
+    uplink
 );
 
 /// A loaded program, for the record (tests and docs quote it).

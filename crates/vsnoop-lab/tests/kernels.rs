@@ -26,8 +26,11 @@ const MODULES: [&str; 3] = ["tun", "veth", "bridge"];
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Names of tests, and what they run in the machine.
-const TESTS: [(&str, &[&str]); 6] = [
+const TESTS: [(&str, &[&str]); 9] = [
     ("hooks_are_verified_and_do_their_work", &["hooks"]),
+    ("what_goes_through_a_link_is_diverted", &["divert"]),
+    ("an_ipv4_stream_goes_through_a_link", &netns("divert::ipv4_between_bridged_hosts")),
+    ("an_ipv6_stream_goes_through_a_link", &netns("divert::ipv6_between_routed_hosts")),
     ("an_ipv4_stream_is_acknowledged_early", &netns("matrix::ipv4_untagged_super_packets")),
     (
         "an_ipv6_stream_in_two_vlans_is_acknowledged_early",
@@ -95,9 +98,10 @@ fn run(kernel: &Result<Result<Kernel, String>, String>) -> Result<Report, String
 }
 
 fn run_under(kernel: &Kernel) -> Result<Report> {
-    let [hooks, netns] = test_programs(["hooks", "netns"])?;
+    let [hooks, divert, netns] = test_programs(["hooks", "divert", "netns"])?;
     let programs = [
         ("hooks", hooks),
+        ("divert", divert),
         ("netns", netns),
         ("vsnoop", workspace::vsnoop_command()?),
         ("ip", guest::installed("ip", "iproute2")?),

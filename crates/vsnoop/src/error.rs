@@ -111,6 +111,8 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(BpfError::Permission { .. }) => Unfit::Privilege as u8,
         Some(BpfError::Damaged { .. }) => Unfit::Damaged as u8,
         Some(BpfError::Load { .. }) => Unfit::Kernel as u8,
+        Some(BpfError::TwoRules { .. }) => EXIT_USAGE,
+        Some(BpfError::Unready(_)) => Unfit::Other as u8,
         Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => EXIT_RUNTIME,
     }
 }

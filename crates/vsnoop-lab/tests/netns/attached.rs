@@ -43,7 +43,15 @@ impl<'a> Attached<'a> {
         hold: Option<String>,
         options: &'static [&'static str],
     ) -> Result<Self> {
-        let host = &topology.host;
+        Self::on(&topology.host, hold, options)
+    }
+
+    /// The same, to the port of this host.
+    pub fn on(
+        host: &'a Netns,
+        hold: Option<String>,
+        options: &'static [&'static str],
+    ) -> Result<Self> {
         let queueing_before = queueing(host)?;
         let mut this = Self { host, hold, options, queueing_before, attached: false };
         this.attach()?;

@@ -11,6 +11,7 @@ mod attached;
 mod backlog;
 mod bare;
 mod case;
+mod divert;
 mod fan_in;
 mod features;
 mod guest;
@@ -37,10 +38,16 @@ const FAMILIES: [(&str, &[Family]); 2] = [("ipv4", &[Family::V4]), ("ipv6", &[Fa
 const THREADS: usize = 4;
 
 fn main() {
+    // Before all else: this program may have been started to be one.
+    if let Err(error) = divert::serve() {
+        eprintln!("{error:#}");
+        std::process::exit(1);
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     let mut trials: Vec<Trial> = [
         bare::trials(),
+        divert::trials(),
         fan_in::trials(),
         matrix::trials(),
         features::trials(),

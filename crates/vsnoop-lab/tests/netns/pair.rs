@@ -4,12 +4,13 @@
 //! Every byte is verified, both ways.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, SockRef, Socket, Type};
+use vsnoop_lab::testbed::net::Netns;
 use vsnoop_lab::testbed::socket::{ConnectionInfo, info};
 use vsnoop_lab::testbed::topology::{Family, Side, Topology, address};
 
@@ -45,10 +46,19 @@ impl Pair {
         family: Family,
         buffer_bytes: Option<usize>,
     ) -> Result<Self> {
-        let at = SocketAddr::new(address(Side::Vm, family), 0);
-        let listener = topology.vm.run(|| listen(at, buffer_bytes))?;
+        Self::between(&topology.client, &topology.vm, address(Side::Vm, family), buffer_bytes)
+    }
+
+    /// From one namespace to an address of another.
+    pub fn between(
+        client: &Netns,
+        vm: &Netns,
+        at: IpAddr,
+        buffer_bytes: Option<usize>,
+    ) -> Result<Self> {
+        let listener = vm.run(|| listen(SocketAddr::new(at, 0), buffer_bytes))?;
         let to = listener.local_addr().context("asking where a socket listens")?;
-        let client = topology.client.run(|| Ok(TcpStream::connect(to)?)).context("connecting")?;
+        let client = client.run(|| Ok(TcpStream::connect(to)?)).context("connecting")?;
         let (vm, _) = listener.accept().context("accepting a connection")?;
         Ok(Self { client: End::new(client, 1)?, vm: End::new(vm, 2)? })
     }
@@ -76,6 +86,11 @@ impl End {
     pub fn twin(&self) -> Result<Self> {
         let socket = self.socket.try_clone().context("cloning a socket")?;
         Ok(Self { socket, ..*self })
+    }
+
+    /// Goes on sending where its twin has ended.
+    pub fn take_over(&mut self, writer: &Self) {
+        self.sent = writer.sent;
     }
 
     /// What its TCP knows of the connection.

@@ -6,9 +6,9 @@
 //! the two sides' contexts are out of step, so the connection must end.
 
 use std::fmt;
-use std::time::Instant;
 
 use super::body::{Codec, ContextId, Head};
+use super::encoder::cpu_ns;
 use super::stream::{Decompressor, StreamError};
 use super::{Limits, Stats};
 
@@ -64,7 +64,7 @@ impl Decoder {
     /// Appends the message that `body` was made from. After an error, `out` is as it was and the
     /// connection must end.
     pub fn decode(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let began = Instant::now();
+        let began = cpu_ns();
         let (head, content) = Head::read(body, &self.limits)?;
         let start = out.len();
         out.resize(start + head.original_bytes, 0);
@@ -75,7 +75,7 @@ impl Decoder {
         self.stats.messages += 1;
         self.stats.bytes_in += body.len() as u64;
         self.stats.bytes_out += head.original_bytes as u64;
-        self.stats.busy_ns += began.elapsed().as_nanos() as u64;
+        self.stats.busy_ns += cpu_ns().saturating_sub(began);
         Ok(())
     }
 

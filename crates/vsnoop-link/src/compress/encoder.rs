@@ -7,11 +7,14 @@
 //! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+
+use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{Class, Limits, Method, Stats};
+use super::{Class, DEFAULT_ZSTD_LEVEL, Limits, Method, Stats};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,20 +47,37 @@ pub struct Encoder {
     limits: Limits,
     flows: Places,
     dictionaries: Places,
+    judge: Judge,
+    clock_ns: Clock,
     /// Counts messages, to know which context was used last.
-    clock: u64,
+    turn: u64,
     scratch: Vec<u8>,
     stats: Stats,
+}
+
+/// Tells what encoding takes: nanoseconds since whenever.
+pub type Clock = Box<dyn FnMut() -> u64 + Send>;
+
+/// CPU time of this thread: a time slice that another program has taken is no cost of a codec.
+pub(super) fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
+    time.map_or(0, |time| time.as_nanos() as u64)
 }
 
 impl Encoder {
     /// `limits` are those that both sides keep: see [`Limits::common`].
     pub fn new(limits: Limits) -> Self {
+        Self::with_clock(limits, Box::new(cpu_ns))
+    }
+
+    pub fn with_clock(limits: Limits, clock_ns: Clock) -> Self {
         Self {
             flows: Places::new(limits.flows),
             dictionaries: Places::new(limits.dictionaries),
+            judge: Judge::default(),
+            clock_ns,
             limits,
-            clock: 0,
+            turn: 0,
             scratch: Vec::new(),
             stats: Stats::default(),
         }
@@ -67,38 +87,41 @@ impl Encoder {
         &self.stats
     }
 
+    /// What the link carries, for `auto`; `None`, as in the beginning, if it is not what slows the
+    /// connection or is not known: then `auto` sends everything raw.
+    pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
+        self.judge.set_link_rate(bytes_per_s);
+    }
+
     /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
     /// not become smaller that way. `flow` includes the owner.
+    ///
+    /// What is `Compressed` must be sent, in this order: the context counts on it.
     pub fn encode(
         &mut self,
         flow: u64,
         class: &Class,
         parts: &[&[u8]],
-        _now_ns: u64,
+        now_ns: u64,
         out: &mut Vec<u8>,
     ) -> Encoded {
-        let began = Instant::now();
-        let start = out.len();
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if class.method == Method::Off {
             return Encoded::Raw;
         }
-        self.clock += 1;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.turn += 1;
         self.stats.messages += 1;
         self.stats.bytes_in += bytes as u64;
+        let start = out.len();
         let fits = bytes >= MESSAGE_BYTES_MIN && bytes <= self.limits.message_bytes as usize;
-        let done = fits && self.try_encode(flow, class, parts, bytes, out);
-        self.stats.busy_ns += began.elapsed().as_nanos() as u64;
-        self.stats.contexts = self.flows.live() + self.dictionaries.live();
-        if done {
+        if fits && self.try_encode(flow, class, parts, bytes, now_ns, out) {
             self.stats.bytes_out += (out.len() - start) as u64;
-            Encoded::Compressed
-        } else {
-            out.truncate(start);
-            self.stats.bytes_out += bytes as u64;
-            self.stats.raw_messages += 1;
-            Encoded::Raw
+            return Encoded::Compressed;
         }
+        out.truncate(start);
+        self.stats.bytes_out += bytes as u64;
+        self.stats.raw_messages += 1;
+        Encoded::Raw
     }
 
     fn try_encode(
@@ -107,14 +130,48 @@ impl Encoder {
         class: &Class,
         parts: &[&[u8]],
         bytes: usize,
+        now_ns: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        match class.method {
-            Method::Off => false,
-            Method::Lz4 => self.lz4(parts, bytes, out),
-            Method::Zstd { level } => self.zstd(flow, class, level, parts, bytes, out),
-            Method::Auto => self.zstd(flow, class, 1, parts, bytes, out),
+        let began = (self.clock_ns)();
+        let start = out.len();
+        // A dictionary is for what came before, also if it is random in itself: no probe, no judgement.
+        let level = match class.method {
+            Method::Zstd { level } => Some(level),
+            Method::Auto => Some(DEFAULT_ZSTD_LEVEL),
+            Method::Off | Method::Lz4 => None,
+        };
+        if let (Some(window), Some(level)) = (class.dictionary, level)
+            && self.limits.dictionaries > 0
+        {
+            let log = window_log_of(window).min(self.limits.dictionary_window_log);
+            let whose = Whose::All { owner: class.owner, window_log: log };
+            let parameters = Parameters { level, window_log: log, long_distance: true };
+            let done = self.zstd(whose, parameters, parts, bytes, out);
+            self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+            return done;
         }
+        let key = (class.owner, flow);
+        let method = self.judge.method(key, class.method, parts, now_ns, &mut self.stats);
+        let smaller = match method {
+            Method::Off | Method::Auto => {
+                self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+                return false;
+            }
+            Method::Lz4 => self.lz4(parts, bytes, out),
+            Method::Zstd { level } => {
+                let window_log = self.limits.flow_window_log;
+                let whose = Whose::Flow { owner: class.owner, flow };
+                let parameters = Parameters { level, window_log, long_distance: false };
+                self.zstd(whose, parameters, parts, bytes, out)
+            }
+        };
+        let ns = (self.clock_ns)().saturating_sub(began);
+        self.stats.busy_ns += ns;
+        let bytes_out = if smaller { out.len() - start } else { bytes };
+        let result = Measured { bytes_in: bytes, bytes_out, smaller, ns };
+        self.judge.measured(key, class.method, method, result, now_ns);
+        smaller
     }
 
     fn lz4(&mut self, parts: &[&[u8]], bytes: usize, out: &mut Vec<u8>) -> bool {
@@ -126,35 +183,24 @@ impl Encoder {
 
     fn zstd(
         &mut self,
-        flow: u64,
-        class: &Class,
-        level: i32,
+        whose: Whose,
+        parameters: Parameters,
         parts: &[&[u8]],
         bytes: usize,
         out: &mut Vec<u8>,
     ) -> bool {
-        let owner = class.owner;
-        let dictionary = class.dictionary.filter(|_| self.limits.dictionaries > 0);
-        let (places, whose, window_log) = match dictionary {
-            None => (&mut self.flows, Whose::Flow { owner, flow }, self.limits.flow_window_log),
-            Some(window) => {
-                let window_log = window_log_of(window).min(self.limits.dictionary_window_log);
-                (&mut self.dictionaries, Whose::All { owner, window_log }, window_log)
-            }
-        };
-        let parameters = Parameters { level, window_log, long_distance: dictionary.is_some() };
-        let Ok((number, context)) = places.of(whose, parameters, self.clock, &mut self.stats)
-        else {
-            return false;
-        };
+        let dictionary = matches!(whose, Whose::All { .. });
+        let places = if dictionary { &mut self.dictionaries } else { &mut self.flows };
+        let found = places.of(whose, parameters, self.turn, &mut self.stats);
+        let Ok((number, context)) = found else { return false };
         let start = out.len();
-        let id = ContextId { dictionary: dictionary.is_some(), number };
-        let new_window_log = (!context.known).then_some(window_log);
+        let id = ContextId { dictionary, number };
+        let new_window_log = (!context.known).then_some(parameters.window_log);
         let codec = Codec::Zstd { context: id, new_window_log };
         Head { codec, original_bytes: bytes }.write(out);
         let result = context.compressor.message(parts, out);
         let smaller = out.len() - start < bytes;
-        context.known = result.is_ok() && (smaller || dictionary.is_some());
+        context.known = result.is_ok() && (smaller || dictionary);
         context.known
     }
 
@@ -201,25 +247,22 @@ impl Places {
         Self { limit: limit.into(), contexts: Vec::new(), numbers: HashMap::new() }
     }
 
-    fn live(&self) -> u64 {
-        self.contexts.len() as u64
-    }
-
     /// The context of `whose`: its own, a new one, or the place of the one that was used least lately.
     fn of(
         &mut self,
         whose: Whose,
         parameters: Parameters,
-        clock: u64,
+        turn: u64,
         stats: &mut Stats,
     ) -> Result<(u16, &mut Context), StreamError> {
         let number = match self.numbers.get(&whose) {
             Some(&number) => number,
             None if self.contexts.len() < self.limit => {
                 let compressor = Compressor::new(parameters)?;
-                let context = Context { whose, compressor, known: false, used: clock };
+                let context = Context { whose, compressor, known: false, used: turn };
                 self.contexts.push(context);
                 self.numbers.insert(whose, (self.contexts.len() - 1) as u16);
+                stats.contexts += 1;
                 (self.contexts.len() - 1) as u16
             }
             None => {
@@ -235,7 +278,7 @@ impl Places {
             }
         };
         let context = &mut self.contexts[usize::from(number)];
-        context.used = clock;
+        context.used = turn;
         // Whatever is in a context that the receiver does not have too is nobody's.
         if !context.known || context.compressor.parameters() != parameters {
             context.known = false;

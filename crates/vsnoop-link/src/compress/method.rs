@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Method {
 
 /// How the flows that one rule matches are treated. Flows of one class and owner share a dictionary,
 /// if the rule asks for one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
     pub method: Method,
     /// Who owns the VM. What is learned from one owner's bytes is never used for another's.

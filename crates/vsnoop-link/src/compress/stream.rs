@@ -24,6 +24,11 @@ pub struct Parameters {
     pub long_distance: bool,
 }
 
+/// A message is one block. zstd's own limit is twice that, and takes half a megabyte more of memory.
+const BLOCK_BYTES: u32 = 66 << 10;
+
+const LONG_HASH_RATE_LOG: u8 = 9;
+
 pub struct Compressor {
     stream: CCtx<'static>,
     parameters: Parameters,
@@ -53,8 +58,21 @@ impl Compressor {
             CParameter::CompressionLevel(parameters.level),
             CParameter::WindowLog(parameters.window_log.into()),
             CParameter::EnableLongDistanceMatching(parameters.long_distance),
+            CParameter::MaxBlockSize(BLOCK_BYTES),
         ] {
             checked(stream.set_parameter(parameter))?;
+        }
+        if parameters.long_distance {
+            // An entry for each 512 bytes, and as many entries as the window needs: measured, that finds a
+            // file again as well as zstd's own choice, whose table does not fit a cache.
+            let hash_log = parameters.window_log.saturating_sub(LONG_HASH_RATE_LOG).max(10);
+            for parameter in [
+                CParameter::LdmHashRateLog(LONG_HASH_RATE_LOG.into()),
+                CParameter::LdmHashLog(hash_log.into()),
+                CParameter::LdmMinMatch(64),
+            ] {
+                checked(stream.set_parameter(parameter))?;
+            }
         }
         self.parameters = parameters;
         Ok(())

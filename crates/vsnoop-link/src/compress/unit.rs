@@ -1,30 +1,105 @@
-//! Units that stand alone: one datagram each, deliverable whatever became of the others.
+//! Units that stand alone: deliverable whatever became of the others.
 //!
-//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian, units are below 64 KB)
+//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian: units are below 64 KB)
 //! and one block or one magicless zstd frame.
+//!
+//! A unit is as large as its sender wants to lose at once, and the larger it is the better it
+//! compresses: text is a third smaller in units of four datagrams than in units of one. Per datagram
+//! that is on the way, a stream meets the same number of losses either way, so [`datagrams`] goes by
+//! the loss that was measured: short units where many would be lost, long ones where none is.
+//! The payload of a super-packet is [cut](Packer::pack) so that each unit just fits: how much to take is
+//! guessed from the flow's last unit and corrected once or twice.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
-use super::encoder::{joined, lz4_block};
-use super::{DecodeError, Encoded, Method, decoder};
+use super::auto::{Judge, Measured};
+use super::encoder::{Clock, cpu_ns, joined, lz4_block};
+use super::{Class, DecodeError, Encoded, Method, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
+const HEAD_BYTES: usize = 3;
+/// Flows whose last guess is remembered. Others begin with a ratio that all but random data reaches.
+const GUESSES: usize = 64;
+const FIRST_RATIO: f64 = 0.5;
+/// Guessed a little short: a unit that is one byte too long is one encoding in vain.
+const MARGIN: f64 = 0.98;
+/// A unit that fills so much of the room is not tried again for the rest.
+const FILLED: f64 = 0.95;
+const TRIALS_MAX: u32 = 4;
 
-/// The sender's scratch: units do not depend on each other, memory is only kept.
+/// How many datagrams a unit may fill, given the share of datagrams that the link loses.
+pub fn datagrams(loss: f64) -> usize {
+    match loss {
+        loss if loss < 0.001 => 8,
+        loss if loss < 0.005 => 4,
+        loss if loss < 0.02 => 2,
+        _ => 1,
+    }
+}
+
+/// What a unit is to be cut from.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut<'a> {
+    /// Goes whole with each unit.
+    pub head: &'a [u8],
+    /// The unit takes as much of its beginning as fits.
+    pub payload: &'a [u8],
+    /// Payload is taken in multiples of this, the segment size, unless it is all of the rest.
+    pub granule_bytes: usize,
+    /// The body, or head and payload as they are, must not be longer.
+    pub limit_bytes: usize,
+}
+
+/// The unit that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// So much of the payload is in it, at least one byte.
+    pub payload_bytes: usize,
+    pub encoded: Encoded,
+}
+
+/// The sender's side: no unit depends on another, only memory and experience are kept.
 pub struct Packer {
     zstd: CCtx<'static>,
     scratch: Vec<u8>,
+    trial: Vec<u8>,
+    judge: Judge,
+    guesses: Vec<((u32, u64), f64)>,
+    clock_ns: Clock,
+    stats: Stats,
 }
 
 impl Default for Packer {
     fn default() -> Self {
-        Self { zstd: CCtx::create(), scratch: Vec::new() }
+        Self::with_clock(Box::new(cpu_ns))
     }
 }
 
 impl Packer {
-    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing.
+    pub fn with_clock(clock_ns: Clock) -> Self {
+        Self {
+            zstd: CCtx::create(),
+            scratch: Vec::new(),
+            trial: Vec::new(),
+            judge: Judge::default(),
+            guesses: vec![((0, 0), FIRST_RATIO); GUESSES],
+            clock_ns,
+            stats: Stats::default(),
+        }
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// See [`super::Encoder::set_link_rate`].
+    pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
+        self.judge.set_link_rate(bytes_per_s);
+    }
+
+    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method` is
+    /// taken at its word: nothing is probed or measured, and `auto` means `zstd`.
     pub fn compress(
         &mut self,
         method: Method,
@@ -33,27 +108,146 @@ impl Packer {
         out: &mut Vec<u8>,
     ) -> Encoded {
         let start = out.len();
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let Ok(length) = u16::try_from(bytes) else { return Encoded::Raw };
         let whole = joined(parts, &mut self.scratch);
-        let (tag, level) = match method {
-            Method::Off => return Encoded::Raw,
-            Method::Lz4 => (TAG_LZ4, 0),
-            Method::Zstd { level } => (TAG_ZSTD, level),
-            Method::Auto => (TAG_ZSTD, 1),
-        };
-        out.push(tag);
-        out.extend_from_slice(&length.to_be_bytes());
-        let made = match tag {
-            TAG_LZ4 => lz4_block(whole, out),
-            _ => zstd_frame(&mut self.zstd, level, whole, out),
-        };
+        let made = encode(&mut self.zstd, method, whole, out);
         let body_bytes = out.len() - start;
-        if made && body_bytes <= limit_bytes && body_bytes < bytes {
+        if made && body_bytes <= limit_bytes && body_bytes < whole.len() {
             return Encoded::Compressed;
         }
         out.truncate(start);
         Encoded::Raw
+    }
+
+    /// Cuts the next unit, and appends its body to `out` if it is compressed. An empty payload makes a
+    /// unit of the head alone.
+    pub fn pack(
+        &mut self,
+        flow: u64,
+        class: &Class,
+        cut: Cut<'_>,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+    ) -> Packed {
+        let raw_bytes = cut.step(cut.limit_bytes.saturating_sub(cut.head.len())).max(1);
+        let raw_bytes = raw_bytes.min(cut.payload.len());
+        let raw = Packed { payload_bytes: raw_bytes, encoded: Encoded::Raw };
+        if class.method == Method::Off {
+            return raw;
+        }
+        let began = (self.clock_ns)();
+        self.stats.messages += 1;
+        let key = (class.owner, flow);
+        let parts = [cut.head, cut.payload];
+        let method = self.judge.method(key, class.method, &parts, now_ns, &mut self.stats);
+        let start = out.len();
+        let payload_bytes = match method {
+            Method::Off | Method::Auto => None,
+            method => self.fill(key, method, cut, raw_bytes, out),
+        };
+        let packed = payload_bytes
+            .map(|payload_bytes| Packed { payload_bytes, encoded: Encoded::Compressed });
+        let bytes_in = cut.head.len() + packed.unwrap_or(raw).payload_bytes;
+        let bytes_out = if packed.is_some() { out.len() - start } else { bytes_in };
+        let ns = (self.clock_ns)().saturating_sub(began);
+        self.stats.bytes_in += bytes_in as u64;
+        self.stats.bytes_out += bytes_out as u64;
+        self.stats.raw_messages += u64::from(packed.is_none());
+        self.stats.busy_ns += ns;
+        if method != Method::Off {
+            let result = Measured { bytes_in, bytes_out, smaller: packed.is_some(), ns };
+            self.judge.measured(key, class.method, method, result, now_ns);
+        }
+        packed.unwrap_or(raw)
+    }
+
+    /// The best body that was found, appended to `out`, and how much payload it holds; nothing if the raw
+    /// unit does as well.
+    fn fill(
+        &mut self,
+        key: (u32, u64),
+        method: Method,
+        cut: Cut<'_>,
+        raw_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let guess = &mut self.guesses[key.1 as usize % GUESSES];
+        if guess.0 != key {
+            *guess = (key, FIRST_RATIO);
+        }
+        let head_bytes = cut.head.len();
+        let room = cut.limit_bytes as f64 * MARGIN;
+        let all = cut.payload.len().min(usize::from(u16::MAX).saturating_sub(head_bytes));
+        let step =
+            |ratio: f64| cut.step(((room / ratio) as usize).saturating_sub(head_bytes).min(all));
+        let start = out.len();
+        let (mut best, mut too_much) = (0, all + 1);
+        let mut take = step(guess.1).max(raw_bytes.min(all));
+        for _ in 0..TRIALS_MAX {
+            self.trial.clear();
+            let whole = joined(&[cut.head, &cut.payload[..take]], &mut self.scratch);
+            if !encode(&mut self.zstd, method, whole, &mut self.trial) {
+                break;
+            }
+            guess.1 = (self.trial.len() as f64 / whole.len() as f64).clamp(0.001, 1.0);
+            if self.trial.len() <= cut.limit_bytes {
+                if take > best || best == 0 && self.trial.len() < whole.len() {
+                    best = take;
+                    out.truncate(start);
+                    out.extend_from_slice(&self.trial);
+                }
+                if take == all || self.trial.len() as f64 > cut.limit_bytes as f64 * FILLED {
+                    break;
+                }
+            } else {
+                too_much = take;
+            }
+            let next = cut.below(step(guess.1), too_much);
+            if next <= best || next < raw_bytes {
+                break;
+            }
+            take = next;
+        }
+        let gains = best > raw_bytes || best == raw_bytes && out.len() - start < head_bytes + best;
+        if !gains {
+            out.truncate(start);
+        }
+        gains.then_some(best)
+    }
+}
+
+impl Cut<'_> {
+    /// The most that may be taken of `bytes`.
+    fn step(&self, bytes: usize) -> usize {
+        if bytes >= self.payload.len() {
+            return self.payload.len();
+        }
+        let granule_bytes = self.granule_bytes.max(1);
+        match bytes - bytes % granule_bytes {
+            0 => bytes,
+            whole => whole,
+        }
+    }
+
+    /// `bytes`, or the next step below `too_much`.
+    fn below(&self, bytes: usize, too_much: usize) -> usize {
+        if bytes < too_much { bytes } else { self.step(too_much.saturating_sub(1)) }
+    }
+}
+
+/// Appends a body; `false` if it could not be made.
+fn encode(zstd: &mut CCtx<'static>, method: Method, whole: &[u8], out: &mut Vec<u8>) -> bool {
+    let Ok(length) = u16::try_from(whole.len()) else { return false };
+    let (tag, level) = match method {
+        Method::Off => return false,
+        Method::Lz4 => (TAG_LZ4, 0),
+        Method::Zstd { level } => (TAG_ZSTD, level),
+        Method::Auto => (TAG_ZSTD, super::DEFAULT_ZSTD_LEVEL),
+    };
+    out.push(tag);
+    out.extend_from_slice(&length.to_be_bytes());
+    match tag {
+        TAG_LZ4 => lz4_block(whole, out),
+        _ => zstd_frame(zstd, level, whole, out),
     }
 }
 
@@ -76,18 +270,26 @@ fn zstd_frame(zstd: &mut CCtx<'static>, level: i32, whole: &[u8], out: &mut Vec<
 /// The receiver's scratch.
 pub struct Unpacker {
     zstd: DCtx<'static>,
+    stats: Stats,
 }
 
 impl Default for Unpacker {
     fn default() -> Self {
-        Self { zstd: DCtx::create() }
+        Self { zstd: DCtx::create(), stats: Stats::default() }
     }
 }
 
 impl Unpacker {
-    /// Appends what `body` was made from, at most 65,535 bytes. An error costs this unit alone.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Appends what `body` was made from, at most 65,535 bytes. An error costs this unit alone, and
+    /// leaves `out` as it was.
     pub fn decompress(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let (&[tag, a, b], content) = body.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        let began = cpu_ns();
+        let (&[tag, a, b], content) =
+            body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
         let start = out.len();
         out.resize(start + usize::from(u16::from_be_bytes([a, b])), 0);
         let result = match tag {
@@ -97,8 +299,13 @@ impl Unpacker {
         };
         if result.is_err() {
             out.truncate(start);
+            return result;
         }
-        result
+        self.stats.messages += 1;
+        self.stats.bytes_in += body.len() as u64;
+        self.stats.bytes_out += (out.len() - start) as u64;
+        self.stats.busy_ns += cpu_ns().saturating_sub(began);
+        Ok(())
     }
 
     fn zstd_frame(&mut self, content: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {

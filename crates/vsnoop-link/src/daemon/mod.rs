@@ -1,22 +1,62 @@
 //! The running link: threads, ports, sockets, control.
+//!
+//! ```text
+//! ports --> [egress] --orders--+                +--orders-- [ingress] --> ports
+//!              |               |                |               ^
+//!              v               +-- [control] ---+               |
+//!           network               ^  |   ^                   network
+//!                          events |  |   | commands, signals
+//!                                    +-- short-lived threads: handshakes
+//! ```
+//! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's way is
+//! locked but the forwarding table. [`control_thread`] keeps the peers' sessions; it runs on the thread
+//! that called [`run`], beside the control socket and the signals. [`establish`] makes sessions.
 
+mod classes;
 pub mod config;
 pub mod control;
+mod control_thread;
+mod counts;
+mod egress;
+mod establish;
+mod event;
+mod ingress;
+mod io;
+mod shared;
+mod stats;
+mod status;
 
-use std::fs;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use socket2::{Domain, Socket, Type};
 
-use config::{Config, PortKind};
-use control::{
-    ClassStatus, PeerState, PeerStatus, PortStatus, Request, Response, Server, Set, Status,
-};
+use self::classes::Classes;
+use self::config::{Config, PortKind, Trust};
+use self::control::{Request, Response, Server, Set};
+use self::control_thread::{Control, Parts};
+use self::egress::Egress;
+use self::ingress::Ingress;
+use self::io::device::Device;
+use self::io::poll::Poll;
+use self::io::port::Port;
+use self::io::udp::UdpSocket;
+use self::io::wake;
+use self::shared::Shared;
+use self::status::About;
+use crate::forwarding;
+use crate::identity::{self, Authority, Identity, PeerId};
+
+const EVENTS: u64 = 0;
+const COMMANDS: u64 = 1;
+const SIGNALS: u64 = 2;
+/// Callers that wait to be looked at.
+const BACKLOG: i32 = 256;
 
 /// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP. `ready` is called
 /// when it is up: it has its name, its ports and its sockets. Called before the process has other threads.
@@ -27,25 +67,70 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
         .context("make a signalfd")?;
     let mut server = Server::bind(&config.name)?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let mut config = config;
+
+    // Everything that may be refused comes before anything is made.
+    let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
+    let identity = Identity::load(&config.key, certificate)?;
+    let trusts = trusts(&config)?;
+    let acceptor = identity.acceptor(&trusts)?;
+    let dialers = trusts
+        .iter()
+        .map(|(peer, trust)| identity.dialer(peer, trust))
+        .collect::<Result<Vec<_>>>()?;
+    let udp = UdpSocket::bind(config.listen).map_err(|error| in_use(&config, "UDP", &error))?;
+    let listener = listen(&config)?;
+    let ports = config.ports.iter().map(|port| open(&config, port)).collect::<Result<Vec<_>>>()?;
+
+    let ageing_ns = config.age.as_nanos() as u64;
+    let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
+    let shared = Arc::new(Shared::new(table, ports, config.peers.len(), udp));
+    let (events, told) = wake::channel().context("making an eventfd")?;
+    let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
+    let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
+    let mut rules = config.compress.clone();
+    let classes = classes_of(&config, &rules);
+    let out = Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes)?;
+    let back = Ingress::new(Arc::clone(&shared), ingress_orders, events.clone())?;
+    let threads = [spawn("egress", || out.run())?, spawn("ingress", || back.run())?];
+    let parts = Parts {
+        shared: Arc::clone(&shared),
+        acceptor,
+        dialers,
+        ours: identity.public(),
+        egress: egress.clone(),
+        ingress,
+        events,
+    };
+    let mut control = Control::new(&config, parts);
+    control.listen(listener).context("starting the thread that takes callers")?;
+    control.tick();
+
+    let mut poll = Poll::new().context("making an epoll")?;
+    poll.watch(&told, EVENTS)?;
+    poll.watch(server.poll_fd(), COMMANDS)?;
+    poll.watch(&signals, SIGNALS)?;
+    let about = About { since, key: identity.public().to_string() };
     ready();
     let mut ends = false;
     while !ends {
-        let mut fds = [
-            PollFd::new(server.poll_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-        ];
-        poll(&mut fds, PollTimeout::from(1000u16)).context("wait")?;
+        let ready: Vec<_> = poll.wait(Some(control.deadline())).context("wait")?.collect();
+        if ready.iter().any(|event| event.token == EVENTS) {
+            told.drain().for_each(|event| control.event(event));
+        }
+        ends |= signals.read_signal().context("read a signal")?.is_some();
         server.serve(&mut |request| match request {
-            Request::Status { .. } => Response::Status(Box::new(status(&config, since))),
+            Request::Status { addresses } => {
+                let status = status::of(&about, &config, &rules, &shared, &control, addresses);
+                Response::Status(Box::new(status))
+            }
             Request::Set(Set { selector, method, dictionary_bytes }) => {
                 let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
-                let checked = config.check(&rule.selector);
-                let set = checked
-                    .and_then(|()| config.compress.set(rule).map_err(|error| error.to_string()));
-                match set {
-                    Ok(()) => Response::Done,
-                    Err(reason) => Response::Refused { reason },
+                match rules.set(rule) {
+                    Ok(()) => {
+                        egress.send(egress::Order::Classes(classes_of(&config, &rules)));
+                        Response::Done
+                    }
+                    Err(error) => Response::Refused { reason: error.to_string() },
                 }
             }
             Request::Down => {
@@ -53,42 +138,85 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
                 Response::Done
             }
         })?;
-        ends |= signals.read_signal().context("read a signal")?.is_some();
+        control.tick();
+        if let Some(thread) = threads.iter().find(|thread| thread.is_finished()) {
+            let name = thread.thread().name().unwrap_or("?").to_owned();
+            bail!("the thread {name} of link {} has ended; this is a defect", config.name);
+        }
+    }
+    control.close();
+    for thread in threads {
+        // One that panicked has said so.
+        let _ = thread.join();
     }
     Ok(())
 }
 
-fn status(config: &Config, since: u64) -> Status {
-    let ports = config.ports.iter().map(|port| {
-        let (kind, bridge) = match &port.kind {
-            PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
-            PortKind::Tap => ("tap", None),
-            PortKind::Interface => ("interface", None),
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .with_context(|| format!("starting the thread {name}"))
+}
+
+
+/// The rules as the egress thread uses them.
+fn classes_of(config: &Config, rules: &config::Rules) -> Classes {
+    let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
+    let ports = config.ports.iter().map(|port| port.name.clone()).collect();
+    Classes::new(Arc::new(rules.clone()), peers, ports)
+}
+
+fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
+    let authority = config.authority.as_ref().map(|files| Authority::load(&files.ca)).transpose()?;
+    let trust = |peer: &config::Peer| {
+        let trust = match (&peer.trust, &authority) {
+            (Trust::Key(key), _) => identity::Trust::Key(*key),
+            (Trust::Subject(name), Some(authority)) => identity::Trust::named(authority, name)?,
+            (Trust::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
         };
-        PortStatus { name: port.name.clone(), kind: kind.into(), bridge, ..PortStatus::default() }
-    });
-    let peers = config.peers.iter().map(|peer| PeerStatus {
-        name: peer.name.clone(),
-        state: if peer.address.is_some() { PeerState::Dialling } else { PeerState::Waiting },
-        since,
-        transport: Some(peer.transport),
-        encrypted: peer.transport.is_encrypted(),
-        address: peer.address.as_ref().map(ToString::to_string),
-        ..PeerStatus::default()
-    });
-    let rules = config.compress.iter().cloned().map(Some).chain([None]);
-    Status {
-        name: config.name.clone(),
-        network: config.network.clone(),
-        netns: fs::metadata("/proc/self/ns/net").map_or(0, |found| found.ino()),
-        pid: std::process::id(),
-        since,
-        config: config.file.display().to_string(),
-        listen: config.listen.to_string(),
-        mtu_bytes: config.mtu_bytes,
-        ports: ports.collect(),
-        peers: peers.collect(),
-        classes: rules.map(|rule| ClassStatus { rule, ..ClassStatus::default() }).collect(),
-        ..Status::default()
-    }
+        Ok((PeerId::new(&peer.name), trust))
+    };
+    config.peers.iter().map(trust).collect()
+}
+
+fn listen(config: &Config) -> Result<TcpListener> {
+    let make = || -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(config.listen), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        if config.listen.is_ipv6() {
+            socket.set_only_v6(!config.listen.ip().is_unspecified())?;
+        }
+        socket.bind(&config.listen.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    };
+    Ok(make().map_err(|error| in_use(config, "TCP", &error))?.into())
+}
+
+fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => ": something listens there already (`ss -lntup`); `listen` names another",
+        Some(libc::EADDRNOTAVAIL) => ": `listen` must be an address of this host",
+        _ => "",
+    };
+    anyhow::anyhow!("listening at {} ({protocol}): {error}{hint}", config.listen)
+}
+
+fn open(config: &Config, port: &config::Port) -> Result<Port> {
+    let device = Device::new(&port.name)?;
+    let opened = match &port.kind {
+        PortKind::Interface => return Port::interface(&port.name),
+        PortKind::Tap => Port::tap(&port.name)?,
+        PortKind::Bridge(bridge) => {
+            let tap = Port::tap(&port.name)?;
+            device.set_mtu(config.mtu_bytes)?;
+            device.join(bridge)?;
+            tap
+        }
+    };
+    device.set_mtu(config.mtu_bytes)?;
+    device.set_up()?;
+
+    Ok(opened)
 }

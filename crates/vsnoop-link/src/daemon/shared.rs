@@ -1,32 +1,46 @@
 //! What the threads of a link share: the forwarding table, the ports, counters, the clock.
 
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::stats::{LinkStats, PeerStats, PortStats};
-use crate::forwarding::Table;
+use crate::forwarding;
 
 pub struct Shared {
     begun: Instant,
-    pub table: RwLock<Table>,
+    pub table: forwarding::Shared,
     pub ports: Vec<(Port, PortStats)>,
     pub peers: Vec<PeerStats>,
     pub udp: UdpSocket,
     pub stats: LinkStats,
+    /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
+    frame_limit_bytes: AtomicUsize,
 }
 
 impl Shared {
-    pub fn new(table: Table, ports: Vec<Port>, peers: usize, udp: UdpSocket) -> Self {
+    pub fn new(table: forwarding::Settings, ports: Vec<Port>, peers: usize, udp: UdpSocket) -> Self {
         Self {
             begun: Instant::now(),
-            table: RwLock::new(table),
+            table: forwarding::Shared::new(table),
             ports: ports.into_iter().map(|port| (port, PortStats::default())).collect(),
             peers: (0..peers).map(|_| PeerStats::default()).collect(),
             udp,
             stats: LinkStats::default(),
+            frame_limit_bytes: AtomicUsize::new(0),
         }
+    }
+
+    /// See [`set_frame_limit`](Self::set_frame_limit).
+    pub fn frame_limit(&self) -> Option<usize> {
+        let limit = self.frame_limit_bytes.load(Ordering::Relaxed);
+        (limit > 0).then_some(limit)
+    }
+
+    /// TCP is told to make no longer frames; `None`: as long as it likes.
+    pub fn set_frame_limit(&self, bytes: Option<usize>) {
+        self.frame_limit_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Nanoseconds since the link began.

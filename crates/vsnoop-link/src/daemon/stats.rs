@@ -62,6 +62,9 @@ pub struct PeerStats {
     /// Bytes given to and got from the compressor, of what was compressed.
     pub compressed_from: Counter,
     pub compressed_to: Counter,
+    /// Likewise, of what was decompressed.
+    pub expanded_from: Counter,
+    pub expanded_to: Counter,
 }
 
 /// Of the link.

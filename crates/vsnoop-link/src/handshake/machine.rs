@@ -58,6 +58,8 @@ pub struct Machine {
     header: Vec<u8>,
     read_bytes: usize,
     message: Vec<u8>,
+    #[cfg(test)]
+    instead: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -99,9 +101,7 @@ impl Machine {
         }
     }
 
-    fn new(mut tls: Connection, end: End) -> Self {
-        // Its own limit is for applications that do not look; here output is taken at once.
-        tls.set_buffer_limit(None);
+    fn new(tls: Connection, end: End) -> Self {
         Self {
             tls,
             end,
@@ -110,6 +110,8 @@ impl Machine {
             header: Vec::new(),
             read_bytes: 0,
             message: Vec::new(),
+            #[cfg(test)]
+            instead: None,
         }
     }
 
@@ -187,6 +189,12 @@ impl Machine {
                 Ok(())
             }
         }
+    }
+
+    /// Makes the dialler say these bytes instead of its hello.
+    #[cfg(test)]
+    pub(super) fn say_instead(&mut self, message: Vec<u8>) {
+        self.instead = Some(message);
     }
 
     /// What has come of it. `None` before it is done.
@@ -267,6 +275,8 @@ impl Machine {
         .map_err(|e| self.end.tls(e))?;
         if let End::Dialler(_, hello) = &self.end {
             let hello = hello.encode();
+            #[cfg(test)]
+            let hello = self.instead.take().map_or(hello, Ok);
             self.say(hello)?;
         }
         self.state = State::Message(peer, key);

@@ -17,13 +17,20 @@
 
 mod agree;
 mod error;
+mod guard;
 mod hello;
 mod machine;
 mod run;
 mod secrets;
 
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
 pub use agree::{Agreed, Answer};
 pub use error::Error;
+pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
 pub use hello::{
     BadHello, Hello, MOST_BYTES, Purpose, Refusal, RefusalKind, Reply, Role, Transport, Versions,
 };

@@ -27,7 +27,7 @@ pub(crate) const ALPN: &[u8] = b"vsnoop-link/1";
 #[derive(Clone, Debug)]
 pub struct Dialer {
     peer: PeerId,
-    tls: Arc<ClientConfig>,
+    pub(super) tls: Arc<ClientConfig>,
     verifier: Arc<Verifier>,
     ours: PublicKey,
 }

@@ -16,6 +16,11 @@ mod public_key;
 mod trust;
 mod verify;
 
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 

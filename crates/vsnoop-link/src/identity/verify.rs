@@ -29,6 +29,8 @@ pub enum Untrusted {
     UnknownKey { presented: PublicKey },
     /// The authority has signed it, but it has the name of no peer.
     UnknownName { presented: PublicKey },
+    /// The certificate is one thing, whoever presents it another.
+    WithoutItsKey { presented: PublicKey },
 }
 
 impl fmt::Display for Untrusted {
@@ -48,6 +50,11 @@ impl fmt::Display for Untrusted {
                 f,
                 "presented a certificate of the authority (key {presented}) with the name of no peer; \
                  compare the names in it with those of the peers"
+            ),
+            Self::WithoutItsKey { presented } => write!(
+                f,
+                "presented the certificate of key {presented} without having that key; somebody else \
+                 uses it, or the network changes what is sent"
             ),
         }
     }
@@ -134,7 +141,14 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        verify_tls13_signature(message, certificate, signature, &self.algorithms).map_err(
+            |e| match (&e, key_of(certificate)) {
+                (Error::InvalidCertificate(CertificateError::BadSignature), Ok(presented)) => {
+                    Untrusted::WithoutItsKey { presented }.into()
+                }
+                _ => e,
+            },
+        )
     }
 }
 

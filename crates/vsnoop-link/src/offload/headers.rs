@@ -49,6 +49,13 @@ impl Headers {
     /// The headers of a frame that carries a whole and consistent IP packet.
     #[inline]
     pub fn of(frame: &[u8]) -> Option<Self> {
+        let headers = Self::of_start(frame)?;
+        (headers.end as usize <= frame.len()).then_some(headers)
+    }
+
+    /// The headers of a frame of which only the first bytes lie here: `end` may be beyond them.
+    #[inline]
+    pub fn of_start(frame: &[u8]) -> Option<Self> {
         let mut tags = 0;
         let mut at = MACS;
         let v6 = loop {
@@ -93,11 +100,7 @@ impl Headers {
         let header = frame.get(ip..ip + IPV4_HEADER)?;
         let header_bytes = usize::from(header[0] & 15) * 4;
         let bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if header[0] >> 4 != 4
-            || header_bytes < IPV4_HEADER
-            || bytes < header_bytes
-            || ip + bytes > frame.len()
-        {
+        if header[0] >> 4 != 4 || header_bytes < IPV4_HEADER || bytes < header_bytes {
             return None;
         }
         self.end = (ip + bytes) as u32;
@@ -110,7 +113,7 @@ impl Headers {
     fn read_v6(&mut self, frame: &[u8], ip: usize) -> Option<usize> {
         let header = frame.get(ip..ip + IPV6_HEADER)?;
         let end = ip + IPV6_HEADER + usize::from(u16::from_be_bytes([header[4], header[5]]));
-        if header[0] >> 4 != 6 || end > frame.len() {
+        if header[0] >> 4 != 6 {
             return None;
         }
         self.end = end as u32;
@@ -129,7 +132,7 @@ impl Headers {
             if at + bytes > end {
                 return None;
             }
-            self.protocol = frame[at];
+            self.protocol = *frame.get(at)?;
             at += bytes;
         }
         None

@@ -106,7 +106,7 @@ impl Segment {
 
     /// Whether nothing can be merged after it in a super-packet with segments of `size`.
     fn ends(&self, size: usize) -> bool {
-        self.flags & (PSH | FIN) != 0 || self.bytes % size != 0
+        self.flags & (PSH | FIN) != 0 || !self.bytes.is_multiple_of(size)
     }
 }
 

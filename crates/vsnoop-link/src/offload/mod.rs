@@ -5,14 +5,23 @@
 //! passed on untouched, never refused with a panic.
 
 pub mod checksum;
+pub mod fragment;
 pub mod headers;
 pub mod merge;
+pub mod mss;
 pub mod owed;
+pub mod restore;
+pub mod settle;
 pub mod split;
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod testing;
 
+pub use fragment::{Fragment, Fragments, Rejoin};
 pub use headers::Headers;
 pub use merge::{Merged, Merger};
 pub use owed::{Gso, GsoKind, Owed};

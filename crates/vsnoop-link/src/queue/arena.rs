@@ -81,6 +81,11 @@ impl<T> Arena<T> {
         self.used += 1;
     }
 
+    /// The first of a line.
+    pub fn first(&self, line: &Line) -> Option<&Entry<T>> {
+        self.places.get(line.first as usize)?.entry.as_ref()
+    }
+
     /// Takes the first out of a line.
     pub fn take(&mut self, line: &mut Line) -> Option<Entry<T>> {
         let at = line.first;

@@ -2,7 +2,8 @@
 //!
 //! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of them. Each
 //! line may send a quantum per round (deficit round robin). One that was empty joins the new lines, which go
-//! before the old ones and get one quantum there: a ping never waits for the rounds of the bulk.
+//! before the old ones and may send a plain packet there: a ping never waits for the rounds of the bulk. A
+//! super-packet always does; else many bulk flows, each empty now and then, would all be new.
 //!
 //! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the bound in bytes,
 //! which follows the lane's rate ([`super::rate`]) so that all of it drains in [`BOUND_NS`]; and what has waited
@@ -17,6 +18,10 @@ use super::rate::DrainRate;
 
 /// Lines.
 const LINES: usize = 256;
+/// What a line may send per round, and before the rounds: a full frame with tags and headers. It must be small:
+/// a flow is sparse if it sends less often than once a round, so rounds have to be short. A super-packet takes
+/// its line some dozens of rounds.
+const QUANTUM_BYTES: i64 = 1600;
 /// What all that waits may take to drain.
 pub const BOUND_NS: u64 = 50_000_000;
 /// Whatever the rate, so many of the largest items may wait.
@@ -143,7 +148,7 @@ impl<T> FairQueue<T> {
         self.arena.append(&mut line.line, Entry { item, bytes, since_ns: now_ns });
         if line.place == Place::Idle {
             line.place = Place::New;
-            line.deficit_bytes = quantum(&self.rate) as i64;
+            line.deficit_bytes = QUANTUM_BYTES;
             self.new.push_back(index);
         }
         self.backlog_bytes[at] += bytes;
@@ -165,8 +170,10 @@ impl<T> FairQueue<T> {
                 },
             };
             let at = usize::from(index);
-            if self.flows[at].deficit_bytes <= 0 {
-                self.flows[at].deficit_bytes += quantum(&self.rate) as i64;
+            let flow = &self.flows[at];
+            let first = self.arena.first(&flow.line).map_or(0, |entry| entry.bytes as i64);
+            if flow.deficit_bytes <= 0 || (new && first > flow.deficit_bytes) {
+                self.flows[at].deficit_bytes += QUANTUM_BYTES;
                 self.rotate(index, new);
                 continue;
             }
@@ -176,11 +183,8 @@ impl<T> FairQueue<T> {
                 if new && !self.old.is_empty() {
                     self.rotate(index, new);
                 } else {
-                    if new {
-                        self.new.pop_front()
-                    } else {
-                        self.old.pop_front()
-                    };
+                    let list = if new { &mut self.new } else { &mut self.old };
+                    list.pop_front();
                     self.flows[at].place = Place::Idle;
                 }
                 continue;
@@ -223,7 +227,8 @@ impl<T> FairQueue<T> {
     /// How large the items given to the queue should be. A drop costs its flow a whole item, and who comes next
     /// waits for a whole item: on a slow lane super-packets are better cut.
     pub fn unit_bytes(&self) -> usize {
-        unit(&self.rate)
+        let unit = self.rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
+        unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)
     }
 
     /// What may wait at the present rate.
@@ -236,8 +241,9 @@ impl<T> FairQueue<T> {
         let bound = self.bound_bytes();
         let mut dropped = 0;
         while self.bytes > bound || self.arena.len() > self.limits.packets {
-            let longest = (0..LINES).max_by_key(|at| self.backlog_bytes[*at]).unwrap_or(0);
-            let Some(entry) = self.remove(longest) else { break };
+            let waiting = (0..LINES).filter(|at| !self.flows[*at].line.is_empty());
+            let longest = waiting.max_by_key(|at| self.backlog_bytes[*at]);
+            let Some(entry) = longest.and_then(|at| self.remove(at)) else { break };
             self.count_full(entry.bytes);
             dropped += entry.bytes;
         }
@@ -292,14 +298,4 @@ impl<T> FairQueue<T> {
 /// The line of a flow. Its low bits may have chosen the lane.
 fn index_of(flow: u64) -> u16 {
     (flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 % LINES as u16
-}
-
-fn unit(rate: &DrainRate) -> usize {
-    let unit = rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
-    unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)
-}
-
-/// A line's share of a round: one item of the right size.
-fn quantum(rate: &DrainRate) -> usize {
-    unit(rate)
 }

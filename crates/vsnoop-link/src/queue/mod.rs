@@ -11,6 +11,10 @@ mod classify;
 mod codel;
 mod fair;
 pub mod rate;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub use classify::{Classifier, Kind};
 pub use fair::{FairQueue, Limits, Stats};

@@ -4,13 +4,16 @@
 //! | kind: u8 | flags: u8 ... |
 //! FRAME       1  | flags | frame                          one Ethernet frame; padding may follow an IP packet
 //! SUPER       2  | flags | gso size: u16 | frame          a super-packet, whole
-//! FRAGMENT    3  | index: u8 | count: u8 | id: u16 | ...  a part of one of the above
+//! FRAGMENT    3  | flags | gso size: u16 | which: 4 bytes | part     of a frame (crate::offload::fragment)
 //! COMPRESSED  4  | body (crate::compress)                 items, each after its length, on ordered transports
-//! UNIT        5  | body (crate::compress::unit)           likewise, in one datagram
+//! UNIT        5  | flags | gso size: u16 | offset: u32 | body (crate::compress::unit)
+//!                                              headers of a super-packet, and its payload from the offset on
+//! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
 //! Numbers are big-endian. Flags of a frame: its checksum is owed; IPv6; ECN.
 
+use crate::offload::fragment::Fragment;
 use crate::offload::owed::{Gso, GsoKind, Owed};
 
 pub const FRAME: u8 = 1;
@@ -19,6 +22,7 @@ pub const FRAGMENT: u8 = 3;
 pub const COMPRESSED: u8 = 4;
 pub const UNIT: u8 = 5;
 pub const SESSION: u8 = 6;
+pub const UNIT_PART: u8 = 7;
 
 const OWES_CHECKSUM: u8 = 1;
 const TCP_V6: u8 = 2;
@@ -55,9 +59,10 @@ impl FrameHeader {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Frame(Owed, &'a [u8]),
-    Fragment { id: u16, index: u8, count: u8, bytes: &'a [u8] },
+    Fragment(Owed, Fragment, &'a [u8]),
     Compressed(&'a [u8]),
-    Unit(&'a [u8]),
+    Unit { owed: Owed, offset: usize, body: &'a [u8] },
+    UnitPart(Fragment, &'a [u8]),
     Session(&'a [u8]),
 }
 
@@ -71,20 +76,26 @@ impl<'a> Item<'a> {
                 Some(Self::Frame(Owed { checksum: flags & OWES_CHECKSUM != 0, gso: None }, frame))
             }
             SUPER => {
-                let (&[flags, high, low], frame) = rest.split_first_chunk()?;
-                let kind = if flags & TCP_V6 != 0 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-                let size = u16::from_be_bytes([high, low]);
-                let gso = Some(Gso { kind, size, ecn: flags & ECN != 0 });
-                let owed = Owed { checksum: flags & OWES_CHECKSUM != 0, gso };
-                (size > 0 && owed.checksum).then_some(Self::Frame(owed, frame))
+                let (&owed, frame) = rest.split_first_chunk()?;
+                let owed = owed_of(owed)?;
+                owed.gso.is_some().then_some(Self::Frame(owed, frame))
             }
             FRAGMENT => {
-                let (&[index, count, high, low], bytes) = rest.split_first_chunk()?;
-                let id = u16::from_be_bytes([high, low]);
-                (index < count).then_some(Self::Fragment { id, index, count, bytes })
+                let (&owed, rest) = rest.split_first_chunk()?;
+                let (&fragment, part) = rest.split_first_chunk()?;
+                Some(Self::Fragment(owed_of(owed)?, Fragment::from_bytes(fragment), part))
             }
             COMPRESSED => Some(Self::Compressed(rest)),
-            UNIT => Some(Self::Unit(rest)),
+            UNIT => {
+                let (&owed, rest) = rest.split_first_chunk()?;
+                let (&offset, body) = rest.split_first_chunk()?;
+                let offset = u32::from_be_bytes(offset) as usize;
+                Some(Self::Unit { owed: owed_of(owed)?, offset, body })
+            }
+            UNIT_PART => {
+                let (&fragment, part) = rest.split_first_chunk()?;
+                Some(Self::UnitPart(Fragment::from_bytes(fragment), part))
+            }
             SESSION => Some(Self::Session(rest)),
             _ => None,
         }
@@ -92,9 +103,35 @@ impl<'a> Item<'a> {
 }
 
 /// The start of a fragment's item.
-pub fn fragment_header(id: u16, index: u8, count: u8) -> [u8; 5] {
-    let [high, low] = id.to_be_bytes();
-    [FRAGMENT, index, count, high, low]
+pub fn fragment_header(owed: Owed, fragment: Fragment) -> [u8; 8] {
+    let [id_high, id_low, index, count] = fragment.to_bytes();
+    let [_, flags, size_high, size_low] = FrameHeader::of(owed).bytes;
+    [FRAGMENT, flags, size_high, size_low, id_high, id_low, index, count]
+}
+
+/// The start of a unit's item.
+pub fn unit_header(owed: Owed, offset: usize) -> [u8; 8] {
+    let [_, flags, size_high, size_low] = FrameHeader::of(owed).bytes;
+    let [a, b, c, d] = (offset as u32).to_be_bytes();
+    [UNIT, flags, size_high, size_low, a, b, c, d]
+}
+
+/// The start of the item of a unit's part.
+pub fn unit_part_header(fragment: Fragment) -> [u8; 5] {
+    let [a, b, c, d] = fragment.to_bytes();
+    [UNIT_PART, a, b, c, d]
+}
+
+/// From flags and segment size; a super-packet owes its checksums.
+fn owed_of([flags, high, low]: [u8; 3]) -> Option<Owed> {
+    let checksum = flags & OWES_CHECKSUM != 0;
+    let size = u16::from_be_bytes([high, low]);
+    if size == 0 {
+        return Some(Owed { checksum, gso: None });
+    }
+    let kind = if flags & TCP_V6 != 0 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+    let gso = Some(Gso { kind, size, ecn: flags & ECN != 0 });
+    checksum.then_some(Owed { checksum, gso })
 }
 
 #[cfg(test)]
@@ -114,6 +151,14 @@ mod tests {
             let mut bytes = FrameHeader::of(owed).bytes().to_vec();
             bytes.extend_from_slice(b"frame");
             assert_eq!(Item::parse(&bytes), Some(Item::Frame(owed, b"frame")));
+            let fragment = Fragment { id: 7, index: 1, count: 3 };
+            let mut bytes = fragment_header(owed, fragment).to_vec();
+            bytes.extend_from_slice(b"part");
+            assert_eq!(Item::parse(&bytes), Some(Item::Fragment(owed, fragment, b"part")));
+            let mut bytes = unit_header(owed, 70_000).to_vec();
+            bytes.extend_from_slice(b"body");
+            let unit = Item::Unit { owed, offset: 70_000, body: b"body" };
+            assert_eq!(Item::parse(&bytes), Some(unit));
         }
     }
 

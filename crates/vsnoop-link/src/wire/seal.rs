@@ -19,6 +19,8 @@ pub const HEADER_BYTES: usize = 12;
 pub const TAG_BYTES: usize = 16;
 /// Counters end here; a session must have been renewed long before.
 const COUNTER_BITS: u32 = 48;
+/// The counter in a number.
+pub const COUNTER: u64 = (1 << COUNTER_BITS) - 1;
 
 /// How records of a session are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,21 +6,23 @@
 use std::io;
 use std::ops::Range;
 
-use vsnoop_frame::vnet::VirtioNetHdr;
-
 use crate::daemon::io::port::{Port, VNET_BYTES};
 use crate::daemon::stats::{LinkStats, PortStats};
+use crate::offload::headers::Headers;
 use crate::offload::owed::Owed;
+use crate::offload::{mss, settle};
 
 const LONGEST_BYTES: usize = 65_536 + 256;
 const ARENA_BYTES: usize = 4 * LONGEST_BYTES;
 const FRAMES: usize = 128;
+/// Without options: the MSS counts them as payload.
+const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
 pub struct Arena {
     bytes: Box<[u8]>,
-    frames: Vec<(VirtioNetHdr, Range<usize>)>,
+    frames: Vec<(Owed, Range<usize>)>,
 }
 
 impl Default for Arena {
@@ -31,37 +33,50 @@ impl Default for Arena {
 
 impl Arena {
     /// Reads what waits, up to the room there is; whether nothing waits any more.
-    pub fn fill(&mut self, port: &Port, stats: &PortStats) -> io::Result<bool> {
+    ///
+    /// Frames that owe what cannot be described are settled here, or counted and left out. TCP is told
+    /// to make no frames longer than `limit_bytes`.
+    pub fn fill(
+        &mut self,
+        port: &Port,
+        port_stats: &PortStats,
+        stats: &LinkStats,
+        limit_bytes: Option<usize>,
+    ) -> io::Result<bool> {
         self.frames.clear();
-        let mut end = 0;
-        let mut bytes = 0;
+        let (mut end, mut bytes, mut count) = (0, 0, 0);
         let drained = loop {
-            if self.frames.len() == FRAMES || self.bytes.len() - end < LONGEST_BYTES {
+            if count == FRAMES || self.bytes.len() - end < LONGEST_BYTES {
                 break false;
             }
             let Some((header, range)) = port.read(&mut self.bytes[end..])? else { break true };
             let range = end + range.start..end + range.end;
-            bytes += range.len();
+            bytes += range.len() as u64;
+            count += 1;
             // Aligned, so that the next header and frame are.
             end = (range.end + VNET_BYTES).next_multiple_of(16);
-            self.frames.push((header, range));
+            let frame = &mut self.bytes[range.clone()];
+            let headers = Headers::of(frame);
+            let owed = (frame.len() >= SHORTEST_BYTES)
+                .then(|| settle::settle(&header, headers.as_ref(), frame))
+                .flatten();
+            let Some(owed) = owed else {
+                stats.malformed_frames.add(1);
+                continue;
+            };
+            if let (Some(limit), Some(headers)) = (limit_bytes, &headers) {
+                let mss = limit.saturating_sub(usize::from(headers.l4) + TCP_HEADER_BYTES);
+                mss::clamp(&owed, headers, frame, mss.min(u16::MAX.into()) as u16);
+            }
+            self.frames.push((owed, range));
         };
-        stats.frames_in.add(self.frames.len() as u64);
-        stats.bytes_in.add(bytes as u64);
+        port_stats.frames_in.add(count as u64);
+        port_stats.bytes_in.add(bytes);
         Ok(drained)
     }
 
-    /// What was read. Frames whose header is not understood are counted and left out.
-    pub fn frames<'a>(&'a self, stats: &'a LinkStats) -> impl Iterator<Item = (Owed, &'a [u8])> {
-        self.frames.iter().filter_map(move |(header, range)| {
-            let frame = &self.bytes[range.clone()];
-            match Owed::of(header) {
-                Some(owed) if frame.len() >= SHORTEST_BYTES => Some((owed, frame)),
-                _ => {
-                    stats.malformed_frames.add(1);
-                    None
-                }
-            }
-        })
+    /// What was read.
+    pub fn frames(&self) -> impl Iterator<Item = (Owed, &[u8])> {
+        self.frames.iter().map(|(owed, range)| (*owed, &self.bytes[range.clone()]))
     }
 }

@@ -1,24 +1,38 @@
 //! Sending to a peer over UDP.
 //!
 //! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments that
-//! fit the path, what cannot be cut is sent in fragments. Records of one size collect in one buffer and
+//! fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that each can be
+//! delivered alone, of one datagram on a path with losses, of a few on one without. Records of one size collect in one buffer and
 //! leave with one system call (`UDP_SEGMENT`); the last record of a super-packet, a few bytes shorter
 //! than the others, is padded, so that the next super-packet can follow in the same call.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
 
+use crate::compress::unit::{self, Cut, Packer};
+use crate::compress::{Class, Encoded};
+use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::daemon::stats::PeerStats;
+use crate::offload::fragment::Fragments;
 use crate::offload::headers::Headers;
-use crate::offload::owed::Owed;
+use crate::offload::owed::{Gso, GsoKind, Owed};
+use crate::offload::restore::restore;
 use crate::offload::split::Split;
-use crate::wire::item::{FRAME_HEADER_BYTES, FrameHeader, fragment_header};
+use crate::wire::item::{
+    FRAME_HEADER_BYTES, FrameHeader, fragment_header, unit_header, unit_part_header,
+};
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 
 /// Padding that costs less than a system call.
 const WORTH_PADDING_BYTES: usize = 64;
-/// Fragments of one frame are counted in a byte.
-const MAX_FRAGMENTS: usize = 255;
+/// Of a fragment's item.
+const FRAGMENT_HEADER_BYTES: usize = 8;
+const UNIT_HEADER_BYTES: usize = 8;
+const UNIT_PART_HEADER_BYTES: usize = 5;
+/// Less payload is sent as it is.
+const WORTH_COMPRESSING_BYTES: usize = 200;
 
 pub struct Datagrams {
     sealer: Sealer,
@@ -30,11 +44,21 @@ pub struct Datagrams {
     segment_bytes: usize,
     count: usize,
     next_fragment: u16,
+    next_unit: u16,
+    unit_datagrams: usize,
+    packer: Packer,
+    body: Vec<u8>,
     too_long: bool,
+    counts: Arc<SessionCounts>,
 }
 
 impl Datagrams {
-    pub fn new(sealer: Sealer, address: Option<SocketAddr>, limit_bytes: usize) -> Self {
+    pub fn new(
+        sealer: Sealer,
+        address: Option<SocketAddr>,
+        limit_bytes: usize,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
         Self {
             sealer,
             address,
@@ -44,7 +68,12 @@ impl Datagrams {
             segment_bytes: 0,
             count: 0,
             next_fragment: 0,
+            next_unit: 0,
+            unit_datagrams: unit::datagrams(0.0),
+            packer: Packer::default(),
+            body: Vec::new(),
             too_long: false,
+            counts,
         }
     }
 
@@ -61,17 +90,19 @@ impl Datagrams {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
     }
 
-    /// Records sealed under the key.
-    pub fn sealed(&self) -> u64 {
-        self.sealer.sealed()
-    }
-
     /// Since the last call: the host itself refused a datagram for its length (`EMSGSIZE`).
     pub fn was_too_long(&mut self) -> bool {
         std::mem::take(&mut self.too_long)
     }
 
-    /// Queues a frame.
+    /// What is known of the path: the share of datagrams that it loses, and its rate where it is known.
+    pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
+        self.unit_datagrams = unit::datagrams(loss);
+        self.packer.set_link_rate(bytes_per_s);
+    }
+
+    /// Queues a frame, compressed by `class` if there is one and it pays.
+    #[allow(clippy::too_many_arguments)]
     pub fn frame(
         &mut self,
         socket: &UdpSocket,
@@ -79,7 +110,15 @@ impl Datagrams {
         owed: Owed,
         headers: Option<&Headers>,
         frame: &[u8],
+        flow: u64,
+        class: Option<&Class>,
+        now_ns: u64,
     ) {
+        if let (Some(class), Some(headers)) = (class, headers)
+            && self.units(socket, stats, owed, headers, frame, flow, class, now_ns)
+        {
+            return;
+        }
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         if owed.gso.is_none() && frame.len() <= room {
@@ -112,23 +151,106 @@ impl Datagrams {
         }
     }
 
-    fn fragments(&mut self, socket: &UdpSocket, stats: &PeerStats, owed: Owed, frame: &[u8]) {
-        let header = FrameHeader::of(owed);
-        let mut item = Vec::with_capacity(header.bytes().len() + frame.len());
-        item.extend_from_slice(header.bytes());
-        item.extend_from_slice(frame);
-        let prefix_bytes = fragment_header(0, 0, 1).len();
-        let part_bytes = self.item_limit().saturating_sub(prefix_bytes).max(1);
-        let count = item.len().div_ceil(part_bytes);
-        if count > MAX_FRAGMENTS {
-            stats.dropped_send.add(1);
+    /// Sends a TCP frame in compressed units; `false`: it cannot be, and nothing was sent.
+    ///
+    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each byte
+    /// once and in order.
+    #[allow(clippy::too_many_arguments)]
+    fn units(
+        &mut self,
+        socket: &UdpSocket,
+        stats: &PeerStats,
+        owed: Owed,
+        headers: &Headers,
+        frame: &[u8],
+        flow: u64,
+        class: &Class,
+        now_ns: u64,
+    ) -> bool {
+        let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
+        let limit = self.item_limit();
+        let room = limit.saturating_sub(FRAME_HEADER_BYTES);
+        // It says, too, whether the frame may be cut at all, and that its checksum is right.
+        let Some(split) = Split::new(owed, headers, frame, room) else { return false };
+        if end - payload_at < WORTH_COMPRESSING_BYTES {
+            return false;
+        }
+        let granule_bytes = owed.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
+        let kind = if headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = owed.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
+        let owed = Owed { checksum: true, gso };
+        let (head, payload) = (&frame[..payload_at], &frame[payload_at..end]);
+        let part_room = limit - UNIT_PART_HEADER_BYTES;
+        let limit_bytes = part_room * self.unit_datagrams - UNIT_HEADER_BYTES;
+        let mut at = 0;
+        let mut body = std::mem::take(&mut self.body);
+        while at < payload.len() {
+            body.clear();
+            let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
+            let begun = Instant::now();
+            let packed = self.packer.pack(flow, class, cut, now_ns, &mut body);
+            stats.compress_ns.add(begun.elapsed().as_nanos() as u64);
+            let taken = packed.payload_bytes.clamp(1, payload.len() - at);
+            if packed.encoded == Encoded::Compressed {
+                stats.compressed_from.add((head.len() + taken) as u64);
+                stats.compressed_to.add(body.len() as u64);
+                self.unit(socket, stats, &unit_header(owed, at), &body);
+            } else {
+                self.raw(socket, stats, owed, &frame[..end], payload_at, at, taken);
+            }
+            at += taken;
+        }
+        self.body = body;
+        true
+    }
+
+    /// Sends a part of a super-packet's payload as it is.
+    #[allow(clippy::too_many_arguments)]
+    fn raw(
+        &mut self,
+        socket: &UdpSocket,
+        stats: &PeerStats,
+        owed: Owed,
+        frame: &[u8],
+        payload_at: usize,
+        offset: usize,
+        bytes: usize,
+    ) {
+        let part = &frame[payload_at + offset..payload_at + offset + bytes];
+        let mut piece = [&frame[..payload_at], part].concat();
+        let Some(owed) = restore(&mut piece, offset, owed) else { return };
+        let headers = Headers::of(&piece);
+        self.frame(socket, stats, owed, headers.as_ref(), &piece, 0, None, 0);
+    }
+
+    fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
+        let part_room = self.item_limit() - UNIT_PART_HEADER_BYTES;
+        if header.len() + body.len() <= self.item_limit() {
+            self.item(socket, stats, &[header, body]);
             return;
         }
+        let id = self.next_unit;
+        self.next_unit = id.wrapping_add(1);
+        let whole = [header, body].concat();
+        let Some(fragments) = Fragments::new(id, &whole, part_room) else {
+            stats.dropped_send.add(1);
+            return;
+        };
+        for (fragment, part) in fragments {
+            self.item(socket, stats, &[&unit_part_header(fragment), part]);
+        }
+    }
+
+    fn fragments(&mut self, socket: &UdpSocket, stats: &PeerStats, owed: Owed, frame: &[u8]) {
         let id = self.next_fragment;
+        let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
+        let Some(fragments) = Fragments::new(id, frame, part_bytes) else {
+            stats.dropped_send.add(1);
+            return;
+        };
         self.next_fragment = id.wrapping_add(1);
-        for (index, part) in item.chunks(part_bytes).enumerate() {
-            let prefix = fragment_header(id, index as u8, count as u8);
-            self.item(socket, stats, &[&prefix, part]);
+        for (fragment, part) in fragments {
+            self.item(socket, stats, &[&fragment_header(owed, fragment), part]);
         }
     }
 
@@ -208,6 +330,8 @@ impl Datagrams {
             Some(Ok(())) => {
                 stats.records_out.add(self.count as u64);
                 stats.wire_bytes_out.add(self.length as u64);
+                self.counts.sent_packets.add(self.count as u64);
+                self.counts.sent_bytes.add(self.length as u64);
             }
             Some(Err(error)) => {
                 self.too_long |= error.raw_os_error() == Some(libc::EMSGSIZE);

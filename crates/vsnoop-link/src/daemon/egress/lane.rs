@@ -9,17 +9,21 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::Connection;
 
 use crate::compress::{Class, Encoded, Encoder};
+use crate::daemon::counts::SessionCounts;
+use crate::daemon::io::tcp::delivery_rate;
 use crate::daemon::stats::PeerStats;
-use crate::queue::fair::{FairQueue, Limits};
+use crate::queue::{FairQueue, Limits};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
 
+const MEASURE_EVERY_NS: u64 = 50_000_000;
 /// Parts that an item may lie in.
 const MAX_PARTS: usize = 80;
 
@@ -50,6 +54,9 @@ pub struct Lane {
     blocked: bool,
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
+    measure_at_ns: u64,
+    rate_bytes_per_s: Option<u64>,
+    counts: Arc<SessionCounts>,
 }
 
 /// An item on its way into a lane.
@@ -62,7 +69,13 @@ pub struct Outgoing<'a> {
 }
 
 impl Lane {
-    pub fn new(socket: TcpStream, codec: Codec, limits: Limits, encoder: Encoder) -> Self {
+    pub fn new(
+        socket: TcpStream,
+        codec: Codec,
+        limits: Limits,
+        encoder: Encoder,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
         Self {
             socket,
             codec,
@@ -73,6 +86,9 @@ impl Lane {
             blocked: false,
             compressed: Vec::new(),
             spare: Vec::new(),
+            measure_at_ns: 0,
+            rate_bytes_per_s: None,
+            counts,
         }
     }
 
@@ -84,9 +100,19 @@ impl Lane {
         self.queue.bytes()
     }
 
-    /// Whether all that was given to it is with the kernel.
-    pub fn is_idle(&self) -> bool {
-        !self.blocked && self.queue.is_empty()
+    /// Looks now and then at how fast the path takes what is sent, for who compresses.
+    fn measure(&mut self, now_ns: u64) {
+        if now_ns < self.measure_at_ns {
+            return;
+        }
+        self.measure_at_ns = now_ns + MEASURE_EVERY_NS;
+        if let Some(rate) = delivery_rate(&self.socket) {
+            // Up at once, down slowly: a sender that pauses says nothing about the path.
+            let before = self.rate_bytes_per_s.unwrap_or(rate);
+            let rate = rate.max(before - before / 8);
+            self.rate_bytes_per_s = Some(rate);
+            self.encoder.set_link_rate(self.rate_bytes_per_s);
+        }
     }
 
     /// Sends an item, or lets it wait. An error ends the lane.
@@ -96,6 +122,9 @@ impl Lane {
         now_ns: u64,
         stats: &PeerStats,
     ) -> io::Result<()> {
+        if item.class.is_some() {
+            self.measure(now_ns);
+        }
         if !self.blocked && self.queue.is_empty() {
             self.encode(item.flow, item.class, item.parts, now_ns, stats)?;
             return self.write();
@@ -184,6 +213,8 @@ impl Lane {
     fn put(&mut self, parts: &[&[u8]], stats: &PeerStats) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         stats.records_out.add(1);
+        self.counts.sent_packets.add(1);
+        self.counts.sent_bytes.add(bytes as u64);
         match &mut self.codec {
             Codec::Tls(tls) => {
                 let length = (bytes as u32).to_be_bytes();

@@ -20,7 +20,7 @@ use tracing::warn;
 use self::batch::Arena;
 use self::outlet::{Frame, Outlet, Transport};
 use super::classes::Classes;
-use super::control_thread::Event;
+use super::event::Event;
 use super::io::poll::Poll;
 use super::io::wake;
 use super::shared::Shared;
@@ -35,9 +35,13 @@ pub enum Order {
     Use { peer: usize, session: u64 },
     /// A session is over; what waits in it is dropped.
     Retire { peer: usize, session: u64 },
+    /// There is no session any more; frames are dropped.
+    Down { peer: usize },
     Address { peer: usize, session: u64, address: SocketAddr },
     /// The longest datagram for the path.
     Limit { peer: usize, session: u64, bytes: usize },
+    /// What is known of the path: the share of datagrams lost, its rate.
+    Path { peer: usize, session: u64, loss: f64, bytes_per_s: Option<u64> },
     /// Sends an item of the session itself, padded to `pad_to` bytes of datagram, perhaps elsewhere.
     Message { peer: usize, session: u64, item: Vec<u8>, pad_to: usize, to: Option<SocketAddr> },
     /// Compress by these rules.
@@ -109,7 +113,8 @@ impl Egress {
         for _ in 0..BATCHES_PER_TURN {
             let drained = {
                 let (port, stats) = &self.shared.ports[index];
-                match arena.fill(port, stats) {
+                let limit = self.shared.frame_limit();
+                match arena.fill(port, stats, &self.shared.stats, limit) {
                     Ok(drained) => drained,
                     Err(error) => {
                         // A port that is down or gone; the control thread sees it, too.
@@ -131,14 +136,12 @@ impl Egress {
         let from = Place::Port(index as u16);
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
-            let shared = Arc::clone(&self.shared);
-            for (owed, frame) in arena.frames(&shared.stats) {
+            for (owed, frame) in arena.frames() {
                 merger.push(owed, frame, &mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
             }
             merger.flush(&mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
         } else {
-            let shared = Arc::clone(&self.shared);
-            for (owed, frame) in arena.frames(&shared.stats) {
+            for (owed, frame) in arena.frames() {
                 self.forward(from, &Frame::whole(owed, &[frame]), now_ns);
             }
         }
@@ -149,7 +152,7 @@ impl Egress {
     }
 
     fn forward(&mut self, from: Place, frame: &Frame<'_>, now_ns: u64) {
-        let decision = outlet::decide(&self.shared, from, frame.start(), now_ns);
+        let decision = self.shared.table.forward(frame.start(), from, now_ns);
         match decision {
             Decision::To(Place::Peer(peer)) => self.to_peer(from, usize::from(peer), frame, now_ns),
             Decision::To(Place::Port(port)) => outlet::to_port(&self.shared, usize::from(port), frame),
@@ -212,11 +215,15 @@ impl Egress {
                 }
                 Order::Use { peer, session } => self.outlets[peer].use_session(session),
                 Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.poll),
+                Order::Down { peer } => self.outlets[peer].down(),
                 Order::Address { peer, session, address } => {
                     self.outlets[peer].set_address(session, address);
                 }
                 Order::Limit { peer, session, bytes } => {
                     self.outlets[peer].set_limit(session, bytes);
+                }
+                Order::Path { peer, session, loss, bytes_per_s } => {
+                    self.outlets[peer].set_path(session, loss, bytes_per_s);
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
                     let now_ns = self.shared.now_ns();

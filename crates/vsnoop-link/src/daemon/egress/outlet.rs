@@ -12,11 +12,10 @@ use super::super::stats::PeerStats;
 use super::datagrams::Datagrams;
 use super::lane::{Lane, Outgoing};
 use crate::compress::Class;
-use crate::forwarding::{Decision, Place};
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
-use crate::queue::classify::{Classifier, Kind};
+use crate::queue::{Classifier, Kind};
 use crate::wire::item::FrameHeader;
 
 /// A frame that lies in parts; the first holds all headers.
@@ -91,8 +90,8 @@ pub enum Fault {
 }
 
 pub enum Transport {
-    Datagrams(Datagrams),
-    Lanes(Lanes),
+    Datagrams(Box<Datagrams>),
+    Lanes(Box<Lanes>),
 }
 
 /// The ordered connections of a session.
@@ -153,6 +152,12 @@ impl Outlet {
         self.current = Some(session);
     }
 
+    /// Drops frames until there is a session again.
+    pub fn down(&mut self) {
+        self.current = None;
+        self.ordered = false;
+    }
+
     pub fn retire(&mut self, session: u64, poll: &Poll) {
         if let Some(Transport::Lanes(lanes)) = self.session(session) {
             for (lane, _, _) in &lanes.lanes {
@@ -161,8 +166,7 @@ impl Outlet {
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
-            self.current = None;
-            self.ordered = false;
+            self.down();
         }
     }
 
@@ -175,6 +179,13 @@ impl Outlet {
     pub fn set_limit(&mut self, session: u64, bytes: usize) {
         if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
             datagrams.set_limit(bytes);
+        }
+    }
+
+    /// What is known of the path of a session's datagrams.
+    pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
+        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_path(loss, bytes_per_s);
         }
     }
 
@@ -209,7 +220,19 @@ impl Outlet {
                     frame.parts.iter().for_each(|part| scratch.extend_from_slice(part));
                     &scratch[..]
                 };
-                datagrams.frame(udp, stats, frame.owed, frame.headers.as_ref(), whole);
+                let headers = Headers::of(whole);
+                let flow = if class.is_some() { frame.flow() } else { 0 };
+                let class = class.as_ref();
+                datagrams.frame(
+                    udp,
+                    stats,
+                    frame.owed,
+                    headers.as_ref(),
+                    whole,
+                    flow,
+                    class,
+                    now_ns,
+                );
             }
             Transport::Lanes(lanes) => {
                 let flow = frame.flow();
@@ -321,19 +344,6 @@ impl Outlet {
             stats.queue_bytes.set(waiting as u64);
         }
     }
-}
-
-/// Where a frame goes; its source is learned on the way.
-pub fn decide(shared: &Arc<Shared>, from: Place, start: &[u8], now_ns: u64) -> Decision {
-    let known = {
-        let table = shared.table.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        table.knows(start, from, now_ns).then(|| table.decide(start, from, now_ns))
-    };
-    known.unwrap_or_else(|| {
-        let mut table = shared.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        table.learn_from(start, from, now_ns);
-        table.decide(start, from, now_ns)
-    })
 }
 
 /// Writes a frame to a local port.

@@ -6,35 +6,46 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::super::control_thread::Event;
+use super::super::counts::SessionCounts;
+use super::super::event::Event;
 use super::super::io::udp::Inbox;
 use super::super::io::wake;
 use super::super::shared::Shared;
+use super::super::stats::PeerStats;
 use super::Message;
 use crate::compress::unit::Unpacker;
 use crate::offload::fragment::Rejoin;
 use crate::offload::owed::Owed;
+use crate::offload::restore::restore;
 use crate::wire::item::Item;
-use crate::wire::seal::{Opener, header_of, stream_of};
 use crate::wire::replay::Fresh;
+use crate::wire::seal::{COUNTER, HEADER_BYTES, Opener, header_of, stream_of};
 
 /// Receives at once: each may be a whole super-packet.
 const RECEIVES: usize = 8;
 const SCRATCH_BYTES: usize = 4 << 20;
+/// What a unit may become.
+const MOST_OF_UNIT_BYTES: usize = 65_536;
+/// How long a frame may take to arrive in its fragments.
+const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// What opens the records of one session.
 pub struct DatagramSession {
     /// By stream.
     openers: Vec<Opener>,
     rejoin: Rejoin,
+    units: Rejoin,
     /// Where its newest record came from.
     from: Option<std::net::SocketAddr>,
+    counts: Arc<SessionCounts>,
 }
 
 impl DatagramSession {
-    pub fn new(openers: Vec<Opener>) -> Self {
-        Self { openers, rejoin: Rejoin::default(), from: None }
+    pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
+        Self { openers, rejoin: Rejoin::new(PATIENCE_NS), units: Rejoin::new(PATIENCE_NS), from: None, counts }
     }
 }
 
@@ -109,6 +120,11 @@ impl Datagrams {
                 };
                 stats.records_in.add(1);
                 stats.wire_bytes_in.add(datagram.len() as u64);
+                opened.counts.received_packets.add(1);
+                opened.counts.received_bytes.add(datagram.len() as u64);
+                if fresh == Fresh::Newest {
+                    opened.counts.expected_packets.set((number & COUNTER) + 1);
+                }
                 let item_begin = item.as_ptr().addr();
                 let item = &*item;
                 if fresh == Fresh::Newest && opened.from != Some(message.from) {
@@ -120,15 +136,12 @@ impl Datagrams {
                     Some(Item::Frame(owed, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
                         let begin = frame.as_ptr().addr() - item_begin + datagram.start
-                            + crate::wire::seal::HEADER_BYTES;
+                            + HEADER_BYTES;
                         let range = begin..begin + frame.len();
                         self.frames.push((peer, owed, Lies::InInbox, range));
                     }
-                    Some(Item::Fragment { id, index, count, bytes }) => {
-                        let Some(whole) = opened.rejoin.add(id, index, count, bytes, now_ns) else {
-                            continue;
-                        };
-                        if let Some(Item::Frame(owed, frame)) = Item::parse(whole)
+                    Some(Item::Fragment(owed, fragment, part)) => {
+                        if let Some((owed, frame)) = opened.rejoin.push(fragment, owed, part, now_ns)
                             && self.scratch.len() + frame.len() <= SCRATCH_BYTES
                         {
                             let begin = self.scratch.len();
@@ -137,8 +150,33 @@ impl Datagrams {
                             self.frames.push((peer, owed, Lies::InScratch, range));
                         }
                     }
-                    Some(Item::Unit(_body)) => {
-                        let _ = &self.unpacker;
+                    Some(Item::Unit { owed, offset, body }) => {
+                        let unpacked = unpack(
+                            &mut self.unpacker,
+                            &mut self.scratch,
+                            stats,
+                            (owed, offset, body),
+                        );
+                        if let Some((owed, range)) = unpacked {
+                            self.frames.push((peer, owed, Lies::InScratch, range));
+                        }
+                    }
+                    Some(Item::UnitPart(fragment, part)) => {
+                        let whole = opened.units.push(fragment, Owed::default(), part, now_ns);
+                        let Some((_, whole)) = whole else { continue };
+                        let Some(Item::Unit { owed, offset, body }) = Item::parse(whole) else {
+                            stats.refused_in.add(1);
+                            continue;
+                        };
+                        let unpacked = unpack(
+                            &mut self.unpacker,
+                            &mut self.scratch,
+                            stats,
+                            (owed, offset, body),
+                        );
+                        if let Some((owed, range)) = unpacked {
+                            self.frames.push((peer, owed, Lies::InScratch, range));
+                        }
                     }
                     Some(Item::Session(_)) => {
                         let datagram =
@@ -166,4 +204,29 @@ impl Datagrams {
             (*peer, *owed, bytes)
         })
     }
+}
+
+/// Decompresses a unit into the scratch buffer and makes it a frame; where it lies.
+fn unpack(
+    unpacker: &mut Unpacker,
+    scratch: &mut Vec<u8>,
+    stats: &PeerStats,
+    (owed, offset, body): (Owed, usize, &[u8]),
+) -> Option<(Owed, Range<usize>)> {
+    let begin = scratch.len();
+    if begin + MOST_OF_UNIT_BYTES > SCRATCH_BYTES {
+        return None;
+    }
+    let begun = Instant::now();
+    let unpacked = unpacker.decompress(body, scratch);
+    stats.decompress_ns.add(begun.elapsed().as_nanos() as u64);
+    let owed = unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, owed));
+    let Some(owed) = owed else {
+        scratch.truncate(begin);
+        stats.refused_in.add(1);
+        return None;
+    };
+    stats.expanded_from.add(body.len() as u64);
+    stats.expanded_to.add((scratch.len() - begin) as u64);
+    Some((owed, begin..scratch.len()))
 }

@@ -3,11 +3,13 @@
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::Connection;
 
 use crate::compress::Decoder;
+use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
 use crate::offload::owed::Owed;
 use crate::wire::item::Item;
@@ -35,68 +37,74 @@ pub struct Lane {
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
+    counts: Arc<SessionCounts>,
 }
 
 impl Lane {
-    pub fn new(socket: TcpStream, codec: Codec, decoder: Decoder) -> Self {
-        Self { socket, codec, cutter: Cutter::default(), decoder, scratch: Vec::new() }
+    pub fn new(
+        socket: TcpStream,
+        codec: Codec,
+        decoder: Decoder,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
+        Self { socket, codec, cutter: Cutter::default(), decoder, scratch: Vec::new(), counts }
     }
 
     /// Takes what waits; an error ends the lane.
-    pub fn receive(
-        &mut self,
-        stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
-    ) -> io::Result<()> {
+    pub fn receive(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
         for _ in 0..READS_PER_TURN {
-            let mut more = true;
-            if let Codec::Tls(tls) = &mut self.codec {
-                match tls.read_tls(&mut self.socket) {
-                    Ok(0) => return Err(ended()),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => more = false,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(error),
-                }
-                let state = tls.process_new_packets().map_err(io::Error::other)?;
-                let closed = state.peer_has_closed();
-                while tls.wants_write() {
-                    // An answer to a renewed key; there is room for it, or the lane is of no use.
-                    tls.write_tls(&mut self.socket)?;
-                }
-                loop {
-                    match tls.reader().read(self.cutter.space()) {
-                        Ok(0) => break,
-                        Ok(bytes) => {
-                            self.cutter.filled(bytes);
-                            self.items(stats, got)?;
-                            // Borrowed again by the next turn of this loop.
-                            let Codec::Tls(_) = &self.codec else { break };
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                        Err(error) => return Err(error),
-                    }
-                }
-                if closed {
-                    return Err(ended());
-                }
-            } else {
-                match self.socket.read(self.cutter.space()) {
-                    Ok(0) => return Err(ended()),
-                    Ok(bytes) => {
-                        self.cutter.filled(bytes);
-                        self.items(stats, got)?;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => more = false,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(error),
-                }
-            }
+            let more = match self.codec {
+                Codec::Tls(_) => self.receive_tls(stats, got)?,
+                Codec::Records(_) => self.receive_records(stats, got)?,
+            };
             if !more {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// One read; whether there may be more.
+    fn receive_records(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Got<'_>),
+    ) -> io::Result<bool> {
+        match waited(self.socket.read(self.cutter.space()))? {
+            None => Ok(false),
+            Some(0) => Err(ended()),
+            Some(bytes) => {
+                self.cutter.filled(bytes);
+                self.items(stats, got)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn receive_tls(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Got<'_>),
+    ) -> io::Result<bool> {
+        let Codec::Tls(tls) = &mut self.codec else { return Ok(false) };
+        let read = waited(tls.read_tls(&mut self.socket))?;
+        if read == Some(0) {
+            return Err(ended());
+        }
+        let state = tls.process_new_packets().map_err(io::Error::other)?;
+        let closed = state.peer_has_closed();
+        while tls.wants_write() {
+            // An answer to a renewed key; there is room for it, or the lane is of no use.
+            tls.write_tls(&mut self.socket)?;
+        }
+        while let Codec::Tls(tls) = &mut self.codec {
+            match waited(tls.reader().read(self.cutter.space()))? {
+                None | Some(0) => break,
+                Some(bytes) => self.cutter.filled(bytes),
+            }
+            self.items(stats, got)?;
+        }
+        if closed { Err(ended()) } else { Ok(read.is_some()) }
     }
 
     fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
@@ -107,6 +115,8 @@ impl Lane {
             let Some(bytes) = next else { return Ok(()) };
             stats.records_in.add(1);
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
+            self.counts.received_packets.add(1);
+            self.counts.received_bytes.add(bytes.len() as u64);
             let item = match &mut self.codec {
                 Codec::Tls(_) => bytes,
                 Codec::Records(opener) => {
@@ -125,10 +135,12 @@ impl Lane {
                 Some(Item::Compressed(body)) => {
                     self.scratch.clear();
                     let begun = Instant::now();
-                    self.decoder.decode(body, &mut self.scratch).map_err(|error| {
-                        io::Error::other(format!("decompression: {error}"))
-                    })?;
+                    self.decoder
+                        .decode(body, &mut self.scratch)
+                        .map_err(|error| io::Error::other(format!("decompression: {error}")))?;
                     stats.decompress_ns.add(begun.elapsed().as_nanos() as u64);
+                    stats.expanded_from.add(body.len() as u64);
+                    stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, frame)),
                         _ => stats.refused_in.add(1),
@@ -151,4 +163,15 @@ impl AsFd for Lane {
 
 fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "the peer ended the connection")
+}
+
+/// `None`: nothing there yet.
+fn waited(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }

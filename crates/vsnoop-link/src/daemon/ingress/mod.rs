@@ -16,14 +16,13 @@ use tracing::warn;
 
 use self::datagrams::{DatagramSession, Datagrams};
 use self::lane::Lane;
-use super::control_thread::Event;
+use super::event::Event;
 use super::egress::outlet::{self, Frame};
 use super::io::poll::Poll;
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
 use crate::offload::merge::Merger;
-use crate::offload::owed::Owed;
 
 /// What the control thread wants done.
 pub enum Order {
@@ -202,7 +201,7 @@ fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
     let stats = &shared.peers[peer];
     stats.frames_in.add(1);
     stats.bytes_in.add(frame.bytes as u64);
-    match outlet::decide(shared, Place::Peer(peer as u16), frame.start(), now_ns) {
+    match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
         Decision::To(Place::Port(port)) => outlet::to_port(shared, usize::from(port), frame),
         Decision::Flood => {
             for port in 0..shared.ports.len() {
@@ -214,9 +213,4 @@ fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
             shared.stats.dropped_forwarding.add(1);
         }
     }
-}
-
-/// A super-packet must be what it says, whoever sent it: the tap checks the rest.
-pub fn sane(owed: Owed) -> bool {
-    owed.gso.is_none_or(|gso| owed.checksum && gso.size > 0)
 }

@@ -18,8 +18,6 @@ pub struct Poll {
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     pub token: u64,
-    pub readable: bool,
-    pub writable: bool,
 }
 
 impl Poll {
@@ -28,13 +26,8 @@ impl Poll {
         Ok(Self { epoll, events: [EpollEvent::empty(); EVENTS] })
     }
 
-    /// Starts to watch a descriptor for reading.
+    /// Starts to watch a descriptor: whether it can be read, or has ended.
     pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
-    }
-
-    /// Starts to watch a descriptor for hang-ups only, see [`want_room`](Self::want_room).
-    pub fn watch_writer(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
     }
 
@@ -64,12 +57,6 @@ impl Poll {
             Err(nix::Error::EINTR) => 0,
             other => other?,
         };
-        Ok(self.events[..count].iter().map(|event| Ready {
-            token: event.data(),
-            readable: event.events().intersects(
-                EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR,
-            ),
-            writable: event.events().contains(EpollFlags::EPOLLOUT),
-        }))
+        Ok(self.events[..count].iter().map(|event| Ready { token: event.data() }))
     }
 }

@@ -51,10 +51,6 @@ impl UdpSocket {
         Ok(Self { socket, v6: address.is_ipv6(), one_by_one: AtomicBool::new(false) })
     }
 
-    pub fn local(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
     /// Sends `bytes` as datagrams of `segment_bytes`, the last perhaps shorter. Waits for room.
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
         let to = self.mapped(to);
@@ -113,6 +109,25 @@ impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The MTU of the way that a connected socket's packets take, as far as this host knows.
+pub fn route_mtu(socket: &std::net::UdpSocket, v6: bool) -> io::Result<u16> {
+    let (level, name) = if v6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    };
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as u32;
+    // SAFETY: value and length are live, and length says how long value is.
+    let got = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut length)
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u16::try_from(value).unwrap_or(u16::MAX))
 }
 
 fn option(fd: i32, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {

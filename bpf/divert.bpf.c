@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The way into a link for traffic of a VM that is to be compressed: what the VM sends to
+ * chosen prefixes leaves through the tap of the link's process instead of the stack.
+ *
+ * It runs on the ingress of the VM's tap, behind from_vm, which has to see all the VM says.
+ * The packet goes as it is, super-packets whole and checksums unfinished.  What cannot be
+ * routed any further (link-local, multicast, neighbour discovery, a hop limit that is used
+ * up) goes its ordinary way, and so does what carries a VLAN tag.
+ *
+ * The link may go down at any time, or its process may die.  `divert_up` says the first.
+ * For the second nothing here is pinned: the hook goes with the process; and the index of
+ * the link's tap stands in a map from which the kernel takes it when the tap goes, for the
+ * tap may be gone first.
+ */
+#define VSNOOP_BPF
+#include "kernel.h"
+#include "types.h"
+
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+/* Set by the link's process. */
+__u32 divert_up;
+
+/* The link's tap.  Only looked up: the index is 0 when the device is gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} link_tap SEC(".maps");
+
+/* Of struct divert_key and struct divert_rule. */
+struct divert_rules {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct divert_key));
+	__uint(value_size, sizeof(struct divert_rule));
+};
+
+/* The rules in force: exchanged as a whole, so that no packet ever meets half of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct divert_rules);
+} in_force SEC(".maps");
+
+/* 0/8, 127/8, 169.254/16, and 224/3: neither unicast nor to be routed. */
+static __always_inline bool is_local_v4(__be32 addr)
+{
+	__u32 a = bpf_ntohl(addr);
+
+	return a >> 24 == 0 || a >> 24 == 127 || a >> 16 == 0xa9fe || a >> 29 == 7;
+}
+
+/* ::/64 with :: and ::1, fe80::/10, ff00::/8. */
+static __always_inline bool is_local_v6(const struct in6_addr *addr)
+{
+	const __be32 *w = addr->in6_u.u6_addr32;
+
+	return (w[0] == 0 && w[1] == 0) ||
+	       (w[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000) ||
+	       (w[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
+}
+
+enum found { FOUND_ADDRESS, FOUND_NOTHING, FOUND_SHORT };
+
+/* Where the packet goes, if routers could carry it there. */
+static __always_inline enum found find(struct __sk_buff *skb, struct divert_key *key)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+
+	if ((void *)(eth + 1) > end)
+		return FOUND_SHORT;
+	if (eth->h_dest[0] & 1) /* broadcast and multicast */
+		return FOUND_NOTHING;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)(eth + 1);
+
+		if ((void *)(ip + 1) > end)
+			return FOUND_SHORT;
+		if (*(__u8 *)ip >> 4 != 4 || ip->ttl <= 1 || is_local_v4(ip->saddr) ||
+		    is_local_v4(ip->daddr))
+			return FOUND_NOTHING;
+		key->family = 4;
+		__builtin_memcpy(key->addr, &ip->daddr, 4);
+		return FOUND_ADDRESS;
+	}
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = (void *)(eth + 1);
+		__u8 *type = (void *)(ip + 1);
+
+		if ((void *)(ip + 1) > end)
+			return FOUND_SHORT;
+		if (*(__u8 *)ip >> 4 != 6 || ip->hop_limit <= 1 || is_local_v6(&ip->saddr) ||
+		    is_local_v6(&ip->daddr))
+			return FOUND_NOTHING;
+		if (ip->nexthdr == IPPROTO_ICMPV6) {
+			if ((void *)(type + 1) > end)
+				return FOUND_SHORT;
+			/* Neighbour discovery (RFC 4861): also between global addresses. */
+			if (*type >= 133 && *type <= 137)
+				return FOUND_NOTHING;
+		}
+		key->family = 6;
+		__builtin_memcpy(key->addr, &ip->daddr, 16);
+		return FOUND_ADDRESS;
+	}
+	return FOUND_NOTHING;
+}
+
+SEC("tcx/ingress")
+int divert(struct __sk_buff *skb)
+{
+	struct divert_key key = { .bits = 32 + 128 };
+	struct divert_rule *rule;
+	__u32 zero = 0, *tap;
+	enum found found;
+	void *rules;
+
+	if (skb->vlan_present)
+		return HOOK_NEXT;
+	found = find(skb, &key);
+	if (found == FOUND_SHORT) {
+		__u32 want = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 1;
+
+		if (bpf_skb_pull_data(skb, want < skb->len ? want : skb->len))
+			return HOOK_NEXT;
+		found = find(skb, &key);
+	}
+	if (found != FOUND_ADDRESS)
+		return HOOK_NEXT;
+	rules = bpf_map_lookup_elem(&in_force, &zero);
+	if (!rules)
+		return HOOK_NEXT;
+	rule = bpf_map_lookup_elem(rules, &key);
+	if (!rule || rule->action == DIVERT_NEVER)
+		return HOOK_NEXT;
+	tap = bpf_map_lookup_elem(&link_tap, &zero);
+	if (!divert_up || !tap || !*tap) {
+		__sync_fetch_and_add(&rule->missed, 1);
+		return rule->action == DIVERT_OR_DROP ? HOOK_DROP : HOOK_NEXT;
+	}
+	__sync_fetch_and_add(&rule->packets, 1);
+	__sync_fetch_and_add(&rule->bytes, skb->len);
+	return bpf_redirect(*tap, 0);
+}

@@ -1,0 +1,253 @@
+//! The hook on a VM's tap: what the VM sends to chosen prefixes goes into the tap of a link
+//! (bpf/divert.bpf.c).
+//!
+//! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its process
+//! dies, the VM's traffic goes its ordinary way at once. The rules are one map that the hook reaches
+//! through another; new ones are made ready first and then put in the place of the old ones, so that no
+//! packet meets half of them. What the old ones counted is carried on for each prefix that stays.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use ipnet::IpNet;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
+use vsnoop_flow::types::{self, divert_key, divert_rule};
+
+use crate::attach::tcx_link;
+use crate::error::{Error, Result};
+use crate::inject;
+use crate::port::program_info;
+use crate::record::{ProgramInfo, Record};
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/divert.bpf.o"));
+
+/// What becomes of packets to a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// They go their ordinary way: an exception from a shorter prefix.
+    Never,
+    /// They go through the link; while it is down, their ordinary way.
+    DivertOrPass,
+    /// They go through the link; while it is down they are dropped. Not a promise beyond the life of
+    /// the process that diverts: when that ends, they go their ordinary way.
+    DivertOrDrop,
+}
+
+impl Action {
+    fn number(self) -> u32 {
+        match self {
+            Self::Never => types::divert_action::DIVERT_NEVER,
+            Self::DivertOrPass => types::divert_action::DIVERT_OR_PASS,
+            Self::DivertOrDrop => types::divert_action::DIVERT_OR_DROP,
+        }
+    }
+}
+
+/// Of all rules whose prefix a destination is in, that of the longest holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// Destinations.
+    pub prefix: IpNet,
+    /// What becomes of packets to them.
+    pub action: Action,
+}
+
+/// What one rule has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleCounters {
+    /// Packets diverted; a super-packet is one.
+    pub packets: u64,
+    /// Bytes of their frames.
+    pub bytes: u64,
+    /// Packets that came while the link was down.
+    pub missed: u64,
+}
+
+impl std::ops::Add for RuleCounters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            packets: self.packets.wrapping_add(other.packets),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            missed: self.missed.wrapping_add(other.missed),
+        }
+    }
+}
+
+/// The hook on one VM's tap, as long as it lives.
+pub struct Diversion {
+    // Dropped first: no packet meets a hook whose maps are going.
+    _link: Link,
+    object: Object,
+    up: MapHandle,
+    in_force: MapHandle,
+    rules: Vec<Rule>,
+    trie: MapHandle,
+    /// What earlier tries counted for the prefixes of this one.
+    past: HashMap<IpNet, RuleCounters>,
+}
+
+impl Diversion {
+    /// Diverts what comes from the VM behind tap `ifindex` into the egress of tap `link_ifindex`, as
+    /// soon as [`Diversion::set_up`] says that the link is up; until then rules act as while it is down.
+    ///
+    /// Both taps are in the network namespace of the calling thread. A link of its own, with other
+    /// rules, may be attached to the same tap: the first rule that diverts takes the packet.
+    pub fn attach(ifindex: u32, link_ifindex: u32, rules: &[Rule]) -> Result<Self> {
+        let rules = checked(rules)?;
+        let refused = |source: libbpf_rs::Error| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => {
+                Error::Permission { what: "load the program that diverts".into() }
+            }
+            _ => Error::Load { what: "the program that diverts".into(), source },
+        };
+        let mut builder = ObjectBuilder::default();
+        let object = builder
+            .name("vsnoop_divert")
+            .and_then(|builder| builder.open_memory(OBJECT))
+            .and_then(libbpf_rs::OpenObject::load)
+            .map_err(refused)?;
+        let (up, in_force) = (map(&object, ".bss")?, map(&object, "in_force")?);
+        map(&object, "link_tap")?
+            .update(&0u32.to_ne_bytes(), &link_ifindex.to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::bpf(format!("divert into interface {link_ifindex}")))?;
+        let trie = fill(&rules)?;
+        exchange(&in_force, &trie)?;
+        // Behind from_vm, whichever of the two is attached first: that one goes before all others.
+        let name = format!("interface {ifindex}");
+        let link = tcx_link(&object, "divert", ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
+        // SAFETY: a fresh link that nobody else owns.
+        let link = unsafe { Link::from_ptr(link) };
+        Ok(Self { _link: link, object, up, in_force, rules, trie, past: HashMap::new() })
+    }
+
+    /// The link is up, or down, from the next packet on.
+    pub fn set_up(&self, is_up: bool) -> Result<()> {
+        self.up
+            .update(&0u32.to_ne_bytes(), &u32::from(is_up).to_ne_bytes(), MapFlags::ANY)
+            .map_err(Error::bpf("say whether the link is up"))
+    }
+
+    /// Other rules from now on; when it fails, those before stay.
+    pub fn set_rules(&mut self, rules: &[Rule]) -> Result<()> {
+        let rules = checked(rules)?;
+        let trie = fill(&rules)?;
+        exchange(&self.in_force, &trie)?;
+        // The kernel has waited until no hook uses the old trie any more: these are its last words. If
+        // they cannot be read, the new rules hold all the same, and count from 0.
+        let before = self.counters().unwrap_or_default();
+        self.past = before.into_iter().map(|(rule, counted)| (rule.prefix, counted)).collect();
+        self.past.retain(|prefix, _| rules.iter().any(|rule| rule.prefix == *prefix));
+        (self.rules, self.trie) = (rules, trie);
+        Ok(())
+    }
+
+    /// The rules in force, and what each has done since its prefix has had one.
+    pub fn counters(&self) -> Result<Vec<(Rule, RuleCounters)>> {
+        let counters = self.rules.iter().map(|rule| {
+            let found = self.trie.lookup(key(&rule.prefix).as_bytes(), MapFlags::ANY);
+            let found = found.map_err(Error::bpf(format!("read the rule of {}", rule.prefix)))?;
+            let now = found.and_then(|bytes| divert_rule::from_bytes(&bytes)).unwrap_or_default();
+            let now = RuleCounters { packets: now.packets, bytes: now.bytes, missed: now.missed };
+            Ok((*rule, now + self.past.get(&rule.prefix).copied().unwrap_or_default()))
+        });
+        counters.collect()
+    }
+
+    /// The hook, with the kernel's own accounting.
+    pub fn program(&self) -> Result<ProgramInfo> {
+        program_info(self.descriptor()?).map_err(Error::bpf("read the program that diverts"))
+    }
+
+    /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum tcx_action_base`).
+    /// It is counted.
+    pub fn run_hook(&self, frame: &[u8]) -> Result<i32> {
+        let run = inject::run(&self.descriptor()?, 0, 0, frame, 1);
+        run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
+    }
+
+    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        let program = self.object.progs().find(|program| program.name() == "divert");
+        let program = program.ok_or_else(|| missing("program divert"))?;
+        // SAFETY: the program is loaded, and its descriptor open as long as the object, which `self`
+        // owns.
+        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+    }
+}
+
+impl std::fmt::Debug for Diversion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Diversion").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+/// Prefixes without host bits; each once.
+fn checked(rules: &[Rule]) -> Result<Vec<Rule>> {
+    let mut seen = std::collections::HashSet::new();
+    let whole = |rule: &Rule| Rule { prefix: rule.prefix.trunc(), ..*rule };
+    let rules: Vec<_> = rules.iter().map(whole).collect();
+    match rules.iter().find(|rule| !seen.insert(rule.prefix)) {
+        Some(rule) => Err(Error::TwoRules { prefix: rule.prefix }),
+        None => Ok(rules),
+    }
+}
+
+fn key(prefix: &IpNet) -> divert_key {
+    let mut addr = [0; 16];
+    let family = match prefix.network() {
+        IpAddr::V4(v4) => {
+            addr[..4].copy_from_slice(&v4.octets());
+            4
+        }
+        IpAddr::V6(v6) => {
+            addr = v6.octets();
+            6
+        }
+    };
+    divert_key { bits: u32::BITS + u32::from(prefix.prefix_len()), family, addr }
+}
+
+/// A trie of these rules, which no hook knows yet.
+fn fill(rules: &[Rule]) -> Result<MapHandle> {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
+        ..Default::default()
+    };
+    let trie = MapHandle::create(
+        MapType::LpmTrie,
+        Some("divert_rules"),
+        size_of::<divert_key>() as u32,
+        size_of::<divert_rule>() as u32,
+        rules.len().max(1) as u32,
+        &opts,
+    )
+    .map_err(Error::bpf("make a map of rules"))?;
+    for rule in rules {
+        let value = divert_rule { action: rule.action.number(), ..Default::default() };
+        trie.update(key(&rule.prefix).as_bytes(), value.as_bytes(), MapFlags::NO_EXIST)
+            .map_err(Error::bpf(format!("write the rule of {}", rule.prefix)))?;
+    }
+    Ok(trie)
+}
+
+/// When this returns, no hook uses the trie before.
+fn exchange(in_force: &MapHandle, trie: &MapHandle) -> Result<()> {
+    let descriptor = trie.as_fd().as_raw_fd().to_ne_bytes();
+    in_force
+        .update(&0u32.to_ne_bytes(), &descriptor, MapFlags::ANY)
+        .map_err(Error::bpf("put the rules in force"))
+}
+
+fn map(object: &Object, name: &str) -> Result<MapHandle> {
+    let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
+    let map = map.ok_or_else(|| missing(&format!("map {name}")))?;
+    MapHandle::try_from(&map).map_err(Error::bpf(format!("open map {name}")))
+}
+
+fn missing(what: &str) -> Error {
+    let source = libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
+    Error::Bpf { what: format!("find {what} in the object"), source }
+}

@@ -1,0 +1,270 @@
+//! Whether, and how, a flow's next message is compressed.
+//!
+//! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
+//! [`Probe`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
+//!
+//! `auto` compares, for each way it knows, the time until a byte is at the far end: encode it, then send
+//! what is left of it, against sending it as it is. The rate of the link is given, what encoding
+//! costs and gains is measured while it is done. A way must be a tenth better than the present one
+//! to take its place. Where nothing pays, one message is tried at the same falling pace, so that a link
+//! that became slow, or a CPU that became free, is noticed.
+
+use std::collections::HashMap;
+
+use super::probe::Probe;
+use super::{Method, Stats};
+
+/// A way to compress, with what is assumed until it was measured.
+struct Way {
+    method: Method,
+    /// What it makes of the bytes that lz4 leaves.
+    of_lz4: f64,
+    ns_per_byte: f64,
+}
+
+const WAYS: [Way; 3] = [
+    Way { method: Method::Lz4, of_lz4: 1.0, ns_per_byte: 2.5 },
+    Way { method: Method::Zstd { level: 1 }, of_lz4: 0.66, ns_per_byte: 3.5 },
+    Way { method: Method::Zstd { level: 3 }, of_lz4: 0.61, ns_per_byte: 6.0 },
+];
+
+/// The new measurement's part in an average.
+const WEIGHT: f64 = 1.0 / 8.0;
+const BETTER: f64 = 0.9;
+/// Messages that a new way is given, and those after which what other ways have done is forgotten.
+const STAY_NEW: u16 = 16;
+const STAY: u16 = 256;
+const BACK_OFF_MAX: u8 = 10;
+/// Failed looks in a row after which a way that should not pay is tried all the same.
+const TRIALS_FROM: u8 = 3;
+const BACK_OFF_NS_MAX: u64 = 1_000_000_000;
+/// Shorter messages say more about the cost of a call than of a byte.
+const COST_BYTES_MIN: usize = 4096;
+/// Flows that are remembered: twice as many at most.
+const FLOWS: usize = 4096;
+
+/// Who is judged: the owner and the flow.
+pub type Key = (u32, u64);
+
+/// What a way does to a byte.
+#[derive(Clone, Copy)]
+struct Effect {
+    /// So much is left of it.
+    left: f64,
+    ns: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    /// Failed looks in a row; messages to let pass before the next, and when it is due anyhow.
+    back_off: u8,
+    pass: u32,
+    look_ns: u64,
+    /// The last message became smaller: the next needs no look.
+    good: bool,
+    /// Of the way in `WAYS`, if `auto` has chosen one.
+    way: Option<usize>,
+    /// Messages until the way is thought over: a new one is slow and poor in the beginning.
+    stay: u16,
+    /// What lz4 would leave of a byte, by the last look.
+    lz4_ratio: f64,
+    /// What was measured lately.
+    measured: [Option<Effect>; WAYS.len()],
+}
+
+impl Flow {
+    fn fail(&mut self, now_ns: u64) {
+        self.good = false;
+        self.pass = (1 << self.back_off) - 1;
+        self.look_ns = now_ns.saturating_add(BACK_OFF_NS_MAX);
+        self.back_off = (self.back_off + 1).min(BACK_OFF_MAX);
+    }
+
+    /// A look, or a trial, is due.
+    fn due(&mut self, now_ns: u64) -> bool {
+        let due = self.pass == 0 || now_ns >= self.look_ns;
+        self.pass = self.pass.saturating_sub(1);
+        due
+    }
+}
+
+/// Of one connection's sender.
+pub struct Judge {
+    rate_bytes_per_s: Option<u64>,
+    /// Average over all flows, for those that have not been measured.
+    ns_per_byte: [f64; WAYS.len()],
+    /// Two generations: when the young are too many they become the old, and the old are forgotten.
+    young: HashMap<Key, Flow>,
+    old: HashMap<Key, Flow>,
+    probe: Probe,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Self {
+            rate_bytes_per_s: None,
+            ns_per_byte: WAYS.map(|way| way.ns_per_byte),
+            young: HashMap::new(),
+            old: HashMap::new(),
+            probe: Probe::default(),
+        }
+    }
+}
+
+impl Judge {
+    pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
+        self.rate_bytes_per_s = bytes_per_s;
+    }
+
+    /// How the next message is to be sent: `Off`, or a method that is not `Auto`.
+    pub fn method(
+        &mut self,
+        key: Key,
+        asked: Method,
+        parts: &[&[u8]],
+        now_ns: u64,
+        stats: &mut Stats,
+    ) -> Method {
+        if asked == Method::Auto && self.rate_bytes_per_s.is_none() {
+            return Method::Off;
+        }
+        let mut flow = self.flow(key);
+        let method = self.judge(&mut flow, asked, parts, now_ns, stats);
+        self.young.insert(key, flow);
+        method
+    }
+
+    fn judge(
+        &mut self,
+        flow: &mut Flow,
+        asked: Method,
+        parts: &[&[u8]],
+        now_ns: u64,
+        stats: &mut Stats,
+    ) -> Method {
+        if !flow.good {
+            if !flow.due(now_ns) {
+                return Method::Off;
+            }
+            stats.probes += 1;
+            let Some(ratio) = self.probe.ratio(parts) else {
+                flow.fail(now_ns);
+                return Method::Off;
+            };
+            flow.lz4_ratio = ratio;
+        }
+        if asked != Method::Auto {
+            return asked;
+        }
+        let (best, best_ns) = self.best(flow);
+        if let Some(way) = flow.way.filter(|&way| self.way_ns(flow, way) < self.raw_ns()) {
+            flow.stay = flow.stay.saturating_sub(1);
+            if flow.stay > 0 || self.way_ns(flow, way) * BETTER <= best_ns {
+                if flow.stay == 0 {
+                    flow.stay = STAY;
+                    let kept = flow.measured[way];
+                    flow.measured = [None; WAYS.len()];
+                    flow.measured[way] = kept;
+                }
+                return WAYS[way].method;
+            }
+        }
+        if best_ns < self.raw_ns() {
+            (flow.way, flow.stay) = (Some(best), STAY_NEW);
+            flow.measured[best] = None;
+            return WAYS[best].method;
+        }
+        // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a look is
+        // a trial, and `measured` says how it went.
+        flow.way = None;
+        if !flow.good && flow.back_off > TRIALS_FROM {
+            return WAYS[best].method;
+        }
+        flow.fail(now_ns);
+        Method::Off
+    }
+
+    /// What came of a message that was to be sent by `method`.
+    pub fn measured(
+        &mut self,
+        key: Key,
+        asked: Method,
+        method: Method,
+        result: Measured,
+        now_ns: u64,
+    ) {
+        let mut flow = self.flow(key);
+        let mut pays = result.smaller;
+        if let Some(way) = WAYS.iter().position(|way| way.method == method) {
+            let bytes = result.bytes_in.max(1) as f64;
+            let now =
+                Effect { left: result.bytes_out as f64 / bytes, ns: result.ns as f64 / bytes };
+            // What was measured before a pause says little about now.
+            let before = flow.measured[way].filter(|_| flow.good).unwrap_or(now);
+            let effect = Effect { left: mean(before.left, now.left), ns: mean(before.ns, now.ns) };
+            flow.measured[way] = Some(effect);
+            if result.bytes_in >= COST_BYTES_MIN {
+                self.ns_per_byte[way] = mean(self.ns_per_byte[way], now.ns);
+            }
+            pays &= asked != Method::Auto || self.way_ns(&flow, way) < self.raw_ns();
+        }
+        if pays {
+            (flow.good, flow.back_off, flow.pass) = (true, 0, 0);
+        } else {
+            flow.fail(now_ns);
+        }
+        self.young.insert(key, flow);
+    }
+
+    /// Time for a byte on the link.
+    fn raw_ns(&self) -> f64 {
+        self.rate_bytes_per_s.map_or(0.0, |rate| 1e9 / rate.max(1) as f64)
+    }
+
+    /// Time for a byte that goes this way.
+    fn way_ns(&self, flow: &Flow, way: usize) -> f64 {
+        let Effect { left, ns } = flow.measured[way].unwrap_or_else(|| self.expected(flow, way));
+        ns + left * self.raw_ns()
+    }
+
+    /// What a way would do: as the present way does, in the proportion that is usual.
+    fn expected(&self, flow: &Flow, way: usize) -> Effect {
+        let usual = |way: usize| (WAYS[way].of_lz4, self.ns_per_byte[way]);
+        let (left, ns) = usual(way);
+        match flow.way.and_then(|present| Some((usual(present), flow.measured[present]?))) {
+            Some(((usual_left, usual_ns), is)) => Effect {
+                left: (is.left / usual_left * left).min(1.0),
+                ns: is.ns / usual_ns.max(0.01) * ns,
+            },
+            None => Effect { left: flow.lz4_ratio * left, ns },
+        }
+    }
+
+    fn best(&self, flow: &Flow) -> (usize, f64) {
+        let all = (0..WAYS.len()).map(|way| (way, self.way_ns(flow, way)));
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
+    }
+
+    fn flow(&mut self, key: Key) -> Flow {
+        if self.young.len() >= FLOWS && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let known = self.young.get(&key).or_else(|| self.old.get(&key));
+        known.copied().unwrap_or_default()
+    }
+}
+
+/// One message, encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub bytes_in: usize,
+    /// As they go over the link, compressed or not.
+    pub bytes_out: usize,
+    pub smaller: bool,
+    pub ns: u64,
+}
+
+fn mean(before: f64, now: f64) -> f64 {
+    // A call that was interrupted by a whole time slice counts as a slow one, not as a hundred.
+    before + WEIGHT * (now.min(before * 8.0 + 1.0) - before)
+}

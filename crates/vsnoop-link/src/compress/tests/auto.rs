@@ -1,0 +1,118 @@
+//! What is compressed, and how, when nobody says: with a clock of the test's making.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::*;
+
+const MEGABIT: u64 = 125_000;
+
+/// An encoder whose codecs take `cost_ns` a call, whatever the message.
+fn costing(cost_ns: &Arc<AtomicU64>, link_rate: Option<u64>) -> Encoder {
+    let (cost_ns, mut now_ns) = (cost_ns.clone(), 0);
+    let clock = move || {
+        // Read before and after each call.
+        now_ns += cost_ns.load(Relaxed);
+        now_ns
+    };
+    let mut encoder = Encoder::with_clock(Limits::default(), Box::new(clock));
+    encoder.set_link_rate(link_rate);
+    encoder
+}
+
+fn encode(encoder: &mut Encoder, class: &Class, message: &[u8], now_ns: u64) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    let encoded = encoder.encode(1, class, &[message], now_ns, &mut body);
+    (encoded == Encoded::Compressed).then_some(body)
+}
+
+/// Which messages of `count`, 5 ms apart, are compressed.
+fn compressed(encoder: &mut Encoder, class: &Class, message: &[u8], count: u64) -> Vec<bool> {
+    (0..count).map(|n| encode(encoder, class, message, n * 5_000_000).is_some()).collect()
+}
+
+#[test]
+fn what_is_random_stays_raw_and_is_looked_at_ever_more_rarely() {
+    // What compression has been at already looks the same.
+    let text = payload(Kind::Text, 1, 400_000);
+    let packed = zstd_safe::compress_bound(text.len());
+    let mut frame = Vec::with_capacity(packed);
+    zstd_safe::compress(&mut frame, &text, 19).unwrap();
+    for message in [payload(Kind::Random, 1, 64_000), frame[1000..60_000].to_vec()] {
+        for method in ["auto", "zstd", "lz4"] {
+            let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
+            let count = 10_000;
+            let compressed = compressed(&mut encoder, &class(method, 1), &message, count);
+            assert!(compressed.iter().all(|&compressed| !compressed), "{method}");
+            // 50 s: once a second, and a few to begin with.
+            assert!(encoder.stats().probes < count / 100, "{}", encoder.stats().probes);
+            assert!(encoder.stats().probes > 10);
+            assert_eq!(encoder.stats().raw_messages, count);
+        }
+    }
+}
+
+#[test]
+fn text_is_compressed_from_its_first_message_and_not_looked_at_again() {
+    let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
+    let message = payload(Kind::Text, 1, 64_000);
+    let compressed = compressed(&mut encoder, &class("auto", 1), &message, 1000);
+    assert!(compressed.iter().all(|&compressed| compressed));
+    assert_eq!(encoder.stats().probes, 1);
+}
+
+#[test]
+fn without_a_rate_auto_sends_everything_as_it_is() {
+    let mut encoder = costing(&Arc::default(), None);
+    let message = payload(Kind::Text, 1, 64_000);
+    assert_eq!(encode(&mut encoder, &class("auto", 1), &message, 0), None);
+    assert_eq!(encoder.stats().probes, 0);
+    encoder.set_link_rate(Some(MEGABIT));
+    assert!(encode(&mut encoder, &class("auto", 1), &message, 0).is_some());
+}
+
+#[test]
+fn a_flow_that_turns_into_text_is_compressed_within_a_second() {
+    let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
+    let auto = class("auto", 1);
+    compressed(&mut encoder, &auto, &payload(Kind::Random, 1, 64_000), 5000);
+    let text = payload(Kind::Text, 1, 64_000);
+    let from_ns = 5000 * 5_000_000;
+    let first =
+        (0..2000).find(|n| encode(&mut encoder, &auto, &text, from_ns + n * 5_000_000).is_some());
+    assert!(first.unwrap() * 5_000_000 <= 1_000_000_000, "{first:?}");
+    assert!(encode(&mut encoder, &auto, &text, from_ns + 20_000_000_000).is_some());
+}
+
+#[test]
+fn a_cpu_that_has_better_things_to_do_turns_it_off_and_on_again() {
+    let cost_ns = Arc::new(AtomicU64::new(100_000));
+    let mut encoder = costing(&cost_ns, Some(100 * MEGABIT));
+    let (auto, text) = (class("auto", 1), payload(Kind::Text, 1, 64_000));
+    assert!(compressed(&mut encoder, &auto, &text, 100).iter().all(|&compressed| compressed));
+    // 64 KB take 5.1 ms on the link: 20 ms for less of them is no gain.
+    cost_ns.store(20_000_000, Relaxed);
+    let during = compressed(&mut encoder, &auto, &text, 2000);
+    assert!(during[200..].iter().filter(|&&compressed| compressed).count() < 20);
+    // And a second is enough to see that it is over.
+    cost_ns.store(100_000, Relaxed);
+    let after: Vec<_> = (0..1000)
+        .map(|n| encode(&mut encoder, &auto, &text, 60_000_000_000 + n * 5_000_000).is_some())
+        .collect();
+    assert!(after[400..].iter().all(|&compressed| compressed));
+}
+
+#[test]
+fn the_faster_the_link_the_less_is_done_for_it() {
+    // What the codecs take of an honest CPU, by the codec that the last body names.
+    let done = |kind: Kind, rate: u64| {
+        let mut encoder = costing(&Arc::new(AtomicU64::new(150_000)), Some(rate));
+        let body = encode(&mut encoder, &class("auto", 1), &payload(kind, 1, 64_000), 0);
+        body.map(|body| body[0] & 0b11)
+    };
+    let (lz4, zstd) = (Some(0), Some(1));
+    assert_eq!(done(Kind::Text, 10 * MEGABIT), zstd);
+    assert_eq!(done(Kind::Text, 100 * MEGABIT), zstd);
+    assert_eq!(done(Kind::Zeros, 2000 * MEGABIT), lz4);
+    assert_eq!(done(Kind::Zeros, 40_000 * MEGABIT), None, "no codec is as fast as that");
+}

@@ -1,0 +1,147 @@
+//! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory beyond
+//! the limits.
+
+use proptest::prelude::*;
+use zstd_safe::{CCtx, CParameter, FrameFormat};
+
+use super::*;
+
+fn refused(decoder: &mut Decoder, body: &[u8]) -> DecodeError {
+    let mut out = b"before".to_vec();
+    let error = decoder.decode(body, &mut out).unwrap_err();
+    assert_eq!(out, b"before", "nothing of a refused message is left");
+    error
+}
+
+/// A body with the context begun in place 0, whose content is `plain` as one magicless frame.
+fn forged(original_bytes: u32, window_log: u8, frame_window_log: u32, plain: &[u8]) -> Vec<u8> {
+    let mut zstd = CCtx::create();
+    zstd.set_parameter(CParameter::Format(FrameFormat::Magicless)).unwrap();
+    zstd.set_parameter(CParameter::ContentSizeFlag(false)).unwrap();
+    zstd.set_parameter(CParameter::WindowLog(frame_window_log)).unwrap();
+    let mut frame = Vec::with_capacity(zstd_safe::compress_bound(plain.len()));
+    zstd.compress2(&mut frame, plain).unwrap();
+    let length = original_bytes.to_be_bytes();
+    let head = [0b0101, length[1], length[2], length[3], 0, 0, window_log];
+    [&head[..], &frame].concat()
+}
+
+#[test]
+fn a_bomb_is_refused_and_takes_no_memory() {
+    let bomb = vec![0; 64 << 20];
+    let mut decoder = Decoder::new(tight());
+    let body = forged(1000, 15, 15, &bomb);
+    assert!(body.len() < 20_000);
+    assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
+    let body = forged(1 << 23, 15, 15, &bomb);
+    assert_eq!(refused(&mut decoder, &body), DecodeError::TooLong { bytes: 1 << 23 });
+    assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
+
+    let lz4 = lz4_flex::block::compress(&bomb);
+    let body = [&[0, 0, 3, 232][..], &lz4].concat();
+    assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
+}
+
+#[test]
+fn a_message_that_is_shorter_than_it_says_is_refused() {
+    let mut decoder = Decoder::new(tight());
+    let body = forged(1000, 15, 15, &[7; 999]);
+    assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
+    assert_eq!(decoded(&mut decoder, &forged(1000, 15, 15, &[7; 1000])), [7; 1000]);
+    let short = [&[0, 0, 3, 232][..], &lz4_flex::block::compress(&[7; 999])].concat();
+    assert!(matches!(refused(&mut decoder, &short), DecodeError::Content(_)));
+}
+
+#[test]
+fn windows_beyond_what_was_agreed_are_refused() {
+    let mut decoder = Decoder::new(tight());
+    for log in 16..=255 {
+        let body = forged(9, log, 10, &[0; 9]);
+        assert_eq!(refused(&mut decoder, &body), DecodeError::Window { log });
+    }
+    // The head says little and the frame much.
+    let body = forged(1000, 15, 27, &payload(Kind::Random, 1, 2_000_000)[..1_000_000]);
+    assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
+    // And windows that zstd does not have, within the limits.
+    for log in 0..10 {
+        let mut out = Vec::new();
+        let _ = decoder.decode(&forged(9, log, 10, &[0; 9]), &mut out);
+        assert!(out.is_empty() || out == [0; 9]);
+    }
+}
+
+#[test]
+fn contexts_that_were_not_begun_or_not_agreed_are_refused() {
+    let mut decoder = Decoder::new(Limits { dictionaries: 0, ..tight() });
+    for (tag, number) in [(0b0001, 0u8), (0b0001, 2), (0b0101, 3), (0b0001, 255), (0b1101, 0)] {
+        let body = [tag, 0, 0, 9, 0, number, 15, 1, 2, 3];
+        assert_eq!(refused(&mut decoder, &body), DecodeError::Context { number: number.into() });
+    }
+    assert_eq!(decoder.memory_bytes(), 0);
+}
+
+#[test]
+fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
+    let limits = Limits { flows: 20, flow_window_log: 18, ..tight() };
+    let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
+    for flow in 0..20 {
+        for round in 0..8 {
+            let message = payload(Kind::Text, round, 65_000);
+            let body = body(&mut encoder, flow, &class("zstd", 1), &message).unwrap();
+            decoded(&mut decoder, &body);
+        }
+    }
+    let shared = Class { dictionary: Some(1 << 20), ..class("zstd", 1) };
+    for round in 0..20 {
+        let message = payload(Kind::Random, round, 65_000);
+        decoded(&mut decoder, &body(&mut encoder, 0, &shared, &message).unwrap());
+    }
+    let (taken, most) = (decoder.memory_bytes() as u64, limits.decoder_bytes_max());
+    assert!(taken <= most && taken * 2 > most, "{taken} of {most}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_bounded(
+        bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
+    ) {
+        let mut decoder = Decoder::new(tight());
+        for body in &bodies {
+            let mut out = Vec::new();
+            if decoder.decode(body, &mut out).is_err() {
+                prop_assert!(out.is_empty());
+            }
+            prop_assert!(out.len() <= tight().message_bytes as usize);
+        }
+        prop_assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
+    }
+
+    /// What was damaged on its way (below a link that does not seal) is found or comes out at its length.
+    #[test]
+    fn cut_flipped_repeated_and_missing_bodies_never_exceed_the_bound(
+        damage in prop::collection::vec((0..5u8, any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        method in prop::sample::select(vec!["lz4", "zstd", "zstd:3"]),
+    ) {
+        let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+        for (round, (what, place, value)) in damage.iter().enumerate() {
+            let message = payload(Kind::Text, round as u64, 3000);
+            let mut body = body(&mut encoder, round as u64 % 2, &class(method, 1), &message).unwrap();
+            let place = place.index(body.len());
+            match what {
+                0 => body.truncate(place),
+                1 => body[place] ^= 1 << (value % 8),
+                2 => body.insert(place, *value),
+                3 => body.extend_from_within(place..),
+                _ => continue,
+            }
+            let mut out = Vec::new();
+            if decoder.decode(&body, &mut out).is_err() {
+                prop_assert!(out.is_empty());
+            }
+            prop_assert!(out.len() <= tight().message_bytes as usize);
+        }
+        prop_assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
+    }
+}

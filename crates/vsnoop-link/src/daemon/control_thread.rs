@@ -1,0 +1,600 @@
+//! The thread that decides: it keeps the peers' state machines and makes sessions.
+//!
+//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the state
+//! machines want goes to the data threads as orders. Handshakes run on threads of their own, a bounded
+//! number of them, and end by a deadline.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info, warn};
+
+use super::config::{Config, Peer as PeerConfig, Transport, Trust};
+use super::counts::SessionCounts;
+use super::egress::outlet::Fault;
+use super::establish::{self, Incoming, Introduction, Made};
+use super::event::Event;
+use super::io::wake;
+use super::shared::Shared;
+use super::{egress, ingress};
+use crate::handshake::{
+    self, Answer, Established, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind, Role,
+};
+use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
+use crate::session::{
+    Action, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings, Status,
+};
+use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
+use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
+
+/// Lanes that were ready before their session was known here; more are let go.
+const STRAYS: usize = 64;
+/// A session that still waits for lanes after so long is given up.
+const LANES_IN: Duration = Duration::from_secs(10);
+/// How often the egress thread hears of the path.
+const PATH_EVERY: Duration = Duration::from_secs(1);
+/// Fewer say nothing about the share that is lost.
+const FEW_PACKETS: f64 = 50.0;
+/// IP and UDP header.
+const V4_HEADERS_BYTES: usize = 20 + 8;
+const V6_HEADERS_BYTES: usize = 40 + 8;
+/// What IPv6 demands of every path (RFC 8200, 5): assumed until the path's MTU was found.
+const LEAST_MTU_BYTES: u16 = 1280;
+
+/// A session that still waits for lanes.
+struct Incomplete {
+    control: Established,
+    from: SocketAddr,
+    lanes: Vec<Established>,
+    since: Instant,
+}
+
+/// A session that the data threads have.
+struct Installed {
+    counts: Arc<SessionCounts>,
+    address: SocketAddr,
+    transport: Transport,
+    version: u16,
+    encrypted_bytes: usize,
+}
+
+/// One peer.
+pub struct Known {
+    pub config: PeerConfig,
+    pub machine: Peer,
+    settings: Settings,
+    dialer: Arc<Dialer>,
+    made: HashMap<SessionId, Box<Made>>,
+    installed: HashMap<SessionId, Installed>,
+    incomplete: Vec<Incomplete>,
+    path_mtu_bytes: u16,
+    path_told: Instant,
+    /// Lost and delivered, when it was told.
+    path_counts: (u64, u64),
+    /// Share of the datagrams.
+    loss: f64,
+    used: Option<SessionId>,
+}
+
+impl Known {
+    /// Version of the protocol and transport of the session in use.
+    pub fn session(&self) -> Option<(u16, Transport)> {
+        let installed = self.installed.get(&self.used?)?;
+        Some((installed.version, installed.transport))
+    }
+
+    pub fn status(&self) -> Status {
+        self.machine.status()
+    }
+}
+
+pub struct Control {
+    shared: Arc<Shared>,
+    introduction: Introduction,
+    acceptor: Acceptor,
+    ours: PublicKey,
+    pub peers: Vec<Known>,
+    strays: Vec<(Instant, Established)>,
+    next_session: u64,
+    egress: wake::Sender<egress::Order>,
+    ingress: wake::Sender<ingress::Order>,
+    events: wake::Sender<Event>,
+    guard: Guard,
+    clamp_mss: bool,
+}
+
+/// What [`Control::new`] needs beside the configuration.
+pub struct Parts {
+    pub shared: Arc<Shared>,
+    pub acceptor: Acceptor,
+    pub dialers: Vec<Dialer>,
+    pub ours: PublicKey,
+    pub egress: wake::Sender<egress::Order>,
+    pub ingress: wake::Sender<ingress::Order>,
+    pub events: wake::Sender<Event>,
+}
+
+impl Control {
+    pub fn new(config: &Config, parts: Parts) -> Self {
+        let Parts { shared, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let introduction = Introduction {
+            network: config.network.clone(),
+            instance: fastrand::u64(..),
+            mtu_bytes: config.mtu_bytes,
+        };
+        let now_ns = shared.now_ns();
+        let peers = config.peers.iter().zip(dialers).map(|(peer, dialer)| {
+            let address = peer.address.as_ref().map(ToString::to_string);
+            let settings = Settings {
+                favoured: matches!(&peer.trust, Trust::Key(theirs) if ours > *theirs),
+                largest_packet_bytes: (!peer.transport.is_ordered())
+                    .then(|| largest_packet(address.as_deref())),
+                dead_ns: config.dead_after.as_nanos() as u64,
+                rekey_ns: config.rekey.as_nanos() as u64,
+                address,
+                ..Settings::default()
+            };
+            Known {
+                config: peer.clone(),
+                machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
+                settings,
+                dialer: Arc::new(dialer),
+                made: HashMap::new(),
+                installed: HashMap::new(),
+                incomplete: Vec::new(),
+                path_mtu_bytes: LEAST_MTU_BYTES,
+                path_told: Instant::now(),
+                path_counts: (0, 0),
+                loss: 0.0,
+                used: None,
+            }
+        });
+        let peers = peers.collect();
+        let control = Self {
+            shared,
+            introduction,
+            acceptor,
+            ours,
+            peers,
+            strays: Vec::new(),
+            next_session: 1,
+            egress,
+            ingress,
+            events,
+            guard: Guard::new(GuardLimits::default()),
+            clamp_mss: config.clamp_mss,
+        };
+        control.bound_frames();
+        control
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn deadline(&self) -> Duration {
+        let next = self.peers.iter().map(|peer| peer.machine.deadline_ns()).min();
+        let now_ns = self.shared.now_ns();
+        let wait = Duration::from_nanos(next.unwrap_or(u64::MAX).saturating_sub(now_ns));
+        wait.min(Duration::from_secs(1))
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self) {
+        for peer in 0..self.peers.len() {
+            self.tell_traffic(peer);
+            self.tell(peer, PeerEvent::Tick);
+            self.tell_path(peer);
+            self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
+        }
+        self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
+    }
+
+    /// Says farewell to all peers.
+    pub fn close(&mut self) {
+        for peer in 0..self.peers.len() {
+            self.tell(peer, PeerEvent::Close);
+        }
+        self.egress.send(egress::Order::Stop);
+        self.ingress.send(ingress::Order::Stop);
+    }
+
+    /// Takes what another thread told.
+    pub fn event(&mut self, event: Event) {
+        match event {
+            Event::Message(message) => self.message(&message),
+            Event::Moved { peer, session, from } => {
+                let event = PeerEvent::Received { session: SessionId(session), from, newest: true };
+                self.tell(peer, event);
+            }
+            Event::Outgoing { peer, session, fault: Fault::Broken(why) }
+            | Event::Incoming { peer, session, why } => {
+                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            }
+            Event::Outgoing { peer, fault: Fault::TooLong, .. } => {
+                let size_bytes = self.peers[peer].path_mtu_bytes;
+                self.tell(peer, PeerEvent::TooBig { size_bytes });
+            }
+            Event::PortFailed(port, error) => {
+                warn!("port {}: {error}; no frames come from it", self.shared.ports[port].0.name());
+            }
+            Event::Dialled { peer, result } => match result {
+                Ok(made) => {
+                    let info = self.keep(peer, made);
+                    self.tell(peer, PeerEvent::Dialled(Ok(info)));
+                    self.peers[peer].made.clear();
+                }
+                Err(error) => {
+                    self.tell(peer, PeerEvent::Dialled(Err(format!("{error:#}"))));
+                }
+            },
+            Event::Accepted { from, established } => match established {
+                Ok(established) => self.accepted(from, *established),
+                Err(error) => match error.peer() {
+                    Some(peer) => info!("peer {peer} at {from}: {error}"),
+                    None => debug!("a caller from {from}: {error}"),
+                },
+            },
+        }
+    }
+
+    fn message(&mut self, got: &ingress::Message) {
+        let Some(message) = Message::read(&got.item) else { return };
+        let (peer, session) = (got.peer, SessionId(got.session));
+        let Some(installed) = self.peers[peer].installed.get(&session) else { return };
+        let (from, newest, size) = match got.datagram {
+            Some((from, newest, bytes)) => (from, newest, bytes + headers_bytes(from)),
+            None => (installed.address, true, got.item.len()),
+        };
+        self.tell_traffic(peer);
+        self.tell(peer, PeerEvent::Received { session, from, newest });
+        let size_bytes = size.min(u16::MAX.into()) as u16;
+        let received_ns = self.shared.now_ns();
+        self.tell(peer, PeerEvent::Message { session, message, size_bytes, received_ns });
+    }
+
+    /// Keeps a session until its machine has said what becomes of it.
+    fn keep(&mut self, peer: usize, made: Box<Made>) -> SessionInfo {
+        let id = SessionId(self.next_session);
+        self.next_session += 1;
+        let info = SessionInfo {
+            id,
+            dialler: if made.dialled { End::Us } else { End::Peer },
+            epoch: made.epoch,
+            instance: made.instance,
+            address: made.address,
+        };
+        let known = &mut self.peers[peer];
+        let favoured = self.ours > made.peer_key;
+        if known.settings.favoured != favoured {
+            // Of a peer that is known by name, the key is seen now.
+            known.settings.favoured = favoured;
+            let settings = known.settings.clone();
+            known.made.insert(id, made);
+            self.tell(peer, PeerEvent::Configured(settings));
+        } else {
+            known.made.insert(id, made);
+        }
+        info
+    }
+
+    fn accepted(&mut self, from: SocketAddr, established: Established) {
+        let Some(peer) = self.index_of(&established.peer) else { return };
+        match established.purpose {
+            Purpose::Control if establish::is_ordered(established.agreed.transport) => {
+                let incomplete = Incomplete {
+                    control: established,
+                    from,
+                    lanes: Vec::new(),
+                    since: Instant::now(),
+                };
+                let known = &mut self.peers[peer];
+                // One that dials again has given up what it had begun.
+                known.incomplete.clear();
+                known.incomplete.push(incomplete);
+                for (since, stray) in std::mem::take(&mut self.strays) {
+                    self.lane(since, stray);
+                }
+            }
+            Purpose::Control => match establish::datagrams(established, from, false) {
+                Ok(made) => self.take_in(peer, Box::new(made)),
+                Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
+            },
+            Purpose::Lane { .. } => self.lane(Instant::now(), established),
+        }
+    }
+
+    /// A lane joins its session, or waits for it.
+    fn lane(&mut self, since: Instant, lane: Established) {
+        let (Some(peer), Purpose::Lane { session, .. }) = (self.index_of(&lane.peer), lane.purpose)
+        else {
+            return;
+        };
+        let incomplete = &mut self.peers[peer].incomplete;
+        let Some(at) = incomplete.iter().position(|waits| waits.control.ours.session == session)
+        else {
+            if self.strays.len() < STRAYS {
+                self.strays.push((since, lane));
+            }
+            return;
+        };
+        incomplete[at].lanes.push(lane);
+        let wanted = 2 * usize::from(incomplete[at].control.agreed.lanes.max(1));
+        if incomplete[at].lanes.len() < wanted {
+            return;
+        }
+        let Incomplete { control, from, lanes, .. } = incomplete.swap_remove(at);
+        match establish::ordered(control, lanes, from, false) {
+            Ok(made) => self.take_in(peer, Box::new(made)),
+            Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
+        }
+    }
+
+    fn take_in(&mut self, peer: usize, made: Box<Made>) {
+        let info = self.keep(peer, made);
+        self.tell(peer, PeerEvent::Accepted(info));
+        self.peers[peer].made.clear();
+    }
+
+    fn index_of(&self, peer: &PeerId) -> Option<usize> {
+        self.peers.iter().position(|known| known.config.name == peer.as_str())
+    }
+
+    fn tell_traffic(&mut self, peer: usize) {
+        let installed = &self.peers[peer].installed;
+        let traffic: Vec<_> =
+            installed.iter().map(|(id, session)| (*id, session.counts.traffic())).collect();
+        for (id, traffic) in traffic {
+            self.tell(peer, PeerEvent::Traffic(id, traffic));
+        }
+    }
+
+    /// What the machine found out about the path, for who compresses; once a second or so.
+    fn tell_path(&mut self, peer: usize) {
+        let known = &mut self.peers[peer];
+        let Some(used) = known.used else { return };
+        if known.path_told.elapsed() < PATH_EVERY {
+            return;
+        }
+        known.path_told = Instant::now();
+        let delivery = known.machine.status().delivery;
+        let (lost_before, delivered_before) = known.path_counts;
+        known.path_counts = (delivery.lost_out_packets, delivery.delivered_packets);
+        let lost = delivery.lost_out_packets.saturating_sub(lost_before) as f64;
+        let delivered = delivery.delivered_packets.saturating_sub(delivered_before) as f64;
+        if lost + delivered >= FEW_PACKETS {
+            // Smoothed over some seconds: a burst is not a bad path.
+            known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
+        }
+        self.egress.send(egress::Order::Path {
+            peer,
+            session: used.0,
+            loss: known.loss,
+            bytes_per_s: delivery.path_bytes_per_s,
+        });
+    }
+
+    fn tell(&mut self, peer: usize, event: PeerEvent) {
+        let now_ns = self.shared.now_ns();
+        for action in self.peers[peer].machine.handle(event, now_ns) {
+            self.act(peer, action);
+        }
+    }
+
+    fn act(&mut self, peer: usize, action: Action) {
+        match action {
+            Action::Dial { address, epoch } => self.dial(peer, address, epoch),
+            Action::Install(id) => self.install(peer, id),
+            Action::Use(id) => {
+                self.peers[peer].used = Some(id);
+                self.egress.send(egress::Order::Use { peer, session: id.0 });
+                self.limit(peer);
+            }
+            Action::Forget(id) => {
+                let known = &mut self.peers[peer];
+                known.installed.remove(&id);
+                if known.used == Some(id) {
+                    known.used = None;
+                }
+                self.egress.send(egress::Order::Retire { peer, session: id.0 });
+                self.ingress.send(ingress::Order::Retire { session: id.0 });
+            }
+            Action::Down => {
+                self.peers[peer].used = None;
+                self.egress.send(egress::Order::Down { peer });
+                self.bound_frames();
+            }
+            Action::Send { session, message, packet_bytes } => {
+                let Some(installed) = self.peers[peer].installed.get(&session) else { return };
+                let headers = headers_bytes(installed.address);
+                let mut item = vec![0; 1 + crate::session::message::LARGEST_BYTES];
+                item[0] = SESSION;
+                let Some(length) = message.write(&mut item[1..]) else { return };
+                item.truncate(1 + length);
+                let pad_to = packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
+                let order =
+                    egress::Order::Message { peer, session: session.0, item, pad_to, to: None };
+                self.egress.send(order);
+            }
+            Action::Roam(id, address) => {
+                if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
+                    installed.address = address;
+                }
+                self.egress.send(egress::Order::Address { peer, session: id.0, address });
+            }
+            Action::PathMtu(bytes) => {
+                self.peers[peer].path_mtu_bytes = bytes;
+                self.limit(peer);
+            }
+            Action::Report(report) => info!("peer {}: {report}", self.peers[peer].config.name),
+        }
+    }
+
+    fn install(&mut self, peer: usize, id: SessionId) {
+        let known = &mut self.peers[peer];
+        let Some(made) = known.made.remove(&id) else { return };
+        let Made { address, transport, version, index, outgoing, incoming, counts, .. } = *made;
+        let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
+        let counts_here = Arc::clone(&counts);
+        known.installed.insert(
+            id,
+            Installed { counts: counts_here, address, transport, version, encrypted_bytes },
+        );
+        let order = match incoming {
+            Incoming::Datagrams(opened) => {
+                ingress::Order::Datagrams { peer, session: id.0, index, opened }
+            }
+            Incoming::Lanes(lanes) => ingress::Order::Lanes { peer, session: id.0, lanes },
+        };
+        self.ingress.send(order);
+        self.egress.send(egress::Order::Install {
+            peer,
+            session: id.0,
+            transport: Box::new(outgoing),
+            current: false,
+        });
+    }
+
+    /// Tells the data thread how long datagrams may be.
+    fn limit(&self, peer: usize) {
+        let known = &self.peers[peer];
+        let Some((id, installed)) =
+            known.used.and_then(|id| Some((id, known.installed.get(&id)?)))
+        else {
+            return;
+        };
+        let bytes =
+            usize::from(known.path_mtu_bytes).saturating_sub(headers_bytes(installed.address));
+        self.egress.send(egress::Order::Limit { peer, session: id.0, bytes });
+        self.bound_frames();
+    }
+
+    /// What TCP is told, so that no frame has to be cut: the least of what datagrams to peers hold.
+    fn bound_frames(&self) {
+        let room = |known: &Known| {
+            let installed = known.installed.get(&known.used?)?;
+            if installed.transport.is_ordered() {
+                return None;
+            }
+            let around = headers_bytes(installed.address)
+                + HEADER_BYTES
+                + installed.encrypted_bytes
+                + FRAME_HEADER_BYTES;
+            Some(usize::from(known.path_mtu_bytes).saturating_sub(around))
+        };
+        let least = self.peers.iter().filter_map(room).min();
+        self.shared.set_frame_limit(least.filter(|_| self.clamp_mss));
+    }
+
+    fn dial(&mut self, peer: usize, address: String, epoch: u32) {
+        let known = &self.peers[peer];
+        let config = &known.config;
+        let hello =
+            self.introduction.hello(epoch, config.transport, config.connections, Role::Calls);
+        let dialer = Arc::clone(&known.dialer);
+        let events = self.events.clone();
+        let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
+            let result = establish::dial(&address, &dialer, hello).map(Box::new);
+            events.send(Event::Dialled { peer, result });
+        });
+        if let Err(error) = spawned {
+            let result = Err(anyhow::anyhow!("no thread for a call: {error}"));
+            self.events.send(Event::Dialled { peer, result });
+        }
+    }
+
+    /// Starts a thread that takes callers.
+    pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
+        let welcome = Welcome {
+            introduction: self.introduction.clone(),
+            acceptor: self.acceptor.clone(),
+            peers: self.peers.iter().map(|known| known.config.clone()).collect(),
+            events: self.events.clone(),
+        };
+        let welcome = Arc::new(welcome);
+        let (guard, shared) = (self.guard.clone(), Arc::clone(&self.shared));
+        let accept = move || {
+            loop {
+                let Ok((stream, from)) = listener.accept() else {
+                    // Out of descriptors, most likely: not a reason to spin.
+                    std::thread::sleep(Duration::from_millis(50));
+                    continue;
+                };
+                let from = unmapped(from);
+                let Ok(permit) = guard.admit(from.ip(), shared.now_ns()) else { continue };
+                let welcome = Arc::clone(&welcome);
+                let taken = std::thread::Builder::new()
+                    .name("accept".into())
+                    .spawn(move || welcome.handshake(stream, from, permit));
+                if let Err(error) = taken {
+                    debug!("no thread for a caller from {from}: {error}");
+                }
+            }
+        };
+        std::thread::Builder::new().name("listen".into()).spawn(accept).map(drop)
+    }
+}
+
+/// What a thread that answers a caller knows.
+struct Welcome {
+    introduction: Introduction,
+    acceptor: Acceptor,
+    peers: Vec<PeerConfig>,
+    events: wake::Sender<Event>,
+}
+
+impl Welcome {
+    fn handshake(&self, stream: std::net::TcpStream, from: SocketAddr, permit: Permit) {
+        let deadline = Instant::now() + permit.allowance().min(handshake::DEADLINE);
+        let policy = |peer: &PeerId, theirs: &Hello| self.answer(peer, theirs);
+        let established = handshake::accept(stream, &self.acceptor, &policy, deadline);
+        if established.is_ok() {
+            permit.authenticated();
+        }
+        self.events.send(Event::Accepted { from, established: established.map(Box::new) });
+    }
+
+    fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
+        let Some(peer) = self.peers.iter().find(|known| known.name == peer.as_str()) else {
+            let reason = "this host does not know the peer";
+            return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));
+        };
+        let role = if peer.address.is_some() { Role::Calls } else { Role::Waits };
+        let hello =
+            self.introduction.hello(theirs.epoch.into(), peer.transport, peer.connections, role);
+        Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
+    }
+}
+
+fn headers_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
+}
+
+/// An IPv4 caller of an IPv6 socket is an IPv4 caller.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(v4.into(), address.port()),
+            None => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// The MTU of the way to an address, as far as this host knows.
+fn largest_packet(address: Option<&str>) -> u16 {
+    const ORDINARY: u16 = 1500;
+    let Some(address) = address else { return ORDINARY };
+    let route = || -> std::io::Result<u16> {
+        use std::net::ToSocketAddrs;
+        let address = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
+        let any: SocketAddr = if address.is_ipv4() {
+            (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(address)?;
+        super::io::udp::route_mtu(&socket, address.is_ipv6())
+    };
+    route().unwrap_or(ORDINARY)
+}

@@ -1,0 +1,45 @@
+//! What passed under one session, for its state machine. Each number has one writer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::session::Traffic;
+
+#[derive(Debug, Default)]
+pub struct SessionCounts {
+    pub received_packets: Tally,
+    pub received_bytes: Tally,
+    pub expected_packets: Tally,
+    pub sent_packets: Tally,
+    pub sent_bytes: Tally,
+}
+
+/// A number with one writer: no locked instruction.
+#[derive(Debug, Default)]
+pub struct Tally(AtomicU64);
+
+impl Tally {
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl SessionCounts {
+    pub fn traffic(&self) -> Traffic {
+        let received_packets = self.received_packets.get();
+        Traffic {
+            received_packets,
+            received_bytes: self.received_bytes.get(),
+            expected_packets: self.expected_packets.get().max(received_packets),
+            sent_packets: self.sent_packets.get(),
+            sent_bytes: self.sent_bytes.get(),
+        }
+    }
+}

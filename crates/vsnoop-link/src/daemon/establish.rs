@@ -1,0 +1,284 @@
+//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of them.
+//!
+//! The control connection ends with the handshake. A session over UDP has all it needs then; one over
+//! an ordered transport dials its lanes next, each with a handshake of its own, and each for one
+//! direction only, so that one thread at each end owns it.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use socket2::SockRef;
+
+use super::config::Transport;
+use super::counts::SessionCounts;
+use super::egress;
+use super::egress::datagrams::Datagrams;
+use super::egress::outlet;
+use super::ingress;
+use super::ingress::datagrams::DatagramSession;
+use crate::compress::{Decoder, Encoder, Limits};
+use crate::handshake::{
+    self, Cipher, Direction, Established, Hello, Purpose, Role, Secrets, Versions,
+};
+use crate::identity::{Dialer, PublicKey};
+use crate::queue;
+use crate::wire::seal::{Material, Opener, Sealer, Suite};
+
+/// Of a connection attempt, each address.
+const CONNECT: Duration = Duration::from_secs(3);
+/// What the kernel may hold of a lane that is not on the wire yet.
+const UNSENT_BYTES: libc::c_int = 128 << 10;
+/// A lane that says nothing for so long is broken, whatever TCP hopes.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The stream of records that the egress thread seals.
+const STREAM: u8 = 0;
+/// Datagrams until the path's MTU is known: what IPv6 demands of every path, less its headers.
+const FIRST_LIMIT_BYTES: usize = 1280 - 40 - 8;
+
+/// What both ends of a link tell each other, besides what is of one session.
+#[derive(Clone, Debug)]
+pub struct Introduction {
+    pub network: String,
+    pub instance: u64,
+    pub mtu_bytes: u16,
+}
+
+impl Introduction {
+    /// A hello for a new session.
+    pub fn hello(&self, epoch: u32, transport: Transport, lanes: u8, role: Role) -> Hello {
+        Hello {
+            versions: Versions::OURS,
+            purpose: Purpose::Control,
+            network: self.network.clone(),
+            instance: self.instance,
+            role,
+            session: fastrand::u32(..),
+            epoch: epoch.min(u16::MAX.into()) as u16,
+            transport: wire_transport(transport),
+            lanes,
+            mtu_bytes: self.mtu_bytes,
+            features: ["lz4", "zstd"].map(str::to_owned).into(),
+            software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// A session that both ends have made, ready for the data threads.
+pub struct Made {
+    pub dialled: bool,
+    pub epoch: u32,
+    pub instance: u64,
+    pub peer_key: PublicKey,
+    pub address: SocketAddr,
+    pub transport: Transport,
+    pub version: u16,
+    /// The number by which we know its records.
+    pub index: u32,
+    pub outgoing: outlet::Transport,
+    pub incoming: Incoming,
+    pub counts: Arc<SessionCounts>,
+}
+
+pub enum Incoming {
+    Datagrams(Box<DatagramSession>),
+    Lanes(Vec<ingress::lane::Lane>),
+}
+
+/// Calls a peer and makes a session with it.
+pub fn dial(address: &str, dialer: &Dialer, hello: Hello) -> Result<Made> {
+    let stream = connect(address)?;
+    let reached = stream.peer_addr().context("the connection is gone")?;
+    let deadline = Instant::now() + handshake::DEADLINE;
+    let control = handshake::dial(stream, dialer, hello, deadline)?;
+    if !is_ordered(control.agreed.transport) {
+        return datagrams(control, reached, true);
+    }
+    let mut lanes = Vec::new();
+    for index in 0..control.agreed.lanes.max(1) {
+        for direction in [Direction::ToAcceptor, Direction::ToDialler] {
+            let session = control.theirs.session;
+            let purpose = Purpose::Lane { session, index, direction };
+            let hello = Hello { purpose, ..control.ours.clone() };
+            let stream = TcpStream::connect_timeout(&reached, CONNECT)
+                .with_context(|| format!("calling {reached} for lane {index}"))?;
+            let deadline = Instant::now() + handshake::DEADLINE;
+            lanes.push(handshake::dial(stream, dialer, hello, deadline)?);
+        }
+    }
+    ordered(control, lanes, reached, true)
+}
+
+fn connect(address: &str) -> Result<TcpStream> {
+    let addresses: Vec<_> =
+        address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
+    let mut last = None;
+    for address in &addresses {
+        match TcpStream::connect_timeout(address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    match last {
+        Some((address, error)) => bail!("calling {address} (TCP): {error}"),
+        None => bail!("{address} has no address"),
+    }
+}
+
+/// What a session over UDP is.
+pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
+    let transport = transport_of(&control)?;
+    let suite = if transport.is_encrypted() { suite_of(control.cipher) } else { Suite::Plain };
+    let (out, back) = directions(dialled);
+    let epoch = control.agreed.epoch as u8;
+    let sealer =
+        Sealer::new(suite, &material(&control.secrets, out), control.theirs.session, epoch, STREAM);
+    let opener = Opener::new(suite, &material(&control.secrets, back), epoch, STREAM);
+    let counts = Arc::new(SessionCounts::default());
+    // An acceptor learns from the first datagram where the dialler's come from.
+    let known = dialled.then_some(address);
+    let outgoing = Datagrams::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
+    Ok(Made {
+        dialled,
+        epoch: control.agreed.epoch.into(),
+        instance: control.theirs.instance,
+        peer_key: control.peer_key,
+        address,
+        transport,
+        version: control.agreed.version,
+        index: control.ours.session,
+        outgoing: outlet::Transport::Datagrams(Box::new(outgoing)),
+        incoming: Incoming::Datagrams(Box::new(DatagramSession::new(
+            vec![opener],
+            Arc::clone(&counts),
+        ))),
+        counts,
+    })
+}
+
+/// What a session over lanes is, when all of them are there.
+pub fn ordered(
+    control: Established,
+    lanes: Vec<Established>,
+    address: SocketAddr,
+    dialled: bool,
+) -> Result<Made> {
+    let transport = transport_of(&control)?;
+    let counts = Arc::new(SessionCounts::default());
+    let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
+    for lane in lanes {
+        // The acceptor repeats what the dialler said.
+        let purpose = if dialled { lane.ours.purpose } else { lane.theirs.purpose };
+        let Purpose::Lane { index, direction, .. } = purpose else {
+            bail!("a connection that is no lane");
+        };
+        ensure!(lane.peer == control.peer, "a lane of another peer");
+        let Established { stream, tls, secrets, cipher, .. } = lane;
+        prepare(&stream).context("preparing a lane")?;
+        let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
+        let keys = material(&secrets, direction);
+        let epoch = control.agreed.epoch as u8;
+        let sends = (direction == Direction::ToAcceptor) == dialled;
+        let records = transport != Transport::Tls;
+        if sends {
+            let codec = if records {
+                let sealer = Sealer::new(suite, &keys, control.theirs.session, epoch, index);
+                egress::lane::Codec::Records(sealer)
+            } else {
+                let mut tls = tls;
+                tls.set_buffer_limit(None);
+                egress::lane::Codec::Tls(Box::new(tls))
+            };
+            let limits = queue::Limits::default();
+            let encoder = Encoder::new(Limits::default());
+            let counts = Arc::clone(&counts);
+            outgoing.push((index, egress::lane::Lane::new(stream, codec, limits, encoder, counts)));
+        } else {
+            let codec = if records {
+                ingress::lane::Codec::Records(Opener::new(suite, &keys, epoch, index))
+            } else {
+                ingress::lane::Codec::Tls(Box::new(tls))
+            };
+            let decoder = Decoder::new(Limits::default());
+            incoming.push(ingress::lane::Lane::new(stream, codec, decoder, Arc::clone(&counts)));
+        }
+    }
+    ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a lane");
+    outgoing.sort_by_key(|(index, _)| *index);
+    let outgoing = outgoing.into_iter().map(|(_, lane)| lane).collect();
+    Ok(Made {
+        dialled,
+        epoch: control.agreed.epoch.into(),
+        instance: control.theirs.instance,
+        peer_key: control.peer_key,
+        address,
+        transport,
+        version: control.agreed.version,
+        index: control.ours.session,
+        outgoing: outlet::Transport::Lanes(Box::new(outlet::Lanes::new(outgoing))),
+        incoming: Incoming::Lanes(incoming),
+        counts,
+    })
+}
+
+/// A lane's socket: never blocks, keeps little unsent, does not wait for full segments.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES as u32)?;
+    // It does not take a random loss for congestion. Where the kernel has it, or allows it, not: as it is.
+    let _ = socket.set_tcp_congestion(b"bbr");
+    Ok(())
+}
+
+fn directions(dialled: bool) -> (Direction, Direction) {
+    if dialled {
+        (Direction::ToAcceptor, Direction::ToDialler)
+    } else {
+        (Direction::ToDialler, Direction::ToAcceptor)
+    }
+}
+
+fn material(secrets: &Secrets, direction: Direction) -> Material {
+    Material {
+        key: *secrets.key(direction, STREAM),
+        nonce: secrets.nonce_base(direction, STREAM),
+    }
+}
+
+fn suite_of(cipher: Cipher) -> Suite {
+    match cipher {
+        Cipher::Aes128Gcm => Suite::Aes128Gcm,
+        Cipher::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+    }
+}
+
+pub fn wire_transport(transport: Transport) -> handshake::Transport {
+    match transport {
+        Transport::Udp => handshake::Transport::Udp,
+        Transport::Tls => handshake::Transport::Tls,
+        Transport::Tcp => handshake::Transport::Tcp,
+        Transport::UdpPlain => handshake::Transport::UdpPlain,
+        Transport::TcpPlain => handshake::Transport::TcpPlain,
+    }
+}
+
+fn transport_of(control: &Established) -> Result<Transport> {
+    Ok(match control.agreed.transport {
+        handshake::Transport::Udp => Transport::Udp,
+        handshake::Transport::Tls => Transport::Tls,
+        handshake::Transport::Tcp => Transport::Tcp,
+        handshake::Transport::UdpPlain => Transport::UdpPlain,
+        handshake::Transport::TcpPlain => Transport::TcpPlain,
+        handshake::Transport::Unknown => bail!("the peer wants a transport of a newer version"),
+    })
+}
+
+pub fn is_ordered(transport: handshake::Transport) -> bool {
+    use handshake::Transport::{Tcp, TcpPlain, Tls};
+    matches!(transport, Tls | Tcp | TcpPlain)
+}

@@ -1,0 +1,27 @@
+//! What the threads of a link tell its control thread.
+
+use std::io;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use super::egress::outlet::Fault;
+use super::establish::Made;
+use super::ingress::Message;
+use crate::handshake::{self, Established};
+
+/// From the data threads, and from those that make sessions.
+pub enum Event {
+    /// An item of a session itself.
+    Message(Message),
+    /// The newest datagram of a session came from elsewhere than those before.
+    Moved { peer: usize, session: u64, from: SocketAddr },
+    /// Something is wrong with sending under a session.
+    Outgoing { peer: usize, session: u64, fault: Fault },
+    /// A session cannot be received any more.
+    Incoming { peer: usize, session: u64, why: String },
+    PortFailed(usize, io::Error),
+    Dialled { peer: usize, result: Result<Box<Made>> },
+    Accepted { from: SocketAddr, established: Result<Box<Established>, handshake::Error> },
+}
+

@@ -1,0 +1,31 @@
+//! What the kernel knows of a TCP connection.
+
+use std::mem::{MaybeUninit, offset_of};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+
+use linux_raw_sys::net::tcp_info;
+
+/// Bytes per second that the path delivered, if the sender kept it busy (`tcpi_delivery_rate`).
+pub fn delivery_rate(socket: &TcpStream) -> Option<u64> {
+    let mut info = MaybeUninit::<tcp_info>::zeroed();
+    let mut length = size_of::<tcp_info>() as u32;
+    // SAFETY: info is live and as long as length says.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    let needed = offset_of!(tcp_info, tcpi_delivery_rate) + size_of::<u64>();
+    if got != 0 || (length as usize) < needed {
+        return None;
+    }
+    // SAFETY: all zeroes is a valid tcp_info, and the kernel filled in its beginning.
+    let info = unsafe { info.assume_init() };
+    let rate = info.tcpi_delivery_rate;
+    (info.tcpi_delivery_rate_app_limited() == 0 && rate > 0).then_some(rate)
+}

@@ -1,0 +1,185 @@
+//! How a running link is, for `vsnoop link status`.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::config::{Config, PortKind, Rules};
+use super::control::{
+    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Problem, Status,
+    Traffic,
+};
+use super::control_thread::{Control, Known};
+use super::io::device::Device;
+use super::shared::Shared;
+use super::stats::{Counter, PeerStats};
+use crate::forwarding::Place;
+use crate::session::State;
+
+/// What does not change while a link runs.
+pub struct About {
+    /// Seconds since the epoch.
+    pub since: u64,
+    pub key: String,
+}
+
+/// All there is to say; learned addresses one by one when asked for.
+pub fn of(
+    about: &About,
+    config: &Config,
+    rules: &Rules,
+    shared: &Shared,
+    control: &Control,
+    addresses: bool,
+) -> Status {
+    let ports = ports(config, shared);
+    let peers: Vec<_> =
+        control.peers.iter().zip(&shared.peers).map(|(peer, stats)| self::peer(peer, stats, shared)).collect();
+    let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
+    let learned = entries();
+    let classes = rules.iter().cloned().map(Some).chain([None]);
+    Status {
+        name: config.name.clone(),
+        network: config.network.clone(),
+        netns: netns(),
+        pid: std::process::id(),
+        since: about.since,
+        config: config.file.display().to_string(),
+        listen: config.listen.to_string(),
+        key: about.key.clone(),
+        mtu_bytes: config.mtu_bytes,
+        problems: problems(&ports),
+        ports,
+        peers,
+        classes: classes.map(|rule| ClassStatus { rule, ..ClassStatus::default() }).collect(),
+        learned: learned.len() as u64,
+        addresses: addresses.then(|| {
+            let show = |entry: &crate::forwarding::Entry| {
+                let (port, peer) = match entry.place {
+                    Place::Port(index) => (config.ports.get(usize::from(index)), None),
+                    Place::Peer(index) => (None, config.peers.get(usize::from(index))),
+                };
+                Learned {
+                    mac: super::config::Mac(entry.mac.0),
+                    vlan: (entry.vlan != 0).then_some(entry.vlan),
+                    port: port.map(|port| port.name.clone()),
+                    peer: peer.map(|peer| peer.name.clone()),
+                    age_ns: entry.age_ns,
+                }
+            };
+            learned.iter().map(show).collect()
+        }),
+        ..Status::default()
+    }
+}
+
+fn ports(config: &Config, shared: &Shared) -> Vec<PortStatus> {
+    let status = |(port, (_, stats)): (&super::config::Port, &(_, super::stats::PortStats))| {
+        let (kind, bridge) = match &port.kind {
+            PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
+            PortKind::Tap => ("tap", None),
+            PortKind::Interface => ("interface", None),
+        };
+        PortStatus {
+            name: port.name.clone(),
+            kind: kind.into(),
+            bridge,
+            up: Device::new(&port.name).is_ok_and(|device| device.is_up()),
+            received: traffic(&stats.frames_in, &stats.bytes_in),
+            sent: traffic(&stats.frames_out, &stats.bytes_out),
+            dropped: reasons([("full", &stats.dropped_out)]),
+        }
+    };
+    config.ports.iter().zip(&shared.ports).map(status).collect()
+}
+
+fn problems(ports: &[PortStatus]) -> Vec<Problem> {
+    let down = |port: &&PortStatus| !port.up;
+    let problem = |port: &PortStatus| Problem {
+        what: format!("port {} is down", port.name),
+        remedy: format!("ip link set {} up", port.name),
+    };
+    ports.iter().filter(down).map(problem).collect()
+}
+
+fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
+    let status = known.status();
+    let state = match status.state {
+        State::Up(_) => PeerState::Up,
+        State::Dialling { attempt } if attempt > 1 => PeerState::Down,
+        State::Dialling { .. } => PeerState::Dialling,
+        State::Waiting => PeerState::Waiting,
+        State::Closed => PeerState::Down,
+    };
+    let session = known.session();
+    let transport = session.map_or(known.config.transport, |(_, transport)| transport);
+    let measured = status.round_trip.count > 0;
+    let saved = |from: &Counter, to: &Counter| from.get().saturating_sub(to.get());
+    let age_ns = shared.now_ns().saturating_sub(status.since_ns);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    PeerStatus {
+        name: known.config.name.clone(),
+        state,
+        reason: status.reason,
+        since: now.saturating_sub(age_ns / 1_000_000_000),
+        transport: Some(transport),
+        encrypted: transport.is_encrypted(),
+        connections: if transport.is_ordered() { known.config.connections.into() } else { 1 },
+        address: status
+            .address
+            .map(|address| address.to_string())
+            .or_else(|| known.config.address.as_ref().map(ToString::to_string)),
+        epoch: status.epoch.unwrap_or(0).into(),
+        version: session.map_or(0, |(version, _)| version.into()),
+        rtt_ns: measured.then_some(status.round_trip.smoothed_ns),
+        rtt_min_ns: measured.then_some(status.round_trip.min_ns),
+        jitter_ns: measured.then_some(status.round_trip.jitter_ns),
+        path_mtu_bytes: status.path_mtu_bytes.map(u32::from),
+        sent: Carried::new(
+            stats.frames_out.get(),
+            stats.bytes_out.get(),
+            stats.bytes_out.get().saturating_sub(saved(&stats.compressed_from, &stats.compressed_to)),
+            stats.wire_bytes_out.get(),
+        ),
+        received: Carried::new(
+            stats.frames_in.get(),
+            stats.bytes_in.get(),
+            stats.bytes_in.get().saturating_sub(saved(&stats.expanded_to, &stats.expanded_from)),
+            stats.wire_bytes_in.get(),
+        ),
+        cpu: Cpu {
+            compress_ns: stats.compress_ns.get(),
+            decompress_ns: stats.decompress_ns.get(),
+            ..Cpu::default()
+        },
+        lost_out: status.delivery.lost_out_packets,
+        lost_in: status.delivery.lost_in_packets,
+        rejected: stats.refused_in.get(),
+        queue_bytes: stats.queue_bytes.get(),
+        dropped: reasons([
+            ("down", &stats.dropped_down),
+            ("queue_bytes", &stats.dropped_queue_bytes),
+            ("send", &stats.dropped_send),
+        ]),
+        reconnects: status.reconnects,
+        rekeys: status.rekeys,
+        roams: status.roams,
+    }
+}
+
+fn traffic(frames: &Counter, bytes: &Counter) -> Traffic {
+    Traffic { frames: frames.get(), bytes: bytes.get() }
+}
+
+fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, u64> {
+    counters
+        .into_iter()
+        .filter(|(_, counter)| counter.get() > 0)
+        .map(|(reason, counter)| (reason.to_owned(), counter.get()))
+        .collect()
+}
+
+/// Inode of the network namespace.
+fn netns() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+}

@@ -1,0 +1,520 @@
+//! The learned addresses, each VLAN's for itself.
+//!
+//! An entry is made and moved by frames from its address, and forgotten when none came for a while.
+//! That it is still in use is noted with shared access only, at most once a second, so that a table
+//! behind a read-write lock is written to by new addresses and moves alone.
+//!
+//! The table is bounded, and so is each place in it: a place that is full gives up one of its own
+//! entries, a full table one of the place that has most. A flood of invented addresses thus pushes
+//! out none of another place's. Which entry goes is decided by a sample, its oldest: finding the
+//! oldest of all would make such a flood expensive.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::ends::{Ends, Mac};
+use super::place::{Decision, Place, Reason};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Entries of which the oldest gives way.
+const SAMPLE: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long an address is known without a frame from it.
+    pub ageing_ns: u64,
+    /// Entries in all.
+    pub entries: usize,
+    /// Entries of one place.
+    pub entries_of_place: usize,
+    /// Moves of an address within a second that are believed.
+    pub moves_per_second: u32,
+    /// How long an address that moved more often stays where it was before.
+    pub hold_ns: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ageing_ns: 300 * SECOND_NS,
+            entries: 8192,
+            entries_of_place: 2048,
+            moves_per_second: 4,
+            hold_ns: 10 * SECOND_NS,
+        }
+    }
+}
+
+/// What happened to entries since the table was made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    pub learned: u64,
+    pub moved: u64,
+    /// Addresses that were held for moving too often.
+    pub held: u64,
+    /// Entries that gave way to others.
+    pub displaced: u64,
+}
+
+/// An address as it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub vlan: u16,
+    pub mac: Mac,
+    pub place: Place,
+    pub age_ns: u64,
+    pub fixed: bool,
+    pub held: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    mac: Mac,
+    vlan: u16,
+}
+
+#[derive(Debug)]
+struct Known {
+    place: Place,
+    /// Where its key stands in the place's list.
+    index: usize,
+    seen_ns: AtomicU64,
+    /// Does neither move nor age.
+    fixed: bool,
+    moves: u32,
+    /// Since when `moves` is counted, and where the address was until then.
+    moves_since_ns: u64,
+    home: Place,
+    held_until_ns: u64,
+}
+
+#[derive(Debug)]
+pub struct Table {
+    settings: Settings,
+    known: HashMap<Key, Known>,
+    /// The keys of each place, in no order. There are as many as ports and peers.
+    places: HashMap<Place, Vec<Key>>,
+    counts: Counts,
+}
+
+impl Table {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, known: HashMap::new(), places: HashMap::new(), counts: Counts::default() }
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Where an address is, if it is known and not too old.
+    pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Place> {
+        let known = self.known.get(&Key { mac, vlan })?;
+        self.is_fresh(known, now_ns).then_some(known.place)
+    }
+
+    fn is_fresh(&self, known: &Known, now_ns: u64) -> bool {
+        known.fixed
+            || now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed))
+                <= self.settings.ageing_ns
+    }
+
+    /// Notes a frame from a known address; `false` if [`Self::learn`] has something to do.
+    pub fn confirm(&self, vlan: u16, mac: Mac, place: Place, now_ns: u64) -> bool {
+        let Some(known) = self.known.get(&Key { mac, vlan }) else { return false };
+        if known.place != place || !self.is_fresh(known, now_ns) {
+            return false;
+        }
+        // Not at every frame, since other cores read it.
+        if now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed)) >= SECOND_NS {
+            known.seen_ns.store(now_ns, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Learns from a frame; the reason if the frame is not to be believed, and therefore dropped.
+    pub fn learn(&mut self, vlan: u16, mac: Mac, place: Place, now_ns: u64) -> Result<(), Reason> {
+        if mac.is_group() || mac.0 == [0; 6] {
+            return Err(Reason::BadSource);
+        }
+        let key = Key { mac, vlan };
+        let Some(known) = self.known.get_mut(&key) else {
+            self.insert(key, place, false, now_ns);
+            return Ok(());
+        };
+        if known.place != place {
+            if known.fixed {
+                return Err(Reason::ForeignSource);
+            }
+            if now_ns < known.held_until_ns {
+                return Err(Reason::Flapping);
+            }
+            if now_ns.saturating_sub(known.moves_since_ns) >= SECOND_NS {
+                (known.moves, known.moves_since_ns) = (0, now_ns);
+                known.home = known.place;
+            }
+            if known.moves >= self.settings.moves_per_second {
+                known.held_until_ns = now_ns.saturating_add(self.settings.hold_ns);
+                known.moves = 0;
+                self.counts.held += 1;
+                // In a loop the first place is the right one: the copies come later.
+                let home = known.home;
+                if known.place != home {
+                    self.relist(key, home);
+                }
+                if place != home {
+                    return Err(Reason::Flapping);
+                }
+            } else {
+                known.moves += 1;
+                self.counts.moved += 1;
+                self.relist(key, place);
+            }
+        }
+        if let Some(known) = self.known.get(&key) {
+            known.seen_ns.store(now_ns, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Fixes an address to a place: it neither moves nor ages until [`Self::forget`].
+    pub fn fix(&mut self, vlan: u16, mac: Mac, place: Place) {
+        let key = Key { mac, vlan };
+        self.remove(key);
+        self.insert(key, place, true, 0);
+    }
+
+    /// Forgets all addresses of a place, which is gone.
+    pub fn forget(&mut self, place: Place) {
+        for key in self.places.remove(&place).unwrap_or_default() {
+            self.known.remove(&key);
+        }
+    }
+
+    /// Forgets what is too old; only memory depends on how often.
+    pub fn sweep(&mut self, now_ns: u64) {
+        let old: Vec<Key> = self
+            .known
+            .iter()
+            .filter(|(_, known)| !self.is_fresh(known, now_ns))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in old {
+            self.remove(key);
+        }
+    }
+
+    /// Everything that is known and not too old, in no order.
+    pub fn entries(&self, now_ns: u64) -> impl Iterator<Item = Entry> {
+        self.known.iter().filter(move |(_, known)| self.is_fresh(known, now_ns)).map(
+            move |(key, known)| Entry {
+                vlan: key.vlan,
+                mac: key.mac,
+                place: known.place,
+                age_ns: now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed)),
+                fixed: known.fixed,
+                held: now_ns < known.held_until_ns,
+            },
+        )
+    }
+
+    /// Where a frame goes whose source is believed.
+    pub fn decide(&self, ends: &Ends, from: Place, now_ns: u64) -> Decision {
+        if ends.destination.is_control() {
+            return Decision::Drop(Reason::Control);
+        }
+        if ends.destination.is_group() {
+            return Decision::Flood;
+        }
+        match self.lookup(ends.vlan, ends.destination, now_ns) {
+            None => Decision::Flood,
+            Some(to) if to == from => Decision::Drop(Reason::SamePlace),
+            Some(to) if !from.reaches(to) => Decision::Drop(Reason::SplitHorizon),
+            Some(to) => Decision::To(to),
+        }
+    }
+
+    fn insert(&mut self, key: Key, place: Place, fixed: bool, now_ns: u64) {
+        if self.places.get(&place).map_or(0, Vec::len) >= self.settings.entries_of_place.max(1) {
+            self.displace(place);
+        } else if self.known.len() >= self.settings.entries.max(1)
+            && let Some(largest) = self.largest_place()
+        {
+            self.displace(largest);
+        }
+        let keys = self.places.entry(place).or_default();
+        let index = keys.len();
+        keys.push(key);
+        self.known.insert(
+            key,
+            Known {
+                place,
+                index,
+                seen_ns: AtomicU64::new(now_ns),
+                fixed,
+                moves: 0,
+                moves_since_ns: now_ns,
+                home: place,
+                held_until_ns: 0,
+            },
+        );
+        self.counts.learned += 1;
+    }
+
+    fn largest_place(&self) -> Option<Place> {
+        self.places.iter().max_by_key(|(_, keys)| keys.len()).map(|(place, _)| *place)
+    }
+
+    /// Removes the oldest of a sample of a place's entries.
+    fn displace(&mut self, place: Place) {
+        let Some(keys) = self.places.get(&place).filter(|keys| !keys.is_empty()) else { return };
+        let begin = if keys.len() > SAMPLE { fastrand::usize(..keys.len()) } else { 0 };
+        let oldest = (0..SAMPLE.min(keys.len()))
+            .map(|step| keys[(begin + step) % keys.len()])
+            .min_by_key(|key| {
+                self.known
+                    .get(key)
+                    .map(|known| (known.fixed, known.seen_ns.load(Ordering::Relaxed)))
+            });
+        if let Some(key) = oldest {
+            self.remove(key);
+            self.counts.displaced += 1;
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(known) = self.known.remove(&key) {
+            self.unlist(known.place, known.index);
+        }
+    }
+
+    /// Puts a known key on another place's list.
+    fn relist(&mut self, key: Key, to: Place) {
+        let Some((place, index)) = self.known.get(&key).map(|known| (known.place, known.index))
+        else {
+            return;
+        };
+        self.unlist(place, index);
+        if self.places.get(&to).map_or(0, Vec::len) >= self.settings.entries_of_place.max(1) {
+            self.displace(to);
+        }
+        let keys = self.places.entry(to).or_default();
+        keys.push(key);
+        if let Some(known) = self.known.get_mut(&key) {
+            (known.place, known.index) = (to, keys.len() - 1);
+        }
+    }
+
+    /// Takes a key off a place's list; the last one takes its position.
+    fn unlist(&mut self, place: Place, index: usize) {
+        let Some(keys) = self.places.get_mut(&place) else { return };
+        keys.swap_remove(index);
+        if let Some(known) = keys.get(index).and_then(|moved| self.known.get_mut(moved)) {
+            known.index = index;
+        }
+        if keys.is_empty() {
+            self.places.remove(&place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PORT: Place = Place::Port(1);
+    const OTHER: Place = Place::Port(2);
+    const PEER: Place = Place::Peer(1);
+
+    fn mac(number: u32) -> Mac {
+        let [a, b, c, d] = number.to_be_bytes();
+        Mac([2, 0, a, b, c, d])
+    }
+
+    fn table() -> Table {
+        Table::new(Settings::default())
+    }
+
+    fn ends(destination: Mac) -> Ends {
+        Ends { destination, source: mac(99), vlan: 0 }
+    }
+
+    #[test]
+    fn vlans_learn_for_themselves() {
+        let mut table = table();
+        assert_eq!(table.learn(1, mac(1), PORT, 0), Ok(()));
+        assert_eq!(table.learn(2, mac(1), PEER, 0), Ok(()));
+        assert_eq!(table.lookup(1, mac(1), 0), Some(PORT));
+        assert_eq!(table.lookup(2, mac(1), 0), Some(PEER));
+        assert_eq!(table.lookup(0, mac(1), 0), None);
+    }
+
+    #[test]
+    fn an_address_is_forgotten_when_it_is_silent() {
+        let mut table = table();
+        let ageing = Settings::default().ageing_ns;
+        assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
+        assert!(table.confirm(0, mac(1), PORT, ageing));
+        assert_eq!(table.lookup(0, mac(1), 2 * ageing), Some(PORT));
+        assert_eq!(table.lookup(0, mac(1), 2 * ageing + 1), None);
+        assert!(!table.confirm(0, mac(1), PORT, 2 * ageing + 1));
+        table.sweep(2 * ageing + 1);
+        assert!(table.known.is_empty() && table.places.is_empty());
+    }
+
+    #[test]
+    fn nothing_goes_back_or_from_peer_to_peer() {
+        let mut table = table();
+        assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
+        assert_eq!(table.learn(0, mac(2), PEER, 0), Ok(()));
+        let decide = |to: u32, from| table.decide(&ends(mac(to)), from, 0);
+        assert_eq!(decide(1, PEER), Decision::To(PORT));
+        assert_eq!(decide(1, OTHER), Decision::To(PORT));
+        assert_eq!(decide(2, PORT), Decision::To(PEER));
+        assert_eq!(decide(1, PORT), Decision::Drop(Reason::SamePlace));
+        assert_eq!(decide(2, Place::Peer(2)), Decision::Drop(Reason::SplitHorizon));
+        assert_eq!(decide(3, PORT), Decision::Flood);
+        assert!(!PEER.reaches(Place::Peer(2)) && !PORT.reaches(PORT));
+        assert!(PEER.reaches(PORT) && PORT.reaches(PEER) && PORT.reaches(OTHER));
+    }
+
+    #[test]
+    fn groups_are_flooded_and_control_is_not() {
+        let table = table();
+        assert_eq!(table.decide(&ends(Mac([0xff; 6])), PORT, 0), Decision::Flood);
+        assert_eq!(table.decide(&ends(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, 0), Decision::Flood);
+        let stp = Mac([1, 0x80, 0xc2, 0, 0, 0]);
+        assert_eq!(table.decide(&ends(stp), PORT, 0), Decision::Drop(Reason::Control));
+    }
+
+    #[test]
+    fn a_group_address_is_never_learned() {
+        let mut table = table();
+        for source in [Mac([0xff; 6]), Mac([1, 2, 3, 4, 5, 6]), Mac([0; 6])] {
+            assert_eq!(table.learn(0, source, PORT, 0), Err(Reason::BadSource));
+        }
+        assert!(table.known.is_empty());
+    }
+
+    #[test]
+    fn a_flood_from_one_place_pushes_out_its_own_only() {
+        let settings = Settings { entries: 100, entries_of_place: 60, ..Settings::default() };
+        let mut table = Table::new(settings);
+        for number in 0..40 {
+            assert_eq!(table.learn(0, mac(number), PORT, 0), Ok(()));
+        }
+        for number in 0..10_000 {
+            assert_eq!(table.learn(0, mac(1000 + number), PEER, 1 + u64::from(number)), Ok(()));
+        }
+        assert_eq!(table.known.len(), 100);
+        for number in 0..40 {
+            assert_eq!(table.lookup(0, mac(number), 0), Some(PORT), "address {number}");
+        }
+        // A third place still finds room, taken from who has most.
+        assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(()));
+        assert_eq!(table.lookup(0, mac(77), 20_000), Some(OTHER));
+        assert_eq!(table.places[&PORT].len(), 40);
+        assert_eq!(table.counts().displaced, 10_000 - 60 + 1);
+    }
+
+    #[test]
+    fn the_oldest_gives_way() {
+        let mut table = Table::new(Settings { entries_of_place: 3, ..Settings::default() });
+        for (number, now) in [(1, 0), (2, 1), (3, 2)] {
+            assert_eq!(table.learn(0, mac(number), PORT, now), Ok(()));
+        }
+        assert!(table.confirm(0, mac(1), PORT, SECOND_NS));
+        assert_eq!(table.learn(0, mac(4), PORT, SECOND_NS), Ok(()));
+        let known = [1, 2, 3, 4].map(|number| table.lookup(0, mac(number), SECOND_NS).is_some());
+        assert_eq!(known, [true, false, true, true]);
+    }
+
+    #[test]
+    fn an_address_that_keeps_moving_is_held() {
+        let mut table = table();
+        assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
+        let mut believed = 0;
+        for now in 1..100 {
+            let place = if now % 2 == 0 { PORT } else { PEER };
+            let before = table.lookup(0, mac(1), now);
+            match table.learn(0, mac(1), place, now) {
+                Ok(()) => believed += u32::from(before != Some(place)),
+                Err(reason) => assert_eq!(reason, Reason::Flapping),
+            }
+        }
+        assert_eq!(believed, Settings::default().moves_per_second);
+        assert_eq!((table.counts().held, table.counts().moved), (1, 4));
+        assert!(table.entries(100).all(|entry| entry.held));
+        // Where it is held it is believed; afterwards it may move again.
+        assert_eq!(table.lookup(0, mac(1), 100), Some(PORT));
+        assert_eq!(table.learn(0, mac(1), PORT, 100), Ok(()));
+        let later = 100 + Settings::default().hold_ns;
+        assert_eq!(table.learn(0, mac(1), PEER, later), Ok(()));
+        assert_eq!(table.lookup(0, mac(1), later), Some(PEER));
+    }
+
+    #[test]
+    fn an_address_is_held_where_it_was_before_it_began_to_move() {
+        for moves_per_second in 1..6 {
+            let mut table = Table::new(Settings { moves_per_second, ..Settings::default() });
+            assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
+            for now in 1..20 {
+                let _ = table.learn(0, mac(1), if now % 2 == 0 { PORT } else { PEER }, now);
+            }
+            assert_eq!(table.lookup(0, mac(1), 20), Some(PORT), "{moves_per_second} moves");
+            assert_eq!(table.counts().held, 1);
+        }
+    }
+
+    #[test]
+    fn a_vm_that_migrates_is_found_at_once() {
+        let mut table = table();
+        assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
+        assert!(!table.confirm(0, mac(1), PEER, 1));
+        assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(()));
+        assert_eq!(table.lookup(0, mac(1), 1), Some(PEER));
+    }
+
+    #[test]
+    fn a_fixed_address_stays() {
+        let mut table = table();
+        table.fix(0, mac(1), PORT);
+        assert_eq!(table.learn(0, mac(1), PEER, 1), Err(Reason::ForeignSource));
+        assert_eq!(table.lookup(0, mac(1), u64::MAX), Some(PORT));
+        table.forget(PORT);
+        assert_eq!(table.lookup(0, mac(1), 1), None);
+        assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn lists_and_entries_agree_whatever_happens(
+            steps in proptest::collection::vec((0..6u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
+        ) {
+            let settings = Settings { entries: 20, entries_of_place: 8, ..Settings::default() };
+            let mut table = Table::new(settings);
+            let mut now = 0;
+            for (step, number, at, seconds) in steps {
+                let place = if at < 3 { Place::Port(at) } else { Place::Peer(at) };
+                now += seconds * SECOND_NS / 20;
+                match step {
+                    0..=2 => { let _ = table.learn(0, mac(number), place, now); }
+                    3 => table.sweep(now),
+                    4 if number < 3 => table.forget(place),
+                    5 if number < 2 => table.fix(0, mac(number), place),
+                    _ => { table.confirm(0, mac(number), place, now); }
+                }
+                prop_assert!(table.known.len() <= 20);
+                let listed: usize = table.places.values().map(Vec::len).sum();
+                prop_assert_eq!(listed, table.known.len());
+                for (place, keys) in &table.places {
+                    prop_assert!(!keys.is_empty() && keys.len() <= 8);
+                    for (index, key) in keys.iter().enumerate() {
+                        let known = &table.known[key];
+                        prop_assert_eq!((known.place, known.index), (*place, index));
+                    }
+                }
+            }
+        }
+    }
+}

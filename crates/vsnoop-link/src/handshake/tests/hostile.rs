@@ -1,0 +1,371 @@
+//! Connections that are cut, garbled, silent, or far too many.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use socket2::{Domain, Socket, Type};
+
+use crate::handshake::testing::{Pair, Party, deadline, hello, sockets};
+use crate::handshake::*;
+use crate::identity::PeerId;
+
+/// Which end's bytes are interfered with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    Dialler,
+    Acceptor,
+}
+
+/// The handshake in memory with `interfere` between the ends: it is given one end's bytes, and where in
+/// the stream they begin. Which of both ends are done afterwards.
+fn shake_with(pair: &Pair, of: Of, mut interfere: impl FnMut(usize, &mut Vec<u8>)) -> [bool; 2] {
+    let (a, b) = pair.machines();
+    let (mut a, mut b) = (Party::new(a), Party::new(b));
+    let mut seen = 0;
+    loop {
+        let mut moved = false;
+        for turn in [Of::Dialler, Of::Acceptor] {
+            let (from, to) = if turn == Of::Dialler { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            let waiting = to.inbox.len();
+            moved |= from.turn(to, &pair.answer);
+            if turn == of {
+                let mut new = to.inbox.split_off(waiting);
+                let begin = seen;
+                seen += new.len();
+                interfere(begin, &mut new);
+                to.inbox.append(&mut new);
+            }
+        }
+        if !moved {
+            return [a.is_done(), b.is_done()];
+        }
+    }
+}
+
+/// Bytes that each end sends in a handshake.
+fn lengths(pair: &Pair) -> [usize; 2] {
+    [Of::Dialler, Of::Acceptor].map(|of| {
+        let mut sent = 0;
+        assert_eq!(shake_with(pair, of, |_, bytes| sent += bytes.len()), [true, true]);
+        sent
+    })
+}
+
+#[test]
+fn a_connection_cut_at_any_byte_ends_the_handshake_of_whoever_still_waits() {
+    let pair = Pair::pinned();
+    // Signatures may differ in length from one handshake to the next, of Ed25519 they do not.
+    let lengths = lengths(&pair);
+    for (of, len) in [Of::Dialler, Of::Acceptor].into_iter().zip(lengths) {
+        for cut in 0..len {
+            let done = shake_with(&pair, of, |begin, bytes| {
+                bytes.truncate(cut.saturating_sub(begin));
+            });
+            match of {
+                Of::Dialler => assert_eq!(done, [false, false], "cut at {cut} of {len}"),
+                // The acceptor has said its last word, and cannot know that it is lost.
+                Of::Acceptor => assert!(!done[0], "cut at {cut} of {len}"),
+            }
+        }
+    }
+}
+
+/// Where one end sends what is of no meaning and not covered: the type and the version that a record has
+/// outside (its true type is sealed; RFC 8446, section 5), and a change of cipher (appendix D.4).
+fn ignored(pair: &Pair, of: Of) -> Vec<usize> {
+    const CHANGE_OF_CIPHER: u8 = 20;
+    let mut all = Vec::new();
+    shake_with(pair, of, |_, bytes| all.extend_from_slice(bytes));
+    let mut ignored = Vec::new();
+    let mut at = 0;
+    while let [kind, _, _, high, low, ..] = all[at..] {
+        ignored.extend([at, at + 1, at + 2]);
+        if kind == CHANGE_OF_CIPHER {
+            ignored.push(at + 5);
+        }
+        at += 5 + usize::from(u16::from_be_bytes([high, low]));
+    }
+    ignored
+}
+
+#[test]
+fn a_flipped_bit_keeps_the_two_ends_from_being_done() {
+    let pair = Pair::pinned();
+    for (of, len) in [Of::Dialler, Of::Acceptor].into_iter().zip(lengths(&pair)) {
+        let ignored = ignored(&pair, of);
+        for position in (0..len).filter(|at| !ignored.contains(at)) {
+            let mask = 1 << (position % 8);
+            let done = shake_with(&pair, of, |begin, bytes| {
+                if let Some(byte) = position.checked_sub(begin).and_then(|i| bytes.get_mut(i)) {
+                    *byte ^= mask;
+                }
+            });
+            assert_ne!(done, [true, true], "{of:?} byte {position} of {len}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_cut_over_tcp_is_an_error_that_says_what_was_missing() {
+    let pair = Pair::pinned();
+    let [_, len] = lengths(&pair);
+    for cut in [0, 1, 100, len / 2, len - 1] {
+        let (ours, near) = sockets();
+        let (far, theirs) = sockets();
+        let relay = |mut from: TcpStream, mut to: TcpStream, most: usize| {
+            let mut left = most;
+            let mut buffer = [0; 1000];
+            while left > 0 {
+                let n = from.read(&mut buffer[..left.min(1000)]).unwrap_or(0);
+                if n == 0 || to.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+                left -= n;
+            }
+            let _ = to.shutdown(Shutdown::Both);
+            let _ = from.shutdown(Shutdown::Both);
+        };
+        let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let dialled = thread::scope(|scope| {
+            scope.spawn(move || relay(near, far, usize::MAX));
+            scope.spawn(move || relay(far2, near2, cut));
+            scope.spawn(|| {
+                let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+                let _ = accept(theirs, &pair.acceptor, &policy, deadline());
+            });
+            dial(ours, &pair.dialer, hello(1), deadline())
+        });
+        let says = dialled.unwrap_err().to_string();
+        assert!(says.starts_with("peer b: the connection was cut before its"), "{cut}: {says}");
+    }
+}
+
+#[test]
+fn a_silent_end_is_given_up_by_the_deadline() {
+    let pair = Pair::pinned();
+    let soon = || Instant::now() + Duration::from_millis(50);
+    let (ours, _silent) = sockets();
+    let says = dial(ours, &pair.dialer, hello(1), soon()).unwrap_err().to_string();
+    assert!(says.contains("peer b: no first message in time"), "{says}");
+    let (_silent, theirs) = sockets();
+    let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+    let error = accept(theirs, &pair.acceptor, &policy, soon()).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { with: None, .. }), "{error}");
+}
+
+#[test]
+fn an_end_that_dribbles_is_given_up_by_the_deadline() {
+    let pair = Pair::pinned();
+    let (mut ours, theirs) = sockets();
+    let done = AtomicBool::new(false);
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut first = Machine::dial(&pair.dialer, hello(1)).unwrap();
+            for byte in first.send() {
+                if done.load(Relaxed) || ours.write_all(&[byte]).is_err() {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+        let soon = Instant::now() + Duration::from_millis(200);
+        let error = accept(theirs, &pair.acceptor, &policy, soon).unwrap_err();
+        done.store(true, Relaxed);
+        error
+    });
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+}
+
+/// A peer that is who it says, and then says `message` instead of its hello.
+fn says_instead(message: &[u8]) -> (Error, Option<Error>) {
+    let pair = Pair::pinned();
+    let (mut a, b) = pair.machines();
+    a.say_instead(message.to_vec());
+    let (mut a, mut b) = (Party::new(a), Party::new(b));
+    while a.turn(&mut b, &pair.answer) | b.turn(&mut a, &pair.answer) {}
+    let at_a = if a.is_done() { None } else { a.error };
+    (b.error.expect("the acceptor has taken it"), at_a)
+}
+
+#[test]
+fn garbage_instead_of_a_hello_is_refused() {
+    for message in [&b"\x00\x05hello"[..], b"\x00\x02{}", b"\x00\x04null", b"\x00\x03\xff\xff\xff"]
+    {
+        let (at_b, at_a) = says_instead(message);
+        assert!(matches!(at_b, Error::Refused { .. }), "{at_b}");
+        assert!(matches!(at_a, Some(Error::RefusedBy { .. })));
+    }
+}
+
+#[test]
+fn an_empty_or_oversize_hello_is_refused_by_its_length() {
+    for length in [0u16, MOST_BYTES as u16 + 1, u16::MAX] {
+        let (at_b, _) = says_instead(&length.to_be_bytes());
+        assert!(matches!(at_b, Error::Peer { .. }), "{at_b}");
+    }
+}
+
+#[test]
+fn a_hello_of_deep_nesting_does_not_exhaust_the_stack() {
+    let nested = [vec![b'['; 2000], vec![b']'; 2000]].concat();
+    assert!(Hello::decode(&nested).is_err());
+    assert!(Reply::decode(&nested).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Hello::decode(&bytes);
+        let _ = Reply::decode(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_message_is_a_message_or_an_error(at in 0usize..400, byte: u8) {
+        let mut bytes = hello(1).encode().unwrap().split_off(2);
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(hello) = Hello::decode(&bytes) {
+            prop_assert!(hello.encode().is_ok());
+        }
+    }
+
+    #[test]
+    fn any_bytes_instead_of_tls_end_the_handshake_or_are_waited_for(
+        bytes in proptest::collection::vec(any::<u8>(), 1..600),
+        piece in 1usize..100,
+    ) {
+        static PAIR: LazyLock<Pair> = LazyLock::new(Pair::pinned);
+        let (a, b) = PAIR.machines();
+        for mut machine in [a, b] {
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let Step::Read(most) = machine.step() else { break };
+                prop_assert!(most > 0);
+                let n = most.min(piece).min(rest.len());
+                if machine.receive(&rest[..n]).is_err() {
+                    break;
+                }
+                rest = &rest[n..];
+            }
+            prop_assert!(machine.finish().is_none());
+        }
+    }
+}
+
+/// How a flood occupies the listener.
+#[derive(Clone, Copy)]
+enum Flood {
+    Nothing,
+    Garbage,
+    HalfAHello,
+}
+
+/// A listener as a daemon has it, behind a guard, and callers from `sources` addresses that never say who
+/// they are; beside them the peer calls `times` times, from an address that is configured or not.
+/// How many of the peer's calls succeeded, and how often the flood has called.
+fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
+    const AT_LEAST: usize = 1000;
+    let pair = Pair::pinned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // An unknown peer stays one, however often it calls.
+    let guard = Guard::new(GuardLimits { proved: 0, ..GuardLimits::default() });
+    if configured {
+        guard.set_peers([IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+    }
+    let half = Machine::dial(&pair.dialer, hello(1)).unwrap().send();
+    let half = &half[..half.len() / 2];
+    let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let began = Instant::now();
+    let succeeded = thread::scope(|scope| {
+        let (pair, stop, calls, guard) = (&pair, &stop, &calls, &guard);
+        scope.spawn(move || {
+            for stream in listener.incoming() {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                let Ok(stream) = stream else { continue };
+                let Ok(from) = stream.peer_addr() else { continue };
+                let now_ns = began.elapsed().as_nanos() as u64;
+                let Ok(permit) = guard.admit(from.ip(), now_ns) else { continue };
+                scope.spawn(move || {
+                    let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+                    let until = Instant::now() + permit.allowance();
+                    if accept(stream, &pair.acceptor, &policy, until).is_ok() {
+                        permit.authenticated();
+                    }
+                });
+            }
+        });
+        scope.spawn(move || {
+            let mut held = Vec::new();
+            let kinds = [Flood::Nothing, Flood::Garbage, Flood::HalfAHello];
+            for n in 0.. {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                let from = Ipv4Addr::new(127, 0, 1, (n % usize::from(sources)) as u8);
+                let Ok(mut stream) = connect_from(from, address) else { continue };
+                calls.fetch_add(1, Relaxed);
+                let _ = match kinds[n % kinds.len()] {
+                    Flood::Nothing => Ok(()),
+                    Flood::Garbage => stream.write_all(&[0x16; 64]),
+                    Flood::HalfAHello => stream.write_all(half),
+                };
+                held.push(stream);
+                if held.len() > 500 {
+                    held.clear();
+                }
+            }
+        });
+        while calls.load(Relaxed) < AT_LEAST {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut succeeded = 0;
+        for _ in 0..times {
+            let before = calls.load(Relaxed);
+            let stream = TcpStream::connect(address).unwrap();
+            succeeded += usize::from(dial(stream, &pair.dialer, hello(1), deadline()).is_ok());
+            while calls.load(Relaxed) < before + 20 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        stop.store(true, Relaxed);
+        let _ = TcpStream::connect(address);
+        succeeded
+    });
+    eprintln!(
+        "flood: {} calls in {:?}; {:?}",
+        calls.load(Relaxed),
+        began.elapsed(),
+        guard.counts()
+    );
+    (succeeded, calls.into_inner())
+}
+
+fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
+#[test]
+fn a_flood_from_many_sources_does_not_keep_a_configured_peer_out() {
+    let (succeeded, calls) = flooded(200, true, 30);
+    assert_eq!(succeeded, 30);
+    assert!(calls >= 1000);
+}
+
+#[test]
+fn a_flood_from_one_source_does_not_keep_an_unknown_peer_out() {
+    let (succeeded, calls) = flooded(1, false, 30);
+    assert_eq!(succeeded, 30);
+    assert!(calls >= 1000);
+}

@@ -1,0 +1,137 @@
+//! The MSS that two TCPs tell each other, lowered to what fits the link.
+//!
+//! The option stands in SYN and SYN-ACK only (RFC 9293, 3.7.1). A checksum that is complete is
+//! corrected by the difference (RFC 1624), so that one that was wrong stays wrong; a partial one
+//! covers no options yet.
+
+use super::checksum::{add, subtract};
+use super::headers::{Headers, SYN, be16};
+use super::owed::{Owed, TCP_CHECKSUM};
+
+const TCP_HEADER: usize = 20;
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const MSS: u8 = 2;
+
+/// Lowers the MSS that a frame announces to `limit_bytes`; whether it was larger.
+pub fn clamp(owed: &Owed, headers: &Headers, frame: &mut [u8], limit_bytes: u16) -> bool {
+    let l4 = usize::from(headers.l4);
+    if !headers.tcp() || frame.get(l4 + 13).is_none_or(|flags| flags & SYN == 0) {
+        return false;
+    }
+    let Some(at) = value_at(frame, l4 + TCP_HEADER, usize::from(headers.payload)) else {
+        return false;
+    };
+    let field = l4 + usize::from(TCP_CHECKSUM);
+    let (Some(value), Some(held)) = (be16(frame, at), be16(frame, field)) else { return false };
+    if value <= limit_bytes {
+        return false;
+    }
+    frame[at..at + 2].copy_from_slice(&limit_bytes.to_be_bytes());
+    if !owed.checksum {
+        // At an odd place each byte of the value counts in the other half of a word.
+        let counted = |value: u16| if (at - l4) % 2 == 0 { value } else { value.swap_bytes() };
+        let summed = add(subtract(!held, counted(value)), counted(limit_bytes));
+        frame[field..field + 2].copy_from_slice(&(!summed).to_be_bytes());
+    }
+    true
+}
+
+/// Where the MSS option's value stands, looking from `at` to `end`.
+fn value_at(frame: &[u8], mut at: usize, end: usize) -> Option<usize> {
+    while at < end {
+        match *frame.get(at)? {
+            END_OF_OPTIONS => return None,
+            NO_OPERATION => at += 1,
+            kind => {
+                let bytes = usize::from(*frame.get(at + 1)?);
+                // Shorter than itself, or past the header: not to be understood any further.
+                if bytes < 2 || at + bytes > end {
+                    return None;
+                }
+                if kind == MSS && bytes == 4 {
+                    return Some(at + 2);
+                }
+                at += bytes;
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload::checksum::transport_is_right;
+    use crate::offload::headers::ACK;
+    use crate::offload::settle;
+    use crate::offload::testing::Segment;
+    use proptest::prelude::*;
+
+    /// A SYN with these options instead of the timestamps, 12 bytes; checksum left to do.
+    fn syn(v6: bool, flags: u8, options: &[u8; 12]) -> (Headers, Vec<u8>) {
+        let (_, mut frame) = Segment { v6, flags, tags: 1, ..Segment::default() }.partial(None);
+        let headers = Headers::of(&frame).expect("IP");
+        let at = usize::from(headers.l4) + TCP_HEADER;
+        frame[at..at + 12].copy_from_slice(options);
+        (headers, frame)
+    }
+
+    const OWES: Owed = Owed { checksum: true, gso: None };
+
+    /// The options at an even and at an odd place.
+    const EVEN: [u8; 12] = [2, 4, 0x05, 0xb4, 1, 3, 3, 7, 1, 1, 4, 2];
+    const ODD: [u8; 12] = [1, 2, 4, 0x05, 0xb4, 3, 3, 7, 1, 1, 4, 2];
+
+    #[test]
+    fn a_larger_mss_is_lowered_and_the_checksum_follows() {
+        for v6 in [false, true] {
+            for flags in [SYN, SYN | ACK] {
+                for (options, place) in [(EVEN, 2), (ODD, 3)] {
+                    let (headers, frame) = syn(v6, flags, &options);
+                    let at = usize::from(headers.l4) + TCP_HEADER + place;
+
+                    let mut partial = frame.clone();
+                    assert!(clamp(&OWES, &headers, &mut partial, 1300));
+                    assert_eq!(be16(&partial, at), Some(1300));
+                    assert!(settle::complete(&mut OWES.clone(), Some(&headers), &mut partial));
+                    assert!(transport_is_right(&headers, &partial));
+
+                    let mut whole = frame;
+                    assert!(settle::complete(&mut OWES.clone(), Some(&headers), &mut whole));
+                    assert!(clamp(&Owed::default(), &headers, &mut whole, 1300));
+                    assert_eq!(whole, partial);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_checksum_stays_wrong() {
+        let (headers, mut frame) = syn(false, SYN, &EVEN);
+        assert!(clamp(&Owed::default(), &headers, &mut frame, 1300));
+        assert!(!transport_is_right(&headers, &frame));
+    }
+
+    #[test]
+    fn a_smaller_mss_and_a_frame_without_syn_stay() {
+        for (flags, limit) in [(SYN, 1460), (SYN, 9000), (ACK, 1300)] {
+            let (headers, frame) = syn(false, flags, &EVEN);
+            let mut after = frame.clone();
+            assert!(!clamp(&OWES, &headers, &mut after, limit));
+            assert_eq!(after, frame);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_options_keep_their_length_and_the_checksum(options: [u8; 12], limit: u16) {
+            let (headers, mut frame) = syn(false, SYN, &options);
+            prop_assert!(settle::complete(&mut OWES.clone(), Some(&headers), &mut frame));
+            let before = frame.clone();
+            let changed = clamp(&Owed::default(), &headers, &mut frame, limit);
+            prop_assert_eq!(changed, before != frame);
+            prop_assert!(transport_is_right(&headers, &frame));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Which of two sessions stays.
+//!
+//! Both ends may dial at once, a handshake may be complete at one end only, and the two learn of sessions in
+//! different order. They agree because both look only at what both know, and because it is a total order: the
+//! *epoch*, a clock in the sense of Lamport that is one higher than all that the dialler has seen or tried, so
+//! that who dials knowing of a session replaces it; and between equals, which were dialled at once, the end with
+//! the larger public key.
+//!
+//! Epochs are counted between two instances. One that was restarted begins at 1, and sessions of its former
+//! instance are void.
+
+use super::types::{End, SessionInfo};
+
+/// The rank of a session; the higher one stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    epoch: u32,
+    favoured: bool,
+}
+
+impl Rank {
+    /// `favoured`: our key is the larger.
+    pub fn of(info: &SessionInfo, favoured: bool) -> Self {
+        Self { epoch: info.epoch, favoured: (info.dialler == End::Us) == favoured }
+    }
+}
+
+/// The epochs between us and one instance of the peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epochs {
+    highest: u32,
+    instance: Option<u64>,
+}
+
+impl Epochs {
+    /// For the next handshake.
+    pub fn next(&mut self) -> u32 {
+        self.highest = self.highest.saturating_add(1);
+        self.highest
+    }
+
+    /// A session was made. Returns whether the peer is another instance than before.
+    pub fn saw(&mut self, info: &SessionInfo) -> bool {
+        let restarted = self.instance.is_some_and(|instance| instance != info.instance);
+        self.instance = Some(info.instance);
+        // What we tried before it said who it is counts as well: it may have seen it.
+        self.highest = self.highest.max(info.epoch);
+        restarted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::SessionId;
+
+    fn session(dialler: End, epoch: u32, instance: u64) -> SessionInfo {
+        let address = "192.0.2.1:1".parse().unwrap();
+        SessionInfo { id: SessionId(1), dialler, epoch, instance, address }
+    }
+
+    #[test]
+    fn both_ends_rank_two_sessions_alike() {
+        for (epoch_a, epoch_b) in [(1, 1), (1, 2), (2, 1)] {
+            // A dialled one, B the other; A has the larger key.
+            let at_a = Rank::of(&session(End::Us, epoch_a, 0), true)
+                > Rank::of(&session(End::Peer, epoch_b, 0), true);
+            let at_b = Rank::of(&session(End::Peer, epoch_a, 0), false)
+                > Rank::of(&session(End::Us, epoch_b, 0), false);
+            assert_eq!(at_a, at_b);
+            assert_eq!(at_a, epoch_a >= epoch_b);
+        }
+    }
+
+    #[test]
+    fn who_dials_knowing_of_a_session_replaces_it() {
+        let mut epochs = Epochs::default();
+        let old = session(End::Peer, 7, 1);
+        assert!(!epochs.saw(&old));
+        let new = session(End::Us, epochs.next(), 1);
+        for favoured in [true, false] {
+            assert!(Rank::of(&new, favoured) > Rank::of(&old, favoured));
+        }
+    }
+
+    #[test]
+    fn another_instance_is_noticed_and_epochs_never_wrap() {
+        let mut epochs = Epochs::default();
+        assert!(!epochs.saw(&session(End::Peer, u32::MAX, 1)));
+        assert!(epochs.saw(&session(End::Peer, 1, 2)));
+        assert_eq!((epochs.next(), epochs.next()), (u32::MAX, u32::MAX));
+    }
+}

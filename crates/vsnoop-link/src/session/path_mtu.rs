@@ -1,0 +1,344 @@
+//! The largest packet that the path takes, by probes (RFC 8899): nobody has to say that one was too big.
+//!
+//! A probe of a size that is acknowledged proves the size; [`TRIES`] that are not are taken as proof of the
+//! contrary. The largest size is tried first, for most paths take it; then the range is halved. Sizes are those
+//! of IP packets.
+//!
+//! *Black holes.* A path may change for a smaller one and say nothing. Regular probes are small and full in
+//! turn: when full ones are lost while small ones are answered, the search begins again from the base. A path
+//! that became larger shows when the search is repeated, now and then.
+
+/// Every IPv6 path takes this, and so does nearly every IPv4 path.
+pub const BASE_BYTES: u16 = 1280;
+/// Every IPv4 host takes this (RFC 791).
+pub const LEAST_BYTES: u16 = 576;
+/// An Ethernet's: often the answer where the interface takes more.
+const COMMON_BYTES: u16 = 1500;
+/// Losses of a size that prove that it is too big.
+const TRIES: u8 = 3;
+/// Small probes that must have been answered meanwhile for the path to be blamed.
+const ANSWERED: u8 = 2;
+/// From one search for a larger size to the next.
+const RAISE_NS: u64 = 600_000_000_000;
+
+/// The search.
+#[derive(Clone, Debug)]
+pub struct PathMtu {
+    /// The interface's.
+    largest: u16,
+    /// It passes.
+    confirmed: u16,
+    /// Nothing larger passes.
+    bound: u16,
+    /// On the way.
+    probing: Option<u16>,
+    /// Lost of the size that is tried.
+    tried: (u16, u8),
+    raise_at_ns: u64,
+    full_lost: u8,
+    small_answered: u8,
+}
+
+impl PathMtu {
+    /// A path behind an interface that takes packets of so many bytes.
+    pub fn new(largest: u16) -> Self {
+        let confirmed = BASE_BYTES.min(largest);
+        Self {
+            largest,
+            confirmed,
+            bound: largest,
+            probing: None,
+            tried: (0, 0),
+            raise_at_ns: u64::MAX,
+            full_lost: 0,
+            small_answered: 0,
+        }
+    }
+
+    /// Data packets may have so many bytes.
+    pub fn bytes(&self) -> u16 {
+        self.confirmed
+    }
+
+    /// A size that is to be tried now. It counts as under way until it is answered or lost.
+    pub fn probe(&mut self, now_ns: u64) -> Option<u16> {
+        if self.probing.is_some() {
+            return None;
+        }
+        if self.confirmed >= self.bound {
+            if now_ns < self.raise_at_ns || self.bound >= self.largest {
+                return None;
+            }
+            self.search(now_ns);
+        }
+        let size = match self.tried {
+            (size, lost) if lost > 0 && size > self.confirmed && size <= self.bound => size,
+            _ => self.candidate(),
+        };
+        self.probing = Some(size);
+        Some(size)
+    }
+
+    /// When [`PathMtu::probe`] is worth asking again, though nothing happens.
+    pub fn deadline_ns(&self) -> u64 {
+        if self.probing.is_some() || (self.confirmed >= self.bound && self.bound >= self.largest) {
+            u64::MAX
+        } else if self.confirmed < self.bound {
+            0
+        } else {
+            self.raise_at_ns
+        }
+    }
+
+    /// A size is known to pass, whatever it was sent for.
+    pub fn answered(&mut self, size: u16, now_ns: u64) {
+        self.probing = self.probing.filter(|probing| *probing != size);
+        if size > self.confirmed && size <= self.largest {
+            self.confirmed = size;
+            self.bound = self.bound.max(size);
+        }
+        if size >= self.confirmed {
+            (self.full_lost, self.small_answered) = (0, 0);
+        }
+        self.settle(now_ns);
+    }
+
+    /// A probe of the search was lost.
+    pub fn lost(&mut self, size: u16, now_ns: u64) {
+        if self.probing != Some(size) {
+            return;
+        }
+        self.probing = None;
+        let lost = if self.tried.0 == size { self.tried.1 + 1 } else { 1 };
+        self.tried = (size, lost);
+        if lost >= TRIES {
+            self.exclude(size, now_ns);
+        }
+    }
+
+    /// The local system refuses packets of a size: the interface's MTU, or what an ICMP message said.
+    pub fn too_big(&mut self, size: u16, now_ns: u64) {
+        if size <= LEAST_BYTES {
+            return;
+        }
+        if size <= self.confirmed {
+            self.confirmed = LEAST_BYTES.max(BASE_BYTES.min(size - 1));
+            self.bound = self.bound.min(size - 1).max(self.confirmed);
+        }
+        self.exclude(size, now_ns);
+    }
+
+    /// A regular probe without padding was answered.
+    pub fn small_answered(&mut self) {
+        if self.full_lost > 0 {
+            self.small_answered = self.small_answered.saturating_add(1);
+        }
+    }
+
+    /// A regular probe of the confirmed size was lost. Returns whether the path is a black hole for it.
+    pub fn full_lost(&mut self, size: u16, now_ns: u64) -> bool {
+        if size < self.confirmed {
+            return false;
+        }
+        self.full_lost = self.full_lost.saturating_add(1);
+        if self.full_lost < TRIES || self.small_answered < ANSWERED {
+            return false;
+        }
+        if self.confirmed > BASE_BYTES {
+            self.confirmed = BASE_BYTES;
+            self.search(now_ns);
+        } else if self.confirmed > LEAST_BYTES {
+            self.bound = self.confirmed - 1;
+            self.confirmed = LEAST_BYTES;
+            self.search_below(self.bound, now_ns);
+        } else {
+            (self.full_lost, self.small_answered) = (0, 0);
+            return false;
+        }
+        true
+    }
+
+    /// Whether full probes were lost of late: then regular ones come faster.
+    pub fn suspects(&self) -> bool {
+        self.full_lost > 0
+    }
+
+    /// Another path, of which nothing is known.
+    pub fn restart(&mut self, now_ns: u64) {
+        self.confirmed = BASE_BYTES.min(self.largest);
+        self.search(now_ns);
+    }
+
+    fn search(&mut self, now_ns: u64) {
+        self.search_below(self.largest, now_ns);
+    }
+
+    fn search_below(&mut self, bound: u16, now_ns: u64) {
+        self.bound = bound;
+        (self.probing, self.tried) = (None, (0, 0));
+        (self.full_lost, self.small_answered) = (0, 0);
+        self.raise_at_ns = u64::MAX;
+        self.settle(now_ns);
+    }
+
+    fn candidate(&self) -> u16 {
+        if self.bound == self.largest {
+            self.bound
+        } else if self.confirmed < COMMON_BYTES && COMMON_BYTES <= self.bound {
+            COMMON_BYTES
+        } else {
+            self.confirmed + (self.bound - self.confirmed).div_ceil(2)
+        }
+    }
+
+    fn exclude(&mut self, size: u16, now_ns: u64) {
+        self.tried = (0, 0);
+        self.probing = self.probing.filter(|probing| *probing < size);
+        if size <= self.bound {
+            self.bound = (size - 1).max(self.confirmed);
+        }
+        self.settle(now_ns);
+    }
+
+    /// The search may have come to its end.
+    fn settle(&mut self, now_ns: u64) {
+        if self.confirmed >= self.bound && self.raise_at_ns == u64::MAX {
+            self.raise_at_ns = now_ns.saturating_add(RAISE_NS);
+        } else if self.confirmed < self.bound {
+            self.raise_at_ns = u64::MAX;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Runs the search on a path that takes `path` bytes; returns the probes it took.
+    fn search(mtu: &mut PathMtu, path: u16, now_ns: u64) -> u32 {
+        for probes in 0..200 {
+            match mtu.probe(now_ns) {
+                None => return probes,
+                Some(size) if size <= path => mtu.answered(size, now_ns),
+                Some(size) => mtu.lost(size, now_ns),
+            }
+        }
+        panic!("no end: {mtu:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_path_mtu_is_found_exactly(largest in 1280..=9216_u16, path in 1280..=9216_u16) {
+            let mut mtu = PathMtu::new(largest);
+            let probes = search(&mut mtu, path, 0);
+            prop_assert_eq!(mtu.bytes(), path.min(largest));
+            prop_assert!(probes <= 3 * 15, "{} probes", probes);
+        }
+
+        #[test]
+        fn any_events_keep_it_within_its_bounds(
+            largest in 68..=9216_u16,
+            events in proptest::collection::vec((0..7, any::<u16>()), 0..300),
+        ) {
+            let mut mtu = PathMtu::new(largest);
+            for (now_ns, (event, size)) in events.into_iter().enumerate() {
+                let now_ns = now_ns as u64 * RAISE_NS / 4;
+                match event {
+                    0 => mtu.answered(size, now_ns),
+                    1 => mtu.lost(mtu.probing.unwrap_or(size), now_ns),
+                    2 => mtu.too_big(size, now_ns),
+                    3 => mtu.small_answered(),
+                    4 => { mtu.full_lost(mtu.bytes(), now_ns); }
+                    5 => mtu.restart(now_ns),
+                    _ => {
+                        let size = mtu.probe(now_ns);
+                        prop_assert!(size.is_none_or(|s| s > mtu.bytes() && s <= largest));
+                    }
+                }
+                prop_assert!(mtu.bytes() <= largest.max(LEAST_BYTES), "{:?}", mtu);
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_is_tried_first_and_one_answer_ends_the_search() {
+        let mut mtu = PathMtu::new(9000);
+        assert_eq!(search(&mut mtu, 9000, 0), 1);
+        assert_eq!((mtu.bytes(), mtu.deadline_ns()), (9000, u64::MAX));
+    }
+
+    #[test]
+    fn one_or_two_losses_prove_nothing() {
+        let mut mtu = PathMtu::new(1500);
+        for _ in 0..2 {
+            assert_eq!(mtu.probe(0), Some(1500));
+            mtu.lost(1500, 0);
+        }
+        assert_eq!(mtu.probe(0), Some(1500));
+        mtu.answered(1500, 0);
+        assert_eq!(mtu.bytes(), 1500);
+    }
+
+    #[test]
+    fn a_black_hole_is_left_and_the_new_size_found() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1500, 0);
+        assert!(!mtu.full_lost(1500, 0) && !mtu.full_lost(1500, 0));
+        mtu.small_answered();
+        assert!(!mtu.full_lost(1500, 0), "one small answer is too little");
+        mtu.small_answered();
+        assert!(mtu.full_lost(1500, 0));
+        assert_eq!(mtu.bytes(), BASE_BYTES);
+        search(&mut mtu, 1400, 0);
+        assert_eq!(mtu.bytes(), 1400);
+    }
+
+    #[test]
+    fn a_cut_line_is_no_black_hole() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1500, 0);
+        assert!((0..50).all(|_| !mtu.full_lost(1500, 0)));
+        assert_eq!(mtu.bytes(), 1500);
+    }
+
+    #[test]
+    fn a_path_below_the_base_is_found_too() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1000, 0);
+        assert_eq!(mtu.bytes(), BASE_BYTES);
+        for black_hole in [false, false, true] {
+            assert_eq!(mtu.full_lost(BASE_BYTES, 0), black_hole);
+            mtu.small_answered();
+        }
+        search(&mut mtu, 1000, 0);
+        assert_eq!(mtu.bytes(), 1000);
+    }
+
+    #[test]
+    fn a_larger_path_is_found_after_a_while() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1400, 0);
+        assert_eq!(search(&mut mtu, 1500, RAISE_NS - 1), 0);
+        assert_eq!(mtu.deadline_ns(), RAISE_NS);
+        search(&mut mtu, 1500, RAISE_NS);
+        assert_eq!(mtu.bytes(), 1500);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_not_tried_again() {
+        let mut mtu = PathMtu::new(1500);
+        assert_eq!(mtu.probe(0), Some(1500));
+        mtu.too_big(1500, 0);
+        let size = mtu.probe(0).unwrap();
+        assert!(size < 1500);
+        search(&mut mtu, 1400, 0);
+        mtu.lost(size, 0);
+        search(&mut mtu, 1400, 0);
+        assert_eq!(mtu.bytes(), 1400);
+        mtu.too_big(1400, 0);
+        search(&mut mtu, 1300, 0);
+        assert_eq!(mtu.bytes(), 1300);
+    }
+}

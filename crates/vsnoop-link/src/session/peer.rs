@@ -1,0 +1,718 @@
+//! One peer: events in, actions out.
+//!
+//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who dialled it probes at
+//! once, so the first packet shows each end that the other one has it; then it is *in use*, and the one before it
+//! *retires*: received for a while, for what is still on the way. Which of several stays is in [`super::order`].
+//! A break is never made before the new session is known to work.
+//!
+//! A peer is alive while packets come under the session in use. Probes see to it that some do; after several of
+//! them and some seconds without any it is dead, and is dialled again.
+
+use std::net::SocketAddr;
+
+use super::back_off::BackOff;
+use super::delivery::Meter;
+use super::message::{Counters, Message, Reason};
+use super::order::{Epochs, Rank};
+use super::path_mtu::PathMtu;
+use super::probes::{Probes, Purpose};
+use super::round_trip::RoundTrip;
+use super::types::{
+    Action, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+};
+
+/// Sessions at the same time, whatever a peer does.
+const SESSIONS: usize = 8;
+/// Unanswered probes before a peer is dead: one that was sent before we were suspended proves nothing.
+const UNANSWERED: u32 = 3;
+/// Probes of a pending session, and regular ones while the path is suspected, come so much faster.
+const FASTER: u64 = 5;
+/// Changes of address per second.
+const ROAMS_PER_S: u64 = 4;
+/// Longer error texts are cut.
+const REASON_CHARS: usize = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing has come under it yet. It is given up at a time, and probed if we dialled it.
+    Pending {
+        until_ns: u64,
+        probe_ns: u64,
+    },
+    Used,
+    Retiring {
+        until_ns: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Session {
+    info: SessionInfo,
+    phase: Phase,
+    traffic: Traffic,
+    since_ns: u64,
+    /// When its keys are old.
+    old_at_ns: u64,
+    /// Of an instance of the peer that is gone: anything is better.
+    void: bool,
+}
+
+impl Session {
+    fn counters(&self) -> Counters {
+        Counters {
+            received_packets: self.traffic.received_packets,
+            received_bytes: self.traffic.received_bytes,
+            expected_packets: self.traffic.expected_packets,
+        }
+    }
+}
+
+/// The state machine of a peer.
+#[derive(Debug)]
+pub struct Peer {
+    settings: Settings,
+    sessions: Vec<Session>,
+    epochs: Epochs,
+    back_off: BackOff,
+    random: fastrand::Rng,
+    /// An attempt is under way.
+    dialling: bool,
+    dial_at_ns: Option<u64>,
+    /// The session in use is to be replaced.
+    rekeying: bool,
+    /// The peer asked for it.
+    rekey_asked: bool,
+    closed: bool,
+    since_ns: u64,
+    reason: Option<String>,
+    reported: Option<String>,
+    probes: Probes,
+    probe_at_ns: u64,
+    probe_full: bool,
+    /// Since when, and how many.
+    unanswered: Option<(u64, u32)>,
+    round_trip: RoundTrip,
+    meter: Meter,
+    path_mtu: Option<PathMtu>,
+    told_mtu: Option<u16>,
+    /// Of the path that is measured.
+    path_address: Option<SocketAddr>,
+    /// Changes of address that are allowed, in billionths, and as of when.
+    roam_credit: (u64, u64),
+    ups: u64,
+    rekeys: u64,
+    roams: u64,
+    actions: Vec<Action>,
+}
+
+impl Peer {
+    /// A peer that was just configured. `seed`: any number that differs between hosts.
+    pub fn new(settings: Settings, seed: u64, now_ns: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let back_off = BackOff::new(settings.back_off_ns, random.fork());
+        let probes = Probes::new(random.u32(..));
+        let mut peer = Self {
+            path_mtu: settings.largest_packet_bytes.map(PathMtu::new),
+            settings,
+            sessions: Vec::new(),
+            epochs: Epochs::default(),
+            back_off,
+            random,
+            dialling: false,
+            dial_at_ns: None,
+            rekeying: false,
+            rekey_asked: false,
+            closed: false,
+            since_ns: now_ns,
+            reason: None,
+            reported: None,
+            probes,
+            probe_at_ns: u64::MAX,
+            probe_full: false,
+            unanswered: None,
+            round_trip: RoundTrip::default(),
+            meter: Meter::default(),
+            told_mtu: None,
+            path_address: None,
+            roam_credit: (ROAMS_PER_S * 1_000_000_000, now_ns),
+            ups: 0,
+            rekeys: 0,
+            roams: 0,
+            actions: Vec::new(),
+        };
+        peer.dial_later(now_ns);
+        peer
+    }
+
+    /// Something has happened. Times never go back; if they do, nothing worse than a wrong measurement follows.
+    ///
+    /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be dropped.
+    pub fn handle(&mut self, event: Event, now_ns: u64) -> Vec<Action> {
+        if !self.closed {
+            self.event(event, now_ns);
+        }
+        if !self.closed {
+            self.tick(now_ns);
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When to send [`Event::Tick`] at the latest.
+    pub fn deadline_ns(&self) -> u64 {
+        if self.closed {
+            return u64::MAX;
+        }
+        let mut deadline_ns = self.probes.deadline_ns(self.round_trip.timeout_ns());
+        if !self.dialling {
+            deadline_ns = deadline_ns.min(self.dial_at_ns.unwrap_or(u64::MAX));
+        }
+        for session in &self.sessions {
+            deadline_ns = deadline_ns.min(match session.phase {
+                Phase::Pending { until_ns, probe_ns } => until_ns.min(probe_ns),
+                Phase::Retiring { until_ns } => until_ns,
+                Phase::Used => self.probe_at_ns.min(self.search_deadline_ns()),
+            });
+        }
+        if let (Some(_), Some((since_ns, UNANSWERED..))) = (self.used(), self.unanswered) {
+            deadline_ns = deadline_ns.min(since_ns.saturating_add(self.settings.dead_ns));
+        }
+        // The age of keys is looked at whenever there is a tick: probes make them often enough.
+        deadline_ns
+    }
+
+    /// What a person wants to know.
+    pub fn status(&self) -> Status {
+        let used = self.used();
+        let state = match (self.closed, used, &self.settings.address) {
+            (true, ..) => State::Closed,
+            (_, Some(session), _) => State::Up(session.info.id),
+            (_, _, Some(_)) => State::Dialling { attempt: self.back_off.attempts().max(1) },
+            (_, _, None) => State::Waiting,
+        };
+        Status {
+            state,
+            since_ns: self.since_ns,
+            reason: if used.is_some() { None } else { self.reason.clone() },
+            address: used.map(|session| session.info.address),
+            epoch: used.map(|session| session.info.epoch),
+            path_mtu_bytes: self.path_mtu.as_ref().map(PathMtu::bytes),
+            round_trip: self.round_trip,
+            delivery: self.meter.delivery(),
+            reconnects: self.ups.saturating_sub(1),
+            rekeys: self.rekeys,
+            roams: self.roams,
+        }
+    }
+
+    fn event(&mut self, event: Event, now_ns: u64) {
+        match event {
+            Event::Configured(settings) => self.configure(settings, now_ns),
+            Event::Dialled(Ok(info)) => {
+                self.dialling = false;
+                self.install(info, now_ns);
+            }
+            Event::Dialled(Err(reason)) => {
+                self.dialling = false;
+                self.dial_failed(&reason, now_ns);
+            }
+            Event::Accepted(info) => self.install(info, now_ns),
+            Event::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
+            Event::Received { session, from, newest } => {
+                self.heard(session, now_ns);
+                if newest {
+                    self.roam(session, from, now_ns);
+                }
+            }
+            Event::Message { session, message, size_bytes, received_ns } => {
+                self.heard(session, now_ns);
+                self.message(session, message, size_bytes, received_ns, now_ns);
+            }
+            Event::TooBig { size_bytes } => {
+                if let Some(mtu) = &mut self.path_mtu {
+                    mtu.too_big(size_bytes, now_ns);
+                }
+            }
+            Event::Failed { session, reason } => self.failed(session, &reason, now_ns),
+            Event::Close => self.close(),
+            Event::Tick => {}
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64) {
+        self.expire(now_ns);
+        self.count_losses(now_ns);
+        self.look_for_death(now_ns);
+        self.rekey(now_ns);
+        self.dial(now_ns);
+        self.probe_pending(now_ns);
+        self.probe_used(now_ns);
+        self.tell_mtu();
+    }
+
+    // Sessions
+
+    fn used(&self) -> Option<&Session> {
+        self.sessions.iter().find(|session| session.phase == Phase::Used)
+    }
+
+    fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.sessions.iter_mut().find(|session| session.info.id == id)
+    }
+
+    fn rank(&self, info: &SessionInfo) -> Rank {
+        Rank::of(info, self.settings.favoured)
+    }
+
+    /// Whether the session in use stays when this one works.
+    fn outranked(&self, info: &SessionInfo) -> bool {
+        self.used().is_some_and(|used| !used.void && self.rank(&used.info) > self.rank(info))
+    }
+
+    fn install(&mut self, info: SessionInfo, now_ns: u64) {
+        if self.session(info.id).is_some() {
+            return;
+        }
+        if self.epochs.saw(&info) {
+            for session in &mut self.sessions {
+                session.void = session.info.instance != info.instance;
+            }
+        }
+        self.make_room();
+        let phase = if self.outranked(&info) {
+            Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
+        } else {
+            // Only who dialled knows that the other end has the session too.
+            let probe_ns = if info.dialler == End::Us { now_ns } else { u64::MAX };
+            Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
+        };
+        // Up to a tenth earlier, so that links that began together do not rekey together.
+        let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
+        let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
+        self.actions.push(Action::Install(info.id));
+        self.sessions.push(Session {
+            info,
+            phase,
+            traffic: Traffic::default(),
+            since_ns: now_ns,
+            old_at_ns,
+            void: false,
+        });
+    }
+
+    /// A peer that makes sessions without end loses its own: those that retire, then those that wait.
+    fn make_room(&mut self) {
+        while self.sessions.len() >= SESSIONS {
+            let worst = self.sessions.iter().min_by_key(|session| match session.phase {
+                Phase::Retiring { until_ns } => (0, until_ns),
+                Phase::Pending { until_ns, .. } => (1, until_ns),
+                Phase::Used => (2, 0),
+            });
+            let Some(id) = worst.map(|session| session.info.id) else { return };
+            self.forget(id);
+        }
+    }
+
+    /// Something authentic came under a session.
+    fn heard(&mut self, id: SessionId, now_ns: u64) {
+        let Some(session) = self.sessions.iter().find(|session| session.info.id == id) else {
+            return;
+        };
+        match session.phase {
+            Phase::Used => self.unanswered = None,
+            Phase::Retiring { .. } => {}
+            Phase::Pending { .. } if self.outranked(&session.info) => self.retire(id, now_ns),
+            Phase::Pending { .. } => self.use_session(id, now_ns),
+        }
+    }
+
+    fn retire(&mut self, id: SessionId, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(self.settings.retire_ns);
+        if let Some(session) = self.session(id) {
+            session.phase = Phase::Retiring { until_ns };
+        }
+    }
+
+    fn use_session(&mut self, id: SessionId, now_ns: u64) {
+        let Some(info) = self.session(id).map(|session| session.info.clone()) else { return };
+        let was_up = self.used().is_some();
+        self.actions.push(Action::Use(id));
+        let others: Vec<_> = self.sessions.iter().filter(|s| s.info.id != id).collect();
+        let (void, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|s| s.void);
+        let void: Vec<_> = void.iter().map(|s| s.info.id).collect();
+        // One of higher rank that is still pending may replace this one later.
+        let retiring: Vec<_> = others
+            .iter()
+            .filter(|s| s.phase == Phase::Used || self.rank(&s.info) < self.rank(&info))
+            .filter(|s| !matches!(s.phase, Phase::Retiring { .. }))
+            .map(|s| s.info.id)
+            .collect();
+        void.into_iter().for_each(|other| self.forget(other));
+        retiring.into_iter().for_each(|other| self.retire(other, now_ns));
+        if let Some(session) = self.session(id) {
+            session.phase = Phase::Used;
+        }
+        self.meter.begin();
+        self.unanswered = None;
+        (self.rekeying, self.rekey_asked) = (false, false);
+        self.dial_at_ns = None;
+        self.probe_at_ns = now_ns;
+        if was_up {
+            self.rekeys += 1;
+            self.actions.push(Action::Report(Report::Replaced));
+        } else {
+            self.ups += 1;
+            self.since_ns = now_ns;
+            self.reported = None;
+            self.actions.push(Action::Report(Report::Up { address: info.address }));
+        }
+        self.follow_path(info.address, now_ns);
+    }
+
+    fn forget(&mut self, id: SessionId) {
+        self.sessions.retain(|session| session.info.id != id);
+        self.probes.forget(id);
+        self.actions.push(Action::Forget(id));
+    }
+
+    /// A session is lost; if it is the one in use, the peer is.
+    fn failed(&mut self, id: SessionId, reason: &str, now_ns: u64) {
+        let Some(session) = self.session(id) else { return };
+        let (phase, ours) = (session.phase, session.info.dialler == End::Us);
+        self.forget(id);
+        match phase {
+            Phase::Used => {
+                let settled = now_ns.saturating_sub(self.since_ns) >= self.settings.settled_ns;
+                if settled {
+                    self.back_off.reset();
+                }
+                self.since_ns = now_ns;
+                self.unanswered = None;
+                self.probe_at_ns = u64::MAX;
+                (self.rekeying, self.rekey_asked) = (false, false);
+                self.actions.push(Action::Down);
+                let reason = cut(reason);
+                self.actions.push(Action::Report(Report::Down { reason: reason.clone() }));
+                self.reason = Some(reason);
+                self.dial_later(now_ns);
+            }
+            Phase::Pending { .. } if ours => self.dial_failed(reason, now_ns),
+            Phase::Pending { .. } => self.reason = Some(cut(reason)),
+            Phase::Retiring { .. } => {}
+        }
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        let over = |session: &&Session| match session.phase {
+            Phase::Pending { until_ns, .. } | Phase::Retiring { until_ns } => now_ns >= until_ns,
+            Phase::Used => false,
+        };
+        while let Some(session) = self.sessions.iter().find(over) {
+            let (id, address) = (session.info.id, session.info.address);
+            let medium = match self.settings.largest_packet_bytes {
+                Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",
+                None => "its data connections carried nothing: does a firewall cut them?",
+            };
+            let reason = format!("the handshake with {address} went well, but {medium}");
+            self.failed(id, &reason, now_ns);
+        }
+    }
+
+    fn look_for_death(&mut self, now_ns: u64) {
+        let (Some(used), Some((since_ns, UNANSWERED..))) = (self.used(), self.unanswered) else {
+            return;
+        };
+        if now_ns.saturating_sub(since_ns) < self.settings.dead_ns {
+            return;
+        }
+        let session = used.info.id;
+        let message = Message::Bye(Reason::Silence);
+        // The way there may still be open.
+        self.actions.push(Action::Send { session, message, packet_bytes: None });
+        let seconds = self.settings.dead_ns as f64 / 1e9;
+        self.failed(session, &format!("nothing was heard for {seconds:.0} s"), now_ns);
+    }
+
+    fn close(&mut self) {
+        if let Some(session) = self.used().map(|used| used.info.id) {
+            let message = Message::Bye(Reason::Down);
+            self.actions.push(Action::Send { session, message, packet_bytes: None });
+            self.actions.push(Action::Down);
+        }
+        let ids: Vec<_> = self.sessions.iter().map(|session| session.info.id).collect();
+        ids.into_iter().for_each(|id| self.forget(id));
+        self.closed = true;
+    }
+
+    // Dialling
+
+    fn configure(&mut self, settings: Settings, now_ns: u64) {
+        let old = std::mem::replace(&mut self.settings, settings);
+        if old.largest_packet_bytes != self.settings.largest_packet_bytes {
+            self.path_mtu = self.settings.largest_packet_bytes.map(PathMtu::new);
+        }
+        if old.back_off_ns != self.settings.back_off_ns {
+            self.back_off = BackOff::new(self.settings.back_off_ns, self.random.fork());
+        }
+        if old.address == self.settings.address {
+            return;
+        }
+        self.back_off.reset();
+        self.dial_at_ns = None;
+        self.rekeying = false;
+        if self.used().is_none() {
+            self.dial_later(now_ns);
+        } else if self.settings.address.is_some() {
+            self.rekey_asked = true;
+        }
+    }
+
+    /// The next attempt is due, at once or after a wait.
+    fn dial_later(&mut self, now_ns: u64) {
+        if self.settings.address.is_some() {
+            self.dial_at_ns = Some(now_ns.saturating_add(self.back_off.wait_ns()));
+        }
+    }
+
+    fn dial(&mut self, now_ns: u64) {
+        let Some(address) = self.settings.address.clone() else { return };
+        if self.dialling || self.dial_at_ns.is_none_or(|at_ns| now_ns < at_ns) {
+            return;
+        }
+        (self.dialling, self.dial_at_ns) = (true, None);
+        self.actions.push(Action::Dial { address, epoch: self.epochs.next() });
+    }
+
+    fn dial_failed(&mut self, reason: &str, now_ns: u64) {
+        let reason = cut(reason);
+        self.reason = Some(reason.clone());
+        // With a session in use there is only a hurry if that was to be replaced.
+        if self.used().is_some() && !self.rekeying {
+            return;
+        }
+        self.dial_later(now_ns);
+        let Some(at_ns) = self.dial_at_ns else { return };
+        if self.reported.as_ref() != Some(&reason) {
+            self.reported = Some(reason.clone());
+            let retry_ns = at_ns.saturating_sub(now_ns);
+            self.actions.push(Action::Report(Report::DialFailed { reason, retry_ns }));
+        }
+    }
+
+    /// Whether a session has been used enough.
+    fn is_old(&self, session: &Session, now_ns: u64) -> bool {
+        let traffic = &session.traffic;
+        now_ns >= session.old_at_ns
+            || traffic.sent_packets.max(traffic.expected_packets) >= self.settings.rekey_records
+            || traffic.sent_bytes.max(traffic.received_bytes) >= self.settings.rekey_bytes
+    }
+
+    fn rekey(&mut self, now_ns: u64) {
+        let Some(used) = self.used() else { return };
+        if self.rekeying || self.dialling || self.settings.address.is_none() {
+            return;
+        }
+        // It is the dialler's task, unless it does not do it.
+        let overdue_ns = used.old_at_ns.saturating_add(self.settings.rekey_ns / 4);
+        let ours = used.info.dialler == End::Us || now_ns >= overdue_ns;
+        if self.rekey_asked || (ours && self.is_old(used, now_ns)) {
+            (self.rekeying, self.rekey_asked) = (true, false);
+            self.back_off.reset();
+            self.dial_later(now_ns);
+        }
+    }
+
+    // The path
+
+    fn traffic(&mut self, id: SessionId, traffic: Traffic, now_ns: u64) {
+        let Some(session) = self.session(id) else { return };
+        let heard = traffic.received_packets > session.traffic.received_packets;
+        session.traffic = traffic;
+        if heard {
+            self.heard(id, now_ns);
+        }
+        if let Some(used) = self.used().filter(|used| used.info.id == id) {
+            let counters = used.counters();
+            self.meter.received(counters);
+        }
+    }
+
+    fn roam(&mut self, id: SessionId, from: SocketAddr, now_ns: u64) {
+        let datagrams = self.settings.largest_packet_bytes.is_some();
+        let (credit, as_of_ns) = self.roam_credit;
+        let Some(session) = self.session(id) else { return };
+        let to = session.info.address;
+        let retiring = matches!(session.phase, Phase::Retiring { .. });
+        if !datagrams || retiring || canonical(from) == canonical(to) {
+            return;
+        }
+        let earned = now_ns.saturating_sub(as_of_ns).saturating_mul(ROAMS_PER_S);
+        let credit = credit.saturating_add(earned).min(ROAMS_PER_S * 1_000_000_000);
+        let left = credit.checked_sub(1_000_000_000);
+        let (phase, old) = (session.phase, session.info.address);
+        if left.is_some() {
+            session.info.address = from;
+        }
+        self.roam_credit = (left.unwrap_or(credit), now_ns);
+        if left.is_none() {
+            return;
+        }
+        self.roams += 1;
+        self.actions.push(Action::Roam(id, from));
+        if phase == Phase::Used {
+            self.actions.push(Action::Report(Report::Roamed { from: old, to: from }));
+            self.probe_at_ns = now_ns;
+            self.follow_path(from, now_ns);
+        }
+    }
+
+    /// Another host's address is another path; another port is only a translator that forgot.
+    fn follow_path(&mut self, address: SocketAddr, now_ns: u64) {
+        let old = self.path_address.replace(address);
+        if old.is_none_or(|old| canonical(old).ip() == canonical(address).ip()) {
+            return;
+        }
+        self.meter.forget_path();
+        if let Some(mtu) = &mut self.path_mtu {
+            mtu.restart(now_ns);
+        }
+    }
+
+    fn message(&mut self, id: SessionId, message: Message, size: u16, at_ns: u64, now_ns: u64) {
+        let Some(session) = self.session(id) else { return };
+        let used = session.phase == Phase::Used;
+        let (since_ns, counters) = (session.since_ns, session.counters());
+        match message {
+            Message::Probe { id: probe, sent_ns, wants_rekey, .. } => {
+                let held_ns = now_ns.saturating_sub(at_ns);
+                let answer = Message::Answer {
+                    id: probe,
+                    sent_ns,
+                    held_ns,
+                    answered_ns: now_ns,
+                    size_bytes: size,
+                    counters,
+                };
+                self.actions.push(Action::Send {
+                    session: id,
+                    message: answer,
+                    packet_bytes: None,
+                });
+                // A peer that asks again and again gets its way now and then only.
+                if used && now_ns.saturating_sub(since_ns) >= self.settings.settled_ns {
+                    self.rekey_asked |= wants_rekey;
+                }
+            }
+            Message::Answer { id: probe, sent_ns, held_ns, answered_ns, counters, .. } => {
+                let Some(probe) = self.probes.answered(probe, sent_ns) else { return };
+                let trip_ns = at_ns.saturating_sub(sent_ns).saturating_sub(held_ns);
+                self.round_trip.add(trip_ns, now_ns);
+                if used {
+                    let queued = self.round_trip.queued();
+                    self.meter.told(counters, answered_ns, queued, now_ns);
+                }
+                if let Some(mtu) = &mut self.path_mtu {
+                    match probe.purpose {
+                        Purpose::Alive => mtu.small_answered(),
+                        Purpose::Full(size) | Purpose::Search(size) => mtu.answered(size, now_ns),
+                    }
+                }
+            }
+            Message::Bye(reason) => {
+                let reason = match reason {
+                    Reason::Down => "the peer has taken the link down",
+                    Reason::Silence => "the peer has heard nothing from here",
+                    Reason::Other(_) => "the peer has ended the session",
+                };
+                self.failed(id, reason, now_ns);
+            }
+        }
+    }
+
+    fn count_losses(&mut self, now_ns: u64) {
+        let timeout_ns = self.round_trip.timeout_ns();
+        while let Some(probe) = self.probes.lost(timeout_ns, now_ns) {
+            let Some(mtu) = &mut self.path_mtu else { continue };
+            match probe.purpose {
+                Purpose::Alive => {}
+                Purpose::Search(size) => mtu.lost(size, now_ns),
+                Purpose::Full(size) => {
+                    mtu.full_lost(size, now_ns);
+                }
+            }
+        }
+    }
+
+    fn probe_pending(&mut self, now_ns: u64) {
+        let next_ns = now_ns.saturating_add(self.settings.probe_ns / FASTER);
+        let mut due = Vec::new();
+        for session in &mut self.sessions {
+            if let Phase::Pending { probe_ns, .. } = &mut session.phase
+                && now_ns >= *probe_ns
+            {
+                *probe_ns = next_ns;
+                due.push(session.info.id);
+            }
+        }
+        due.into_iter().for_each(|id| self.probe(id, Purpose::Alive, now_ns));
+    }
+
+    fn probe_used(&mut self, now_ns: u64) {
+        let Some(id) = self.used().map(|used| used.info.id) else { return };
+        if now_ns >= self.probe_at_ns {
+            let full = self.path_mtu.as_ref().map(PathMtu::bytes).filter(|_| self.probe_full);
+            self.probe_full = !self.probe_full;
+            let (since_ns, count) = self.unanswered.unwrap_or((now_ns, 0));
+            self.unanswered = Some((since_ns, count.saturating_add(1)));
+            self.probe(id, full.map_or(Purpose::Alive, Purpose::Full), now_ns);
+            let suspects = self.path_mtu.as_ref().is_some_and(PathMtu::suspects);
+            let faster = if suspects { FASTER } else { 1 };
+            self.probe_at_ns = now_ns.saturating_add(self.settings.probe_ns / faster);
+        }
+        // A path on which nothing comes back is not measured.
+        if self.unanswered.is_none_or(|(_, count)| count < UNANSWERED)
+            && let Some(size) = self.path_mtu.as_mut().and_then(|mtu| mtu.probe(now_ns))
+        {
+            self.probe(id, Purpose::Search(size), now_ns);
+        }
+    }
+
+    fn search_deadline_ns(&self) -> u64 {
+        match (&self.path_mtu, self.unanswered) {
+            (_, Some((_, UNANSWERED..))) | (None, _) => u64::MAX,
+            (Some(mtu), _) => mtu.deadline_ns(),
+        }
+    }
+
+    fn probe(&mut self, session: SessionId, purpose: Purpose, now_ns: u64) {
+        let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
+        let wants_rekey = of.info.dialler == End::Peer && self.is_old(of, now_ns);
+        let counters = of.counters();
+        let id = self.probes.send(session, purpose, now_ns);
+        let packet_bytes = match purpose {
+            Purpose::Alive => None,
+            Purpose::Full(size) | Purpose::Search(size) => Some(size),
+        };
+        let message = Message::Probe { id, sent_ns: now_ns, wants_rekey, counters };
+        self.actions.push(Action::Send { session, message, packet_bytes });
+    }
+
+    fn tell_mtu(&mut self) {
+        let bytes = self.path_mtu.as_ref().map(PathMtu::bytes);
+        if let (Some(bytes), Some(_)) = (bytes, self.used())
+            && self.told_mtu != Some(bytes)
+        {
+            self.told_mtu = Some(bytes);
+            self.actions.push(Action::PathMtu(bytes));
+            self.actions.push(Action::Report(Report::PathMtu(bytes)));
+        }
+    }
+}
+
+fn cut(reason: &str) -> String {
+    reason.chars().take(REASON_CHARS).collect()
+}
+
+/// A dual-stack socket writes IPv4 addresses in another way.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,130 @@
+//! Probes on the way: what each was sent for, and when it counts as lost.
+//!
+//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all, still tells of
+//! the path.
+
+use std::collections::VecDeque;
+
+use super::types::SessionId;
+
+/// Remembered at most; the oldest gives way.
+const REMEMBERED: usize = 64;
+/// After so long an answer tells nothing.
+const FORGOTTEN_NS: u64 = 10_000_000_000;
+
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Is the peer there?
+    Alive,
+    /// And for packets of this size?
+    Full(u16),
+    /// Does the path take this size?
+    Search(u16),
+}
+
+/// A probe on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Its name.
+    pub id: u32,
+    /// Under which it was sent.
+    pub session: SessionId,
+    /// What for.
+    pub purpose: Purpose,
+    /// When.
+    pub sent_ns: u64,
+    lost: bool,
+}
+
+/// All probes on the way.
+#[derive(Debug)]
+pub struct Probes {
+    next_id: u32,
+    sent: VecDeque<Probe>,
+}
+
+impl Probes {
+    /// None. The first has the name `first_id`.
+    pub fn new(first_id: u32) -> Self {
+        Self { next_id: first_id, sent: VecDeque::with_capacity(REMEMBERED) }
+    }
+
+    /// One is sent; returns its name.
+    pub fn send(&mut self, session: SessionId, purpose: Purpose, now_ns: u64) -> u32 {
+        while self.sent.len() >= REMEMBERED {
+            self.sent.pop_front();
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        self.sent.push_back(Probe { id, session, purpose, sent_ns: now_ns, lost: false });
+        id
+    }
+
+    /// One was answered, for the first time.
+    pub fn answered(&mut self, id: u32, sent_ns: u64) -> Option<Probe> {
+        let at = self.sent.iter().position(|p| p.id == id && p.sent_ns == sent_ns)?;
+        self.sent.remove(at)
+    }
+
+    /// One that was sent longer than `timeout_ns` ago, once for each.
+    pub fn lost(&mut self, timeout_ns: u64, now_ns: u64) -> Option<Probe> {
+        let old = |p: &Probe| now_ns.saturating_sub(p.sent_ns) >= FORGOTTEN_NS && p.lost;
+        while self.sent.front().is_some_and(old) {
+            self.sent.pop_front();
+        }
+        let late = |p: &&mut Probe| !p.lost && now_ns.saturating_sub(p.sent_ns) >= timeout_ns;
+        let probe = self.sent.iter_mut().find(late)?;
+        probe.lost = true;
+        Some(*probe)
+    }
+
+    /// When the next one counts as lost.
+    pub fn deadline_ns(&self, timeout_ns: u64) -> u64 {
+        let next = self.sent.iter().find(|p| !p.lost);
+        next.map_or(u64::MAX, |p| p.sent_ns.saturating_add(timeout_ns))
+    }
+
+    /// A session is over; so are its probes.
+    pub fn forget(&mut self, session: SessionId) {
+        self.sent.retain(|p| p.session != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId(1);
+
+    #[test]
+    fn a_probe_is_answered_or_lost_once_and_may_be_answered_late() {
+        let mut probes = Probes::new(u32::MAX);
+        let (a, b) = (probes.send(A, Purpose::Alive, 0), probes.send(A, Purpose::Full(1500), 10));
+        assert_eq!((a, b), (u32::MAX, 0));
+        assert_eq!(probes.deadline_ns(100), 100);
+        assert!(probes.answered(a, 0).is_some() && probes.answered(a, 0).is_none());
+        assert_eq!(probes.lost(100, 109), None);
+        assert_eq!(probes.lost(100, 110).map(|p| p.id), Some(b));
+        assert_eq!((probes.lost(100, 200), probes.deadline_ns(100)), (None, u64::MAX));
+        assert_eq!(probes.answered(b, 10).map(|p| p.purpose), Some(Purpose::Full(1500)));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_asked_for_is_none() {
+        let mut probes = Probes::new(1);
+        let id = probes.send(A, Purpose::Alive, 5);
+        assert!(probes.answered(id, 6).is_none() && probes.answered(id + 1, 5).is_none());
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut probes = Probes::new(1);
+        for now_ns in 0..10_000 {
+            probes.send(A, Purpose::Alive, now_ns);
+        }
+        assert_eq!(probes.sent.len(), REMEMBERED);
+        while probes.lost(1, 20_000).is_some() {}
+        assert!(probes.lost(1, 2 * FORGOTTEN_NS).is_none() && probes.sent.is_empty());
+    }
+}

@@ -1,0 +1,461 @@
+//! Two peers, their daemons in a few lines, and a network between them that loses, doubles, delays, reorders and
+//! cuts, under a simulated clock.
+//!
+//! A handshake is what the daemon's is: two round trips after which the acceptor has the session, and half a round
+//! trip later the dialler, unless the network is cut meanwhile.
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+
+use super::*;
+
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1000 * MS;
+/// IP and UDP headers and the seal of a packet.
+const OVERHEAD_BYTES: u16 = 64;
+
+/// The two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    pub fn other(self) -> Self {
+        if self == Self::A { Self::B } else { Self::A }
+    }
+}
+
+/// What a direction of the network does.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub delay_ns: u64,
+    /// Up to so much more, at random, so that packets overtake each other.
+    pub jitter_ns: u64,
+    pub loss_percent: u8,
+    pub double_percent: u8,
+    /// Larger packets vanish.
+    pub mtu_bytes: u16,
+    /// Everything vanishes.
+    pub cut: bool,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self {
+            delay_ns: 10 * MS,
+            jitter_ns: 0,
+            loss_percent: 0,
+            double_percent: 0,
+            mtu_bytes: 1500,
+            cut: false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Body {
+    Message(Message),
+    Data,
+}
+
+#[derive(Clone, Debug)]
+struct Packet {
+    to: SocketAddr,
+    from: SocketAddr,
+    session: SessionId,
+    counter: u64,
+    bytes: u16,
+    body: Body,
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Arrives(Side, Packet),
+    /// The acceptor has the session now.
+    Accepted(Side, SessionInfo),
+    /// The end of a dialling, of an instance.
+    Dialled(Side, u64, Result<SessionInfo, String>),
+    Data(Side),
+}
+
+/// Of a session at an end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    traffic: Traffic,
+    counter: u64,
+    highest: u64,
+    address: Option<SocketAddr>,
+}
+
+/// An end: a peer's state machine and what a daemon does around it.
+pub struct Host {
+    pub peer: Peer,
+    pub up: bool,
+    pub address: SocketAddr,
+    pub instance: u64,
+    pub settings: Settings,
+    pub used: Option<SessionId>,
+    pub reports: Vec<(u64, Report)>,
+    pub dials: Vec<u64>,
+    pub data_sent: u64,
+    pub data_received: u64,
+    sessions: BTreeMap<SessionId, Carried>,
+    /// The most sessions at once.
+    pub most_sessions: usize,
+}
+
+impl Host {
+    fn new(settings: Settings, instance: u64, address: SocketAddr, now_ns: u64) -> Self {
+        Self {
+            peer: Peer::new(settings.clone(), instance, now_ns),
+            up: true,
+            address,
+            instance,
+            settings,
+            used: None,
+            reports: Vec::new(),
+            dials: Vec::new(),
+            data_sent: 0,
+            data_received: 0,
+            sessions: BTreeMap::new(),
+            most_sessions: 0,
+        }
+    }
+
+    /// Times that it went up, or down.
+    pub fn ups(&self) -> usize {
+        self.reports.iter().filter(|(_, report)| matches!(report, Report::Up { .. })).count()
+    }
+
+    pub fn downs(&self) -> usize {
+        self.reports.iter().filter(|(_, report)| matches!(report, Report::Down { .. })).count()
+    }
+}
+
+pub struct World {
+    pub now_ns: u64,
+    pub a: Host,
+    pub b: Host,
+    /// From A to B, and back.
+    pub ways: [Way; 2],
+    pub random: fastrand::Rng,
+    /// Each end sends data so often, if it is up.
+    pub data_every_ns: Option<u64>,
+    pub data_bytes: u16,
+    queue: BinaryHeap<(std::cmp::Reverse<(u64, u64)>, usize)>,
+    happenings: BTreeMap<usize, Happening>,
+    order: u64,
+    next_session: u64,
+}
+
+/// Which ends dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dials {
+    A,
+    B,
+    Both,
+}
+
+pub fn settings(largest_packet_bytes: u16) -> Settings {
+    Settings { largest_packet_bytes: Some(largest_packet_bytes), ..Settings::default() }
+}
+
+impl World {
+    pub fn new(seed: u64, dials: Dials, settings: &Settings) -> Self {
+        let of = |side, favoured| Settings {
+            address: (dials == Dials::Both || dials == side).then(|| "peer".into()),
+            favoured,
+            ..settings.clone()
+        };
+        let mut random = fastrand::Rng::with_seed(seed);
+        let favoured = random.bool();
+        let (a, b) = (of(Dials::A, favoured), of(Dials::B, !favoured));
+        let instances = (random.u64(..), random.u64(..));
+        Self {
+            now_ns: S,
+            a: Host::new(a, instances.0, "192.0.2.1:7946".parse().unwrap(), S),
+            b: Host::new(b, instances.1, "192.0.2.2:7946".parse().unwrap(), S),
+            ways: [Way::default(); 2],
+            random,
+            data_every_ns: None,
+            data_bytes: 200,
+            queue: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            order: 0,
+            next_session: 1,
+        }
+    }
+
+    pub fn host(&mut self, side: Side) -> &mut Host {
+        match side {
+            Side::A => &mut self.a,
+            Side::B => &mut self.b,
+        }
+    }
+
+    pub fn both_ways(&mut self, change: impl Fn(&mut Way)) {
+        self.ways.iter_mut().for_each(change);
+    }
+
+    fn way(&self, from: Side) -> Way {
+        self.ways[if from == Side::A { 0 } else { 1 }]
+    }
+
+    /// The process is gone, at once.
+    pub fn kill(&mut self, side: Side) {
+        let host = self.host(side);
+        (host.up, host.used) = (false, None);
+        host.sessions.clear();
+    }
+
+    /// Another process begins.
+    pub fn start(&mut self, side: Side) {
+        let (now_ns, instance) = (self.now_ns, self.random.u64(..));
+        let host = self.host(side);
+        host.peer = Peer::new(host.settings.clone(), instance, now_ns);
+        (host.up, host.instance) = (true, instance);
+        self.give(side, Event::Tick);
+    }
+
+    pub fn give(&mut self, side: Side, event: Event) {
+        let now_ns = self.now_ns;
+        let host = self.host(side);
+        if !host.up {
+            return;
+        }
+        let counted: Vec<_> = host.sessions.iter().map(|(id, s)| (*id, s.traffic)).collect();
+        let mut actions = Vec::new();
+        if matches!(event, Event::Tick | Event::Message { .. }) {
+            for (id, traffic) in counted {
+                actions.extend(host.peer.handle(Event::Traffic(id, traffic), now_ns));
+            }
+        }
+        actions.extend(host.peer.handle(event, now_ns));
+        for action in actions {
+            self.act(side, action);
+        }
+    }
+
+    fn act(&mut self, side: Side, action: Action) {
+        let now_ns = self.now_ns;
+        match action {
+            Action::Dial { epoch, .. } => {
+                self.host(side).dials.push(now_ns);
+                self.dial(side, epoch);
+            }
+            Action::Install(id) => {
+                let host = self.host(side);
+                let address = host.sessions.get(&id).and_then(|carried| carried.address);
+                host.sessions.insert(id, Carried { address, ..Carried::default() });
+                host.most_sessions = host.most_sessions.max(host.sessions.len());
+            }
+            Action::Use(id) => {
+                let host = self.host(side);
+                assert!(host.sessions.contains_key(&id), "used without having been installed");
+                host.used = Some(id);
+            }
+            Action::Forget(id) => {
+                let host = self.host(side);
+                assert!(host.sessions.remove(&id).is_some(), "forgotten twice");
+                host.used = host.used.filter(|used| *used != id);
+            }
+            Action::Down => self.host(side).used = None,
+            Action::Send { session, message, packet_bytes } => {
+                let mut bytes = [0; message::LARGEST_BYTES];
+                let len = message.write(&mut bytes).unwrap();
+                let message = Message::read(&bytes[..len]).unwrap();
+                let bytes = packet_bytes.unwrap_or(len as u16 + OVERHEAD_BYTES);
+                self.send(side, session, bytes, Body::Message(message));
+            }
+            Action::Roam(id, to) => {
+                if let Some(carried) = self.host(side).sessions.get_mut(&id) {
+                    carried.address = Some(to);
+                }
+            }
+            Action::PathMtu(_) => {}
+            Action::Report(report) => self.host(side).reports.push((now_ns, report)),
+        }
+    }
+
+    fn dial(&mut self, side: Side, epoch: u32) {
+        let (mut there, mut back) = (self.way(side), self.way(side.other()));
+        if side == Side::B {
+            std::mem::swap(&mut there, &mut back);
+        }
+        let trip_ns = there.delay_ns + back.delay_ns;
+        let now_ns = self.now_ns;
+        let instance = self.host(side).instance;
+        if there.cut || back.cut {
+            let error = Err("timed out".into());
+            return self.at(now_ns + 5 * S, Happening::Dialled(side, instance, error));
+        }
+        if !self.host(side.other()).up {
+            let error = Err("connection refused".into());
+            return self.at(now_ns + trip_ns, Happening::Dialled(side, instance, error));
+        }
+        let id = SessionId(self.next_session);
+        self.next_session += 1;
+        let ours = SessionInfo {
+            id,
+            dialler: End::Us,
+            epoch,
+            instance: self.host(side.other()).instance,
+            address: self.host(side.other()).address,
+        };
+        let address = self.host(side).address;
+        let theirs = SessionInfo { dialler: End::Peer, instance, address, ..ours.clone() };
+        let accepted_ns = now_ns + 2 * trip_ns;
+        self.at(accepted_ns, Happening::Accepted(side.other(), theirs));
+        self.at(accepted_ns + trip_ns / 2, Happening::Dialled(side, instance, Ok(ours)));
+    }
+
+    fn send(&mut self, side: Side, session: SessionId, bytes: u16, body: Body) {
+        let host = self.host(side);
+        let from = host.address;
+        let Some(carried) = host.sessions.get_mut(&session) else { return };
+        carried.counter += 1;
+        carried.traffic.sent_packets += 1;
+        carried.traffic.sent_bytes += u64::from(bytes);
+        let (counter, Some(to)) = (carried.counter, carried.address) else { return };
+        let way = self.way(side);
+        let packet = Packet { to, from, session, counter, bytes, body };
+        let copies = 1 + u8::from(self.random.u8(0..100) < way.double_percent);
+        for _ in 0..copies {
+            let lost = self.random.u8(0..100) < way.loss_percent;
+            if !(way.cut || lost || bytes > way.mtu_bytes) {
+                let delay_ns = way.delay_ns + self.random.u64(0..=way.jitter_ns);
+                self.at(self.now_ns + delay_ns, Happening::Arrives(side.other(), packet.clone()));
+            }
+        }
+    }
+
+    fn at(&mut self, at_ns: u64, happening: Happening) {
+        let key = self.order as usize;
+        self.queue.push((std::cmp::Reverse((at_ns, self.order)), key));
+        self.happenings.insert(key, happening);
+        self.order += 1;
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrives(side, packet) => self.arrives(side, packet),
+            Happening::Accepted(side, info) => {
+                let host = self.host(side);
+                if host.up {
+                    let address = Some(info.address);
+                    host.sessions.insert(info.id, Carried { address, ..Carried::default() });
+                    self.give(side, Event::Accepted(info));
+                }
+            }
+            Happening::Dialled(side, instance, result) => {
+                // The answer does not arrive if the network was cut, or the acceptor died.
+                let result = result.and_then(|info| {
+                    let cut = self.ways.iter().any(|way| way.cut);
+                    let there = self.host(side.other());
+                    let same = there.up && there.instance == info.instance;
+                    if cut || !same { Err("connection lost".into()) } else { Ok(info) }
+                });
+                let host = self.host(side);
+                if !host.up || host.instance != instance {
+                    return;
+                }
+                if let Ok(info) = &result {
+                    let address = Some(info.address);
+                    host.sessions.insert(info.id, Carried { address, ..Carried::default() });
+                }
+                self.give(side, Event::Dialled(result));
+            }
+            Happening::Data(side) => {
+                let bytes = self.data_bytes;
+                let host = self.host(side);
+                if let Some(session) = host.used.filter(|_| host.up) {
+                    host.data_sent += 1;
+                    self.send(side, session, bytes, Body::Data);
+                }
+                if let Some(every_ns) = self.data_every_ns {
+                    self.at(self.now_ns + every_ns, Happening::Data(side));
+                }
+            }
+        }
+    }
+
+    fn arrives(&mut self, side: Side, packet: Packet) {
+        let now_ns = self.now_ns;
+        let host = self.host(side);
+        if !host.up || packet.to != host.address {
+            return;
+        }
+        let Some(carried) = host.sessions.get_mut(&packet.session) else { return };
+        let traffic = &mut carried.traffic;
+        let newest = packet.counter > carried.highest;
+        carried.highest = carried.highest.max(packet.counter);
+        traffic.received_packets += 1;
+        traffic.received_bytes += u64::from(packet.bytes);
+        traffic.expected_packets = carried.highest;
+        let first = traffic.received_packets == 1;
+        let moved = carried.address != Some(packet.from);
+        if matches!(packet.body, Body::Data) {
+            host.data_received += 1;
+        }
+        let session = packet.session;
+        if first || moved || matches!(packet.body, Body::Message(_)) {
+            self.give(side, Event::Received { session, from: packet.from, newest });
+        }
+        if let Body::Message(message) = packet.body {
+            let event =
+                Event::Message { session, message, size_bytes: packet.bytes, received_ns: now_ns };
+            self.give(side, event);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, for_ns: u64) {
+        let end_ns = self.now_ns + for_ns;
+        if let Some(every_ns) = self.data_every_ns
+            && !self.happenings.values().any(|h| matches!(h, Happening::Data(_)))
+        {
+            self.at(self.now_ns + every_ns, Happening::Data(Side::A));
+            self.at(self.now_ns + every_ns, Happening::Data(Side::B));
+        }
+        let mut still = 0;
+        loop {
+            let deadline = |host: &Host| if host.up { host.peer.deadline_ns() } else { u64::MAX };
+            let (at_a, at_b) = (deadline(&self.a), deadline(&self.b));
+            let next = self.queue.peek().map_or(u64::MAX, |(key, _)| key.0.0);
+            let then_ns = next.min(at_a).min(at_b);
+            if then_ns >= end_ns {
+                break;
+            }
+            still = if then_ns > self.now_ns { 0 } else { still + 1 };
+            assert!(still < 1000, "time stands still: a deadline that a tick does not move");
+            self.now_ns = self.now_ns.max(then_ns);
+            if next == then_ns {
+                let (_, key) = self.queue.pop().unwrap();
+                let happening = self.happenings.remove(&key).unwrap();
+                self.happen(happening);
+            } else {
+                self.give(if at_a == then_ns { Side::A } else { Side::B }, Event::Tick);
+            }
+        }
+        self.now_ns = end_ns;
+    }
+
+    /// Both are up, with the same session.
+    pub fn agrees(&self) -> bool {
+        self.a.used.is_some() && self.a.used == self.b.used
+    }
+
+    /// Runs until both agree; `None` if they do not in time.
+    pub fn run_until_agreed(&mut self, limit_ns: u64) -> Option<u64> {
+        let begin_ns = self.now_ns;
+        while self.now_ns - begin_ns < limit_ns {
+            if self.agrees() {
+                return Some(self.now_ns - begin_ns);
+            }
+            self.run(10 * MS);
+        }
+        self.agrees().then_some(limit_ns)
+    }
+}

@@ -1,0 +1,278 @@
+//! What a [`Peer`](super::Peer) is told, what it asks for, and what it shows.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::delivery::Delivery;
+use super::message::Message;
+use super::round_trip::RoundTrip;
+
+/// A session at this end: a name that the caller gives, unique while the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Ours.
+    Us,
+    /// The peer.
+    Peer,
+}
+
+/// A session as its handshake has left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its name.
+    pub id: SessionId,
+    /// Who dialled.
+    pub dialler: End,
+    /// From the dialler's hello ([`Action::Dial`]).
+    pub epoch: u32,
+    /// The peer's instance: another one after each start of its process.
+    pub instance: u64,
+    /// Where packets under it are sent to.
+    pub address: SocketAddr,
+}
+
+/// How a peer is to be treated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whom to dial, as configured; `None`: the peer calls.
+    pub address: Option<String>,
+    /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The two ends must
+    /// see this differently.
+    pub favoured: bool,
+    /// For datagrams: the largest IP packet that the interface takes, bytes. `None`: an ordered transport.
+    pub largest_packet_bytes: Option<u16>,
+    /// From one regular probe to the next.
+    pub probe_ns: u64,
+    /// Silence that means death.
+    pub dead_ns: u64,
+    /// Age of keys.
+    pub rekey_ns: u64,
+    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28 of AES-GCM
+    /// for packets of up to 2^11 bytes.
+    pub rekey_records: u64,
+    /// Bytes, likewise: 2^23 packets of up to 2^16 bytes.
+    pub rekey_bytes: u64,
+    /// How long a session that was replaced is still received.
+    pub retire_ns: u64,
+    /// First and last of the waits between attempts to dial.
+    pub back_off_ns: (u64, u64),
+    /// Being up for so long makes attempts begin anew.
+    pub settled_ns: u64,
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: None,
+            favoured: false,
+            largest_packet_bytes: None,
+            probe_ns: SECOND_NS,
+            dead_ns: 5 * SECOND_NS,
+            rekey_ns: 3600 * SECOND_NS,
+            rekey_records: 1 << 28,
+            rekey_bytes: 1 << 39,
+            retire_ns: 10 * SECOND_NS,
+            back_off_ns: (SECOND_NS / 5, 30 * SECOND_NS),
+            settled_ns: 10 * SECOND_NS,
+        }
+    }
+}
+
+/// What the data path has counted under a session since it was installed. It need not be told per packet:
+/// before each tick is enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Authenticated packets, messages included.
+    pub received_packets: u64,
+    /// In them.
+    pub received_bytes: u64,
+    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as received.
+    pub expected_packets: u64,
+    /// Sent, messages included.
+    pub sent_packets: u64,
+    /// In them.
+    pub sent_bytes: u64,
+}
+
+/// What has happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The configuration is new, or was changed.
+    Configured(Settings),
+    /// The end of what [`Action::Dial`] began: exactly one for each.
+    Dialled(Result<SessionInfo, String>),
+    /// The peer has dialled.
+    Accepted(SessionInfo),
+    /// Counters of a session.
+    Traffic(SessionId, Traffic),
+    /// An authenticated packet. To be told of the first under a session, and of each that came from another
+    /// address than the session's; more often does no harm.
+    Received {
+        /// Under which it was sealed.
+        session: SessionId,
+        /// From where.
+        from: SocketAddr,
+        /// Its counter is higher than that of all before it.
+        newest: bool,
+    },
+    /// A message, authenticated, as read from such a packet (after its `Received`).
+    Message {
+        /// Under which it came.
+        session: SessionId,
+        /// What it says.
+        message: Message,
+        /// With its padding.
+        size_bytes: u16,
+        /// When it came, by the clock of `now_ns`.
+        received_ns: u64,
+    },
+    /// The local system refuses packets of so many bytes (EMSGSIZE).
+    TooBig {
+        /// IP packet, bytes.
+        size_bytes: u16,
+    },
+    /// A session cannot go on: its connection was closed or reset.
+    Failed {
+        /// Which.
+        session: SessionId,
+        /// For the status.
+        reason: String,
+    },
+    /// The link goes down.
+    Close,
+    /// Time has passed: at [`Peer::deadline_ns`](super::Peer::deadline_ns), or earlier.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a handshake, with this epoch in the hello. Its end is told by [`Event::Dialled`].
+    Dial {
+        /// As configured.
+        address: String,
+        /// For the hello.
+        epoch: u32,
+    },
+    /// Receive under a session, until it is forgotten.
+    Install(SessionId),
+    /// Send under this session from now on, and no longer under another.
+    Use(SessionId),
+    /// The session is over.
+    Forget(SessionId),
+    /// Nothing can be sent: there is no session in use.
+    Down,
+    /// Send a message under a session.
+    Send {
+        /// Under which.
+        session: SessionId,
+        /// What.
+        message: Message,
+        /// Pad it so that the IP packet has so many bytes, and forbid fragments; `None`: as it is.
+        packet_bytes: Option<u16>,
+    },
+    /// Send what goes under a session to this address from now on.
+    Roam(SessionId, SocketAddr),
+    /// IP packets of data may have so many bytes.
+    PathMtu(u16),
+    /// For the log.
+    Report(Report),
+}
+
+/// For the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The first session, or one after a time without.
+    Up {
+        /// With whom.
+        address: SocketAddr,
+    },
+    /// A session took the place of another.
+    Replaced,
+    /// The peer was lost.
+    Down {
+        /// Why.
+        reason: String,
+    },
+    /// An attempt to dial has failed; repeated failures with the same reason are told once.
+    DialFailed {
+        /// Why.
+        reason: String,
+        /// The next attempt.
+        retry_ns: u64,
+    },
+    /// The peer has moved.
+    Roamed {
+        /// From where.
+        from: SocketAddr,
+        /// To where.
+        to: SocketAddr,
+    },
+    /// The path takes packets of so many bytes.
+    PathMtu(u16),
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Up { address } => write!(f, "up, at {address}"),
+            Self::Replaced => write!(f, "a new session is in use"),
+            Self::Down { reason } => write!(f, "down: {reason}"),
+            Self::DialFailed { reason, retry_ns } => {
+                let seconds = *retry_ns as f64 / 1e9;
+                write!(f, "{reason}; next attempt in {seconds:.1} s")
+            }
+            Self::Roamed { from, to } => write!(f, "moved from {from} to {to}"),
+            Self::PathMtu(bytes) => write!(f, "path MTU {bytes}"),
+        }
+    }
+}
+
+/// Where a peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It has to call.
+    Waiting,
+    /// It is being called: attempts since it was up last.
+    Dialling {
+        /// From 1.
+        attempt: u32,
+    },
+    /// A session is in use.
+    Up(SessionId),
+    /// The link goes down.
+    Closed,
+}
+
+/// What a peer shows.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Where it stands.
+    pub state: State,
+    /// Since when.
+    pub since_ns: u64,
+    /// The last error, unless it is up.
+    pub reason: Option<String>,
+    /// Where packets go to.
+    pub address: Option<SocketAddr>,
+    /// Of the session in use.
+    pub epoch: Option<u32>,
+    /// IP packet, bytes; datagrams only.
+    pub path_mtu_bytes: Option<u16>,
+    /// Of probes.
+    pub round_trip: RoundTrip,
+    /// Sums over all sessions.
+    pub delivery: Delivery,
+    /// Times that it came up after having been up before.
+    pub reconnects: u64,
+    /// Sessions that replaced another without a break.
+    pub rekeys: u64,
+    /// Changes of address.
+    pub roams: u64,
+}
