@@ -76,5 +76,5 @@ fn report(report: &Report) {
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     }
     let null = OpenOptions::new().write(true).open(Path::new("/dev/null"));
-    let _ = null.map(|null| nix::unistd::dup2_stdout(null));
+    let _ = null.map(nix::unistd::dup2_stdout);
 }
