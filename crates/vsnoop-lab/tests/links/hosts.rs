@@ -1,0 +1,304 @@
+//! Some hosts on one network, each with a bridge, a link and VMs.
+//!
+//! ```text
+//! [VM: vm]--[bridge br0]--[vsl-..: the link's tap]   link   [uplink]--[bridge of the network]
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_lab::workspace;
+
+use crate::PREFIX;
+
+/// Until all peers are up, or a host is down.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Of links. Each test has a network of its own.
+const PORT: u16 = 7946;
+static NETWORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// What is to be built.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub hosts: usize,
+    pub vms_per_host: usize,
+    pub transport: &'static str,
+    /// More lines at the end of each host's configuration.
+    pub more: &'static str,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { hosts: 2, vms_per_host: 1, transport: "udp", more: "" }
+    }
+}
+
+/// All of it; gone when it is dropped.
+pub struct Network {
+    pub hosts: Vec<Host>,
+    plan: Plan,
+    directory: PathBuf,
+    _middle: Netns,
+}
+
+pub struct Host {
+    number: usize,
+    name: String,
+    pub netns: Netns,
+    pub vms: Vec<Netns>,
+    config: PathBuf,
+    pub link: Option<Child>,
+    program: PathBuf,
+}
+
+impl Network {
+    /// Builds it, and waits until every link has all its peers.
+    pub fn up(plan: Plan) -> Result<Self> {
+        let mut network = Self::build(plan)?;
+        for host in &mut network.hosts {
+            host.start()?;
+        }
+        for host in &network.hosts {
+            host.until_all_up()?;
+        }
+        Ok(network)
+    }
+
+    /// Builds it; links are configured and not started.
+    pub fn build(plan: Plan) -> Result<Self> {
+        let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
+        let program = workspace::vsnoop_command()?;
+        let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("making {}", directory.display()))?;
+        let middle = Netns::create(&owned_name(&prefix, "m"))?;
+        middle.bridge("net")?;
+        let mut hosts = Vec::new();
+        for number in 0..plan.hosts {
+            let netns = Netns::create(&owned_name(&prefix, &format!("h{number}")))?;
+            netns.veth("uplink", &middle, &format!("to{number}"))?;
+            middle.add_port("net", &format!("to{number}"))?;
+            netns.add_address("uplink", outer(number), 24)?;
+            netns.up("uplink")?;
+            netns.bridge("br0")?;
+            let mut vms = Vec::new();
+            for vm in 0..plan.vms_per_host {
+                let guest = Netns::create(&owned_name(&prefix, &format!("v{number}{vm}")))?;
+                guest.veth("eth0", &netns, &format!("vm{vm}"))?;
+                netns.add_port("br0", &format!("vm{vm}"))?;
+                // Addresses are usable at once.
+                guest.set_sysctl("net.ipv6.conf.eth0.accept_dad", "0")?;
+                guest.add_address("eth0", inner_v4(number, vm), 24)?;
+                guest.add_address("eth0", inner_v6(number, vm), 64)?;
+                guest.up("eth0")?;
+                vms.push(guest);
+            }
+            // Names of links are the host's, not the namespace's.
+            let name = format!("{}{number}", prefix.trim_end_matches('-'));
+            let name = format!("{name}-{}", std::process::id());
+            let config = directory.join(format!("{number}.toml"));
+            let program = program.clone();
+            hosts.push(Host { number, name, netns, vms, config, link: None, program });
+        }
+        let network = Self { hosts, plan, directory, _middle: middle };
+        network.configure()?;
+        Ok(network)
+    }
+
+    fn key_file(&self, host: usize) -> PathBuf {
+        self.directory.join(format!("{host}.key"))
+    }
+
+    fn configure(&self) -> Result<()> {
+        let keys = (0..self.hosts.len())
+            .map(|host| {
+                let file = self.key_file(host);
+                let made = checked(
+                    Command::new(&self.hosts[host].program).args(["link", "keygen"]).arg(&file),
+                )?;
+                Ok(made.trim().to_owned())
+            })
+            .collect::<Result<Vec<_>>>()?;
+        for host in &self.hosts {
+            let peers: String = (0..self.hosts.len())
+                .filter(|peer| *peer != host.number)
+                .map(|peer| {
+                    format!(
+                        "[[peer]]\nname = \"h{peer}\"\nkey = \"{}\"\naddress = \"{}:{PORT}\"\n\
+                         transport = \"{}\"\n",
+                        keys[peer],
+                        outer(peer),
+                        self.plan.transport,
+                    )
+                })
+                .collect();
+            let text = format!(
+                "[link]\nname = \"{}\"\nnetwork = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\nkey = \
+                 \"{}\"\n[[port]]\nbridge = \"br0\"\nname = \"vsl0\"\n{peers}{}",
+                host.name,
+                self.key_file(host.number).display(),
+                self.plan.more,
+            );
+            std::fs::write(&host.config, text)
+                .with_context(|| format!("writing {}", host.config.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Lets sessions be replaced this often.
+    pub fn rekey_every(&self, time: &str) -> Result<()> {
+        for host in &self.hosts {
+            let text = std::fs::read_to_string(&host.config).context("reading a configuration")?;
+            let text = text.replacen("[link]\n", &format!("[link]\nrekey = \"{time}\"\n"), 1);
+            std::fs::write(&host.config, text).context("writing a configuration")?;
+        }
+        Ok(())
+    }
+
+    /// Gives a host another key than its peers know.
+    pub fn change_key(&self, host: usize) -> Result<()> {
+        let file = self.key_file(host);
+        std::fs::remove_file(&file).context("removing a key")?;
+        checked(Command::new(&self.hosts[host].program).args(["link", "keygen"]).arg(&file))?;
+        Ok(())
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for host in &mut self.hosts {
+            host.kill();
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Host {
+    pub fn start(&mut self) -> Result<()> {
+        let log = std::fs::File::create(self.log()).context("making a log")?;
+        let child = self
+            .netns
+            .command(&self.program)
+            .args(["link", "up", "--foreground"])
+            .arg(&self.config)
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("sharing a log")?)
+            .stderr(log)
+            .spawn()
+            .context("starting a link")?;
+        self.link = Some(child);
+        let since = Instant::now();
+        while self.status().is_err() {
+            let ended = self.link.as_mut().is_some_and(|link| !matches!(link.try_wait(), Ok(None)));
+            if ended || since.elapsed() > PATIENCE {
+                bail!("the link of {} does not come up: {}", self.name, self.words());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Kills the link without a farewell.
+    pub fn kill(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            // It may have ended already.
+            let _ = link.kill();
+            let _ = link.wait();
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.config.with_extension("log")
+    }
+
+    /// What the link has logged.
+    pub fn words(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// `vsnoop link ...` here.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        checked(self.netns.command(&self.program).arg("link").args(arguments))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What `vsnoop link status --json` tells of the link.
+    pub fn status(&self) -> Result<Value> {
+        let text = self.command(&["status", &self.name, "--json"])?;
+        let all: Value = serde_json::from_str(&text).context("the status is no JSON")?;
+        all["links"][0]
+            .as_object()
+            .map(|link| Value::Object(link.clone()))
+            .with_context(|| format!("no link in {text}"))
+    }
+
+    pub fn peer(&self, name: &str) -> Result<Value> {
+        let status = self.status()?;
+        let peers = status["peers"].as_array().context("no peers in the status")?;
+        peers.iter().find(|peer| peer["name"] == name).cloned().context("no such peer")
+    }
+
+    pub fn until_all_up(&self) -> Result<()> {
+        self.until("all peers are up", |status| {
+            let peers = status["peers"].as_array();
+            peers.is_some_and(|peers| peers.iter().all(|peer| peer["state"] == "up"))
+        })
+    }
+
+    /// Waits until the status is as wanted.
+    pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let status = self.status()?;
+            if wanted(&status) {
+                return Ok(());
+            }
+            ensure!(
+                since.elapsed() < PATIENCE,
+                "{what}: not at {} after {PATIENCE:?}: {}\n{}",
+                self.name,
+                status["peers"],
+                self.words()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn checked(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().context("running vsnoop")?;
+    ensure!(
+        output.status.success(),
+        "{:?} failed: {}",
+        command.get_args(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+pub fn outer(host: usize) -> IpAddr {
+    Ipv4Addr::new(10, 77, 0, 1 + host as u8).into()
+}
+
+pub fn inner_v4(host: usize, vm: usize) -> IpAddr {
+    Ipv4Addr::new(10, 88, 0, 1 + (10 * host + vm) as u8).into()
+}
+
+pub fn inner_v6(host: usize, vm: usize) -> IpAddr {
+    Ipv6Addr::new(0xfd88, 0, 0, 0, 0, 0, 0, 1 + (10 * host + vm) as u16).into()
+}
+
+/// The file of a link's control socket, to see that it is gone.
+pub fn socket(name: &str) -> PathBuf {
+    Path::new("/run/vsnoop/link").join(format!("{name}.sock"))
+}

@@ -1,0 +1,127 @@
+//! Peers that die, come back, move, or are not who they should be.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+
+use crate::hosts::{Network, Plan, inner_v4, socket};
+use crate::{transfer, trial};
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for transport in ["udp", "tls", "tcp"] {
+        trials
+            .push(trial(format!("peers::{transport}::killed_and_restarted_resumes"), move || {
+                killed(transport)
+            }));
+        trials.push(trial(
+            format!("peers::{transport}::a_wrong_key_is_refused_and_named"),
+            move || wrong_key(transport),
+        ));
+        trials.push(trial(format!("peers::{transport}::keys_change_in_mid_transfer"), move || {
+            rekeyed(transport)
+        }));
+    }
+    trials.push(trial("peers::udp::moves_to_another_address", moved_address));
+    trials.push(trial("peers::down_ends_it_and_tells_the_peer", down));
+    trials
+}
+
+/// Waits until so many bytes have moved.
+fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
+    let since = Instant::now();
+    while moved.load(Ordering::Relaxed) < bytes {
+        ensure!(since.elapsed() < Duration::from_secs(30), "the transfer stands still");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn killed(transport: &'static str) -> Result<()> {
+    let mut network = Network::up(Plan { transport, ..Plan::default() })?;
+    let moved = AtomicU64::new(0);
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&left[0], &mut right[0]);
+    let from = &a.vms[0];
+    // The VM outlives its host's link.
+    let vm = std::mem::take(&mut b.vms);
+    let done = std::thread::scope(|scope| -> Result<()> {
+        let running = scope.spawn(|| transfer::run(from, &vm[0], inner_v4(1, 0), 64 << 20, &moved));
+        until_moved(&moved, 8 << 20)?;
+        b.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        b.start()?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    });
+    b.vms = vm;
+    done?;
+    a.until_all_up()
+}
+
+fn wrong_key(transport: &'static str) -> Result<()> {
+    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    network.change_key(1)?;
+    for host in &mut network.hosts {
+        host.start()?;
+    }
+    let a = &network.hosts[0];
+    a.until("the reason is shown", |status| {
+        let reason = status["peers"][0]["reason"].as_str().unwrap_or_default();
+        reason.contains("key")
+    })?;
+    ensure!(a.peer("h1")?["state"] != "up", "a peer with a wrong key is up");
+    Ok(())
+}
+
+/// Sessions are replaced each two seconds.
+fn rekeyed(transport: &'static str) -> Result<()> {
+    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    network.rekey_every("2s")?;
+    for host in &mut network.hosts {
+        host.start()?;
+    }
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    a.until_all_up()?;
+    let since = Instant::now();
+    let moved = AtomicU64::new(0);
+    while since.elapsed() < Duration::from_secs(6) {
+        transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 16 << 20, &moved)?;
+    }
+    let rekeys = a.peer("h1")?["rekeys"].as_u64().context("rekeys")?;
+    ensure!(rekeys >= 1, "no new keys in 6 s");
+    Ok(())
+}
+
+/// The dialler's address changes under a transfer; the acceptor follows.
+fn moved_address() -> Result<()> {
+    let network = Network::up(Plan::default())?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        until_moved(&moved, 8 << 20)?;
+        a.netns.ip("addr add 10.77.0.100/24 dev uplink")?;
+        a.netns.ip("addr del 10.77.0.1/24 dev uplink")?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    let peer = b.peer("h0")?;
+    let address = peer["address"].as_str().context("address")?;
+    ensure!(address.starts_with("10.77.0.100:"), "the peer is said to be at {address}");
+    Ok(())
+}
+
+fn down() -> Result<()> {
+    let mut network = Network::up(Plan::default())?;
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&left[0], &mut right[0]);
+    b.command(&["down", b.name()])?;
+    let link = b.link.take().context("a link")?;
+    let ended = { link }.wait().context("waiting for the link")?;
+    ensure!(ended.success(), "it ended with {ended}");
+    ensure!(!socket(b.name()).exists(), "its socket is still there");
+    ensure!(b.netns.ip("link show vsl0").is_err(), "its tap is still there");
+    a.until("the peer is gone", |status| status["peers"][0]["state"] != "up")
+}

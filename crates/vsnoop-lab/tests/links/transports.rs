@@ -1,0 +1,149 @@
+//! Every transport carries everything: both families, all directions, multicast, compressed or not.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+
+use crate::hosts::{Network, Plan, inner_v4, inner_v6};
+use crate::{transfer, trial};
+
+const TRANSPORTS: [&str; 5] = ["udp", "tls", "tcp", "udp-plain", "tcp-plain"];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for transport in TRANSPORTS {
+        trials.push(trial(
+            format!("transports::{transport}::three_hosts_and_twelve_vms"),
+            move || mesh(Plan { hosts: 3, vms_per_host: 4, transport, more: "" }),
+        ));
+        trials.push(trial(
+            format!("transports::{transport}::multicast_reaches_all_hosts"),
+            move || multicast(transport),
+        ));
+        for method in ["lz4", "zstd", "zstd:3", "auto"] {
+            let name =
+                format!("transports::{transport}::compressed_by_{}", method.replace(':', "_"));
+            trials.push(trial(name, move || compressed(transport, method)));
+        }
+        trials
+            .push(trial(format!("transports::{transport}::guests_without_offloads"), move || {
+                without_offloads(transport)
+            }));
+    }
+    trials
+}
+
+/// Each VM of each host exchanges bytes with one of every other host.
+fn mesh(plan: Plan) -> Result<()> {
+    let network = Network::up(plan.clone())?;
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for host in 0..plan.hosts {
+            for vm in 0..plan.vms_per_host {
+                let (network, moved) = (&network, &moved);
+                running.push(scope.spawn(move || -> Result<()> {
+                    let other = (host + 1 + vm % (plan.hosts - 1)) % plan.hosts;
+                    let to = &network.hosts[other].vms[vm];
+                    let from = &network.hosts[host].vms[vm];
+                    for at in [inner_v4(other, vm), inner_v6(other, vm)] {
+                        transfer::run(from, to, at, 2 << 20, moved)
+                            .with_context(|| format!("VM {vm} of host {host} to {at}"))?;
+                    }
+                    Ok(())
+                }));
+            }
+        }
+        running.into_iter().try_for_each(|thread| {
+            thread.join().map_err(|_| anyhow::anyhow!("a transfer panicked"))?
+        })
+    })?;
+    for host in &network.hosts {
+        let status = host.status()?;
+        for peer in status["peers"].as_array().context("peers")? {
+            ensure!(peer["state"] == "up", "a peer is not up any more: {peer}");
+            ensure!(peer["rejected"] == 0, "records were refused: {peer}");
+        }
+        ensure!(status["learned"].as_u64() >= Some(12), "12 VMs, learned {}", status["learned"]);
+    }
+    Ok(())
+}
+
+fn multicast(transport: &'static str) -> Result<()> {
+    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 7, 7, 7);
+    let network = Network::up(Plan { hosts: 3, transport, ..Plan::default() })?;
+    let address = |host| match inner_v4(host, 0) {
+        std::net::IpAddr::V4(v4) => v4,
+        std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    let mut receivers = Vec::new();
+    for host in 1..3 {
+        receivers.push(network.hosts[host].vms[0].run(|| {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7777))?;
+            socket.join_multicast_v4(&GROUP, &address(host))?;
+            socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+            Ok(socket)
+        })?);
+    }
+    let sender = network.hosts[0].vms[0].run(|| {
+        let socket = UdpSocket::bind(SocketAddr::new(inner_v4(0, 0), 0))?;
+        socket2::SockRef::from(&socket).set_multicast_if_v4(&address(0))?;
+        Ok(socket)
+    })?;
+    let since = Instant::now();
+    let mut waiting: Vec<_> = receivers.iter().collect();
+    while !waiting.is_empty() {
+        ensure!(since.elapsed() < Duration::from_secs(20), "{} hosts got nothing", waiting.len());
+        // Longer than the MTU: a fragmented IP packet.
+        sender.send_to(&[7; 4000], (GROUP, 7777)).context("sending")?;
+        let mut buffer = [0; 5000];
+        waiting.retain(|socket| !matches!(socket.recv(&mut buffer), Ok(4000)));
+    }
+    Ok(())
+}
+
+/// Switched on while connections are open, and off again.
+fn compressed(transport: &'static str, method: &str) -> Result<()> {
+    let network = Network::up(Plan { transport, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 48 << 20, &moved));
+        for word in [method, "off", method] {
+            std::thread::sleep(Duration::from_millis(100));
+            for host in [a, b] {
+                host.command(&["set", host.name(), "--compress", word])?;
+            }
+        }
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    // What follows is compressed from its first byte on.
+    transfer::run(&a.vms[0], &b.vms[0], inner_v6(1, 0), 4 << 20, &moved)?;
+    let sent = a.peer("h1")?["sent"].clone();
+    let ratio = sent["ratio"].as_f64().context("no ratio")?;
+    // auto does not compress where nothing is gained, as between two namespaces.
+    ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
+    Ok(())
+}
+
+fn without_offloads(transport: &'static str) -> Result<()> {
+    let network = Network::up(Plan { transport, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for vm in [&a.vms[0], &b.vms[0]] {
+        let done = vm
+            .command("ethtool")
+            .args(["-K", "eth0", "tso", "off", "gso", "off", "gro", "off", "tx", "off"])
+            .output()
+            .context("running ethtool")?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    let moved = AtomicU64::new(0);
+    for at in [inner_v4(1, 0), inner_v6(1, 0)] {
+        transfer::run(&a.vms[0], &b.vms[0], at, 8 << 20, &moved)?;
+    }
+    Ok(())
+}
