@@ -320,7 +320,6 @@ impl Peer {
         match session.phase {
             Phase::Used => self.unanswered = None,
             Phase::Retiring { .. } => {}
-            Phase::Pending { .. } if self.outranked(&session.info) => self.retire(id, now_ns),
             Phase::Pending { .. } => self.use_session(id, now_ns),
         }
     }
