@@ -478,7 +478,7 @@ impl Peer {
             return;
         }
         (self.dialling, self.dial_at_ns) = (true, None);
-        self.actions.push(Action::Dial { address, epoch: self.epochs.next() });
+        self.actions.push(Action::Dial { address, epoch: self.epochs.advance() });
     }
 
     fn dial_failed(&mut self, reason: &str, now_ns: u64) {
