@@ -34,7 +34,7 @@ pub struct Epochs {
 
 impl Epochs {
     /// For the next handshake.
-    pub fn following(&mut self) -> u32 {
+    pub fn advance(&mut self) -> u32 {
         self.highest = self.highest.saturating_add(1);
         self.highest
     }
@@ -77,7 +77,7 @@ mod tests {
         let mut epochs = Epochs::default();
         let old = session(End::Peer, 7, 1);
         assert!(!epochs.saw(&old));
-        let new = session(End::Us, epochs.following(), 1);
+        let new = session(End::Us, epochs.advance(), 1);
         for favoured in [true, false] {
             assert!(Rank::of(&new, favoured) > Rank::of(&old, favoured));
         }
@@ -88,6 +88,6 @@ mod tests {
         let mut epochs = Epochs::default();
         assert!(!epochs.saw(&session(End::Peer, u32::MAX, 1)));
         assert!(epochs.saw(&session(End::Peer, 1, 2)));
-        assert_eq!((epochs.following(), epochs.following()), (u32::MAX, u32::MAX));
+        assert_eq!((epochs.advance(), epochs.advance()), (u32::MAX, u32::MAX));
     }
 }

@@ -320,7 +320,6 @@ impl Peer {
         match session.phase {
             Phase::Used => self.unanswered = None,
             Phase::Retiring { .. } => {}
-            Phase::Pending { .. } if self.outranked(&session.info) => self.retire(id, now_ns),
             Phase::Pending { .. } => self.use_session(id, now_ns),
         }
     }
@@ -479,7 +478,7 @@ impl Peer {
             return;
         }
         (self.dialling, self.dial_at_ns) = (true, None);
-        self.actions.push(Action::Dial { address, epoch: self.epochs.following() });
+        self.actions.push(Action::Dial { address, epoch: self.epochs.advance() });
     }
 
     fn dial_failed(&mut self, reason: &str, now_ns: u64) {
