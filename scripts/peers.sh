@@ -11,8 +11,8 @@ say() { echo "peers: $*"; }
 cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/local/go/bin"
 
-# openssl makes the certificates of OpenVPN and the key streams of a payload.
-packages="openvpn vtun tinc fastd passt slirp4netns openssh-client openssh-server openssl"
+# openssl makes the keys and certificates of the others.
+packages="openvpn vtun tinc fastd slirp4netns openssh-client openssh-server openssl"
 missing=
 for package in $packages; do
 	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
@@ -22,10 +22,13 @@ if [ -n "$missing" ]; then
 	say "installing packages:$missing"
 	apt-get update -qq
 	# Services of these packages are not to run: the lab starts its own.  The
-	# policy is the distribution's own way to say so; a policy that is there stays.
+	# policy is the distribution's way to say so; one that is there stays.
 	policy=/usr/sbin/policy-rc.d
+	ours=
 	if [ ! -e "$policy" ]; then
-		trap 'rm -f "$policy"' EXIT INT TERM
+		ours=$policy
+		trap 'rm -f "$ours"' EXIT
+		trap 'exit 130' INT TERM
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
 		chmod 755 "$policy"
 	fi
@@ -39,6 +42,7 @@ if [ -n "$missing" ]; then
 			systemctl disable -q "$service" 2>/dev/null || true
 		fi
 	done
+	[ -z "$ours" ] || rm -f "$ours"
 else
 	say "all packages are there"
 fi

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -75,26 +76,37 @@ pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
 
 /// Runs a short stream and asks `ss -ti` meanwhile which congestion control the kernel uses for it.
 pub fn verify_cubic(link: &Link) -> Result<()> {
-    let load =
-        Load { data: b"vsnoop", until: Until::Time(Duration::from_millis(500)), verify: false };
+    const STREAM: Duration = Duration::from_secs(1);
+    let load = Load { data: b"vsnoop", until: Until::Time(STREAM), verify: false };
+    let ended = AtomicBool::new(false);
     let said = std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(250));
-            let port = format!(":{}", link.connect_address().port());
-            let mut command = link.ends.client.command("ss");
-            command.args(["-tinH", "state", "established", "dport", "=", &port]);
-            let output = command.output().context("run ss (package iproute2)")?;
-            anyhow::Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            let mut said = String::new();
+            while said.is_empty() && !ended.load(Ordering::Acquire) {
+                said = ask_ss(link)?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            anyhow::Ok(said)
         });
-        stream(link, load)?;
-        asking.join().map_err(|_| anyhow!("the thread that asks ss panicked"))?
+        let streamed = stream(link, load);
+        ended.store(true, Ordering::Release);
+        let said = asking.join().map_err(|_| anyhow!("the thread that asks ss panicked"))?;
+        streamed.and(said)
     })?;
     ensure!(
         said.split_whitespace().any(|word| word == CONGESTION_CONTROL),
-        "ss -ti does not say {CONGESTION_CONTROL}: {}",
-        said.trim()
+        "ss -ti does not say {CONGESTION_CONTROL}: {said}"
     );
     Ok(())
+}
+
+/// What `ss -ti` says about the client's end of a stream; nothing before there is one.
+fn ask_ss(link: &Link) -> Result<String> {
+    let port = format!(":{}", link.connect_address().port());
+    let mut command = link.ends.client.command("ss");
+    command.args(["-tinH", "state", "established", "dport", "=", &port]);
+    let output = command.output().context("run ss (package iproute2)")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn open() -> Result<Socket> {
