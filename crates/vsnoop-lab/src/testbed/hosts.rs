@@ -140,6 +140,8 @@ impl Hosts {
                 host.up(WIRE)?;
                 host.add_address(WIRE, side.address().into(), PREFIX_LENGTH)?;
             }
+            // Some programs will not start on a host without one.
+            host.ip(&format!("route add default via {}", side.other().address()))?;
         }
         Ok(Self { relay, hosts, guests, prefix: prefix.to_owned() })
     }

@@ -3,6 +3,8 @@
 //! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real ones:
 //! a ratio of somewhat more than 4 at level 1.
 
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -53,11 +55,15 @@ pub fn zstd_ratios(data: &[u8]) -> Result<[f64; 2]> {
     ratios
 }
 
-/// Words by their frequency (the n-th has 1/n of the first's), many of them in phrases that recur.
+/// Words by their frequency (the n-th has 1/n of the first's), some of them in phrases that recur, and
+/// now and then a piece of what stood just before: texts stay with their subject.
 fn text(bytes: usize) -> Vec<u8> {
     const WORDS: usize = 12_000;
     const PHRASES: usize = 300;
-    const PHRASE_SHARE: f64 = 0.15;
+    const PHRASE_SHARE: f64 = 0.07;
+    const AGAIN_SHARE: f64 = 0.17;
+    /// Pieces back from which something is said again.
+    const RECENT: usize = 40;
     let mut random = fastrand::Rng::with_seed(1);
     let syllables: Vec<String> = (0..200)
         .map(|_| {
@@ -91,12 +97,21 @@ fn text(bytes: usize) -> Vec<u8> {
         .collect();
     let mut data = Vec::with_capacity(bytes + 1024);
     let mut column = 0;
+    // Where the last pieces begin.
+    let mut recent = VecDeque::from([0; RECENT]);
     while data.len() < bytes {
-        let piece = if random.f64() < PHRASE_SHARE {
-            &phrases[by_rank(&mut random, PHRASES)]
+        let piece = if random.f64() < AGAIN_SHARE && data.len() > 1000 {
+            let begin = recent[random.usize(..RECENT)];
+            let end = data.len().min(begin + random.usize(20..60));
+            let again = String::from_utf8_lossy(&data[begin..end]);
+            Cow::Owned(again.replace('\n', " "))
+        } else if random.f64() < PHRASE_SHARE {
+            Cow::Borrowed(phrases[by_rank(&mut random, PHRASES)].as_str())
         } else {
-            &words[by_rank(&mut random, WORDS)]
+            Cow::Borrowed(words[by_rank(&mut random, WORDS)].as_str())
         };
+        recent.pop_front();
+        recent.push_back(data.len());
         data.extend_from_slice(piece.as_bytes());
         column += piece.len();
         let end: &[u8] = match random.u8(..12) {

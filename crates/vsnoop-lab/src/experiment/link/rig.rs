@@ -12,7 +12,7 @@ use super::probe::{self, Echoes};
 use super::stream::{self, Load};
 use crate::interrupt;
 use crate::peers::link::{self, Link, Site};
-use crate::results::link::{Carried, Content};
+use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
 use crate::session::{PREFIX, Session};
 use crate::testbed::hosts::{Hosts, Side, Wire};
@@ -68,8 +68,11 @@ impl Rig {
                 Ok(link) => links.push(link),
                 Err(error) => {
                     interrupt::check()?;
-                    eprintln!("{name} is missing: {error:#}");
-                    missing.insert(carrier.name, format!("{error:#}"));
+                    // What a command complained of may go on with its usage.
+                    let error = format!("{error:#}");
+                    let reason = error.lines().next().unwrap_or_default().to_owned();
+                    eprintln!("{name} is missing: {reason}");
+                    missing.insert(carrier.name, reason);
                 }
             }
         }
@@ -184,11 +187,6 @@ pub fn take_turns<T: Copy>(
 /// The cell of a measurement.
 pub fn cell(link: crate::results::link::Link, path_rtt_ms: f64, path_loss_percent: f64) -> Cell {
     Cell { path_rtt_ms, path_loss_percent, link: Some(link), ..Cell::default() }
-}
-
-/// The cell's content.
-pub fn content(cell: &Cell) -> Option<Content> {
-    cell.link.map(|link| link.content)
 }
 
 #[cfg(test)]

@@ -64,7 +64,8 @@ fn row(name: &str, values: &Values) -> Vec<String> {
 
 /// Goodput of each content over each carrier, and what the path was spared.
 pub fn contents(results: &Results, style: Style) -> String {
-    let cells = results.cells();
+    let mut cells = results.cells();
+    cells.sort_by_key(|cell| cell.link.map(|link| link.content));
     let header: Vec<_> = ["carrier"]
         .into_iter()
         .chain(cells.iter().filter_map(|cell| Some(cell.link?.content.name())))

@@ -23,9 +23,10 @@ mod wireguard;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::testbed::net::Netns;
+use process::Processes;
 pub use site::Site;
 
 use super::Daemon;
@@ -77,7 +78,7 @@ pub struct Ends {
 /// A carrier that runs. Its processes end when it is dropped.
 #[derive(Debug)]
 pub struct Link {
-    daemons: Vec<Daemon>,
+    processes: Processes,
     pub carrier: &'static Carrier,
     pub ends: Ends,
     port: u16,
@@ -87,11 +88,10 @@ impl Link {
     /// Starts a carrier and waits until it carries.
     pub fn start(carrier: &'static Carrier, mut site: Site) -> Result<Self> {
         let ends = (carrier.start)(&mut site)?;
-        let mut link = Self { port: site.port(), daemons: site.into_daemons(), carrier, ends };
-        if link.ends.forwarded_from.is_none() {
-            link.wait().with_context(|| format!("{} carries nothing", carrier.name))?;
+        if ends.forwarded_from.is_none() {
+            site.until("echo", || Ok(ends.client.ping(ends.address, 1).is_ok()))?;
         }
-        Ok(link)
+        Ok(Self { port: site.port(), processes: site.into_processes(), carrier, ends })
     }
 
     /// Where a server is to listen.
@@ -114,22 +114,7 @@ impl Link {
 
     /// CPU time of all its processes, on both hosts, so far.
     pub fn cpu_seconds(&self) -> Option<f64> {
-        let pids: Vec<_> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
-        (!pids.is_empty()).then(|| process::cpu_seconds(&pids))
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        let (ends, daemons) = (&self.ends, &mut self.daemons);
-        site::until_ready(daemons, "an echo", || Ok(ends.client.ping(ends.address, 1).is_ok()))
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // Some programs start others of their own, which would outlive them.
-        let pids: Vec<_> = self.daemons.iter().map(|daemon| daemon.pid()).collect();
-        process::kill_descendants(&pids);
-        self.daemons.clear();
+        self.processes.cpu_seconds()
     }
 }
 

@@ -3,11 +3,49 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::Daemon;
+
+/// Programs of one carrier. They end when this is dropped, and so does what they have started, which
+/// would outlive them otherwise.
+#[derive(Debug, Default)]
+pub struct Processes(Vec<Daemon>);
+
+impl Processes {
+    pub fn push(&mut self, daemon: Daemon) {
+        self.0.push(daemon);
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// An error once one of them has ended.
+    pub fn check(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(Daemon::check)
+    }
+
+    /// CPU time of all of them so far; none has none.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        (!self.0.is_empty()).then(|| cpu_seconds(&self.pids()))
+    }
+
+    fn pids(&self) -> Vec<Pid> {
+        self.0.iter().map(Daemon::pid).collect()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        kill_descendants(&self.pids());
+    }
+}
+
 /// CPU seconds of these processes and of all their descendants that live.
-pub fn cpu_seconds(roots: &[Pid]) -> f64 {
+fn cpu_seconds(roots: &[Pid]) -> f64 {
     // SAFETY: sysconf takes a plain number and has no other effect.
     let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     let ticks: u64 = family(roots).iter().filter_map(|pid| Some(read(*pid)?.cpu_ticks)).sum();
@@ -15,7 +53,7 @@ pub fn cpu_seconds(roots: &[Pid]) -> f64 {
 }
 
 /// Kills the descendants of these processes, but not the processes themselves.
-pub fn kill_descendants(roots: &[Pid]) {
+fn kill_descendants(roots: &[Pid]) {
     for pid in family(roots) {
         if !roots.contains(&Pid::from_raw(pid)) {
             // It may have ended meanwhile.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Daemon, Ends};
+use super::{Daemon, Ends, Processes};
 use crate::interrupt;
 use crate::session::Session;
 use crate::testbed::hosts::{Hosts, Side};
@@ -34,7 +34,7 @@ pub struct Site<'a> {
     session: &'a mut Session,
     dir: PathBuf,
     number: u8,
-    daemons: Vec<Daemon>,
+    processes: Processes,
 }
 
 impl<'a> Site<'a> {
@@ -42,7 +42,7 @@ impl<'a> Site<'a> {
     pub fn new(hosts: &'a Hosts, session: &'a mut Session, number: u8) -> Result<Self> {
         let dir = session.scratch().join(format!("link{number}"));
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        Ok(Self { hosts, session, dir, number, daemons: Vec::new() })
+        Ok(Self { hosts, session, dir, number, processes: Processes::default() })
     }
 
     pub fn host(&self, side: Side) -> &'a Arc<Netns> {
@@ -96,10 +96,10 @@ impl<'a> Site<'a> {
 
     /// Starts a program on a host, and waits until it listens on these TCP ports.
     pub fn start(&mut self, side: Side, command: Command, ports: &[u16]) -> Result<()> {
-        let log = self.dir.join(format!("{}.{}.log", side.name(), self.daemons.len()));
+        let log = self.dir.join(format!("{}.{}.log", side.name(), self.processes.count()));
         let daemon = Daemon::start(command, self.host(side), ports, &log)?;
         self.session.note_process(daemon.pid())?;
-        self.daemons.push(daemon);
+        self.processes.push(daemon);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl<'a> Site<'a> {
     pub fn tunnel_of(&mut self, devices: [String; 2]) -> Result<Ends> {
         for side in Side::BOTH {
             let (host, device) = (self.host(side), &devices[side as usize]);
-            let made = until_ready(&mut self.daemons, &format!("device {device}"), || {
+            let made = until_ready(&mut self.processes, &format!("device {device}"), || {
                 Ok(host.ip(&format!("link show {device}")).is_ok())
             });
             made.with_context(|| self.logs())?;
@@ -130,12 +130,12 @@ impl<'a> Site<'a> {
 
     /// Waits until `ready` says so, as long as all programs of the carrier run.
     pub fn until(&mut self, what: &str, ready: impl FnMut() -> Result<bool>) -> Result<()> {
-        let ready = until_ready(&mut self.daemons, what, ready);
+        let ready = until_ready(&mut self.processes, what, ready);
         ready.with_context(|| self.logs())
     }
 
-    pub(super) fn into_daemons(self) -> Vec<Daemon> {
-        self.daemons
+    pub(super) fn into_processes(self) -> Processes {
+        self.processes
     }
 
     /// Connections of both hosts that name no congestion control get this one, from now on.
@@ -164,19 +164,17 @@ impl<'a> Site<'a> {
 }
 
 /// Waits until `ready` says so; an error when a program ends, or after [`READY_TIMEOUT`].
-pub(super) fn until_ready(
-    daemons: &mut [Daemon],
+fn until_ready(
+    processes: &mut Processes,
     what: &str,
     mut ready: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
     let deadline = Instant::now() + READY_TIMEOUT;
     while !ready()? {
         interrupt::check()?;
-        for daemon in &mut *daemons {
-            daemon.check().with_context(|| format!("while it was waited for {what}"))?;
-        }
+        processes.check().with_context(|| format!("while it was waited for {what}"))?;
         if Instant::now() > deadline {
-            bail!("there was no {what} for {} s", READY_TIMEOUT.as_secs());
+            bail!("there was no {what} within {} s", READY_TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
