@@ -148,7 +148,7 @@ impl Rig {
             configuration: link.carrier.name.to_owned(),
             size_bytes: match task.load.until {
                 stream::Until::Bytes(bytes) => bytes,
-                stream::Until::Time(_) => 0,
+                stream::Until::Time(_) | stream::Until::Stopped(_) => 0,
             },
             cell: task.cell,
             retransmissions: streamed.retransmissions,

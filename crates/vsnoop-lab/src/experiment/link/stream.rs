@@ -19,21 +19,24 @@ use crate::testbed::socket::info;
 const CHUNK_BYTES: usize = 128 * 1024;
 /// How long an end may make no progress.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long `ss` may see no stream, on a machine that is busy otherwise.
+const SS_PATIENCE: Duration = Duration::from_secs(5);
 const CONGESTION_CONTROL: &str = "cubic";
 
 /// What is sent: `data`, over and over.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     pub data: &'a [u8],
-    pub until: Until,
+    pub until: Until<'a>,
     /// The receiver compares every byte. On a path without a rate that would cost what is measured.
     pub verify: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Until {
+pub enum Until<'a> {
     Time(Duration),
     Bytes(u64),
+    Stopped(&'a AtomicBool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,30 +77,36 @@ pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
     })
 }
 
-/// Runs a short stream and asks `ss -ti` meanwhile which congestion control the kernel uses for it.
+/// Runs a stream until `ss -ti` has said which congestion control the kernel uses for it.
 pub fn verify_cubic(link: &Link) -> Result<()> {
-    const STREAM: Duration = Duration::from_secs(1);
-    let load = Load { data: b"vsnoop", until: Until::Time(STREAM), verify: false };
-    let ended = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
+    let load = Load { data: b"vsnoop", until: Until::Stopped(&stop), verify: true };
     let said = std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            let mut said = String::new();
-            while said.is_empty() && !ended.load(Ordering::Acquire) {
-                said = ask_ss(link)?;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            anyhow::Ok(said)
+            let said = wait_for_ss(link);
+            stop.store(true, Ordering::Release);
+            said
         });
-        let streamed = stream(link, load);
-        ended.store(true, Ordering::Release);
-        let said = asking.join().map_err(|_| anyhow!("the thread that asks ss panicked"))?;
-        streamed.and(said)
+        stream(link, load)?;
+        asking.join().map_err(|_| anyhow!("the thread that asks ss panicked"))?
     })?;
     ensure!(
         said.split_whitespace().any(|word| word == CONGESTION_CONTROL),
         "ss -ti does not say {CONGESTION_CONTROL}: {said}"
     );
     Ok(())
+}
+
+fn wait_for_ss(link: &Link) -> Result<String> {
+    let deadline = Instant::now() + SS_PATIENCE;
+    while Instant::now() < deadline {
+        let said = ask_ss(link)?;
+        if !said.is_empty() {
+            return Ok(said);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bail!("ss -ti shows no stream within {} s", SS_PATIENCE.as_secs())
 }
 
 /// What `ss -ti` says about the client's end of a stream; nothing before there is one.
@@ -132,7 +141,8 @@ fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     loop {
         let left = match load.until {
             Until::Time(duration) if begin.elapsed() >= duration => 0,
-            Until::Time(_) => u64::MAX,
+            Until::Stopped(stop) if stop.load(Ordering::Acquire) => 0,
+            Until::Time(_) | Until::Stopped(_) => u64::MAX,
             Until::Bytes(bytes) => bytes - sent,
         };
         if left == 0 {
