@@ -18,6 +18,7 @@ demo: build ## early acknowledgement on three real VMs; results/demo/
 	$(LAB) run demo
 
 lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
+	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
 test: setup ## all tests; the last line counts them

@@ -6,6 +6,7 @@ pub mod environment;
 mod hold;
 pub mod incast;
 mod lab;
+mod link;
 mod paper_window;
 mod progress;
 
@@ -45,8 +46,15 @@ pub struct Experiment {
     run: fn(&Options) -> Result<Results>,
 }
 
-pub static ALL: [Experiment; 4] =
-    [demo::EXPERIMENT, hold::EXPERIMENT, incast::EXPERIMENT, paper_window::EXPERIMENT];
+pub static ALL: [Experiment; 7] = [
+    demo::EXPERIMENT,
+    hold::EXPERIMENT,
+    incast::EXPERIMENT,
+    link::LAN,
+    link::WAN,
+    link::COMPRESS,
+    paper_window::EXPERIMENT,
+];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {

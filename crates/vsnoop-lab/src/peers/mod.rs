@@ -1,8 +1,10 @@
-//! What vsnoop is compared with: programs that run in the host's namespace of a stage.
+//! What vsnoop is compared with: programs that run in the host's namespace of a stage, or ([`link`]) of
+//! two hosts.
 //!
 //! Each is a process of its own, which is killed when its owner is dropped and dies with the thread
 //! that started it.
 
+pub mod link;
 pub mod proxy;
 pub mod server;
 
@@ -56,6 +58,14 @@ impl Daemon {
             }
         }
         Ok(daemon)
+    }
+
+    /// An error once the program has ended.
+    fn check(&mut self) -> Result<()> {
+        match self.0.try_wait().context("look after a program")? {
+            Some(status) => bail!("it ended ({status})"),
+            None => Ok(()),
+        }
     }
 
     fn pid(&self) -> Pid {

@@ -2,8 +2,10 @@
 //!
 //! results.json is the truth; [`report`] and [`plot`] can be made again from it at any time.
 
+pub mod bars;
 pub mod chart;
 pub mod incast;
+pub mod link;
 pub mod plot;
 pub mod report;
 pub mod statistics;
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use incast::{Incast, Round};
+use link::{Carried, Link};
 
 /// In the environment of results that end where an error did: that error.
 pub const CUT_SHORT: &str = "cut_short";
@@ -61,6 +64,9 @@ pub struct Sample {
     /// Where a sample is a round of many senders.
     #[serde(flatten)]
     pub round: Option<Round>,
+    /// Where a sample is a measurement over a link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Carried>,
     /// The machine that received.
     pub vm: usize,
     /// Since the experiment began.
@@ -107,6 +113,9 @@ pub struct Cell {
     /// Where many senders answer one machine.
     #[serde(flatten)]
     pub incast: Option<Incast>,
+    /// Where two hosts are linked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
 }
 
 impl Cell {
@@ -131,7 +140,11 @@ impl fmt::Display for Cell {
         if let Some(incast) = &self.incast {
             return incast.fmt(f);
         }
-        write!(f, "{} VMs at load {}, path RTT {} ms", self.vms, self.load, self.path_rtt_ms)?;
+        if let Some(link) = &self.link {
+            write!(f, "{link}, path RTT {} ms", self.path_rtt_ms)?;
+        } else {
+            write!(f, "{} VMs at load {}, path RTT {} ms", self.vms, self.load, self.path_rtt_ms)?;
+        }
         if self.path_loss_percent > 0.0 {
             write!(f, ", {} % loss", self.path_loss_percent)?;
         }

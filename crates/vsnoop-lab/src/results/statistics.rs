@@ -3,7 +3,7 @@
 use super::{Figure, Group, Results, Sample, Summary};
 
 /// The metrics that are summarised.
-pub const METRICS: [Metric; 6] = [CONNECT, ACKED, DELIVERED, TOTAL, ROUND, GOODPUT];
+pub const METRICS: [Metric; 8] = [CONNECT, ACKED, DELIVERED, TOTAL, ROUND, GOODPUT, STREAM, CORES];
 
 pub const CONNECT: Metric = Metric { name: "connect_ms", of: |sample| sample.connect_ms };
 pub const ACKED: Metric = Metric { name: "acked_ms", of: |sample| sample.acked_ms };
@@ -18,6 +18,11 @@ pub const ROUND: Metric =
     Metric { name: "round_ms", of: |sample| Some(sample.round.as_ref()?.round_ms) };
 pub const GOODPUT: Metric =
     Metric { name: "goodput_mbps", of: |sample| Some(sample.round.as_ref()?.goodput_mbps) };
+
+/// What one stream carried over a link, and the CPUs that the carrier kept busy for it.
+pub const STREAM: Metric =
+    Metric { name: "stream_mbps", of: |sample| Some(sample.carried.as_ref()?.goodput_mbps) };
+pub const CORES: Metric = Metric { name: "cores", of: |sample| sample.carried.as_ref()?.cores };
 
 /// A number that every sample has which came to its end.
 #[derive(Clone, Copy)]

@@ -64,7 +64,13 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
         load,
         cells: rtts
             .iter()
-            .map(|&path_rtt_ms| Cell { vms, load, path_rtt_ms, path_loss_percent, incast: None })
+            .map(|&path_rtt_ms| Cell {
+                vms,
+                load,
+                path_rtt_ms,
+                path_loss_percent,
+                ..Cell::default()
+            })
             .collect(),
     };
     Ok(pairs.into_iter().map(machines).collect())

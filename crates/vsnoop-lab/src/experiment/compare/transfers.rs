@@ -111,6 +111,7 @@ impl Transfers {
             tap_drops,
             lost_bytes: None,
             round: None,
+            carried: None,
             vm: machine,
             at_ms,
         })

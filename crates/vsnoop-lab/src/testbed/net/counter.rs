@@ -56,6 +56,12 @@ impl Netns {
         Ok(DeviceCounters { file: self.open("dev")?, device: device.to_owned() })
     }
 
+    /// Bytes that a device has sent, from the Ethernet header on.
+    pub fn sent_bytes(&self, device: &str) -> Result<u64> {
+        let found = value_out(&text(&self.open("dev")?)?, device, 0);
+        found.with_context(|| format!("/proc/net/dev does not count for {device}"))
+    }
+
     fn open(&self, name: &str) -> Result<File> {
         let path = format!("{DIRECTORY}/{name}");
         self.run(|| File::open(&path).with_context(|| path.clone()))
@@ -80,14 +86,18 @@ fn text(file: &File) -> Result<String> {
     String::from_utf8(bytes).context("counters are not text")
 }
 
-/// A line for each device: eight numbers of what came in, then bytes, packets, errors and drops of
-/// what went out.
 fn dropped(text: &str, device: &str) -> Option<u64> {
+    value_out(text, device, 3)
+}
+
+/// A line for each device: eight numbers of what came in, then bytes, packets, errors and drops of
+/// what went out, of which this is the one at `place`.
+fn value_out(text: &str, device: &str, place: usize) -> Option<u64> {
     let values = text.lines().find_map(|line| {
         let (name, values) = line.split_once(':')?;
         (name.trim() == device).then_some(values)
     })?;
-    values.split_whitespace().nth(8 + 3)?.parse().ok()
+    values.split_whitespace().nth(8 + place)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -100,6 +110,7 @@ mod tests {
                     \x20 tap1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
                     \x20   lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
         assert_eq!(dropped(text, "tap1"), Some(12));
+        assert_eq!(value_out(text, "tap1", 0), Some(9));
         assert_eq!(dropped(text, "lo"), Some(0));
         assert_eq!(dropped(text, "tap"), None);
     }

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 
-use super::{Netns, Tap, TapOptions, offload};
+use super::offload::{self, Offload};
+use super::{Netns, Tap, TapOptions};
 
 impl Netns {
     /// Makes (or, when it is persistent, joins) a tap here. It is down at first.
@@ -50,8 +51,31 @@ impl Netns {
     /// Packets of one flow that come in together are merged (generic receive offload), as network
     /// cards' drivers do; a veth does not by itself.
     pub fn merge_on_receipt(&self, device: &str) -> Result<()> {
-        self.run(|| offload::set_gro(device))
+        self.run(|| offload::set(device, Offload::Gro, true))
             .with_context(|| format!("switch GRO on for {device} in {}", self.name()))
+    }
+
+    /// Switches segmentation, merging and checksums by the device on or off, as `ethtool -K` does.
+    ///
+    /// A device that has none of an offload refuses to switch it on, which changes nothing; one that
+    /// cannot be without it refuses to switch it off, and that is an error.
+    pub fn set_offloads(&self, device: &str, on: bool) -> Result<()> {
+        // Checksums first: there is no segmentation without them.
+        let mut order = [Offload::SendChecksum, Offload::Tso, Offload::Gso, Offload::Gro];
+        if !on {
+            order.reverse();
+        }
+        self.run(|| {
+            for offload in order {
+                match offload::set(device, offload, on) {
+                    Err(_) if on => (),
+                    result => {
+                        result.with_context(|| format!("switch {offload:?} off for {device}"))?;
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     pub fn up(&self, device: &str) -> Result<()> {

@@ -26,6 +26,7 @@ use nix::sched::{CloneFlags, setns};
 pub use command::checked;
 pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
+pub use ping::{echo_number, echo_request};
 pub use stale::{remove_all, remove_stale};
 pub use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
 

@@ -6,8 +6,20 @@ use std::os::fd::AsRawFd;
 use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Socket, Type};
 
-/// include/uapi/linux/ethtool.h
-const ETHTOOL_SGRO: u32 = 0x2c;
+/// Something that a device may do for the stack, by the command that switches it
+/// (include/uapi/linux/ethtool.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// Checksums of what is sent.
+    SendChecksum = 0x17,
+    /// TCP segmentation.
+    Tso = 0x1f,
+    /// Segmentation in the stack, just before the device.
+    Gso = 0x24,
+    /// Merging on receipt.
+    Gro = 0x2c,
+}
 
 #[repr(C)]
 struct EthtoolValue {
@@ -17,9 +29,9 @@ struct EthtoolValue {
 
 nix::ioctl_readwrite_bad!(siocethtool, libc::SIOCETHTOOL, libc::ifreq);
 
-/// Switches generic receive offload on, in the network namespace of the calling thread.
-pub fn set_gro(device: &str) -> Result<()> {
-    let mut value = EthtoolValue { command: ETHTOOL_SGRO, data: 1 };
+/// Switches an offload of a device, in the network namespace of the calling thread.
+pub fn set(device: &str, offload: Offload, on: bool) -> Result<()> {
+    let mut value = EthtoolValue { command: offload as u32, data: on.into() };
     // SAFETY: an ifreq is plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     ensure!(device.len() < request.ifr_name.len(), "{device}: the name is too long");

@@ -65,6 +65,19 @@ fn message(kind: u8, id: u16, number: u16) -> [u8; 8] {
     [kind, 0, checksum[0], checksum[1], id[0], id[1], number[0], number[1]]
 }
 
+/// An echo request that [`echo_number`] knows again.
+pub fn echo_request(id: u16, number: u16) -> [u8; 8] {
+    message(ECHO_REQUEST, id, number)
+}
+
+/// The number of the request that this IPv4 packet answers, if that was one with this identifier.
+pub fn echo_number(packet: &[u8], id: u16) -> Option<u16> {
+    let reply: [u8; 8] = payload(packet)?.get(..8)?.try_into().ok()?;
+    let [kind, _, _, _, id_high, id_low, high, low] = reply;
+    let ours = kind == ECHO_REPLY && u16::from_be_bytes([id_high, id_low]) == id;
+    ours.then_some(u16::from_be_bytes([high, low]))
+}
+
 /// What an IPv4 packet carries.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     let header = usize::from(packet.first()? & 0xf) * 4;
@@ -83,5 +96,15 @@ mod tests {
             let sum: u32 = words.map(u32::from).sum();
             assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{bytes:x?}");
         }
+    }
+    #[test]
+    fn an_answer_is_known_by_its_identifier() {
+        let mut packet = vec![0x45; 20];
+        packet.extend(message(ECHO_REPLY, 7, 300));
+        assert_eq!(echo_number(&packet, 7), Some(300));
+        assert_eq!(echo_number(&packet, 8), None);
+        assert_eq!(echo_number(&packet[..27], 7), None, "cut short");
+        packet[20] = ECHO_REQUEST;
+        assert_eq!(echo_number(&packet, 7), None, "a question");
     }
 }

@@ -1,0 +1,82 @@
+//! Goals beside what was measured.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use super::values::found;
+use crate::results::Results;
+
+/// A bound for a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal {
+    pub figure: &'static str,
+    pub bound: Bound,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    /// So many times another figure.
+    Times(f64, &'static str),
+    /// At most so many times another figure.
+    MostTimes(f64, &'static str),
+}
+
+impl Goal {
+    /// Text, measured value, whether that is enough; none where something was not measured.
+    fn judge(&self, results: &Results) -> Option<(String, f64, bool)> {
+        let value = found(results, self.figure)?;
+        let name = self.figure;
+        Some(match self.bound {
+            Bound::AtLeast(bound) => (format!("`{name}` at least {bound}"), value, value >= bound),
+            Bound::AtMost(bound) => (format!("`{name}` at most {bound}"), value, value <= bound),
+            Bound::Times(times, other) => {
+                let bound = times * found(results, other)?;
+                let text = format!("`{name}` at least {times} times `{other}` ({bound:.2})");
+                (text, value, value >= bound)
+            }
+            Bound::MostTimes(times, other) => {
+                let bound = times * found(results, other)?;
+                let text = format!("`{name}` at most {times} times `{other}` ({bound:.2})");
+                (text, value, value <= bound)
+            }
+        })
+    }
+}
+
+pub fn render(goals: &[Goal], results: &Results) -> Result<String> {
+    let mut text = String::from("| goal | measured | |\n|---|---|---|\n");
+    let judged: Vec<_> = goals.iter().filter_map(|goal| goal.judge(results)).collect();
+    if judged.is_empty() {
+        return Ok("What the goals are about was not measured in this run.".into());
+    }
+    for (goal, measured, reached) in judged {
+        let verdict = if reached { "reached" } else { "missed" };
+        writeln!(text, "| {goal} | {measured:.3} | {verdict} |")?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::values::figure;
+    use super::*;
+    use crate::results::testing::results;
+
+    #[test]
+    fn a_goal_is_reached_at_its_bound_and_without_figures_not_judged() {
+        let mut results = results(vec![]);
+        results.figures =
+            vec![figure("ours", 6.0, "Gb/s", "higher"), figure("peer", 2.4, "Gb/s", "higher")];
+        let reached = |bound| Goal { figure: "ours", bound }.judge(&results).map(|goal| goal.2);
+        assert_eq!(reached(Bound::AtLeast(6.0)), Some(true));
+        assert_eq!(reached(Bound::AtLeast(6.1)), Some(false));
+        assert_eq!(reached(Bound::AtMost(5.9)), Some(false));
+        assert_eq!(reached(Bound::Times(2.5, "peer")), Some(true));
+        assert_eq!(reached(Bound::Times(2.6, "peer")), Some(false));
+        assert_eq!(reached(Bound::MostTimes(2.0, "peer")), Some(false));
+        assert_eq!(reached(Bound::Times(2.5, "nobody")), None);
+    }
+}

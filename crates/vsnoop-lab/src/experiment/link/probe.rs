@@ -1,0 +1,106 @@
+//! Echoes at uneven intervals, answered or not: one does not wait for the other.
+//!
+//! An answer's time is that at which the kernel received it, so that a busy CPU's delay in waking the
+//! asking thread is not taken for one of the path.
+
+use std::io::IoSliceMut;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::testbed::net::{Netns, echo_number, echo_request};
+
+/// Answers that come later than this after the last question are lost.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Clone, Debug, Default)]
+pub struct Echoes {
+    pub round_trips_ms: Vec<f64>,
+    pub lost: u32,
+}
+
+/// When to stop asking.
+#[derive(Clone, Copy, Debug)]
+pub enum Until<'a> {
+    Count(usize),
+    Stopped(&'a AtomicBool),
+}
+
+/// Asks `to`, at intervals in milliseconds drawn from `gap_ms`.
+pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> Result<Echoes> {
+    netns.run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
+            .context("open a socket for ICMP (needs root)")?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("ask for timestamps")?;
+        socket.connect(&SocketAddrV4::new(to, 0).into()).context("connect it")?;
+        let id = fastrand::u16(..);
+        // Sent when, on the kernel's clock; answered ones are taken out.
+        let mut waiting: Vec<Option<Duration>> = Vec::new();
+        let mut echoes = Echoes::default();
+        let mut next = Instant::now();
+        let mut last = next;
+        loop {
+            let asked = waiting.len();
+            let more = match until {
+                Until::Count(count) => asked < count,
+                Until::Stopped(stop) => !stop.load(Ordering::Acquire),
+            } && asked < usize::from(u16::MAX);
+            let now = Instant::now();
+            let left = if more {
+                if now >= next {
+                    waiting.push(Some(clock()));
+                    // Where the path has no room now, the echo is lost.
+                    let _ = socket.send(&echo_request(id, asked as u16));
+                    last = now;
+                    next = now + Duration::from_millis(fastrand::u64(gap_ms.clone()));
+                }
+                next.saturating_duration_since(now)
+            } else if waiting.iter().any(Option::is_some) && last.elapsed() < PATIENCE {
+                Duration::from_millis(20)
+            } else {
+                break;
+            };
+            socket.set_read_timeout(Some(left.max(Duration::from_micros(100))))?;
+            let Some((number, at)) = answer(&socket, id)? else { continue };
+            if let Some(sent) = waiting.get_mut(usize::from(number)).and_then(Option::take) {
+                let time = at.saturating_sub(sent);
+                echoes.round_trips_ms.push(time.as_secs_f64() * 1e3);
+            }
+        }
+        echoes.lost = waiting.iter().flatten().count() as u32;
+        Ok(echoes)
+    })
+}
+
+/// Number and time of an answer, if one came that is ours.
+fn answer(socket: &Socket, id: u16) -> Result<Option<(u16, Duration)>> {
+    let mut packet = [0; 256];
+    let mut parts = [IoSliceMut::new(&mut packet)];
+    let mut space = nix::cmsg_space!(libc::timespec);
+    let message =
+        recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty());
+    let (length, at) = match message {
+        Ok(message) => {
+            let stamp =
+                message.cmsgs().context("read a timestamp")?.find_map(|control| match control {
+                    ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
+                    _ => None,
+                });
+            (message.bytes, stamp.unwrap_or_else(clock))
+        }
+        Err(nix::Error::EAGAIN | nix::Error::EINTR) => return Ok(None),
+        Err(error) => return Err(error).context("receive an echo"),
+    };
+    Ok(echo_number(packet.get(..length).unwrap_or_default(), id).map(|number| (number, at)))
+}
+
+/// The clock of the kernel's timestamps.
+fn clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

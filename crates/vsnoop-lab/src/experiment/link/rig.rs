@@ -1,0 +1,209 @@
+//! Two hosts with all carriers of an experiment side by side, and single measurements over them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::json;
+
+use super::probe::{self, Echoes};
+use super::stream::{self, Load};
+use crate::interrupt;
+use crate::peers::link::{self, Link, Site};
+use crate::results::link::Carried;
+use crate::results::{Cell, Results, Sample};
+use crate::session::{PREFIX, Session};
+use crate::testbed::hosts::{Hosts, Side, Wire};
+
+/// In the environment of results: carriers that did not run, and why.
+pub const MISSING: &str = "missing";
+/// The congestion control of sockets that choose none, as the kernel has it unless told otherwise.
+const DEFAULT_CONGESTION_CONTROL: &str = "cubic";
+/// Between two echoes, in milliseconds.
+const IDLE_GAP_MS: Range<u64> = 5..20;
+const LOADED_GAP_MS: Range<u64> = 10..50;
+
+/// Links are declared first, to end before their hosts.
+pub struct Rig {
+    links: Vec<Link>,
+    pub missing: BTreeMap<&'static str, String>,
+    hosts: Hosts,
+    _session: Session,
+    begin: Instant,
+}
+
+/// What one measurement does.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    pub cell: Cell,
+    pub load: Load<'a>,
+    /// Echoes before the stream.
+    pub idle_echoes: usize,
+    /// Echoes beside it.
+    pub loaded_echoes: bool,
+}
+
+impl Rig {
+    /// Builds the hosts and starts carriers; one that cannot be had is noted, and left out.
+    pub fn build(wire: &Wire, carriers: &[&'static str]) -> Result<Self> {
+        let mut session = Session::begin()?;
+        let hosts = Hosts::build(PREFIX, wire)?;
+        session.allow_congestion_control(DEFAULT_CONGESTION_CONTROL)?;
+        for side in Side::BOTH {
+            let key = "net.ipv4.tcp_congestion_control";
+            hosts.host(side).set_sysctl(key, DEFAULT_CONGESTION_CONTROL)?;
+        }
+        let (mut links, mut missing) = (Vec::new(), BTreeMap::new());
+        for (number, name) in carriers.iter().enumerate() {
+            interrupt::check()?;
+            let carrier =
+                link::find(name).with_context(|| format!("no carrier is called {name}"))?;
+            let number = u8::try_from(number + 1).context("too many carriers")?;
+            let started = Site::new(&hosts, &mut session, number)
+                .and_then(|site| Link::start(carrier, site))
+                .and_then(|link| stream::verify_cubic(&link).map(|()| link));
+            match started {
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    interrupt::check()?;
+                    // What a command complained of may go on with its usage.
+                    let error = format!("{error:#}");
+                    let reason = error.lines().next().unwrap_or_default().to_owned();
+                    eprintln!("{name} is missing: {reason}");
+                    missing.insert(carrier.name, reason);
+                }
+            }
+        }
+        println!("{} of {} carriers run", links.len(), carriers.len());
+        Ok(Self { links, missing, hosts, _session: session, begin: Instant::now() })
+    }
+
+    /// Notes in the results what is missing and what runs.
+    pub fn describe(&self, results: &mut Results) {
+        results.environment.insert(MISSING.into(), json!(self.missing));
+        let about: BTreeMap<_, _> =
+            self.links.iter().map(|link| (link.carrier.name, link.carrier.about)).collect();
+        results.environment.insert("carriers".into(), json!(about));
+    }
+
+    /// A carrier, if it runs.
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.carrier.name == name)
+    }
+
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    pub fn measure(&self, link: &Link, task: Task) -> Result<Sample> {
+        let name = link.carrier.name;
+        self.try_measure(link, task).with_context(|| format!("{name}, {}", task.cell))
+    }
+
+    fn try_measure(&self, link: &Link, task: Task) -> Result<Sample> {
+        interrupt::check()?;
+        let ends = &link.ends;
+        let offloads = task.cell.link.is_none_or(|link| link.offloads);
+        let switch = |on: bool| -> Result<()> {
+            let devices = ends.devices.as_ref().context("it has no devices of its own")?;
+            ends.client.set_offloads(&devices[Side::A as usize], on)?;
+            ends.server.set_offloads(&devices[Side::B as usize], on)
+        };
+        if !offloads {
+            switch(false)?;
+        }
+        let idle = match task.idle_echoes {
+            count if count > 0 && link.has_echo() => {
+                let until = probe::Until::Count(count);
+                probe::echoes(&ends.client, ends.address, IDLE_GAP_MS, until)?
+            }
+            _ => Echoes::default(),
+        };
+        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
+        let before = (link.cpu_seconds(), self.hosts.wire_bytes(Side::A)?, Instant::now());
+        let stop = AtomicBool::new(false);
+        let (streamed, loaded) = std::thread::scope(|scope| {
+            let probing = (task.loaded_echoes && link.has_echo()).then(|| {
+                let until = probe::Until::Stopped(&stop);
+                scope.spawn(move || probe::echoes(&ends.client, ends.address, LOADED_GAP_MS, until))
+            });
+            let streamed = stream::stream(link, task.load);
+            let after = (link.cpu_seconds(), self.hosts.wire_bytes(Side::A), Instant::now());
+            stop.store(true, Ordering::Release);
+            let loaded = match probing.map(|probing| probing.join()) {
+                Some(joined) => joined.map_err(|_| anyhow!("the prober panicked"))??,
+                None => Echoes::default(),
+            };
+            anyhow::Ok(((streamed?, after), loaded))
+        })?;
+        let (streamed, after) = streamed;
+        if !offloads {
+            switch(true)?;
+        }
+        let seconds = after.2.duration_since(before.2).as_secs_f64();
+        let cores = before.0.zip(after.0).map(|(before, after)| (after - before) / seconds);
+        Ok(Sample {
+            configuration: link.carrier.name.to_owned(),
+            size_bytes: match task.load.until {
+                stream::Until::Bytes(bytes) => bytes,
+                stream::Until::Time(_) | stream::Until::Stopped(_) => 0,
+            },
+            cell: task.cell,
+            retransmissions: streamed.retransmissions,
+            carried: Some(Carried {
+                goodput_mbps: streamed.megabits_per_second(),
+                bytes: streamed.bytes,
+                cores,
+                idle_pings_ms: idle.round_trips_ms,
+                loaded_pings_ms: loaded.round_trips_ms,
+                loaded_pings_lost: loaded.lost,
+                wire_bytes: after.1? - before.1,
+            }),
+            at_ms,
+            ..Sample::default()
+        })
+    }
+}
+
+/// Measures in turns: in each of the most rounds that a turn has, every turn that is due, in random
+/// order. A turn with fewer rounds is due evenly over all.
+pub fn take_turns<T: Copy>(
+    turns: &[(T, usize)],
+    mut measure: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let most = turns.iter().map(|(_, rounds)| *rounds).max().unwrap_or_default();
+    for round in 0..most {
+        let is_due = |rounds: usize| (round + 1) * rounds / most > round * rounds / most;
+        let mut due: Vec<_> =
+            turns.iter().filter(|(_, rounds)| is_due(*rounds)).map(|(turn, _)| *turn).collect();
+        fastrand::shuffle(&mut due);
+        due.into_iter().try_for_each(&mut measure)?;
+    }
+    Ok(())
+}
+
+/// The cell of a measurement.
+pub fn cell(link: crate::results::link::Link, path_rtt_ms: f64, path_loss_percent: f64) -> Cell {
+    Cell { path_rtt_ms, path_loss_percent, link: Some(link), ..Cell::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_turn_has_its_rounds_and_those_with_fewer_are_spread() {
+        let mut order = Vec::new();
+        take_turns(&[('a', 10), ('b', 2), ('c', 0)], |turn| {
+            order.push(turn);
+            Ok(())
+        })
+        .unwrap();
+        let count = |wanted| order.iter().filter(|turn| **turn == wanted).count();
+        assert_eq!([count('a'), count('b'), count('c')], [10, 2, 0]);
+        let half = &order[..order.len() / 2];
+        assert_eq!(half.iter().filter(|turn| **turn == 'b').count(), 1, "{order:?}");
+    }
+}

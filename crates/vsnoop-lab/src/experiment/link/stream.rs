@@ -1,0 +1,198 @@
+//! One TCP connection over a link, cubic at both ends, and how fast it carries.
+//!
+//! The clock starts with the first write and stops when the receiver has read the last byte.
+
+use std::borrow::Cow;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::interrupt;
+use crate::peers::link::Link;
+use crate::testbed::socket::info;
+
+/// As much as iperf3 writes at a time.
+const CHUNK_BYTES: usize = 128 * 1024;
+/// How long an end may make no progress.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long `ss` may see no stream, on a machine that is busy otherwise.
+const SS_PATIENCE: Duration = Duration::from_secs(5);
+const CONGESTION_CONTROL: &str = "cubic";
+
+/// What is sent: `data`, over and over.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    pub data: &'a [u8],
+    pub until: Until<'a>,
+    /// The receiver compares every byte. On a path without a rate that would cost what is measured.
+    pub verify: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Until<'a> {
+    Time(Duration),
+    Bytes(u64),
+    Stopped(&'a AtomicBool),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    pub bytes: u64,
+    pub seconds: f64,
+    pub retransmissions: u32,
+}
+
+impl Streamed {
+    pub fn megabits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.seconds / 1e6
+    }
+}
+
+pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
+    let listener = link.ends.server.run(|| {
+        let socket = open()?;
+        socket.set_reuse_address(true).context("reuse the server's port")?;
+        socket.bind(&link.listen_address().into()).context("bind the server")?;
+        socket.listen(1).context("listen")?;
+        Ok(socket)
+    })?;
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| receive(&listener, load));
+        let sent = send(link, load);
+        if sent.is_err() {
+            // Nobody will come any more.
+            let _ = listener.shutdown(Shutdown::Both);
+        }
+        let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
+        let (begin, sent_bytes, retransmissions) = sent?;
+        let (end, bytes) = received?;
+        ensure!(bytes == sent_bytes, "{sent_bytes} bytes were sent, {bytes} have come");
+        let seconds = end.duration_since(begin).as_secs_f64();
+        ensure!(bytes > 0 && seconds > 0.0, "nothing was sent");
+        Ok(Streamed { bytes, seconds, retransmissions })
+    })
+}
+
+/// Runs a stream until `ss -ti` has said which congestion control the kernel uses for it.
+pub fn verify_cubic(link: &Link) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    let load = Load { data: b"vsnoop", until: Until::Stopped(&stop), verify: true };
+    let said = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let said = wait_for_ss(link);
+            stop.store(true, Ordering::Release);
+            said
+        });
+        stream(link, load)?;
+        asking.join().map_err(|_| anyhow!("the thread that asks ss panicked"))?
+    })?;
+    ensure!(
+        said.split_whitespace().any(|word| word == CONGESTION_CONTROL),
+        "ss -ti does not say {CONGESTION_CONTROL}: {said}"
+    );
+    Ok(())
+}
+
+fn wait_for_ss(link: &Link) -> Result<String> {
+    let deadline = Instant::now() + SS_PATIENCE;
+    while Instant::now() < deadline {
+        let said = ask_ss(link)?;
+        if !said.is_empty() {
+            return Ok(said);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bail!("ss -ti shows no stream within {} s", SS_PATIENCE.as_secs())
+}
+
+/// What `ss -ti` says about the client's end of a stream; nothing before there is one.
+fn ask_ss(link: &Link) -> Result<String> {
+    let port = format!(":{}", link.connect_address().port());
+    let mut command = link.ends.client.command("ss");
+    command.args(["-tinH", "state", "established", "dport", "=", &port]);
+    let output = command.output().context("run ss (package iproute2)")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn open() -> Result<Socket> {
+    let socket =
+        Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).context("a socket")?;
+    socket.set_tcp_congestion(CONGESTION_CONTROL.as_bytes()).context("choose cubic")?;
+    // Of a listening socket it bounds the wait for a connection.
+    socket.set_read_timeout(Some(PATIENCE)).context("bound a socket's reads")?;
+    socket.set_write_timeout(Some(PATIENCE)).context("bound a socket's writes")?;
+    Ok(socket)
+}
+
+/// When it began, what was sent, and what of it twice.
+fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
+    let socket = link.ends.client.run(|| {
+        let socket = open()?;
+        let at = link.connect_address();
+        socket.connect_timeout(&at.into(), PATIENCE).with_context(|| format!("connect to {at}"))?;
+        Ok(socket)
+    })?;
+    let chunk = chunk(load.data);
+    let (begin, mut sent, mut place) = (Instant::now(), 0, 0);
+    loop {
+        let left = match load.until {
+            Until::Time(duration) if begin.elapsed() >= duration => 0,
+            Until::Stopped(stop) if stop.load(Ordering::Acquire) => 0,
+            Until::Time(_) | Until::Stopped(_) => u64::MAX,
+            Until::Bytes(bytes) => bytes - sent,
+        };
+        if left == 0 {
+            break;
+        }
+        interrupt::check()?;
+        let end = chunk.len().min(place + CHUNK_BYTES);
+        let part = &chunk[place..end];
+        let part = &part[..part.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+        (&socket).write_all(part).context("send")?;
+        sent += part.len() as u64;
+        place = if end == chunk.len() { 0 } else { end };
+    }
+    socket.shutdown(Shutdown::Write).context("end what is sent")?;
+    // The other end closes when it has everything; only then all retransmissions are counted.
+    let mut nothing = [0];
+    let _ = (&socket).read(&mut nothing);
+    Ok((begin, sent, info(&socket)?.retransmissions))
+}
+
+fn receive(listener: &Socket, load: Load) -> Result<(Instant, u64)> {
+    let expected = if load.verify { chunk(load.data) } else { Cow::Borrowed(load.data) };
+    let (socket, _) = listener.accept().context("accept the connection")?;
+    socket.set_read_timeout(Some(PATIENCE)).context("bound a socket's reads")?;
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let (mut bytes, mut place) = (0, 0);
+    loop {
+        let received = (&socket).read(&mut buffer).context("receive")?;
+        if received == 0 {
+            return Ok((Instant::now(), bytes));
+        }
+        if load.verify {
+            let mut rest = &buffer[..received];
+            while !rest.is_empty() {
+                let length = rest.len().min(expected.len() - place);
+                if rest[..length] != expected[place..place + length] {
+                    bail!("a wrong byte came within {length} bytes of byte {bytes}");
+                }
+                place = (place + length) % expected.len();
+                rest = &rest[length..];
+            }
+        }
+        bytes += received as u64;
+    }
+}
+
+/// The data often enough to be worth a write.
+fn chunk(data: &[u8]) -> Cow<'_, [u8]> {
+    match CHUNK_BYTES.div_ceil(data.len().max(1)) {
+        1 => Cow::Borrowed(data),
+        times => Cow::Owned(data.repeat(times)),
+    }
+}

@@ -1,0 +1,146 @@
+//! A table for each path: a line for each carrier, and what did not run.
+
+use serde_json::Value;
+
+use super::rig::MISSING;
+use super::values::{self, Values, carriers, deviation, mean};
+use crate::results::statistics::percentile;
+use crate::results::table::{Style, grid, milliseconds, or_dash};
+use crate::results::{Cell, Results};
+
+const HEADER: [&str; 14] = [
+    "carrier",
+    "n",
+    "Mb/s p50",
+    "mean",
+    "cores",
+    "retrans.",
+    "idle ms avg",
+    "mdev",
+    "p99",
+    "loaded ms avg",
+    "p50",
+    "p95",
+    "p99",
+    "lost",
+];
+
+/// Throughput and echoes, cell by cell.
+pub fn paths(results: &Results, style: Style) -> String {
+    let tables = results.cells().into_iter().map(|cell| {
+        let rows = carriers(results).filter_map(|carrier| {
+            let values = values::of(results, carrier.name, |other| *other == cell)?;
+            Some(row(carrier.name, &values))
+        });
+        let table = grid(style, &HEADER, 1, rows.collect());
+        format!("{}\n\n{table}", heading(&cell, style))
+    });
+    let mut text = tables.collect::<Vec<_>>().join("\n\n");
+    text += &missing(results);
+    text
+}
+
+fn row(name: &str, values: &Values) -> Vec<String> {
+    let idle = values.idle_pings_ms();
+    let loaded = values.loaded_pings_ms();
+    let ms = or_dash(milliseconds);
+    vec![
+        name.to_owned(),
+        values.n().to_string(),
+        rate(values.median_mbps()),
+        rate(values.mean_mbps()),
+        values.cores().map_or("-".into(), |cores| format!("{cores:.2}")),
+        values.retransmissions.to_string(),
+        ms(mean(&idle)),
+        ms(deviation(&idle)),
+        ms(percentile(&idle, 99.0)),
+        ms(mean(&loaded)),
+        ms(percentile(&loaded, 50.0)),
+        ms(percentile(&loaded, 95.0)),
+        ms(percentile(&loaded, 99.0)),
+        if loaded.is_empty() { "-".into() } else { values.loaded_pings_lost().to_string() },
+    ]
+}
+
+/// Goodput of each content over each carrier, and what the path was spared.
+pub fn contents(results: &Results, style: Style) -> String {
+    let mut cells = results.cells();
+    cells.sort_by_key(|cell| cell.link.map(|link| link.content));
+    let header: Vec<_> = ["carrier"]
+        .into_iter()
+        .chain(cells.iter().filter_map(|cell| Some(cell.link?.content.name())))
+        .collect();
+    let table = |text: fn(&Values) -> String| {
+        let rows = carriers(results).map(|carrier| {
+            let fields = cells.iter().map(|cell| {
+                let values = values::of(results, carrier.name, |other| other == cell);
+                values.map_or("-".into(), |values| text(&values))
+            });
+            [carrier.name.to_owned()].into_iter().chain(fields).collect()
+        });
+        grid(style, &header, 1, rows.collect())
+    };
+    let title = |text: &str| match style {
+        Style::Terminal => text.to_owned(),
+        Style::Markdown => format!("### {text}"),
+    };
+    format!(
+        "{}\n\n{}\n\n{}\n\n{}{}",
+        title("Goodput, Mb/s (median)"),
+        table(|values| rate(values.median_mbps())),
+        title("Bytes that the path was spared, % of what arrived"),
+        table(|values| format!("{:.1}", values.saved() * 100.0)),
+        missing(results)
+    )
+}
+
+fn heading(cell: &Cell, style: Style) -> String {
+    match style {
+        Style::Terminal => cell.to_string(),
+        Style::Markdown => format!("### {cell}"),
+    }
+}
+
+fn missing(results: &Results) -> String {
+    let missing = results.environment.get(MISSING).and_then(Value::as_object);
+    let lines = missing.into_iter().flatten().map(|(name, reason)| {
+        format!("\n\n{name} did not run: {}", reason.as_str().unwrap_or_default())
+    });
+    lines.collect()
+}
+
+fn rate(mbps: f64) -> String {
+    if mbps < 100.0 { format!("{mbps:.1}") } else { format!("{mbps:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::values::testing::sample;
+    use super::*;
+    use crate::results::testing::results;
+
+    #[test]
+    fn every_carrier_has_a_line_and_what_is_missing_is_said() {
+        let mut results = results(vec![sample("vtun", 1200.0), sample("bare", 50_000.0)]);
+        results.environment.insert(MISSING.into(), json!({"tinc": "no tincd"}));
+        let text = paths(&results, Style::Markdown);
+        let place = |word| text.find(word).unwrap_or_else(|| panic!("no {word} in {text}"));
+        assert!(place("| bare") < place("| vtun"));
+        assert!(text.contains("tinc did not run: no tincd"), "{text}");
+    }
+
+    #[test]
+    fn each_content_has_its_column() {
+        use crate::results::link::Content;
+        let mut other = sample("vtun", 290.0);
+        if let Some(link) = &mut other.cell.link {
+            link.content = Content::Json;
+        }
+        let text = contents(&results(vec![sample("vtun", 700.0), other]), Style::Markdown);
+        let line = text.lines().find(|line| line.starts_with("| vtun")).unwrap();
+        let fields: Vec<_> = line.split('|').map(str::trim).collect();
+        assert_eq!(fields[2..4], ["700", "290"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! fastd: a tap over UDP.
+
+use anyhow::{Context, Result};
+
+use super::site::packaged;
+use super::{Carrier, Ends, Kind, Site};
+use crate::testbed::hosts::Side;
+use crate::testbed::net::checked;
+
+pub static PLAIN: Carrier = Carrier {
+    name: "fastd-plain",
+    about: "fastd 22, tap, method `null`",
+    kind: Kind::Plain,
+    start: |site| start(site, "null"),
+};
+
+pub static SEALED: Carrier = Carrier {
+    name: "fastd",
+    about: "fastd 22, tap, method `salsa2012+umac`",
+    kind: Kind::Sealed,
+    start: |site| start(site, "salsa2012+umac"),
+};
+
+/// As its documentation advises for paths of 1500 bytes: datagrams are not to be cut.
+const MTU_BYTES: usize = 1426;
+
+fn start(site: &mut Site, method: &str) -> Result<Ends> {
+    let program = packaged("fastd", "fastd")?;
+    let port = site.port();
+    let keys = [keys(&program)?, keys(&program)?];
+    for side in Side::BOTH {
+        let text = format!(
+            "mode tap;\nmtu {MTU_BYTES};\ninterface \"{}\";\nmethod \"{method}\";\nbind {}:{port};\n\
+             secret \"{}\";\npeer \"other\" {{ key \"{}\"; remote {}:{port}; }}\n",
+            site.device(side),
+            side.address(),
+            keys[side as usize].secret,
+            keys[side.other() as usize].public,
+            side.other().address()
+        );
+        let file = site.write(&format!("{}.conf", side.name()), &text)?;
+        let mut command = site.command(side, &program);
+        command.arg("--config").arg(file);
+        site.start(side, command, &[])?;
+    }
+    site.tunnel()
+}
+
+struct Keys {
+    secret: String,
+    public: String,
+}
+
+/// Lines such as `Secret: 8897...`.
+fn keys(program: &std::path::Path) -> Result<Keys> {
+    let text = checked(&program.to_string_lossy(), ["--generate-key"])?;
+    let find = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        Ok::<_, anyhow::Error>(line.context("fastd made no keys")?.trim().to_owned())
+    };
+    Ok(Keys { secret: find("Secret:")?, public: find("Public:")? })
+}

@@ -1,0 +1,64 @@
+//! Carriers without a process: the bare path, a bridge, and VXLAN (RFC 7348).
+
+use anyhow::{Context, Result};
+
+use super::{Carrier, Ends, Kind, Site};
+use crate::testbed::hosts::Side;
+
+pub static BARE: Carrier = Carrier {
+    name: "bare",
+    about: "the path between the hosts itself (VNET's *physical*)",
+    kind: Kind::Kernel,
+    start: |site| {
+        if site.hosts.is_wide_area() {
+            return Ok(Ends {
+                client: site.host(Side::A).clone(),
+                server: site.host(Side::B).clone(),
+                address: Side::B.address(),
+                devices: None,
+                forwarded_from: None,
+            });
+        }
+        // A veth of its own, whose offloads may be switched off without the others' path.
+        let [a, b] = Side::BOTH.map(|side| site.device(side));
+        site.host(Side::A).veth(&a, site.host(Side::B), &b)?;
+        site.tunnel()
+    },
+};
+
+pub static BRIDGED: Carrier = Carrier {
+    name: "bridged",
+    about: "guests on bridges of the hosts, no tunnel",
+    kind: Kind::Kernel,
+    start: |site| {
+        Ok(Ends {
+            client: site.hosts.guest(Side::A).clone(),
+            server: site.hosts.guest(Side::B).clone(),
+            address: Side::B.guest_address(),
+            devices: None,
+            forwarded_from: None,
+        })
+    },
+};
+
+pub static VXLAN: Carrier = Carrier {
+    name: "vxlan",
+    about: "VXLAN of the kernel, no encryption",
+    kind: Kind::Kernel,
+    start: vxlan,
+};
+
+fn vxlan(site: &mut Site) -> Result<Ends> {
+    for side in Side::BOTH {
+        let (name, port, id) = (site.device(side), site.port(), site.number());
+        let (local, remote) = (side.address(), side.other().address());
+        site.host(side)
+            .ip(&format!(
+                "link add {name} type vxlan id {id} local {local} remote {remote} dstport {port} \
+                 dev {}",
+                site.hosts.device()
+            ))
+            .context("make a VXLAN device (CONFIG_VXLAN)")?;
+    }
+    site.tunnel()
+}

@@ -1,0 +1,170 @@
+//! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
+//! take instead.
+//!
+//! A [`Carrier`] is started on two [`Hosts`](crate::testbed::hosts::Hosts) and becomes a [`Link`]: two
+//! ends between which connections can be made, and the processes that carry them. Several stand side
+//! by side, each with its own ports, devices and addresses ([`Site`]), so that measurements can take
+//! turns. A tunnel's device with its address stands in the host's namespace, where a guest's tap would
+//! be. Every file has one program; all that a program does not need to be told is as it is by default.
+
+mod fastd;
+mod kernel;
+mod nat;
+mod openvpn;
+mod process;
+mod site;
+mod ssh;
+mod tinc;
+mod vpncloud;
+mod vsnoop;
+mod vtun;
+mod wireguard;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use crate::testbed::net::Netns;
+use process::Processes;
+pub use site::Site;
+
+use super::Daemon;
+
+/// A way to get packets from one host to the other.
+#[derive(Debug)]
+pub struct Carrier {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub kind: Kind,
+    start: fn(&mut Site) -> Result<Ends>,
+}
+
+/// What a carrier is compared as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No tunnel, or one of the kernel.
+    Kernel,
+    /// A user's process that does not encrypt.
+    Plain,
+    /// One that does.
+    Sealed,
+    /// A user's process that stands between, and is no tunnel of frames.
+    Between,
+    /// vsnoop's own.
+    Own,
+}
+
+impl Kind {
+    /// Whether it is a program that a user would pick in vsnoop's place.
+    pub fn is_peer(self) -> bool {
+        matches!(self, Self::Plain | Self::Sealed)
+    }
+}
+
+/// Where connections over a carrier begin and end.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    pub client: Arc<Netns>,
+    pub server: Arc<Netns>,
+    /// Of the server, as the client sees it.
+    pub address: Ipv4Addr,
+    /// The devices of both, where offloads can be switched without changing the path itself.
+    pub devices: Option<[String; 2]>,
+    /// The client connects to this port of its own, and not to the server's.
+    pub forwarded_from: Option<u16>,
+}
+
+/// A carrier that runs. Its processes end when it is dropped.
+#[derive(Debug)]
+pub struct Link {
+    processes: Processes,
+    pub carrier: &'static Carrier,
+    pub ends: Ends,
+    port: u16,
+}
+
+impl Link {
+    /// Starts a carrier and waits until it carries.
+    pub fn start(carrier: &'static Carrier, mut site: Site) -> Result<Self> {
+        let ends = (carrier.start)(&mut site)?;
+        if ends.forwarded_from.is_none() {
+            site.until("echo", || Ok(ends.client.ping(ends.address, 1).is_ok()))?;
+        }
+        Ok(Self { port: site.port(), processes: site.into_processes(), carrier, ends })
+    }
+
+    /// Where a server is to listen.
+    pub fn listen_address(&self) -> SocketAddr {
+        (Ipv4Addr::UNSPECIFIED, self.port + site::SERVER).into()
+    }
+
+    /// Where a client finds it.
+    pub fn connect_address(&self) -> SocketAddr {
+        match self.ends.forwarded_from {
+            Some(port) => (Ipv4Addr::LOCALHOST, port).into(),
+            None => (self.ends.address, self.port + site::SERVER).into(),
+        }
+    }
+
+    /// Whether echoes come back the same way as connections go.
+    pub fn has_echo(&self) -> bool {
+        self.ends.forwarded_from.is_none()
+    }
+
+    /// CPU time of all its processes, on both hosts, so far.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        self.processes.cpu_seconds()
+    }
+}
+
+/// All of them, as tables list them.
+pub static ALL: [&Carrier; 29] = [
+    &kernel::BARE,
+    &kernel::BRIDGED,
+    &kernel::VXLAN,
+    &nat::SLIRP,
+    &vtun::PLAIN,
+    &vpncloud::PLAIN,
+    &tinc::PLAIN,
+    &fastd::PLAIN,
+    &vpncloud::SEALED,
+    &openvpn::UDP,
+    &openvpn::TCP,
+    &tinc::SEALED,
+    &fastd::SEALED,
+    &wireguard::GO,
+    &ssh::TAP,
+    &vtun::BBR,
+    &vtun::ZLIB,
+    &openvpn::LZ4,
+    &ssh::COMPRESSED,
+    &vsnoop::UDP_PLAIN,
+    &vsnoop::TCP_PLAIN,
+    &vsnoop::UDP,
+    &vsnoop::TLS,
+    &vsnoop::TCP,
+    &vsnoop::UDP_AUTO,
+    &vsnoop::TLS_AUTO,
+    &vsnoop::TLS_DICTIONARY,
+    &vsnoop::UDP_LZ4,
+    &vsnoop::TLS_LZ4,
+];
+
+/// One of them.
+pub fn find(name: &str) -> Option<&'static Carrier> {
+    ALL.iter().copied().find(|carrier| carrier.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_carrier_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = ALL.iter().map(|carrier| carrier.name).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+}
