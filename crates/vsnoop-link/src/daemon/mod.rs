@@ -69,6 +69,14 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
 
     // Everything that may be refused comes before anything is made.
+    if let Some(divert) = config.diverts.first() {
+        bail!(
+            "{}: [[divert]] of {}: this version has the hook that diverts, and not yet the link's part \
+             of it; remove the section",
+            config.file.display(),
+            divert.interface
+        );
+    }
     let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
     let identity = Identity::load(&config.key, certificate)?;
     let trusts = trusts(&config)?;

@@ -4,7 +4,7 @@
 //! each part goes with the headers as they were and its offset; the receiver makes the headers of a piece
 //! of them, as [`super::split`] would have.
 
-use super::checksum::{pseudo_header, sum};
+use super::checksum::{add, pseudo_header, sum};
 use super::headers::{CWR, FIN, Headers, PSH, be16, be32};
 use super::owed::{Owed, TCP_CHECKSUM};
 
@@ -43,7 +43,7 @@ pub fn restore(frame: &mut [u8], offset: usize, owed: Owed) -> Option<Owed> {
     }
     let headers = Headers::of(frame)?;
     let field = l4 + usize::from(TCP_CHECKSUM);
-    let pseudo = pseudo_header(&headers, frame);
+    let pseudo = add(pseudo_header(&headers, frame), (frame.len() - l4) as u16);
     frame.get_mut(field..field + 2)?.copy_from_slice(&pseudo.to_be_bytes());
     let gso = owed.gso.filter(|_| part_bytes > size);
     Some(Owed { checksum: true, gso })
