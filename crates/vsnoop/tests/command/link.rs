@@ -320,10 +320,15 @@ impl Place {
         Ok(status["links"][0].clone())
     }
 
-    /// All interfaces of the namespace.
+    /// Names of all interfaces of the namespace. Not more: a bridge takes its address from its ports.
     fn links(&self) -> Result<String> {
         let output = self.netns.command("ip").args(["-br", "link"]).output().context("ip")?;
-        Ok(text(&output.stdout))
+        let all = text(&output.stdout);
+        Ok(all
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect::<Vec<_>>()
+            .join(" "))
     }
 
     fn inode(&self) -> Result<u64> {

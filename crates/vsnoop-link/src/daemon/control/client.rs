@@ -4,13 +4,15 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::server::LINE_BYTES;
 use super::{Place, Request, Response, place};
 use crate::daemon::config::is_link_name;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What a process may take to end.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -74,11 +76,19 @@ pub(super) fn ask_at(place: &Place, request: &Request) -> Result<Response, AskEr
     if !place.is_taken().map_err(AskError::Unreadable)? {
         return Err(AskError::NotRunning(name()));
     }
-    talk(place, request).map_err(|error| AskError::Silent {
-        name: name(),
-        pid: place.pid(),
-        why: error.to_string(),
-    })
+    let error = match talk(place, request) {
+        Ok(response) => return Ok(response),
+        Err(error) => error,
+    };
+    // It may have been ending just then; its name is free when it is gone.
+    let since = Instant::now();
+    while since.elapsed() < ENDING {
+        if !place.is_taken().map_err(AskError::Unreadable)? {
+            return Err(AskError::NotRunning(name()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(AskError::Silent { name: name(), pid: place.pid(), why: error.to_string() })
 }
 
 fn talk(place: &Place, request: &Request) -> io::Result<Response> {
