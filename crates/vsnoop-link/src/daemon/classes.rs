@@ -7,59 +7,94 @@ use std::sync::Arc;
 
 use super::config::{Mac, Rules, Traffic};
 use super::egress::outlet::Frame;
+use super::stats::ClassStats;
 use crate::compress::{Class, Method};
 
-/// Flows whose class is remembered; beyond them all are looked up again.
+/// Flows whose treatment is remembered; beyond them all are looked up again.
 const FLOWS: usize = 4096;
 
+/// The rules, each with what was counted of it; the last of `counted` is of what no rule fits.
+#[derive(Clone)]
+pub struct Ruled {
+    pub rules: Rules,
+    pub counted: Vec<Arc<ClassStats>>,
+}
+
+impl Ruled {
+    pub fn new(rules: Rules) -> Self {
+        let counted = (0..=rules.len()).map(|_| Arc::default()).collect();
+        Self { rules, counted }
+    }
+
+    /// Other rules; those that stay as they were go on counting.
+    pub fn replace(&mut self, rules: Rules) {
+        let last = self.counted.last().cloned().unwrap_or_default();
+        let before = |rule| {
+            let at = self.rules.iter().position(|old| old == rule)?;
+            self.counted.get(at).cloned()
+        };
+        self.counted = rules.iter().map(|rule| before(rule).unwrap_or_default()).collect();
+        self.counted.push(last);
+        self.rules = rules;
+    }
+}
+
+/// What becomes of the frames of a flow.
+#[derive(Clone)]
+pub struct Treatment {
+    /// How they are compressed; `None`: not at all.
+    pub class: Option<Class>,
+    pub counted: Arc<ClassStats>,
+}
+
 pub struct Classes {
-    rules: Arc<Rules>,
+    ruled: Ruled,
     peers: Arc<[String]>,
     ports: Arc<[String]>,
-    known: HashMap<(usize, usize, u64), Option<Class>>,
+    known: HashMap<(usize, usize, u64), Treatment>,
 }
 
 impl Classes {
     /// `peers` and `ports`: their names, by index.
-    pub fn new(rules: Arc<Rules>, peers: Arc<[String]>, ports: Arc<[String]>) -> Self {
-        Self { rules, peers, ports, known: HashMap::new() }
+    pub fn new(ruled: Ruled, peers: Arc<[String]>, ports: Arc<[String]>) -> Self {
+        Self { ruled, peers, ports, known: HashMap::new() }
     }
 
     /// Whether anything may be compressed.
     pub fn any(&self) -> bool {
-        self.rules.iter().any(|rule| rule.method != Method::Off)
+        self.ruled.rules.iter().any(|rule| rule.method != Method::Off)
     }
 
-    /// How a frame from a port to a peer is compressed; `None`: not at all.
-    pub fn of(&mut self, peer: usize, port: usize, frame: &Frame<'_>) -> Option<Class> {
-        if self.rules.is_empty() {
-            return None;
+    /// What becomes of a frame from a port to a peer.
+    pub fn of(&mut self, peer: usize, port: usize, frame: &Frame<'_>) -> Treatment {
+        if self.ruled.rules.is_empty() {
+            return self.untouched();
         }
         let key = (peer, port, frame.flow());
-        if let Some(class) = self.known.get(&key) {
-            return *class;
+        if let Some(treatment) = self.known.get(&key) {
+            return treatment.clone();
         }
-        let class = self.look_up(peer, port, frame);
+        let treatment = self.look_up(peer, port, frame).unwrap_or_else(|| self.untouched());
         if self.known.len() >= FLOWS {
             self.known.clear();
         }
-        self.known.insert(key, class);
-        class
+        self.known.insert(key, treatment.clone());
+        treatment
     }
 
-    fn look_up(&self, peer: usize, port: usize, frame: &Frame<'_>) -> Option<Class> {
+    /// No rule fits.
+    fn untouched(&self) -> Treatment {
+        Treatment { class: None, counted: self.ruled.counted.last().cloned().unwrap_or_default() }
+    }
+
+    fn look_up(&self, peer: usize, port: usize, frame: &Frame<'_>) -> Option<Treatment> {
         let start = frame.start();
         let mac = |at: usize| -> Option<Mac> { Some(Mac(start.get(at..at + 6)?.try_into().ok()?)) };
         let macs = [mac(6)?, mac(0)?];
-        let addresses =
-            frame.headers.as_ref().and_then(|headers| addresses(headers.addresses(start)));
-        let traffic = Traffic {
-            peer: self.peers.get(peer)?,
-            port: self.ports.get(port)?,
-            macs,
-            ips: addresses,
-        };
-        let (_, rule) = self.rules.first_match(&traffic)?;
+        let ips = frame.headers.as_ref().and_then(|headers| addresses(headers.addresses(start)));
+        let traffic =
+            Traffic { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips };
+        let (index, rule) = self.ruled.rules.first_match(&traffic)?;
         // Whom the sending VM belongs to, by name, or the VM itself.
         let mut owner = DefaultHasher::new();
         match &rule.owner {
@@ -68,7 +103,8 @@ impl Classes {
         }
         let owner = owner.finish() as u32;
         let class = Class { method: rule.method, owner, dictionary: rule.dictionary_bytes };
-        (rule.method != Method::Off).then_some(class)
+        let class = (rule.method != Method::Off).then_some(class);
+        Some(Treatment { class, counted: self.ruled.counted.get(index)?.clone() })
     }
 }
 

@@ -19,6 +19,7 @@ use super::egress::datagrams::Datagrams;
 use super::egress::outlet;
 use super::ingress;
 use super::ingress::datagrams::DatagramSession;
+use super::io::tcp;
 use crate::compress::{Decoder, Encoder, Limits};
 use crate::handshake::{
     self, Cipher, Direction, Established, Hello, Purpose, Role, Secrets, Versions,
@@ -31,6 +32,8 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 const CONNECT: Duration = Duration::from_secs(3);
 /// What the kernel may hold of a lane that is not on the wire yet.
 const UNSENT_BYTES: libc::c_int = 128 << 10;
+/// A round trip of more is a long path.
+const FAR: Duration = Duration::from_millis(2);
 /// A lane that says nothing for so long is broken, whatever TCP hopes.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The stream of records that the egress thread seals.
@@ -230,8 +233,10 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     socket.set_tcp_notsent_lowat(UNSENT_BYTES as u32)?;
-    // It does not take a random loss for congestion. Where the kernel has it, or allows it, not: as it is.
-    let _ = socket.set_tcp_congestion(b"bbr");
+    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic, which
+    // costs less time. Where the kernel has not got it, or does not allow it, it stays as it is.
+    let far = tcp::round_trip(stream).is_none_or(|round_trip| round_trip > FAR);
+    let _ = socket.set_tcp_congestion(if far { b"bbr" } else { b"cubic" });
     Ok(())
 }
 

@@ -25,9 +25,10 @@ mod io;
 mod shared;
 mod stats;
 mod status;
+mod threads;
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -36,7 +37,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use socket2::{Domain, Socket, Type};
 
-use self::classes::Classes;
+use self::classes::{Classes, Ruled};
 use self::config::{Config, PortKind, Trust};
 use self::control::{Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
@@ -95,11 +96,16 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
     let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
-    let mut rules = config.compress.clone();
-    let classes = classes_of(&config, &rules);
+    let mut ruled = Ruled::new(config.compress.clone());
+    let classes = classes_of(&config, &ruled);
     let out = Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes)?;
     let back = Ingress::new(Arc::clone(&shared), ingress_orders, events.clone())?;
-    let threads = [spawn("egress", || out.run())?, spawn("ingress", || back.run())?];
+    let halves = Arc::new((Mutex::new(out), Mutex::new(back)));
+    let (mine, other) = (Arc::clone(&halves), halves);
+    let threads = [
+        spawn("egress", move || threads::run_egress(&mine.0, &mine.1))?,
+        spawn("ingress", move || threads::run_ingress(&other.1, &other.0))?,
+    ];
     let parts = Parts {
         shared: Arc::clone(&shared),
         acceptor,
@@ -113,7 +119,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     control.listen(listener).context("starting the thread that takes callers")?;
     control.tick();
 
-    let mut poll = Poll::new().context("making an epoll")?;
+    let poll = Poll::new().context("making an epoll")?;
     poll.watch(&told, EVENTS)?;
     poll.watch(server.poll_fd(), COMMANDS)?;
     poll.watch(&signals, SIGNALS)?;
@@ -121,21 +127,26 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     ready();
     let mut ends = false;
     while !ends {
-        let ready: Vec<_> = poll.wait(Some(control.deadline())).context("wait")?.collect();
-        if ready.iter().any(|event| event.token == EVENTS) {
+        let ready = poll.wait(Some(control.deadline())).context("wait")?;
+        if ready.contains(&EVENTS) {
             told.drain().for_each(|event| control.event(event));
         }
         ends |= signals.read_signal().context("read a signal")?.is_some();
         server.serve(&mut |request| match request {
             Request::Status { addresses } => {
-                let status = status::of(&about, &config, &rules, &shared, &control, addresses);
+                let status = status::of(&about, &config, &ruled, &shared, &control, addresses);
                 Response::Status(Box::new(status))
             }
             Request::Set(Set { selector, method, dictionary_bytes }) => {
+                if let Err(reason) = config.check(&selector) {
+                    return Response::Refused { reason };
+                }
                 let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
+                let mut rules = ruled.rules.clone();
                 match rules.set(rule) {
                     Ok(()) => {
-                        egress.send(egress::Order::Classes(classes_of(&config, &rules)));
+                        ruled.replace(rules);
+                        egress.send(egress::Order::Classes(classes_of(&config, &ruled)));
                         Response::Done
                     }
                     Err(error) => Response::Refused { reason: error.to_string() },
@@ -168,10 +179,10 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 /// The rules as the egress thread uses them.
-fn classes_of(config: &Config, rules: &config::Rules) -> Classes {
+fn classes_of(config: &Config, ruled: &Ruled) -> Classes {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
     let ports = config.ports.iter().map(|port| port.name.clone()).collect();
-    Classes::new(Arc::new(rules.clone()), peers, ports)
+    Classes::new(ruled.clone(), peers, ports)
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {

@@ -77,3 +77,16 @@ pub struct LinkStats {
     /// Frames that the parser or the device's header refused.
     pub malformed_frames: Counter,
 }
+
+/// Of one rule of compression.
+#[derive(Debug, Default)]
+pub struct ClassStats {
+    /// Frames for peers, and their bytes.
+    pub frames: Counter,
+    pub bytes: Counter,
+    /// What became of those bytes.
+    pub compressed_bytes: Counter,
+    /// Frames, or parts of them over UDP, that went as they were although the rule would compress.
+    pub raw: Counter,
+    pub compress_ns: Counter,
+}

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::config::{Config, PortKind, Rules};
+use super::classes::Ruled;
+use super::config::{Config, PortKind};
 use super::control::{
-    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
+    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Status, Traffic,
 };
 use super::control_thread::{Control, Known};
 use super::io::device::Device;
 use super::shared::Shared;
-use super::stats::{Counter, PeerStats};
+use super::stats::{ClassStats, Counter, PeerStats};
 use crate::forwarding::Place;
 use crate::session::State;
 
@@ -25,7 +26,7 @@ pub struct About {
 pub fn of(
     about: &About,
     config: &Config,
-    rules: &Rules,
+    ruled: &Ruled,
     shared: &Shared,
     control: &Control,
     addresses: bool,
@@ -39,7 +40,6 @@ pub fn of(
         .collect();
     let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
     let learned = entries();
-    let classes = rules.iter().cloned().map(Some).chain([None]);
     Status {
         name: config.name.clone(),
         network: config.network.clone(),
@@ -50,10 +50,9 @@ pub fn of(
         listen: config.listen.to_string(),
         key: about.key.clone(),
         mtu_bytes: config.mtu_bytes,
-        problems: problems(&ports),
         ports,
         peers,
-        classes: classes.map(|rule| ClassStatus { rule, ..ClassStatus::default() }).collect(),
+        classes: classes(ruled),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &crate::forwarding::Entry| {
@@ -75,6 +74,23 @@ pub fn of(
     }
 }
 
+fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
+    let rules = ruled.rules.iter().cloned().map(Some).chain([None]);
+    let status = |(rule, counted): (_, &std::sync::Arc<ClassStats>)| ClassStatus {
+        rule,
+        sent: Carried::new(
+            counted.frames.get(),
+            counted.bytes.get(),
+            counted.compressed_bytes.get(),
+            0,
+        ),
+        raw_frames: counted.raw.get(),
+        compress_ns: counted.compress_ns.get(),
+        ..ClassStatus::default()
+    };
+    rules.zip(&ruled.counted).map(status).collect()
+}
+
 fn ports(config: &Config, shared: &Shared) -> Vec<PortStatus> {
     let status = |(port, (_, stats)): (&super::config::Port, &(_, super::stats::PortStats))| {
         let (kind, bridge) = match &port.kind {
@@ -93,15 +109,6 @@ fn ports(config: &Config, shared: &Shared) -> Vec<PortStatus> {
         }
     };
     config.ports.iter().zip(&shared.ports).map(status).collect()
-}
-
-fn problems(ports: &[PortStatus]) -> Vec<Problem> {
-    let down = |port: &&PortStatus| !port.up;
-    let problem = |port: &PortStatus| Problem {
-        what: format!("port {} is down", port.name),
-        remedy: format!("ip link set {} up", port.name),
-    };
-    ports.iter().filter(down).map(problem).collect()
 }
 
 fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {

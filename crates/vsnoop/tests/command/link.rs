@@ -91,15 +91,15 @@ fn refused() -> Vec<Trial> {
         refusal("a_bridge_that_is_not_there", 31, &["bridge br0", "ip link add"], |place| {
             place.netns.ip("link del br0").map(drop)
         }),
-        refusal("a_bridge_that_is_none", 3, &["br0 is no bridge but a dummy"], |place| {
+        refusal("a_bridge_that_is_none", 3, &["br0 is no bridge but a veth"], |place| {
             place.netns.ip("link del br0")?;
-            place.netns.ip("link add br0 type dummy").map(drop)
+            place.netns.ip("link add br0 type veth peer name br0-peer").map(drop)
         }),
         refusal("an_interface_that_is_not_there", 31, &["eth7", "ip link"], |place| {
             place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
         }),
         refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
-            place.netns.ip("link add vsl-office type dummy").map(drop)
+            place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
         refusal("a_diverted_vm_that_is_not_there", 31, &["tap7"], |place| {
             let divert =

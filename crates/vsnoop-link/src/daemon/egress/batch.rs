@@ -20,15 +20,11 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
+/// Takes its memory with the first batch.
+#[derive(Default)]
 pub struct Arena {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     frames: Vec<(Owed, Range<usize>)>,
-}
-
-impl Default for Arena {
-    fn default() -> Self {
-        Self { bytes: vec![0; ARENA_BYTES].into_boxed_slice(), frames: Vec::with_capacity(FRAMES) }
-    }
 }
 
 impl Arena {
@@ -44,6 +40,7 @@ impl Arena {
         limit_bytes: Option<usize>,
     ) -> io::Result<bool> {
         self.frames.clear();
+        self.bytes.resize(ARENA_BYTES, 0);
         let (mut end, mut bytes, mut count) = (0, 0, 0);
         let drained = loop {
             if count == FRAMES || self.bytes.len() - end < LONGEST_BYTES {
@@ -73,6 +70,15 @@ impl Arena {
         port_stats.frames_in.add(count as u64);
         port_stats.bytes_in.add(bytes);
         Ok(drained)
+    }
+
+    /// How many were read.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
     }
 
     /// What was read.

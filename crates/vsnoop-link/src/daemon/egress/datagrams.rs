@@ -10,8 +10,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::compress::Encoded;
 use crate::compress::unit::{self, Cut, Packer};
-use crate::compress::{Class, Encoded};
+use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::daemon::stats::PeerStats;
@@ -101,7 +102,7 @@ impl Datagrams {
         self.packer.set_link_rate(bytes_per_s);
     }
 
-    /// Queues a frame, compressed by `class` if there is one and it pays.
+    /// Queues a frame, compressed if its treatment says so and it pays.
     #[allow(clippy::too_many_arguments)]
     pub fn frame(
         &mut self,
@@ -111,13 +112,17 @@ impl Datagrams {
         headers: Option<&Headers>,
         frame: &[u8],
         flow: u64,
-        class: Option<&Class>,
+        treatment: Option<&Treatment>,
         now_ns: u64,
     ) {
-        if let (Some(class), Some(headers)) = (class, headers)
-            && self.units(socket, stats, owed, headers, frame, flow, class, now_ns)
+        if let (Some(treatment), Some(headers)) = (treatment, headers)
+            && treatment.class.is_some()
+            && self.units(socket, stats, owed, headers, frame, flow, treatment, now_ns)
         {
             return;
+        }
+        if let Some(treatment) = treatment {
+            treatment.counted.compressed_bytes.add(frame.len() as u64);
         }
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
@@ -164,9 +169,11 @@ impl Datagrams {
         headers: &Headers,
         frame: &[u8],
         flow: u64,
-        class: &Class,
+        treatment: &Treatment,
         now_ns: u64,
     ) -> bool {
+        let Some(class) = &treatment.class else { return false };
+        let counted = &treatment.counted;
         let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
@@ -190,13 +197,18 @@ impl Datagrams {
             let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
             let begun = Instant::now();
             let packed = self.packer.pack(flow, class, cut, now_ns, &mut body);
-            stats.compress_ns.add(begun.elapsed().as_nanos() as u64);
+            let spent_ns = begun.elapsed().as_nanos() as u64;
+            stats.compress_ns.add(spent_ns);
+            counted.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
             if packed.encoded == Encoded::Compressed {
                 stats.compressed_from.add((head.len() + taken) as u64);
                 stats.compressed_to.add(body.len() as u64);
+                counted.compressed_bytes.add(body.len() as u64);
                 self.unit(socket, stats, &unit_header(owed, at), &body);
             } else {
+                counted.raw.add(1);
+                counted.compressed_bytes.add((head.len() + taken) as u64);
                 self.raw(socket, stats, owed, &frame[..end], payload_at, at, taken);
             }
             at += taken;

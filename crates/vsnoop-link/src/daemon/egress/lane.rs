@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::Connection;
+use socket2::SockRef;
 
-use crate::compress::{Class, Encoded, Encoder};
+use crate::compress::{Encoded, Encoder};
+use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::delivery_rate;
 use crate::daemon::stats::PeerStats;
@@ -24,6 +26,10 @@ use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
 
 const MEASURE_EVERY_NS: u64 = 50_000_000;
+/// The kernel holds 2 ms of what the path takes, within these bounds: it must never run dry.
+const UNSENT_PARTS_OF_SECOND: u64 = 500;
+const LEAST_UNSENT_BYTES: u64 = 16 << 10;
+const MOST_UNSENT_BYTES: u64 = 1 << 20;
 /// Parts that an item may lie in.
 const MAX_PARTS: usize = 80;
 
@@ -39,7 +45,7 @@ pub enum Codec {
 struct Waiting {
     bytes: Vec<u8>,
     flow: u64,
-    class: Option<Class>,
+    treatment: Treatment,
 }
 
 pub struct Lane {
@@ -64,8 +70,7 @@ pub struct Outgoing<'a> {
     /// Of the frame, with its owner; orders the queue and chooses the compression context.
     pub flow: u64,
     pub parts: &'a [&'a [u8]],
-    /// How to compress it; `None`: not at all.
-    pub class: Option<Class>,
+    pub treatment: &'a Treatment,
 }
 
 impl Lane {
@@ -96,11 +101,17 @@ impl Lane {
         self.blocked
     }
 
+    /// How long items should be, see [`FairQueue::unit_bytes`].
+    pub fn unit_bytes(&self) -> usize {
+        self.queue.unit_bytes()
+    }
+
     pub fn queue_bytes(&self) -> usize {
         self.queue.bytes()
     }
 
-    /// Looks now and then at how fast the path takes what is sent, for who compresses.
+    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
+    /// the kernel may hold.
     fn measure(&mut self, now_ns: u64) {
         if now_ns < self.measure_at_ns {
             return;
@@ -112,16 +123,18 @@ impl Lane {
             let rate = rate.max(before - before / 8);
             self.rate_bytes_per_s = Some(rate);
             self.encoder.set_link_rate(self.rate_bytes_per_s);
+            let unsent =
+                (rate / UNSENT_PARTS_OF_SECOND).clamp(LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES);
+            // If it is refused, it stays as it was.
+            let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(unsent as u32);
         }
     }
 
     /// Sends an item, or lets it wait. An error ends the lane.
     pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
-        if item.class.is_some() {
-            self.measure(now_ns);
-        }
+        self.measure(now_ns);
         if !self.blocked && self.queue.is_empty() {
-            self.encode(item.flow, item.class, item.parts, now_ns, stats)?;
+            self.encode(item.flow, item.treatment, item.parts, now_ns, stats)?;
             return self.write();
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -130,7 +143,7 @@ impl Lane {
             bytes.extend_from_slice(part);
         }
         let length = bytes.len();
-        let waiting = Waiting { bytes, flow: item.flow, class: item.class };
+        let waiting = Waiting { bytes, flow: item.flow, treatment: item.treatment.clone() };
         let dropped = self.queue.push(item.flow, length, waiting, now_ns);
         stats.dropped_queue_bytes.add(dropped as u64);
         Ok(())
@@ -143,8 +156,8 @@ impl Lane {
         self.write()?;
         while !self.blocked {
             let Some(waiting) = self.queue.pop(now_ns) else { break };
-            let Waiting { bytes, flow, class } = waiting;
-            self.encode(flow, class, &[&bytes], now_ns, stats)?;
+            let Waiting { bytes, flow, treatment } = waiting;
+            self.encode(flow, &treatment, &[&bytes], now_ns, stats)?;
             if self.spare.len() < 8 {
                 self.spare.push(bytes);
             }
@@ -182,26 +195,33 @@ impl Lane {
     fn encode(
         &mut self,
         flow: u64,
-        class: Option<Class>,
+        treatment: &Treatment,
         parts: &[&[u8]],
         now_ns: u64,
         stats: &PeerStats,
     ) -> io::Result<()> {
-        if let Some(class) = &class {
+        let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        let counted = &treatment.counted;
+        if let Some(class) = &treatment.class {
             self.compressed.clear();
             let begun = Instant::now();
             let encoded = self.encoder.encode(flow, class, parts, now_ns, &mut self.compressed);
-            stats.compress_ns.add(begun.elapsed().as_nanos() as u64);
+            let spent_ns = begun.elapsed().as_nanos() as u64;
+            stats.compress_ns.add(spent_ns);
+            counted.compress_ns.add(spent_ns);
             if encoded == Encoded::Compressed {
-                let before: usize = parts.iter().map(|part| part.len()).sum();
-                stats.compressed_from.add(before as u64);
-                stats.compressed_to.add(self.compressed.len() as u64);
+                let after = self.compressed.len() as u64;
+                stats.compressed_from.add(before);
+                stats.compressed_to.add(after);
+                counted.compressed_bytes.add(after);
                 let body = std::mem::take(&mut self.compressed);
                 let done = self.put(&[&[COMPRESSED], &body], stats);
                 self.compressed = body;
                 return done;
             }
+            counted.raw.add(1);
         }
+        counted.compressed_bytes.add(before);
         self.put(parts, stats)
     }
 

@@ -15,8 +15,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tracing::warn;
-
 use self::batch::Arena;
 use self::outlet::{Frame, Outlet, Transport};
 use super::classes::Classes;
@@ -91,11 +89,14 @@ pub struct Egress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
-    poll: Poll,
+    poll: Arc<Poll>,
     outlets: Vec<Outlet>,
     classes: Classes,
+    arena: Arena,
     scratch: Vec<u8>,
     next_token: u64,
+    /// Frames since it was asked last.
+    frames: usize,
 }
 
 impl Egress {
@@ -105,44 +106,58 @@ impl Egress {
         events: wake::Sender<Event>,
         classes: Classes,
     ) -> std::io::Result<Self> {
-        let poll = Poll::new()?;
+        let poll = Arc::new(Poll::new()?);
         poll.watch(&orders, ORDERS)?;
         for (index, (port, _)) in shared.ports.iter().enumerate() {
             poll.watch(port, index as u64)?;
         }
         let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
-        let scratch = Vec::new();
-        Ok(Self { shared, orders, events, poll, outlets, classes, scratch, next_token: LANES })
+        Ok(Self {
+            shared,
+            orders,
+            events,
+            poll,
+            outlets,
+            classes,
+            arena: Arena::default(),
+            scratch: Vec::new(),
+            next_token: LANES,
+            frames: 0,
+        })
     }
 
-    /// Until it is told to stop.
-    pub fn run(mut self) {
-        let mut arena = Arena::default();
-        loop {
-            let ready: Vec<_> = match self.poll.wait(None) {
-                Ok(ready) => ready.collect(),
-                Err(error) => {
-                    warn!("waiting for frames: {error}");
-                    continue;
-                }
-            };
-            for event in ready {
-                match event.token {
-                    ORDERS => {
-                        if !self.obey() {
-                            return;
-                        }
-                    }
-                    token if token < LANES => self.port(token as usize, &mut arena),
-                    token => self.lane(token),
-                }
-            }
+    /// What the thread waits for.
+    pub fn poll(&self) -> Arc<Poll> {
+        Arc::clone(&self.poll)
+    }
+
+    /// Does what one that is ready wants; `false`: to stop.
+    pub fn handle(&mut self, token: u64) -> bool {
+        match token {
+            ORDERS => return self.obey(),
+            token if token < LANES => self.port(token as usize, BATCHES_PER_TURN),
+            token => self.lane(token),
+        }
+        true
+    }
+
+    /// Takes what waits at the ports, one batch of each.
+    pub fn look(&mut self) {
+        for index in 0..self.shared.ports.len() {
+            self.port(index, 1);
         }
     }
 
+    /// Frames taken since it was asked last.
+    pub fn take_count(&mut self) -> usize {
+        std::mem::take(&mut self.frames)
+    }
+
     /// Reads what waits at a port, a few batches of it.
-    fn port(&mut self, index: usize, arena: &mut Arena) {
-        for _ in 0..BATCHES_PER_TURN {
+    fn port(&mut self, index: usize, batches: usize) {
+        // Taken out, so that its frames can be handed on by reference.
+        let mut arena = std::mem::take(&mut self.arena);
+        for _ in 0..batches {
             let drained = {
                 let (port, stats) = &self.shared.ports[index];
                 let limit = self.shared.frame_limit();
@@ -152,18 +167,23 @@ impl Egress {
                         // A port that is down or gone; the control thread sees it, too.
                         self.poll.forget(port.as_fd());
                         let _ = self.events.send(Event::PortFailed(index, error));
-                        return;
+                        break;
                     }
                 }
             };
-            self.batch(index, arena);
+            self.batch(index, &arena);
             if drained {
                 break;
             }
         }
+        self.arena = arena;
     }
 
     fn batch(&mut self, index: usize, arena: &Arena) {
+        if arena.is_empty() {
+            return;
+        }
+        self.frames += arena.len();
         let now_ns = self.shared.now_ns();
         let from = Place::Port(index as u16);
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
@@ -214,8 +234,8 @@ impl Egress {
             return;
         };
         let Place::Port(port) = from else { return };
-        let class = self.classes.of(peer, usize::from(port), frame);
-        outlet.send(&self.shared.udp, stats, frame, class, &mut self.scratch, now_ns);
+        let treatment = self.classes.of(peer, usize::from(port), frame);
+        outlet.send(&self.shared.udp, stats, frame, &treatment, &mut self.scratch, now_ns);
     }
 
     /// A lane's socket has room, or something to say.

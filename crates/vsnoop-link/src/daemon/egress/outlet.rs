@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::super::classes::Treatment;
 use super::super::io::poll::Poll;
 use super::super::io::port::MAX_PARTS;
 use super::super::io::udp::UdpSocket;
@@ -11,10 +12,10 @@ use super::super::shared::Shared;
 use super::super::stats::PeerStats;
 use super::datagrams::Datagrams;
 use super::lane::{Lane, Outgoing};
-use crate::compress::Class;
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
+use crate::offload::restore::restore;
 use crate::queue::{Classifier, Kind};
 use crate::wire::item::FrameHeader;
 
@@ -67,6 +68,13 @@ impl<'a> Frame<'a> {
         }
     }
 
+    /// All bytes in one piece.
+    fn gather_into(&self, whole: &mut Vec<u8>) {
+        whole.clear();
+        whole.extend_from_slice(self.head);
+        self.parts.iter().for_each(|part| whole.extend_from_slice(part));
+    }
+
     /// All parts, head first, into `slices`; how many.
     fn gather<'s>(&'s self, slices: &mut [&'s [u8]]) -> usize {
         let mut count = 0;
@@ -107,6 +115,63 @@ impl Lanes {
         let lanes = lanes.into_iter().map(|lane| (lane, 0, false)).collect();
         Self { lanes, classifier, broken: None }
     }
+
+    /// Sends a frame on the lane of its flow; on a slow one a super-packet goes in parts, so that a drop
+    /// costs its flow less, and others wait for less.
+    fn send(
+        &mut self,
+        stats: &PeerStats,
+        frame: &Frame<'_>,
+        treatment: &Treatment,
+        scratch: &mut Vec<u8>,
+        now_ns: u64,
+    ) {
+        let flow = frame.flow();
+        let chosen = self.classifier.lane(flow, frame.bytes, frame.kind(), now_ns);
+        let chosen = chosen % self.lanes.len().max(1);
+        let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return };
+        let sent = match parts_of(frame, lane.unit_bytes(), scratch) {
+            Some(mut parts) => parts.try_for_each(|(owed, piece)| {
+                let header = FrameHeader::of(owed);
+                let parts = &[header.bytes(), &piece];
+                lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+            }),
+            None => {
+                let header = FrameHeader::of(frame.owed);
+                let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+                slices[0] = header.bytes();
+                let count = 1 + frame.gather(&mut slices[1..]);
+                let parts = &slices[..count];
+                lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+            }
+        };
+        if let Err(error) = sent {
+            self.broken.get_or_insert(error.to_string());
+        }
+    }
+}
+
+/// A super-packet as smaller ones of about `unit_bytes`; `None`: it is small enough, or cannot be cut.
+fn parts_of<'s>(
+    frame: &Frame<'_>,
+    unit_bytes: usize,
+    scratch: &'s mut Vec<u8>,
+) -> Option<impl Iterator<Item = (Owed, Vec<u8>)> + use<'s>> {
+    let (gso, headers) = (frame.owed.gso?, frame.headers?);
+    let (payload_at, size) = (usize::from(headers.payload), usize::from(gso.size));
+    if frame.bytes <= unit_bytes || !headers.tcp() || size == 0 {
+        return None;
+    }
+    frame.gather_into(scratch);
+    let end = (headers.end as usize).min(scratch.len());
+    let (head, payload) = scratch.get(..end)?.split_at_checked(payload_at)?;
+    let step = (unit_bytes.saturating_sub(payload_at) / size).max(2) * size;
+    let owed = frame.owed;
+    Some(payload.chunks(step).enumerate().filter_map(move |(index, part)| {
+        let mut piece = [head, part].concat();
+        let owed = restore(&mut piece, index * step, owed)?;
+        Some((owed, piece))
+    }))
 }
 
 #[derive(Default)]
@@ -196,7 +261,7 @@ impl Outlet {
         udp: &UdpSocket,
         stats: &PeerStats,
         frame: &Frame<'_>,
-        class: Option<Class>,
+        treatment: &Treatment,
         scratch: &mut Vec<u8>,
         now_ns: u64,
     ) {
@@ -210,19 +275,18 @@ impl Outlet {
         };
         stats.frames_out.add(1);
         stats.bytes_out.add(frame.bytes as u64);
+        treatment.counted.frames.add(1);
+        treatment.counted.bytes.add(frame.bytes as u64);
         match transport {
             Transport::Datagrams(datagrams) => {
                 let whole = if frame.head.is_empty() && frame.parts.len() == 1 {
                     frame.parts[0]
                 } else {
-                    scratch.clear();
-                    scratch.extend_from_slice(frame.head);
-                    frame.parts.iter().for_each(|part| scratch.extend_from_slice(part));
+                    frame.gather_into(scratch);
                     &scratch[..]
                 };
                 let headers = Headers::of(whole);
-                let flow = if class.is_some() { frame.flow() } else { 0 };
-                let class = class.as_ref();
+                let flow = if treatment.class.is_some() { frame.flow() } else { 0 };
                 datagrams.frame(
                     udp,
                     stats,
@@ -230,25 +294,11 @@ impl Outlet {
                     headers.as_ref(),
                     whole,
                     flow,
-                    class,
+                    Some(treatment),
                     now_ns,
                 );
             }
-            Transport::Lanes(lanes) => {
-                let flow = frame.flow();
-                let chosen = lanes.classifier.lane(flow, frame.bytes, frame.kind(), now_ns);
-                let header = FrameHeader::of(frame.owed);
-                let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
-                slices[0] = header.bytes();
-                let count = 1 + frame.gather(&mut slices[1..]);
-                let item = Outgoing { flow, parts: &slices[..count], class };
-                let chosen = chosen % lanes.lanes.len().max(1);
-                if let Some((lane, _, _)) = lanes.lanes.get_mut(chosen)
-                    && let Err(error) = lane.send(&item, now_ns, stats)
-                {
-                    lanes.broken.get_or_insert(error.to_string());
-                }
-            }
+            Transport::Lanes(lanes) => lanes.send(stats, frame, treatment, scratch, now_ns),
         }
     }
 
@@ -269,7 +319,8 @@ impl Outlet {
                 datagrams.alone(udp, stats, item, pad_to, to);
             }
             Some(Transport::Lanes(lanes)) => {
-                let item = Outgoing { flow: 0, parts: &[item], class: None };
+                let treatment = Treatment { class: None, counted: Arc::default() };
+                let item = Outgoing { flow: 0, parts: &[item], treatment: &treatment };
                 if let Some((lane, _, _)) = lanes.lanes.first_mut()
                     && let Err(error) = lane.send(&item, now_ns, stats)
                 {

@@ -198,6 +198,11 @@ impl Datagrams {
         Ok(true)
     }
 
+    /// How many frames the batch has.
+    pub fn count(&self) -> usize {
+        self.frames.len()
+    }
+
     /// The frames of the batch, in order, with the peer that each came from.
     pub fn frames(&mut self) -> impl Iterator<Item = (usize, Owed, &[u8])> {
         let (_, inbox) = self.inbox.parts();

@@ -19,6 +19,9 @@ use crate::wire::stream::{Cutter, LENGTH_BYTES};
 /// Bounds how long one lane keeps the thread from the others.
 const READS_PER_TURN: usize = 16;
 
+/// What one read takes of a TLS stream.
+const RAW_BYTES: usize = 256 << 10;
+
 /// How bytes of the stream become items; see the sending side.
 pub enum Codec {
     Tls(Box<Connection>),
@@ -37,6 +40,7 @@ pub struct Lane {
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
+    raw: Vec<u8>,
     counts: Arc<SessionCounts>,
 }
 
@@ -47,7 +51,15 @@ impl Lane {
         decoder: Decoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
-        Self { socket, codec, cutter: Cutter::default(), decoder, scratch: Vec::new(), counts }
+        Self {
+            socket,
+            codec,
+            cutter: Cutter::default(),
+            decoder,
+            scratch: Vec::new(),
+            raw: Vec::new(),
+            counts,
+        }
     }
 
     /// Takes what waits; an error ends the lane.
@@ -81,26 +93,53 @@ impl Lane {
         }
     }
 
+    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
     fn receive_tls(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<bool> {
-        let Codec::Tls(tls) = &mut self.codec else { return Ok(false) };
-        let read = waited(tls.read_tls(&mut self.socket))?;
-        if read == Some(0) {
-            return Err(ended());
-        }
-        let state = tls.process_new_packets().map_err(io::Error::other)?;
-        let closed = state.peer_has_closed();
-        while tls.wants_write() {
-            // An answer to a renewed key; there is room for it, or the lane is of no use.
-            tls.write_tls(&mut self.socket)?;
-        }
-        while let Codec::Tls(tls) = &mut self.codec {
-            match waited(tls.reader().read(self.cutter.space()))? {
-                None | Some(0) => break,
-                Some(bytes) => self.cutter.filled(bytes),
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.resize(RAW_BYTES, 0);
+        let read = waited(self.socket.read(&mut raw));
+        let result = match read {
+            Ok(Some(0)) => Err(ended()),
+            // What came with the end of the handshake may be in it already.
+            Ok(None) => self.feed(&[], stats, got).map(|()| false),
+            Ok(Some(bytes)) => self.feed(&raw[..bytes], stats, got).map(|()| true),
+            Err(error) => Err(error),
+        };
+        self.raw = raw;
+        result
+    }
+
+    fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Got<'_>),
+    ) -> io::Result<()> {
+        loop {
+            let Codec::Tls(tls) = &mut self.codec else { return Ok(()) };
+            if !bytes.is_empty() {
+                tls.read_tls(&mut bytes)?;
             }
-            self.items(stats, got)?;
+            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let closed = state.peer_has_closed();
+            while tls.wants_write() {
+                // An answer to a renewed key; there is room for it, or the lane is of no use.
+                tls.write_tls(&mut self.socket)?;
+            }
+            while let Codec::Tls(tls) = &mut self.codec {
+                match waited(tls.reader().read(self.cutter.space()))? {
+                    None | Some(0) => break,
+                    Some(bytes) => self.cutter.filled(bytes),
+                }
+                self.items(stats, got)?;
+            }
+            if closed {
+                return Err(ended());
+            }
+            if bytes.is_empty() {
+                return Ok(());
+            }
         }
-        if closed { Err(ended()) } else { Ok(read.is_some()) }
     }
 
     fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {

@@ -12,8 +12,6 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tracing::warn;
-
 use self::datagrams::{DatagramSession, Datagrams};
 use self::lane::Lane;
 use super::egress::outlet::{self, Frame};
@@ -63,10 +61,12 @@ pub struct Ingress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
-    poll: Poll,
+    poll: Arc<Poll>,
     datagrams: Datagrams,
     lanes: HashMap<u64, (usize, u64, Lane)>,
     next_token: u64,
+    /// Frames since it was asked last.
+    frames: usize,
 }
 
 impl Ingress {
@@ -75,39 +75,42 @@ impl Ingress {
         orders: wake::Receiver<Order>,
         events: wake::Sender<Event>,
     ) -> std::io::Result<Self> {
-        let poll = Poll::new()?;
+        let poll = Arc::new(Poll::new()?);
         poll.watch(&orders, ORDERS)?;
         poll.watch(&shared.udp, UDP)?;
         let datagrams = Datagrams::default();
-        Ok(Self { shared, orders, events, poll, datagrams, lanes: HashMap::new(), next_token: 0 })
+        let lanes = HashMap::new();
+        Ok(Self { shared, orders, events, poll, datagrams, lanes, next_token: 0, frames: 0 })
     }
 
-    /// Until it is told to stop.
-    pub fn run(mut self) {
-        loop {
-            let ready: Vec<_> = match self.poll.wait(None) {
-                Ok(ready) => ready.collect(),
-                Err(error) => {
-                    warn!("waiting for datagrams: {error}");
-                    continue;
-                }
-            };
-            for event in ready {
-                match event.token {
-                    ORDERS => {
-                        if !self.obey() {
-                            return;
-                        }
-                    }
-                    UDP => self.udp(),
-                    token => self.lane(token),
-                }
-            }
+    /// What the thread waits for.
+    pub fn poll(&self) -> Arc<Poll> {
+        Arc::clone(&self.poll)
+    }
+
+    /// Does what one that is ready wants; `false`: to stop.
+    pub fn handle(&mut self, token: u64) -> bool {
+        match token {
+            ORDERS => return self.obey(),
+            UDP => self.udp(BATCHES_PER_TURN),
+            token => self.lane(token),
         }
+        true
     }
 
-    fn udp(&mut self) {
-        for _ in 0..BATCHES_PER_TURN {
+    /// Takes what has come by datagrams, one batch; whether there was any.
+    pub fn look(&mut self) -> bool {
+        self.udp(1);
+        self.frames > 0
+    }
+
+    /// Frames taken since it was asked last.
+    pub fn take_count(&mut self) -> usize {
+        std::mem::take(&mut self.frames)
+    }
+
+    fn udp(&mut self, batches: usize) {
+        for _ in 0..batches {
             match self.datagrams.receive(&self.shared, &self.events) {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -117,6 +120,7 @@ impl Ingress {
                     return;
                 }
             }
+            self.frames += self.datagrams.count();
             let (shared, now_ns) = (&self.shared, self.shared.now_ns());
             let mut merger = Merger::new();
             let mut before = None;
@@ -145,8 +149,10 @@ impl Ingress {
         let shared = &self.shared;
         let events = &self.events;
         let now_ns = shared.now_ns();
+        let mut frames = 0;
         let result = lane.receive(&shared.peers[peer], &mut |item| match item {
             lane::Got::Frame(owed, frame) => {
+                frames += 1;
                 deliver(shared, peer, &Frame::whole(owed, &[frame]), now_ns);
             }
             lane::Got::Message(item) => {
@@ -154,6 +160,7 @@ impl Ingress {
                 let _ = events.send(Event::Message(message));
             }
         });
+        self.frames += frames;
         if let Err(error) = result {
             if let Some((_, _, lane)) = self.lanes.remove(&token) {
                 self.poll.forget(lane.as_fd());

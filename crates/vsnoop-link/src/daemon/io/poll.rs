@@ -8,22 +8,15 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 const EVENTS: usize = 64;
 
-/// What a thread waits for.
+/// What a thread waits for. Others may change what is watched meanwhile.
 pub struct Poll {
     epoll: Epoll,
-    events: [EpollEvent; EVENTS],
-}
-
-/// Something happened to the descriptor with this token.
-#[derive(Clone, Copy, Debug)]
-pub struct Ready {
-    pub token: u64,
 }
 
 impl Poll {
     pub fn new() -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        Ok(Self { epoll, events: [EpollEvent::empty(); EVENTS] })
+        Ok(Self { epoll })
     }
 
     /// Starts to watch a descriptor: whether it can be read, or has ended.
@@ -43,8 +36,8 @@ impl Poll {
         let _ = self.epoll.delete(fd);
     }
 
-    /// What is ready, after at most `timeout`.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<impl Iterator<Item = Ready>> {
+    /// Tokens of what is ready, after at most `timeout`.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<u64>> {
         let timeout = match timeout {
             None => EpollTimeout::NONE,
             // Rounded up: a deadline that has not come yet must not spin.
@@ -53,10 +46,11 @@ impl Poll {
                     .unwrap_or(EpollTimeout::NONE)
             }
         };
-        let count = match self.epoll.wait(&mut self.events, timeout) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
             Err(nix::Error::EINTR) => 0,
             other => other?,
         };
-        Ok(self.events[..count].iter().map(|event| Ready { token: event.data() }))
+        Ok(events[..count].iter().map(EpollEvent::data).collect())
     }
 }

@@ -3,11 +3,26 @@
 use std::mem::{MaybeUninit, offset_of};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use linux_raw_sys::net::tcp_info;
 
 /// Bytes per second that the path delivered, if the sender kept it busy (`tcpi_delivery_rate`).
 pub fn delivery_rate(socket: &TcpStream) -> Option<u64> {
+    let info = info(socket, offset_of!(tcp_info, tcpi_delivery_rate) + size_of::<u64>())?;
+    let rate = info.tcpi_delivery_rate;
+    (info.tcpi_delivery_rate_app_limited() == 0 && rate > 0).then_some(rate)
+}
+
+/// The shortest round trip that was seen (`tcpi_min_rtt`).
+pub fn round_trip(socket: &TcpStream) -> Option<Duration> {
+    let info = info(socket, offset_of!(tcp_info, tcpi_min_rtt) + size_of::<u32>())?;
+    // All ones: none was measured yet.
+    (info.tcpi_min_rtt != u32::MAX).then(|| Duration::from_micros(info.tcpi_min_rtt.into()))
+}
+
+/// `None` if the kernel tells less than so many bytes of it.
+fn info(socket: &TcpStream, needed_bytes: usize) -> Option<tcp_info> {
     let mut info = MaybeUninit::<tcp_info>::zeroed();
     let mut length = size_of::<tcp_info>() as u32;
     // SAFETY: info is live and as long as length says.
@@ -20,12 +35,9 @@ pub fn delivery_rate(socket: &TcpStream) -> Option<u64> {
             &mut length,
         )
     };
-    let needed = offset_of!(tcp_info, tcpi_delivery_rate) + size_of::<u64>();
-    if got != 0 || (length as usize) < needed {
+    if got != 0 || (length as usize) < needed_bytes {
         return None;
     }
     // SAFETY: all zeroes is a valid tcp_info, and the kernel filled in its beginning.
-    let info = unsafe { info.assume_init() };
-    let rate = info.tcpi_delivery_rate;
-    (info.tcpi_delivery_rate_app_limited() == 0 && rate > 0).then_some(rate)
+    Some(unsafe { info.assume_init() })
 }

@@ -134,6 +134,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
             parts.push(format!("and {} more (--json lists them)", addresses(more)));
         }
     }
+    parts.extend(status.peers.iter().filter_map(unencrypted));
     parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, now)));
     parts.extend(status.ports.iter().filter_map(port_trouble));
     parts.extend(
@@ -234,14 +235,16 @@ fn address(learned: &Learned) -> Vec<String> {
     ]
 }
 
+fn unencrypted(peer: &PeerStatus) -> Option<String> {
+    let name = &peer.name;
+    (!peer.encrypted).then(|| format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
+}
+
 fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
     let (name, period) = (&peer.name, since(now, peer.since));
     let address = peer.address.as_deref().unwrap_or("its address");
     let reason = peer.reason.as_deref();
     match peer.state {
-        PeerState::Up if !peer.encrypted => {
-            Some(format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
-        }
         PeerState::Up => None,
         PeerState::Waiting => Some(format!(
             "peer {name} has not called for {period}{}: is its link up, and does it have this host's address?",
