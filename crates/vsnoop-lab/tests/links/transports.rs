@@ -134,12 +134,7 @@ fn without_offloads(transport: &'static str) -> Result<()> {
     let network = Network::up(Plan { transport, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     for vm in [&a.vms[0], &b.vms[0]] {
-        let done = vm
-            .command("ethtool")
-            .args(["-K", "eth0", "tso", "off", "gso", "off", "gro", "off", "tx", "off"])
-            .output()
-            .context("running ethtool")?;
-        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        vm.set_offloads("eth0", false)?;
     }
     let moved = AtomicU64::new(0);
     for at in [inner_v4(1, 0), inner_v6(1, 0)] {
