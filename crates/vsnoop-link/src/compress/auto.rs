@@ -112,7 +112,15 @@ impl Default for Judge {
 }
 
 impl Judge {
+    /// Bytes per second; `None`: not known, or not what sending waits for.
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
+        let before = self.rate_bytes_per_s.unwrap_or(u64::MAX);
+        if bytes_per_s.is_some_and(|rate| rate < before / 2) {
+            // What did not pay on a fast link may on one that is slow after all.
+            for flow in self.young.values_mut().chain(self.old.values_mut()) {
+                (flow.back_off, flow.pass) = (0, 0);
+            }
+        }
         self.rate_bytes_per_s = bytes_per_s;
     }
 

@@ -26,6 +26,8 @@ use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
 
 const MEASURE_EVERY_NS: u64 = 50_000_000;
+/// How long the rate that a backlog has shown is kept.
+const TRUSTED_NS: u64 = 10_000_000_000;
 /// The kernel holds 2 ms of what the path takes, within these bounds: it must never run dry.
 const UNSENT_PARTS_OF_SECOND: u64 = 500;
 const LEAST_UNSENT_BYTES: u64 = 16 << 10;
@@ -61,6 +63,13 @@ pub struct Lane {
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
     measure_at_ns: u64,
+    measured_ns: u64,
+    /// Until then, what a backlog has shown of the path holds.
+    trusted_until_ns: u64,
+    /// Bytes for the network since then.
+    wire_bytes: u64,
+    /// Something had to wait since then.
+    backlogged: bool,
     rate_bytes_per_s: Option<u64>,
     counts: Arc<SessionCounts>,
 }
@@ -92,6 +101,10 @@ impl Lane {
             compressed: Vec::new(),
             spare: Vec::new(),
             measure_at_ns: 0,
+            measured_ns: 0,
+            trusted_until_ns: 0,
+            wire_bytes: 0,
+            backlogged: false,
             rate_bytes_per_s: None,
             counts,
         }
@@ -116,11 +129,23 @@ impl Lane {
         if now_ns < self.measure_at_ns {
             return;
         }
+        let spent_ns = now_ns.saturating_sub(self.measured_ns).max(1);
+        let written = std::mem::take(&mut self.wire_bytes);
+        self.measured_ns = now_ns;
         self.measure_at_ns = now_ns + MEASURE_EVERY_NS;
-        if let Some(rate) = delivery_rate(&self.socket) {
-            // Up at once, down slowly: a sender that pauses says nothing about the path.
-            let before = self.rate_bytes_per_s.unwrap_or(rate);
-            let rate = rate.max(before - before / 8);
+        // Where something had to wait, it was the path that took no more.
+        let backlogged = std::mem::take(&mut self.backlogged) && spent_ns < 4 * MEASURE_EVERY_NS;
+        let drained = (u128::from(written) * 1_000_000_000 / u128::from(spent_ns)) as u64;
+        let rate = if backlogged {
+            self.trusted_until_ns = now_ns + TRUSTED_NS;
+            Some(drained)
+        } else if now_ns >= self.trusted_until_ns {
+            // A burst may have been faster than the path: the kernel's word counts while nothing waits.
+            delivery_rate(&self.socket)
+        } else {
+            None
+        };
+        if let Some(rate) = rate.filter(|rate| *rate > 0) {
             self.rate_bytes_per_s = Some(rate);
             self.encoder.set_link_rate(self.rate_bytes_per_s);
             let unsent =
@@ -137,6 +162,7 @@ impl Lane {
             self.encode(item.flow, item.treatment, item.parts, now_ns, stats)?;
             return self.write();
         }
+        self.backlogged = true;
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         for part in item.parts {
@@ -230,6 +256,7 @@ impl Lane {
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
         self.counts.sent_bytes.add(bytes as u64);
+        self.wire_bytes += bytes as u64;
         match &mut self.codec {
             Codec::Tls(tls) => {
                 let length = (bytes as u32).to_be_bytes();
