@@ -35,10 +35,14 @@ struct Row {
 
 impl Row {
     fn print(&self, payload: &str, way: &str) {
-        let rate = |time: Duration| self.payload_bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9);
+        // What stayed raw was never decoded.
+        let rate = |time: Duration| match time {
+            Duration::ZERO => "-".to_owned(),
+            time => format!("{:.0}", self.payload_bytes as f64 / 1e6 / time.as_secs_f64()),
+        };
         let ratio = self.payload_bytes as f64 / self.link_bytes.max(1) as f64;
         let (encoding, decoding) = (rate(self.encoding), rate(self.decoding));
-        println!("| {payload} | {way} | {ratio:.2} | {encoding:.0} | {decoding:.0} |");
+        println!("| {payload} | {way} | {ratio:.2} | {encoding} | {decoding} |");
     }
 }
 

@@ -40,11 +40,6 @@ pub fn class(method: &str, owner: u32) -> Class {
     Class { method: method.parse().unwrap(), owner, dictionary: None }
 }
 
-/// A clock that stands still: encoding costs nothing.
-pub fn free() -> Clock {
-    Box::new(|| 0)
-}
-
 /// Few contexts, small windows: what is rare in life happens all the time.
 pub fn tight() -> Limits {
     Limits {

@@ -1,0 +1,53 @@
+//! Compressed messages and units as a hostile peer would send them. The input is a tape: what an honest
+//! encoder makes of its bytes is damaged by other bytes of it, so that contexts are reached that
+//! arbitrary bytes do not begin. Whatever comes is refused or within the limits.
+//!
+//!     cargo +nightly fuzz run link_compress
+#![no_main]
+
+use vsnoop_link::compress::unit::Unpacker;
+use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Method};
+
+const LIMITS: Limits = Limits {
+    flows: 3,
+    flow_window_log: 15,
+    dictionaries: 1,
+    dictionary_window_log: 18,
+    message_bytes: 20_000,
+};
+
+libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
+    let mut encoder = Encoder::with_clock(LIMITS, Box::new(|| 0));
+    let mut decoder = Decoder::new(LIMITS);
+    let mut rest = tape;
+    while let Some((&[what, length, place, value], after)) = rest.split_first_chunk() {
+        let (bytes, after) = after.split_at(after.len().min(4 * usize::from(length)));
+        rest = after;
+        let mut body = bytes.to_vec();
+        if what & 1 == 0 {
+            body.clear();
+            let method = if what & 2 == 0 { Method::Zstd { level: 1 } } else { Method::Lz4 };
+            let dictionary = (what & 4 != 0).then_some(1 << 18);
+            let class = Class { method, owner: 1, dictionary };
+            let parts = [bytes, bytes, bytes];
+            let flow = u64::from(what >> 6);
+            if encoder.encode(flow, &class, &parts, 0, &mut body) == Encoded::Raw {
+                continue;
+            }
+            let at = usize::from(place) % body.len();
+            match what >> 3 & 3 {
+                0 => {}
+                1 => body[at] ^= value,
+                2 => body.truncate(at),
+                _ => body.insert(at, value),
+            }
+        }
+        let mut out = Vec::new();
+        let result = decoder.decode(&body, &mut out);
+        assert!(out.len() <= LIMITS.message_bytes as usize);
+        assert!(result.is_ok() || out.is_empty());
+        let result = Unpacker::default().decompress(&body, &mut out);
+        assert!(result.is_ok() || out.len() <= LIMITS.message_bytes as usize);
+    }
+    assert!(decoder.memory_bytes() as u64 <= LIMITS.decoder_bytes_max());
+});
