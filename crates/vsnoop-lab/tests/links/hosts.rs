@@ -29,13 +29,11 @@ pub struct Plan {
     pub hosts: usize,
     pub vms_per_host: usize,
     pub transport: &'static str,
-    /// More lines at the end of each host's configuration.
-    pub more: &'static str,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { hosts: 2, vms_per_host: 1, transport: "udp", more: "" }
+        Self { hosts: 2, vms_per_host: 1, transport: "udp" }
     }
 }
 
@@ -140,10 +138,9 @@ impl Network {
                 .collect();
             let text = format!(
                 "[link]\nname = \"{}\"\nnetwork = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\nkey = \
-                 \"{}\"\n[[port]]\nbridge = \"br0\"\nname = \"vsl0\"\n{peers}{}",
+                 \"{}\"\n[[port]]\nbridge = \"br0\"\nname = \"vsl0\"\n{peers}",
                 host.name,
                 self.key_file(host.number).display(),
-                self.plan.more,
             );
             std::fs::write(&host.config, text)
                 .with_context(|| format!("writing {}", host.config.display()))?;

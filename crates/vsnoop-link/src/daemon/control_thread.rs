@@ -413,8 +413,7 @@ impl Control {
                 item.truncate(1 + length);
                 let pad_to =
                     packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
-                let order =
-                    egress::Order::Message { peer, session: session.0, item, pad_to, to: None };
+                let order = egress::Order::Message { peer, session: session.0, item, pad_to };
                 self.egress.send(order);
             }
             Action::Roam(id, address) => {
@@ -436,11 +435,9 @@ impl Control {
         let Some(made) = known.made.remove(&id) else { return };
         let Made { address, transport, version, index, outgoing, incoming, counts, .. } = *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
-        let counts_here = Arc::clone(&counts);
-        known.installed.insert(
-            id,
-            Installed { counts: counts_here, address, transport, version, encrypted_bytes },
-        );
+        known
+            .installed
+            .insert(id, Installed { counts, address, transport, version, encrypted_bytes });
         let order = match incoming {
             Incoming::Datagrams(opened) => {
                 ingress::Order::Datagrams { peer, session: id.0, index, opened }
@@ -452,7 +449,6 @@ impl Control {
             peer,
             session: id.0,
             transport: Box::new(outgoing),
-            current: false,
         });
     }
 

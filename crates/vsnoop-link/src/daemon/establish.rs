@@ -85,6 +85,32 @@ pub struct Made {
     pub counts: Arc<SessionCounts>,
 }
 
+impl Made {
+    fn of(
+        control: &Established,
+        transport: Transport,
+        address: SocketAddr,
+        dialled: bool,
+        outgoing: outlet::Transport,
+        incoming: Incoming,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
+        Self {
+            dialled,
+            epoch: control.agreed.epoch.into(),
+            instance: control.theirs.instance,
+            peer_key: control.peer_key,
+            address,
+            transport,
+            version: control.agreed.version,
+            index: control.ours.session,
+            outgoing,
+            incoming,
+            counts,
+        }
+    }
+}
+
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
     Lanes(Vec<ingress::lane::Lane>),
@@ -143,22 +169,10 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     // An acceptor learns from the first datagram where the dialler's come from.
     let known = dialled.then_some(address);
     let outgoing = Datagrams::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
-    Ok(Made {
-        dialled,
-        epoch: control.agreed.epoch.into(),
-        instance: control.theirs.instance,
-        peer_key: control.peer_key,
-        address,
-        transport,
-        version: control.agreed.version,
-        index: control.ours.session,
-        outgoing: outlet::Transport::Datagrams(Box::new(outgoing)),
-        incoming: Incoming::Datagrams(Box::new(DatagramSession::new(
-            vec![opener],
-            Arc::clone(&counts),
-        ))),
-        counts,
-    })
+    let outgoing = outlet::Transport::Datagrams(Box::new(outgoing));
+    let incoming =
+        Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
+    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
 /// What a session over lanes is, when all of them are there.
@@ -211,19 +225,9 @@ pub fn ordered(
     ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a lane");
     outgoing.sort_by_key(|(index, _)| *index);
     let outgoing = outgoing.into_iter().map(|(_, lane)| lane).collect();
-    Ok(Made {
-        dialled,
-        epoch: control.agreed.epoch.into(),
-        instance: control.theirs.instance,
-        peer_key: control.peer_key,
-        address,
-        transport,
-        version: control.agreed.version,
-        index: control.ours.session,
-        outgoing: outlet::Transport::Lanes(Box::new(outlet::Lanes::new(outgoing))),
-        incoming: Incoming::Lanes(incoming),
-        counts,
-    })
+    let outgoing = outlet::Transport::Lanes(Box::new(outlet::Lanes::new(outgoing)));
+    let incoming = Incoming::Lanes(incoming);
+    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
 /// A lane's socket: never blocks, keeps little unsent, does not wait for full segments.

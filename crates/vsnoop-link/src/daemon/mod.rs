@@ -225,19 +225,15 @@ fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Er
 }
 
 fn open(config: &Config, port: &config::Port) -> Result<Port> {
+    if port.kind == PortKind::Interface {
+        return Port::interface(&port.name);
+    }
+    let opened = Port::tap(&port.name)?;
     let device = Device::new(&port.name)?;
-    let opened = match &port.kind {
-        PortKind::Interface => return Port::interface(&port.name),
-        PortKind::Tap => Port::tap(&port.name)?,
-        PortKind::Bridge(bridge) => {
-            let tap = Port::tap(&port.name)?;
-            device.set_mtu(config.mtu_bytes)?;
-            device.join(bridge)?;
-            tap
-        }
-    };
     device.set_mtu(config.mtu_bytes)?;
+    if let PortKind::Bridge(bridge) = &port.kind {
+        device.join(bridge)?;
+    }
     device.set_up()?;
-
     Ok(opened)
 }

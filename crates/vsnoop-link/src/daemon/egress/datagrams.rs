@@ -284,15 +284,8 @@ impl Datagrams {
         self.seal(stats, record_bytes);
     }
 
-    /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes, perhaps elsewhere.
-    pub fn alone(
-        &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        item: &[u8],
-        pad_to: usize,
-        to: Option<SocketAddr>,
-    ) {
+    /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes.
+    pub fn alone(&mut self, socket: &UdpSocket, stats: &PeerStats, item: &[u8], pad_to: usize) {
         self.flush(socket, stats);
         let missing = pad_to.saturating_sub(item.len() + self.sealer.suite().overhead_bytes());
         let padding = [0; 2048];
@@ -301,10 +294,7 @@ impl Datagrams {
             parts.push(&padding[..padding.len().min(missing - at)]);
         }
         self.item(socket, stats, &parts);
-        let usual = self.address;
-        self.address = to.or(usual);
         self.flush(socket, stats);
-        self.address = usual;
     }
 
     /// Sends what is queued if a record of this size cannot follow it.

@@ -27,12 +27,11 @@ use crate::offload::merge::Merger;
 
 /// What the control thread wants done. `session` numbers are its own, never used twice.
 pub enum Order {
-    /// A session is there; frames go by it from now on if `current`.
+    /// A session is there.
     Install {
         peer: usize,
         session: u64,
         transport: Box<Transport>,
-        current: bool,
     },
     /// Frames go by this session from now on.
     Use {
@@ -66,13 +65,12 @@ pub enum Order {
         loss: f64,
         bytes_per_s: Option<u64>,
     },
-    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram, perhaps elsewhere.
+    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram.
     Message {
         peer: usize,
         session: u64,
         item: Vec<u8>,
         pad_to: usize,
-        to: Option<SocketAddr>,
     },
     /// Compress by these rules.
     Classes(Classes),
@@ -266,10 +264,10 @@ impl Egress {
         let orders: Vec<_> = self.orders.drain().collect();
         for order in orders {
             match order {
-                Order::Install { peer, session, transport, current } => {
+                Order::Install { peer, session, transport } => {
                     let token = &mut self.next_token;
                     if let Err(error) =
-                        self.outlets[peer].install(session, *transport, current, &self.poll, token)
+                        self.outlets[peer].install(session, *transport, &self.poll, token)
                     {
                         let fault = outlet::Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
@@ -287,11 +285,11 @@ impl Egress {
                 Order::Path { peer, session, loss, bytes_per_s } => {
                     self.outlets[peer].set_path(session, loss, bytes_per_s);
                 }
-                Order::Message { peer, session, item, pad_to, to } => {
+                Order::Message { peer, session, item, pad_to } => {
                     let now_ns = self.shared.now_ns();
                     let stats = &self.shared.peers[peer];
                     let outlet = &mut self.outlets[peer];
-                    outlet.message(session, &self.shared.udp, stats, &item, pad_to, to, now_ns);
+                    outlet.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
                 }
                 Order::Classes(classes) => self.classes = classes,
                 Order::Stop => return false,

@@ -198,7 +198,6 @@ impl Outlet {
         &mut self,
         session: u64,
         mut transport: Transport,
-        current: bool,
         poll: &Poll,
         next_token: &mut u64,
     ) -> io::Result<()> {
@@ -210,9 +209,6 @@ impl Outlet {
             }
         }
         self.sessions.push((session, transport));
-        if current {
-            self.use_session(session);
-        }
         Ok(())
     }
 
@@ -315,12 +311,11 @@ impl Outlet {
         stats: &PeerStats,
         item: &[u8],
         pad_to: usize,
-        to: Option<SocketAddr>,
         now_ns: u64,
     ) {
         match self.session(session) {
             Some(Transport::Datagrams(datagrams)) => {
-                datagrams.alone(udp, stats, item, pad_to, to);
+                datagrams.alone(udp, stats, item, pad_to);
             }
             Some(Transport::Lanes(lanes)) => {
                 let treatment = Treatment { class: None, counted: Arc::default() };

@@ -158,15 +158,11 @@ impl Datagrams {
                         }
                     }
                     Some(Item::Unit { owed, offset, body }) => {
-                        let unpacked = unpack(
-                            &mut self.unpacker,
-                            &mut self.scratch,
-                            stats,
-                            (owed, offset, body),
+                        let unit = (owed, offset, body);
+                        let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
+                        self.frames.extend(
+                            unpacked.map(|(owed, range)| (peer, owed, Lies::InScratch, range)),
                         );
-                        if let Some((owed, range)) = unpacked {
-                            self.frames.push((peer, owed, Lies::InScratch, range));
-                        }
                     }
                     Some(Item::UnitPart(fragment, part)) => {
                         let whole = opened.units.push(fragment, Owed::default(), part, now_ns);
@@ -175,15 +171,11 @@ impl Datagrams {
                             stats.refused_in.add(1);
                             continue;
                         };
-                        let unpacked = unpack(
-                            &mut self.unpacker,
-                            &mut self.scratch,
-                            stats,
-                            (owed, offset, body),
+                        let unit = (owed, offset, body);
+                        let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
+                        self.frames.extend(
+                            unpacked.map(|(owed, range)| (peer, owed, Lies::InScratch, range)),
                         );
-                        if let Some((owed, range)) = unpacked {
-                            self.frames.push((peer, owed, Lies::InScratch, range));
-                        }
                     }
                     Some(Item::Session(_)) => {
                         let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
