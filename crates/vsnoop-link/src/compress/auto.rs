@@ -3,10 +3,10 @@
 //! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
 //! [`Probe`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
 //!
-//! `auto` compares, for each way it knows, the time until a byte is at the far end: encode it, then send
-//! what is left of it, against sending it as it is. The rate of the link is given, what encoding
-//! costs and gains is measured while it is done. A way must be a tenth better than the present one
-//! to take its place. Where nothing pays, one message is tried at the same falling pace, so that a link
+//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as it is.
+//! While the link sends, the next message is encoded: the slower of both sets the pace, and the CPU's time
+//! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
+//! while it is done. A way must be a tenth better than the present one to take its place. Where nothing pays, one message is tried at the same falling pace, so that a link
 //! that became slow, or a CPU that became free, is noticed.
 
 use std::collections::HashMap;
@@ -22,15 +22,18 @@ struct Way {
     ns_per_byte: f64,
 }
 
-const WAYS: [Way; 3] = [
+const WAYS: [Way; 4] = [
     Way { method: Method::Lz4, of_lz4: 1.0, ns_per_byte: 2.5 },
     Way { method: Method::Zstd { level: 1 }, of_lz4: 0.66, ns_per_byte: 3.5 },
     Way { method: Method::Zstd { level: 3 }, of_lz4: 0.61, ns_per_byte: 6.0 },
+    Way { method: Method::Zstd { level: 6 }, of_lz4: 0.54, ns_per_byte: 15.0 },
 ];
 
 /// The new measurement's part in an average.
 const WEIGHT: f64 = 1.0 / 8.0;
 const BETTER: f64 = 0.9;
+/// The part of it that counts of what is done at the same time as something slower.
+const HIDDEN: f64 = 0.2;
 /// Messages that a new way is given, and those after which what other ways have done is forgotten.
 const STAY_NEW: u16 = 16;
 const STAY: u16 = 256;
@@ -91,6 +94,8 @@ impl Flow {
 /// Of one connection's sender.
 pub struct Judge {
     rate_bytes_per_s: Option<u64>,
+    /// The highest rate since flows were last judged anew.
+    highest_bytes_per_s: u64,
     /// Average over all flows, for those that have not been measured.
     ns_per_byte: [f64; WAYS.len()],
     /// Two generations: when the young are too many they become the old, and the old are forgotten.
@@ -103,6 +108,7 @@ impl Default for Judge {
     fn default() -> Self {
         Self {
             rate_bytes_per_s: None,
+            highest_bytes_per_s: u64::MAX,
             ns_per_byte: WAYS.map(|way| way.ns_per_byte),
             young: HashMap::new(),
             old: HashMap::new(),
@@ -114,13 +120,15 @@ impl Default for Judge {
 impl Judge {
     /// Bytes per second; `None`: not known, or not what sending waits for.
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
-        let before = self.rate_bytes_per_s.unwrap_or(u64::MAX);
-        if bytes_per_s.is_some_and(|rate| rate < before / 2) {
+        let rate = bytes_per_s.unwrap_or(u64::MAX);
+        if rate < self.highest_bytes_per_s / 2 {
             // What did not pay on a fast link may on one that is slow after all.
             for flow in self.young.values_mut().chain(self.old.values_mut()) {
                 (flow.back_off, flow.pass) = (0, 0);
             }
+            self.highest_bytes_per_s = rate;
         }
+        self.highest_bytes_per_s = self.highest_bytes_per_s.max(rate);
         self.rate_bytes_per_s = bytes_per_s;
     }
 
@@ -232,7 +240,8 @@ impl Judge {
     /// Time for a byte that goes this way.
     fn way_ns(&self, flow: &Flow, way: usize) -> f64 {
         let Effect { left, ns } = flow.measured[way].unwrap_or_else(|| self.expected(flow, way));
-        ns + left * self.raw_ns()
+        let link_ns = left * self.raw_ns();
+        ns.max(link_ns) + HIDDEN * ns.min(link_ns)
     }
 
     /// What a way would do: as the present way does, in the proportion that is usual.

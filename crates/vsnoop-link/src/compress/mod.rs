@@ -57,8 +57,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            flows: 128,
-            flow_window_log: 18,
+            flows: 64,
+            flow_window_log: 20,
             dictionaries: 2,
             dictionary_window_log: 27,
             message_bytes: 65_535 + 128,

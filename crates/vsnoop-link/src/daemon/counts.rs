@@ -11,6 +11,9 @@ pub struct SessionCounts {
     pub expected_packets: Tally,
     pub sent_packets: Tally,
     pub sent_bytes: Tally,
+    /// What one lane has learned of the path, for those that have sent nothing yet: bytes per second, 0 if
+    /// unknown.
+    pub path_bytes_per_s: Tally,
 }
 
 /// A number with one writer: no locked instruction.
@@ -26,7 +29,7 @@ impl Tally {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

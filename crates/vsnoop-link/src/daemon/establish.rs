@@ -30,8 +30,6 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
-/// What the kernel may hold of a lane that is not on the wire yet.
-const UNSENT_BYTES: libc::c_int = 128 << 10;
 /// A round trip of more is a long path.
 const FAR: Duration = Duration::from_millis(2);
 /// A lane that says nothing for so long is broken, whatever TCP hopes.
@@ -236,7 +234,6 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    socket.set_tcp_notsent_lowat(UNSENT_BYTES as u32)?;
     // On a long path bbr, which does not take a random loss for congestion; on a short one cubic, which
     // costs less time. Where the kernel has not got it, or does not allow it, it stays as it is.
     let far = tcp::round_trip(stream).is_none_or(|round_trip| round_trip > FAR);

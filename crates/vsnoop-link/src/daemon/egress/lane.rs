@@ -15,19 +15,17 @@ use std::time::Instant;
 use rustls::Connection;
 use socket2::SockRef;
 
+use super::path_rate::PathRate;
 use crate::compress::{Encoded, Encoder};
 use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
-use crate::daemon::io::tcp::delivery_rate;
+use crate::daemon::io::tcp::Sending;
 use crate::daemon::stats::PeerStats;
 use crate::queue::{FairQueue, Limits};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
 
-const MEASURE_EVERY_NS: u64 = 50_000_000;
-/// How long the rate that a backlog has shown is kept.
-const TRUSTED_NS: u64 = 10_000_000_000;
 /// The kernel holds 2 ms of what the path takes, within these bounds: it must never run dry.
 const UNSENT_PARTS_OF_SECOND: u64 = 500;
 const LEAST_UNSENT_BYTES: u64 = 16 << 10;
@@ -62,15 +60,9 @@ pub struct Lane {
     blocked: bool,
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    measure_at_ns: u64,
-    measured_ns: u64,
-    /// Until then, what a backlog has shown of the path holds.
-    trusted_until_ns: u64,
-    /// Bytes for the network since then.
-    wire_bytes: u64,
-    /// Something had to wait since then.
-    backlogged: bool,
-    rate_bytes_per_s: Option<u64>,
+    path: PathRate,
+    /// What the encoder was told of it.
+    told: Option<u64>,
     counts: Arc<SessionCounts>,
 }
 
@@ -90,6 +82,7 @@ impl Lane {
         encoder: Encoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
+        hold_unsent(&socket, LEAST_UNSENT_BYTES);
         Self {
             socket,
             codec,
@@ -100,12 +93,8 @@ impl Lane {
             blocked: false,
             compressed: Vec::new(),
             spare: Vec::new(),
-            measure_at_ns: 0,
-            measured_ns: 0,
-            trusted_until_ns: 0,
-            wire_bytes: 0,
-            backlogged: false,
-            rate_bytes_per_s: None,
+            path: PathRate::default(),
+            told: None,
             counts,
         }
     }
@@ -125,44 +114,33 @@ impl Lane {
 
     /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
     /// the kernel may hold.
-    fn measure(&mut self, now_ns: u64) {
-        if now_ns < self.measure_at_ns {
+    fn look_at_path(&mut self, now_ns: u64) {
+        if !self.path.due(now_ns) {
             return;
         }
-        let spent_ns = now_ns.saturating_sub(self.measured_ns).max(1);
-        let written = std::mem::take(&mut self.wire_bytes);
-        self.measured_ns = now_ns;
-        self.measure_at_ns = now_ns + MEASURE_EVERY_NS;
-        // Where something had to wait, it was the path that took no more.
-        let backlogged = std::mem::take(&mut self.backlogged) && spent_ns < 4 * MEASURE_EVERY_NS;
-        let drained = (u128::from(written) * 1_000_000_000 / u128::from(spent_ns)) as u64;
-        let rate = if backlogged {
-            self.trusted_until_ns = now_ns + TRUSTED_NS;
-            Some(drained)
-        } else if now_ns >= self.trusted_until_ns {
-            // A burst may have been faster than the path: the kernel's word counts while nothing waits.
-            delivery_rate(&self.socket)
-        } else {
-            None
-        };
-        if let Some(rate) = rate.filter(|rate| *rate > 0) {
-            self.rate_bytes_per_s = Some(rate);
-            self.encoder.set_link_rate(self.rate_bytes_per_s);
-            let unsent =
-                (rate / UNSENT_PARTS_OF_SECOND).clamp(LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES);
-            // If it is refused, it stays as it was.
-            let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(unsent as u32);
+        let changed = self.path.look(self.blocked, Sending::of(&self.socket), now_ns);
+        if changed {
+            self.counts.path_bytes_per_s.set(self.path.bytes_per_s().unwrap_or(0));
+        } else if self.path.bytes_per_s().is_none() {
+            self.path.suppose(self.counts.path_bytes_per_s.get());
+        }
+        let rate = self.path.bytes_per_s();
+        if rate != self.told {
+            self.told = rate;
+            self.encoder.set_link_rate(rate);
+            if let Some(rate) = rate {
+                hold_unsent(&self.socket, rate / UNSENT_PARTS_OF_SECOND);
+            }
         }
     }
 
     /// Sends an item, or lets it wait. An error ends the lane.
     pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
-        self.measure(now_ns);
+        self.look_at_path(now_ns);
         if !self.blocked && self.queue.is_empty() {
             self.encode(item.flow, item.treatment, item.parts, now_ns, stats)?;
-            return self.write();
+            return self.write(now_ns);
         }
-        self.backlogged = true;
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         for part in item.parts {
@@ -179,7 +157,7 @@ impl Lane {
     pub fn go_on(&mut self, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
         self.listen()?;
         self.blocked = false;
-        self.write()?;
+        self.write(now_ns)?;
         while !self.blocked {
             let Some(waiting) = self.queue.pop(now_ns) else { break };
             let Waiting { bytes, flow, treatment } = waiting;
@@ -187,7 +165,7 @@ impl Lane {
             if self.spare.len() < 8 {
                 self.spare.push(bytes);
             }
-            self.write()?;
+            self.write(now_ns)?;
         }
         Ok(())
     }
@@ -227,6 +205,7 @@ impl Lane {
         stats: &PeerStats,
     ) -> io::Result<()> {
         let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        self.path.carries(before);
         let counted = &treatment.counted;
         if let Some(class) = &treatment.class {
             self.compressed.clear();
@@ -256,7 +235,6 @@ impl Lane {
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
         self.counts.sent_bytes.add(bytes as u64);
-        self.wire_bytes += bytes as u64;
         match &mut self.codec {
             Codec::Tls(tls) => {
                 let length = (bytes as u32).to_be_bytes();
@@ -296,7 +274,7 @@ impl Lane {
     }
 
     /// Writes what the codec has, as far as the socket takes it.
-    fn write(&mut self) -> io::Result<()> {
+    fn write(&mut self, now_ns: u64) -> io::Result<()> {
         loop {
             let result = match &mut self.codec {
                 Codec::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
@@ -312,6 +290,7 @@ impl Lane {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
+                    self.look_at_path(now_ns);
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -322,6 +301,13 @@ impl Lane {
         self.written = 0;
         Ok(())
     }
+}
+
+/// Lets the kernel hold so much that is not yet on the wire.
+fn hold_unsent(socket: &TcpStream, bytes: u64) {
+    let bytes = bytes.clamp(LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES);
+    // If it is refused, it stays as it was.
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(bytes as u32);
 }
 
 impl AsFd for Lane {

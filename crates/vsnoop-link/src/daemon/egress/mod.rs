@@ -10,6 +10,7 @@ mod batch;
 pub mod datagrams;
 pub mod lane;
 pub mod outlet;
+mod path_rate;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;

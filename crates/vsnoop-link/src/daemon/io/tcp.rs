@@ -7,11 +7,31 @@ use std::time::Duration;
 
 use linux_raw_sys::net::tcp_info;
 
-/// Bytes per second that the path delivered, if the sender kept it busy (`tcpi_delivery_rate`).
-pub fn delivery_rate(socket: &TcpStream) -> Option<u64> {
-    let info = info(socket, offset_of!(tcp_info, tcpi_delivery_rate) + size_of::<u64>())?;
-    let rate = info.tcpi_delivery_rate;
-    (info.tcpi_delivery_rate_app_limited() == 0 && rate > 0).then_some(rate)
+/// A connection as its sender sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// `tcpi_bytes_acked`
+    pub acked_bytes: u64,
+    /// What arrives per second, as far as the sender kept the path busy (`tcpi_delivery_rate`).
+    pub rate_bytes_per_s: u64,
+    pub in_flight_packets: u32,
+    /// Smoothed (`tcpi_rtt`).
+    pub round_trip_us: u32,
+    /// The shortest of late (`tcpi_min_rtt`).
+    pub least_round_trip_us: u32,
+}
+
+impl Sending {
+    pub fn of(socket: &TcpStream) -> Option<Self> {
+        let info = info(socket, offset_of!(tcp_info, tcpi_delivery_rate) + size_of::<u64>())?;
+        Some(Self {
+            acked_bytes: info.tcpi_bytes_acked,
+            rate_bytes_per_s: info.tcpi_delivery_rate,
+            in_flight_packets: info.tcpi_unacked,
+            round_trip_us: info.tcpi_rtt,
+            least_round_trip_us: info.tcpi_min_rtt,
+        })
+    }
 }
 
 /// The shortest round trip that was seen (`tcpi_min_rtt`).
