@@ -102,6 +102,9 @@ fn everything_can_be_said() {
     assert_eq!(config.diverts[0].when_down, WhenDown::Drop);
 }
 
+/// Of a VM behind tap t; its prefix follows.
+const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\n";
+
 #[test]
 fn an_error_names_file_line_key_and_what_is_allowed() {
     let port = "[link]\n[[port]]\nbridge = \"br0\"\n";
@@ -181,6 +184,29 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
             ),
             11,
             &["divert.when_down", "pass", "drop"],
+        ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n{DIVERT}prefix = \"10.2.3.4/16\"\n")),
+            11,
+            &["10.2.0.0/16", "interface t", "line 7", "leave out"],
+        ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n"))
+                .replace("[link]", "[link]\nlocal = [\"fd00::/8\", \"10.0.0.0/8\"]"),
+            8,
+            &["10.2.0.0/16", "10.0.0.0/8", "link.local"],
+        ),
+        (
+            peer("[[divert]]\ninterface = \"vsl7\"\nprefix = \"::/0\"\npeer = \"b\"\n")
+                .replace("bridge = \"br0\"", "bridge = \"br0\"\nname = \"vsl7\""),
+            8,
+            &["vsl7", "[[port]]"],
+        ),
+        (LEAST.replace("[link]", "[link]\nlocal = \"here\""), 2, &["link.local", "10.0.0.0/8"]),
+        (
+            LEAST.replace("[link]", &format!("[link]\nlocal = {:?}", ["10.0.0.0/8"; 33])),
+            2,
+            &["link.local", "32"],
         ),
     ] {
         let error = parse(&text).expect_err(&text).to_string();
