@@ -2,7 +2,6 @@
 //!
 //! Where a test is to show that it goes through the link, the hosts have no other way to each other's VMs.
 
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -10,11 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use vsnoop_lab::testbed::net::Netns;
 
 use crate::hosts::Host;
 use crate::peers::until_moved;
 use crate::routed::{
-    Plan, Routed, TAP, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4, vm_v6,
+    Plan, Routed, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4, vm_v6,
 };
 use crate::{transfer, trial};
 
@@ -38,7 +39,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("divert::what_the_peer_does_not_take_goes_the_ordinary_way", not_taken));
     trials.push(trial("divert::a_tap_that_is_made_again_is_hooked_again", made_again));
     trials.push(trial("divert::the_longest_prefix_of_an_interface_has_the_packet", longest));
-    trials.push(trial("divert::the_far_host_itself_is_not_reached", far_host));
+    trials.push(trial("divert::what_is_for_no_vm_of_the_far_host_is_refused_there", foreign));
     trials
 }
 
@@ -129,8 +130,7 @@ fn peer_dies(transport: &'static str) -> Result<()> {
     let moved = AtomicU64::new(0);
     let vms: Vec<_> =
         network.hosts.iter_mut().flat_map(|host| std::mem::take(&mut host.vms)).collect();
-    let (left, right) = network.hosts.split_at_mut(1);
-    let (a, b) = (&left[0], &mut right[0]);
+    let b = &mut network.hosts[1];
     let done = std::thread::scope(|scope| -> Result<()> {
         let running = scope.spawn(|| transfer::run(&vms[0], &vms[1], vm_v4(1), 20 * BYTES, &moved));
         until_moved(&moved, BYTES)?;
@@ -285,28 +285,71 @@ fn longest() -> Result<()> {
     Ok(())
 }
 
-/// The prefix is that of the VM alone: its host, beside it, cannot be reached through the link.
-fn far_host() -> Result<()> {
+/// Host 0 is configured for more than host 1 has, and sends it what no hook would: frames put into its door.
+fn foreign() -> Result<()> {
     fn vm_only(number: usize) -> Option<String> {
         Some(format!("[\"{}\"]", vm_v4(number)))
     }
-    fn to_vm(number: usize) -> Option<String> {
-        Some(divert(1 - number, &[vm_v4(1 - number).to_string()]))
-    }
-    let plan = Plan { local: vm_only, diverts: to_vm, ..Plan::default() };
+    let plan = Plan { local: vm_only, ordinary_way: true, ..Plan::default() };
     let network = Routed::up(plan)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
-    until_diverts(a, "active")?;
-    until_diverts(b, "active")?;
-    let reach = |at: IpAddr, on: &vsnoop_lab::testbed::net::Netns| -> Result<bool> {
-        let listener = on.run(|| Ok(TcpListener::bind(SocketAddr::new(at, 0))?))?;
-        let address = listener.local_addr()?;
-        let connect = || Ok(TcpStream::connect_timeout(&address, Duration::from_millis(500))?);
-        let Ok(mut socket) = a.vms[0].run(connect) else { return Ok(false) };
-        drop(listener.accept()?);
-        Ok(socket.read(&mut [0])? == 0)
+    until_diverts(a, "not_taken")?;
+    let door = diverted(a, &net_v4(1))?["tap"].clone();
+    let door = Door::open(&a.netns, door.as_str().context("no tap")?)?;
+    let is_refused = |reason: &str, count: u64| {
+        let what = format!("{count} frames are refused for {reason}");
+        b.until(&what, |status| status["entry"]["peers"][0]["refused"][reason] == count)
     };
-    ensure!(reach(vm_v4(1), &b.vms[0])?, "the VM is not reached behind {TAP}");
-    ensure!(!reach(router_v4(1), &b.netns)?, "the host is reached");
-    Ok(())
+    door.send(router_v4(1))?;
+    is_refused("prefix", 1)?;
+    door.send(vm_v6(1))?;
+    is_refused("prefix", 2)?;
+    ensure!(entered(b, "h0")?["frames"] == 0, "let in: {}", entered(b, "h0")?);
+    door.send(vm_v4(1))?;
+    b.until("the VM's frame is let in", |status| status["entry"]["peers"][0]["frames"] == 1)?;
+    exchange(&network, 0, 1)
+}
+
+/// A door of a link, from the host's side.
+struct Door {
+    socket: Socket,
+    address: SockAddr,
+}
+
+impl Door {
+    fn open(netns: &Netns, name: &str) -> Result<Self> {
+        let (socket, ifindex) = netns.run(|| {
+            let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
+            Ok((socket, nix::net::if_::if_nametoindex(name)?))
+        })?;
+        let mut storage = SockAddrStorage::zeroed();
+        // SAFETY: a sockaddr_ll is plain data, and the storage larger.
+        let to = unsafe { storage.view_as::<libc::sockaddr_ll>() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = ifindex as i32;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the storage holds an address of this family and length.
+        let address = unsafe { SockAddr::new(storage, length) };
+        Ok(Self { socket, address })
+    }
+
+    /// A UDP packet without payload, from the VM's network.
+    fn send(&self, to: IpAddr) -> Result<()> {
+        let from = if to.is_ipv4() { vm_v4(0) } else { vm_v6(0) };
+        let mut frame = vec![2; 12];
+        match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+                frame.extend([from.octets(), to.octets()].concat());
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
+                frame.extend([from.octets(), to.octets()].concat());
+            }
+            _ => anyhow::bail!("two families"),
+        }
+        frame.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+        self.socket.send_to(&frame, &self.address).context("sending into a door")?;
+        Ok(())
+    }
 }

@@ -62,7 +62,7 @@ pub fn of(
         classes: classes(ruled),
         diverts: diverts(hooks),
         entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
-        problems: hooks.trouble.iter().map(problem).collect(),
+        problems: hooks.trouble.iter().map(|trouble| problem(trouble)).collect(),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &crate::forwarding::Entry| {
@@ -80,7 +80,6 @@ pub fn of(
             };
             learned.iter().map(show).collect()
         }),
-        ..Status::default()
     }
 }
 
@@ -121,9 +120,9 @@ fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
     })
 }
 
-fn problem(trouble: &String) -> Problem {
+fn problem(trouble: &str) -> Problem {
     let remedy = "until then diverted packets of peers are lost here".to_owned();
-    Problem { what: trouble.clone(), remedy }
+    Problem { what: trouble.to_owned(), remedy }
 }
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {

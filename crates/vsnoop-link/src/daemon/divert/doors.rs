@@ -102,15 +102,25 @@ impl Doors {
         let mut front = [0; FRONT_BYTES];
         let front = &mut front[..start.len().min(FRONT_BYTES)];
         front.copy_from_slice(&start[..front.len()]);
-        if self.reentry.admit(front) {
-            entered.frames.add(1);
-            entered.bytes.add(frame.bytes as u64);
+        if entered.judge(&self.reentry, front, frame.bytes) {
             outlet::write(&door.port, &door.stats, front, frame);
-        } else if destination(front).is_some() {
-            entered.refused_prefix.add(1);
-        } else {
-            entered.refused_form.add(1);
         }
+    }
+}
+
+impl Entered {
+    /// Whether a frame of `bytes` with this beginning comes in. If so, it is addressed to the door.
+    fn judge(&self, reentry: &Reentry, front: &mut [u8], bytes: usize) -> bool {
+        let is_admitted = reentry.admit(front);
+        if is_admitted {
+            self.frames.add(1);
+            self.bytes.add(bytes as u64);
+        } else if destination(front).is_some() {
+            self.refused_prefix.add(1);
+        } else {
+            self.refused_form.add(1);
+        }
+        is_admitted
     }
 }
 
@@ -138,4 +148,42 @@ fn is_there(interface: &str) -> bool {
 fn prepared(port: &Port, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
     prepare(port.name(), mtu_bytes.into(), local)
         .with_context(|| format!("preparing {}, the tap for diverted packets", port.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOOR: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    /// Of an IPv4 packet to 10.1.0.`to`, with payload behind what is looked at.
+    fn frame(to: u8) -> Vec<u8> {
+        let mut frame =
+            [&[2; 6][..], &[4; 6], &[8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 6]].concat();
+        frame.extend([0, 0, 10, 2, 0, 1, 10, 1, 0, to]);
+        frame.resize(134, 0xa5);
+        frame
+    }
+
+    fn judge(entered: &Entered, mut frame: Vec<u8>) -> Option<Vec<u8>> {
+        let reentry = Reentry::new(DOOR, vec!["10.1.0.2/32".parse().unwrap()]);
+        let bytes = frame.len();
+        frame.truncate(FRONT_BYTES);
+        entered.judge(&reentry, &mut frame, bytes).then_some(frame)
+    }
+
+    #[test]
+    fn what_a_peer_sends_comes_in_or_is_counted_with_the_reason() {
+        let entered = Entered::default();
+        let front = judge(&entered, frame(2)).expect("let in");
+        assert_eq!((&front[..6], &front[6..]), (&DOOR[..], &frame(2)[6..FRONT_BYTES]));
+        assert_eq!((entered.frames.get(), entered.bytes.get()), (1, 134));
+        assert_eq!(judge(&entered, frame(3)), None, "the VM's neighbour");
+        let mut broadcast = frame(2);
+        broadcast[..6].fill(0xff);
+        assert_eq!(judge(&entered, broadcast), None);
+        assert_eq!(judge(&entered, frame(2)[..20].to_vec()), None, "a cut header");
+        assert_eq!((entered.refused_prefix.get(), entered.refused_form.get()), (1, 2));
+        assert_eq!(entered.frames.get(), 1);
+    }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use tracing::{info, warn};
 use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
@@ -109,22 +109,29 @@ impl Hooks {
 }
 
 impl Hook {
-    /// Hooks the tap if it has come, or has come again.
+    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to divert into.
     fn look(&mut self) -> Result<()> {
-        let found = nix::net::if_::if_nametoindex(self.divert.interface.as_str()).ok();
-        if let Some(attached) = self.attached.take_if(|attached| Some(attached.ifindex) != found) {
+        let found = ifindex_of(&self.divert.interface);
+        let is_door_there = ifindex_of(&self.door) == Some(self.door_ifindex);
+        if let Some(attached) =
+            self.attached.take_if(|attached| !is_door_there || Some(attached.ifindex) != found)
+        {
             let counted = attached.diversion.counters().unwrap_or_default();
             self.past = self.counted_with(&counted);
         }
         let (Some(ifindex), None) = (found, &self.attached) else { return Ok(()) };
-        let diversion = Diversion::attach(ifindex, self.door_ifindex, &self.rules)?;
+        if !is_door_there {
+            bail!("the link's tap {} was deleted; start the link again", self.door);
+        }
+        let diversion = Diversion::attach(ifindex, self.door_ifindex, &self.rules)
+            .with_context(|| format!("diverting what comes from {}", self.divert.interface))?;
         self.attached = Some(Attached { ifindex, diversion, is_up: false });
         Ok(())
     }
 
     fn follow(&mut self, takes: Option<&[IpNet]>) {
         let Some(attached) = &mut self.attached else {
-            if nix::net::if_::if_nametoindex(self.divert.interface.as_str()).is_err() {
+            if ifindex_of(&self.divert.interface).is_none() {
                 self.say(DivertState::NoInterface, None);
             }
             return;
@@ -177,4 +184,8 @@ impl Hook {
         let prefixes = self.divert.prefixes.iter().zip(&self.past);
         prefixes.map(|(prefix, past)| *past + of(prefix)).collect()
     }
+}
+
+fn ifindex_of(interface: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(interface).ok()
 }
