@@ -230,6 +230,8 @@ fn the_examples_are_good() {
     for (file, text, peer) in [
         ("a.toml", include_str!("../../../../../docs/examples/link/a.toml"), "b"),
         ("b.toml", include_str!("../../../../../docs/examples/link/b.toml"), "a"),
+        ("divert-a.toml", include_str!("../../../../../docs/examples/link/divert-a.toml"), "b"),
+        ("divert-b.toml", include_str!("../../../../../docs/examples/link/divert-b.toml"), "a"),
     ] {
         let config = Config::parse(Path::new(file), text).unwrap();
         assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
