@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -35,6 +35,7 @@ pub fn trials() -> Vec<Trial> {
         }
     }
     trials.push(trial("divert::the_own_link_killed_leaves_the_ordinary_way", killed));
+    trials.push(trial("divert::new_keys_do_not_interrupt_it", rekeyed));
     trials.push(trial("divert::drop_leaves_no_other_way_while_the_peer_is_down", dropped));
     trials.push(trial("divert::what_the_peer_does_not_take_goes_the_ordinary_way", not_taken));
     trials.push(trial("divert::a_tap_that_is_made_again_is_hooked_again", made_again));
@@ -181,6 +182,24 @@ fn killed() -> Result<()> {
     done?;
     ensure!(a.netns.ip(&format!("link show {door}")).is_err(), "{door} is left");
     exchange(&network, 0, 1)
+}
+
+/// Sessions are replaced each five seconds, the least that may be configured.
+fn rekeyed() -> Result<()> {
+    let network = Routed::up(Plan { link: "rekey = \"5s\"", ..Plan::default() })?;
+    let a = &network.hosts[0];
+    until_diverts(a, "active")?;
+    until_diverts(&network.hosts[1], "active")?;
+    let since = Instant::now();
+    while a.peer("h1")?["rekeys"] == 0 || a.peer("h1")?["rekeys"] == 1 {
+        ensure!(since.elapsed() < Duration::from_secs(60), "no new keys");
+        exchange(&network, 0, 1)?;
+    }
+    for prefix in [net_v4(1), net_v6(1)] {
+        let diverted = diverted(a, &prefix)?;
+        ensure!(diverted["active"] == true && diverted["missed"] == 0, "{diverted}");
+    }
+    Ok(())
 }
 
 fn dropped() -> Result<()> {

@@ -106,6 +106,15 @@ fn refused() -> Vec<Trial> {
             place.netns.ip("link add tap7 type dummy")?;
             place.write(&format!("{}{DIVERT}", place.config()))
         }),
+        refusal(
+            "a_host_that_would_drop_what_is_diverted_to_it",
+            3,
+            &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"],
+            |place| {
+                place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
+                place.write(&place.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))
+            },
+        ),
         trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
             let place = Place::new("divert")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;

@@ -163,9 +163,13 @@ impl Hook {
 
     fn say(&mut self, state: DivertState, reason: Option<String>) {
         if (self.state, &self.reason) != (state, &reason) {
-            let Divert { interface, peer, .. } = &self.divert;
+            let Divert { interface, peer, prefixes, .. } = &self.divert;
+            let prefixes: Vec<_> = prefixes.iter().map(ToString::to_string).collect();
             let why = reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
-            info!("diversion of {interface} to peer {peer}: {state}{why}");
+            info!(
+                "diversion from {interface} to {} by peer {peer}: {state}{why}",
+                prefixes.join(", ")
+            );
         }
         (self.state, self.reason) = (state, reason);
     }
