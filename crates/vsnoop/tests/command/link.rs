@@ -103,18 +103,21 @@ fn refused() -> Vec<Trial> {
             place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
         refusal("a_diverted_interface_that_is_no_tap", 32, &["tap7", "not a tap"], |place| {
-            place.netns.ip("link add tap7 type dummy")?;
+            place.netns.ip("link add tap7 type veth peer name other")?;
             place.write(&format!("{}{DIVERT}", place.config()))
         }),
-        refusal(
-            "a_host_that_would_drop_what_is_diverted_to_it",
-            3,
-            &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"],
-            |place| {
-                place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
-                place.write(&place.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))
-            },
-        ),
+        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", || {
+            let place = Place::new("filter")?;
+            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
+            let local = "[link]\nlocal = \"10.1.0.0/16\"";
+            place.write(&place.config().replace("[link]", local))?;
+            place.up()?.failed(3, &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"])?;
+            ensure!(place.netns.ip("link show vsd0").is_err(), "a tap is left");
+            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
+            place.up()?.ok()?;
+            ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
+            Ok(())
+        }),
         trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
             let place = Place::new("divert")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;
