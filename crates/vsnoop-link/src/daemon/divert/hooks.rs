@@ -141,7 +141,7 @@ impl Hook {
             Some(takes) => match rules::not_taken(&self.divert.prefixes, takes) {
                 None => (DivertState::Active, None),
                 Some(prefix) => {
-                    let reason = format!("it takes no packets to {prefix}: link.local there");
+                    let reason = format!("{prefix} is not in its link.local; add it there");
                     (DivertState::NotTaken, Some(reason))
                 }
             },

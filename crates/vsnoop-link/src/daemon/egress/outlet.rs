@@ -414,9 +414,14 @@ pub fn to_port(shared: &Shared, index: usize, frame: &Frame<'_>) {
 pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
     let header = frame.owed.header(frame.headers.as_ref());
     let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
-    let count = 1 + frame.gather(&mut slices[1..]);
-    slices[0] = front;
-    slices[1] = slices[1].get(front.len()..).unwrap_or_default();
+    let mut count = 0;
+    if !front.is_empty() {
+        slices[0] = front;
+        count = 1;
+    }
+    let rest = &mut slices[count..];
+    count += frame.gather(rest);
+    rest[0] = rest[0].get(front.len()..).unwrap_or_default();
     let mut parts = [IoSlice::new(&[]); MAX_PARTS];
     for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
         *part = IoSlice::new(slice);

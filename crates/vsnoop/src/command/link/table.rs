@@ -422,11 +422,11 @@ mod tests {
         for (state, when_down, words) in [
             (DivertState::PeerDown, WhenDown::Pass, ["tap7 to 10.2.0.0/16", "ordinary way"]),
             (DivertState::PeerDown, WhenDown::Drop, ["tap7 to 10.2.0.0/16", "is dropped"]),
-            (DivertState::NotTaken, WhenDown::Pass, ["link.local there", "ordinary way"]),
+            (DivertState::NotTaken, WhenDown::Pass, ["not in its link.local", "ordinary way"]),
             (DivertState::NoInterface, WhenDown::Drop, ["tap7", "does not exist"]),
         ] {
             (divert.state, divert.when_down) = (state, when_down);
-            divert.reason = Some("link.local there".into());
+            divert.reason = Some("it is not in its link.local".into());
             let text = shown(&Status { diverts: vec![divert.clone()], ..status() });
             let last = text.lines().last().unwrap();
             assert!(words.iter().all(|word| last.contains(word)), "{state}: {last}");
