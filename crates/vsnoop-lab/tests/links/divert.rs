@@ -10,14 +10,15 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
-use vsnoop_lab::testbed::net::Netns;
+use vsnoop_lab::testbed::net::{Netns, owned_name};
 
 use crate::hosts::Host;
 use crate::peers::until_moved;
 use crate::routed::{
-    Plan, Routed, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4, vm_v6,
+    Plan, Routed, TAP, connect, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4,
+    vm_v6,
 };
-use crate::{transfer, trial};
+use crate::{PREFIX, transfer, trial};
 
 const BYTES: u64 = 8 << 20;
 /// A peer that falls silent is missed soon.
@@ -39,6 +40,8 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("divert::drop_leaves_no_other_way_while_the_peer_is_down", dropped));
     trials.push(trial("divert::what_the_peer_does_not_take_goes_the_ordinary_way", not_taken));
     trials.push(trial("divert::a_tap_that_is_made_again_is_hooked_again", made_again));
+    trials.push(trial("divert::each_interface_has_rules_and_a_tap_of_its_own", two_interfaces));
+    trials.push(trial("divert::down_gives_the_traffic_back", down));
     trials.push(trial("divert::the_longest_prefix_of_an_interface_has_the_packet", longest));
     trials.push(trial("divert::what_is_for_no_vm_of_the_far_host_is_refused_there", foreign));
     trials
@@ -265,6 +268,64 @@ fn made_again() -> Result<()> {
     let after = diverted_bytes(&network.hosts[0])?;
     ensure!(after > before + 2 * BYTES, "{before} bytes diverted before, {after} in all");
     Ok(())
+}
+
+/// Host 0 has a second VM behind another tap, in a network of number 50; only what it sends is compressed.
+fn two_interfaces() -> Result<()> {
+    const OTHER: usize = 50;
+    fn both(number: usize) -> Option<String> {
+        (number == 0).then(|| {
+            let nets = [net_v4(0), net_v6(0), net_v4(OTHER), net_v6(OTHER)];
+            format!("{nets:?}")
+        })
+    }
+    fn diverts(number: usize) -> Option<String> {
+        if number == 1 {
+            return Some(divert(0, &[net_v4(0), net_v6(0), net_v4(OTHER), net_v6(OTHER)]));
+        }
+        let first = divert(1, &[net_v4(1), net_v6(1)]);
+        Some([first.clone(), first.replace(TAP, "tap1")].concat())
+    }
+    let network = Routed::up(Plan { local: both, diverts, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    // The tap is made while the link runs; rules may name it before.
+    a.command(&["set", a.name(), "--compress", "zstd", "--port", "tap1"])?;
+    let vm = Netns::create(&owned_name(&format!("{PREFIX}99-"), "other"))?;
+    let _relay = connect(&a.netns, "tap1", &vm, OTHER)?;
+    until_diverts(a, "active")?;
+    until_diverts(b, "active")?;
+    let compressed = || count(&a.status()?["classes"][0]["sent"], "bytes");
+    exchange(&network, 0, 1)?;
+    ensure!(compressed()? == 0, "the rule of tap1 met what came from tap0");
+    let moved = AtomicU64::new(0);
+    for at in [vm_v4(1), vm_v6(1)] {
+        transfer::run(&vm, &b.vms[0], at, BYTES, &moved)?;
+    }
+    ensure!(compressed()? > 2 * BYTES, "{} bytes met the rule of tap1", compressed()?);
+    let status = a.status()?;
+    let taps: Vec<_> = (0..4).map(|row| &status["diverts"][row]["tap"]).collect();
+    ensure!(taps[0] == taps[1] && taps[2] == taps[3] && taps[0] != taps[2], "{taps:?}");
+    Ok(())
+}
+
+fn down() -> Result<()> {
+    let network = Routed::up(Plan { ordinary_way: true, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    until_diverts(a, "active")?;
+    until_diverts(b, "active")?;
+    let door = diverted(a, &net_v4(1))?["tap"].clone();
+    let door = door.as_str().context("no tap")?;
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], vm_v4(1), 20 * BYTES, &moved));
+        until_moved(&moved, BYTES)?;
+        a.command(&["down", a.name()])?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    until_diverts(b, "peer_down")?;
+    ensure!(a.netns.ip(&format!("link show {door}")).is_err(), "{door} is left");
+    exchange(&network, 0, 1)
 }
 
 /// Two peers for one interface, and the prefix of one within that of the other.

@@ -132,22 +132,8 @@ impl Routed {
 
     /// Makes the tap of a host's VM, with the VM's device behind it.
     pub fn make_tap(&mut self, number: usize) -> Result<()> {
-        let (host, vm) = (&self.hosts[number].netns, &self.hosts[number].vms[0]);
-        vm.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
-        let tap = host.tap(TAP, &TapOptions::default())?;
-        let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
-        self.relays[number] = Some(Relay::start(vec![tap], inside, &RelayOptions::default())?);
-        for (own, router, length) in
-            [(vm_v4(number), router_v4(number), 24), (vm_v6(number), router_v6(number), 64)]
-        {
-            host.add_address(TAP, router, length)?;
-            vm.add_address(VM_DEVICE, own, length)?;
-        }
-        host.up(TAP)?;
-        vm.up(VM_DEVICE)?;
-        for router in [router_v4(number), router_v6(number)] {
-            vm.ip(&format!("route add default via {router}"))?;
-        }
+        let host = &self.hosts[number];
+        self.relays[number] = Some(connect(&host.netns, TAP, &host.vms[0], number)?);
         Ok(())
     }
 
@@ -200,6 +186,26 @@ impl Drop for Routed {
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A VM with its device behind a tap of a host, in network `net`.
+pub fn connect(host: &Netns, tap: &str, vm: &Netns, net: usize) -> Result<Relay> {
+    vm.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
+    let outside = host.tap(tap, &TapOptions::default())?;
+    let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
+    let relay = Relay::start(vec![outside], inside, &RelayOptions::default())?;
+    for (own, router, length) in
+        [(vm_v4(net), router_v4(net), 24), (vm_v6(net), router_v6(net), 64)]
+    {
+        host.add_address(tap, router, length)?;
+        vm.add_address(VM_DEVICE, own, length)?;
+    }
+    host.up(tap)?;
+    vm.up(VM_DEVICE)?;
+    for router in [router_v4(net), router_v6(net)] {
+        vm.ip(&format!("route add default via {router}"))?;
+    }
+    Ok(relay)
 }
 
 /// A `[[divert]]` of what the VM sends to these prefixes.
@@ -256,7 +262,7 @@ fn wire_v6(number: usize) -> IpAddr {
     v6(200, 1 + number)
 }
 
-/// Of a host's VM.
+/// Of a VM; that of a host's own one has the host's number.
 pub fn net_v4(number: usize) -> String {
     format!("{}/24", v4(number, 0))
 }
