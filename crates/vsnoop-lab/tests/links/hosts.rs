@@ -20,7 +20,7 @@ use crate::PREFIX;
 /// Until all peers are up, or a host is down.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Of links. Each test has a network of its own.
-const PORT: u16 = 7946;
+pub const PORT: u16 = 7946;
 static NETWORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// What is to be built.
@@ -71,7 +71,6 @@ impl Network {
     /// Builds it; links are configured and not started.
     pub fn build(plan: Plan) -> Result<Self> {
         let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
-        let program = workspace::vsnoop_command()?;
         let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("making {}", directory.display()))?;
@@ -101,8 +100,7 @@ impl Network {
             let name = format!("{}{number}", prefix.trim_end_matches('-'));
             let name = format!("{name}-{}", std::process::id());
             let config = directory.join(format!("{number}.toml"));
-            let program = program.clone();
-            hosts.push(Host { number, name, netns, vms, config, link: None, program });
+            hosts.push(Host::new(number, name, netns, vms, config)?);
         }
         let network = Self { hosts, plan, directory, _middle: middle };
         network.configure()?;
@@ -115,13 +113,7 @@ impl Network {
 
     fn configure(&self) -> Result<()> {
         let keys = (0..self.hosts.len())
-            .map(|host| {
-                let file = self.key_file(host);
-                let made = checked(
-                    Command::new(&self.hosts[host].program).args(["link", "keygen"]).arg(&file),
-                )?;
-                Ok(made.trim().to_owned())
-            })
+            .map(|host| keygen(&self.key_file(host)))
             .collect::<Result<Vec<_>>>()?;
         for host in &self.hosts {
             let peers: String = (0..self.hosts.len())
@@ -142,8 +134,7 @@ impl Network {
                 host.name,
                 self.key_file(host.number).display(),
             );
-            std::fs::write(&host.config, text)
-                .with_context(|| format!("writing {}", host.config.display()))?;
+            host.configure(&text)?;
         }
         Ok(())
     }
@@ -162,8 +153,7 @@ impl Network {
     pub fn change_key(&self, host: usize) -> Result<()> {
         let file = self.key_file(host);
         std::fs::remove_file(&file).context("removing a key")?;
-        checked(Command::new(&self.hosts[host].program).args(["link", "keygen"]).arg(&file))?;
-        Ok(())
+        keygen(&file).map(drop)
     }
 }
 
@@ -177,6 +167,24 @@ impl Drop for Network {
 }
 
 impl Host {
+    /// One whose link is called `name`, and not configured yet.
+    pub fn new(
+        number: usize,
+        name: String,
+        netns: Netns,
+        vms: Vec<Netns>,
+        config: PathBuf,
+    ) -> Result<Self> {
+        let program = workspace::vsnoop_command()?;
+        Ok(Self { number, name, netns, vms, config, link: None, program })
+    }
+
+    /// The link is as this text says from its next start on.
+    pub fn configure(&self, text: &str) -> Result<()> {
+        std::fs::write(&self.config, text)
+            .with_context(|| format!("writing {}", self.config.display()))
+    }
+
     pub fn start(&mut self) -> Result<()> {
         let log = std::fs::File::create(self.log()).context("making a log")?;
         let child = self
@@ -270,6 +278,13 @@ impl Host {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Makes a key in a new file; the public one.
+pub fn keygen(file: &Path) -> Result<String> {
+    let program = workspace::vsnoop_command()?;
+    let made = checked(Command::new(program).args(["link", "keygen"]).arg(file))?;
+    Ok(made.trim().to_owned())
 }
 
 fn checked(command: &mut Command) -> Result<String> {

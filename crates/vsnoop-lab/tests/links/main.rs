@@ -3,8 +3,10 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this machine
 //! is listed as ignored, with the reason in its kind.
 
+mod divert;
 mod hosts;
 mod peers;
+mod routed;
 mod transfer;
 mod transports;
 
@@ -20,7 +22,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     let mut trials: Vec<Trial> =
-        [transports::trials(), peers::trials()].into_iter().flatten().collect();
+        [transports::trials(), peers::trials(), divert::trials()].into_iter().flatten().collect();
     if let Some(reason) = nothing_can_run() {
         trials = trials
             .into_iter()

@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Waits until so many bytes have moved.
-fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
+pub fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
     let since = Instant::now();
     while moved.load(Ordering::Relaxed) < bytes {
         ensure!(since.elapsed() < Duration::from_secs(30), "the transfer stands still");

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use super::config::{Config, Peer as PeerConfig, Transport, Trust};
@@ -59,6 +60,8 @@ struct Installed {
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
+    /// See [`Known::takes`].
+    takes: Vec<IpNet>,
 }
 
 /// One peer.
@@ -84,6 +87,11 @@ impl Known {
     pub fn session(&self) -> Option<(u16, Transport)> {
         let installed = self.installed.get(&self.used?)?;
         Some((installed.version, installed.transport))
+    }
+
+    /// The prefixes to which the peer lets diverted packets in; `None` while there is no session.
+    pub fn takes(&self) -> Option<&[IpNet]> {
+        Some(&self.installed.get(&self.used?)?.takes)
     }
 
     pub fn status(&self) -> Status {
@@ -124,6 +132,7 @@ impl Control {
             network: config.network.clone(),
             instance: fastrand::u64(..),
             mtu_bytes: config.mtu_bytes,
+            takes: config.local.clone(),
         };
         let now_ns = shared.now_ns();
         let peers = config.peers.iter().zip(dialers).map(|(peer, dialer)| {
@@ -171,6 +180,11 @@ impl Control {
         control
     }
 
+    /// See [`Known::takes`].
+    pub fn takes(&self, peer: usize) -> Option<&[IpNet]> {
+        self.peers.get(peer)?.takes()
+    }
+
     /// When [`tick`](Self::tick) is due.
     pub fn deadline(&self) -> Duration {
         let next = self.peers.iter().map(|peer| peer.machine.deadline_ns()).min();
@@ -216,7 +230,7 @@ impl Control {
                 self.tell(peer, PeerEvent::TooBig { size_bytes });
             }
             Event::PortFailed(port, error) => {
-                warn!("port {}: {error}; no frames come from it", self.shared.ports[port].0.name());
+                warn!("port {port}: {error}; no frames come from it");
             }
             Event::Dialled { peer, result } => match result {
                 Ok(made) => {
@@ -433,11 +447,11 @@ impl Control {
     fn install(&mut self, peer: usize, id: SessionId) {
         let known = &mut self.peers[peer];
         let Some(made) = known.made.remove(&id) else { return };
-        let Made { address, transport, version, index, outgoing, incoming, counts, .. } = *made;
+        let Made { address, transport, version, index, outgoing, incoming, counts, takes, .. } =
+            *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
-        known
-            .installed
-            .insert(id, Installed { counts, address, transport, version, encrypted_bytes });
+        let installed = Installed { counts, address, transport, version, encrypted_bytes, takes };
+        known.installed.insert(id, installed);
         let order = match incoming {
             Incoming::Datagrams(opened) => {
                 ingress::Order::Datagrams { peer, session: id.0, index, opened }

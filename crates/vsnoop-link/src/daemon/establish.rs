@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use ipnet::IpNet;
 use socket2::SockRef;
 
 use super::config::Transport;
@@ -45,6 +46,8 @@ pub struct Introduction {
     pub network: String,
     pub instance: u64,
     pub mtu_bytes: u16,
+    /// Prefixes to which diverted packets are let in here.
+    pub takes: Vec<IpNet>,
 }
 
 impl Introduction {
@@ -62,6 +65,7 @@ impl Introduction {
             lanes,
             mtu_bytes: self.mtu_bytes,
             features: ["lz4", "zstd"].map(str::to_owned).into(),
+            takes: self.takes.clone(),
             software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }
@@ -78,6 +82,8 @@ pub struct Made {
     pub version: u16,
     /// The number by which we know its records.
     pub index: u32,
+    /// Prefixes to which diverted packets are let in there.
+    pub takes: Vec<IpNet>,
     pub outgoing: outlet::Transport,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -102,6 +108,7 @@ impl Made {
             transport,
             version: control.agreed.version,
             index: control.ours.session,
+            takes: control.theirs.takes.clone(),
             outgoing,
             incoming,
             counts,

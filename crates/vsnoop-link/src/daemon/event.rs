@@ -32,7 +32,8 @@ pub enum Event {
         session: u64,
         why: String,
     },
-    PortFailed(usize, io::Error),
+    /// No frames come from this port any more.
+    PortFailed(String, io::Error),
     Dialled {
         peer: usize,
         result: Result<Box<Made>>,

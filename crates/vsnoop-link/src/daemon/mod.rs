@@ -10,13 +10,15 @@
 //! ```
 //! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's way is
 //! locked but the forwarding table. [`control_thread`] keeps the peers' sessions; it runs on the thread
-//! that called [`run`], beside the control socket and the signals. [`establish`] makes sessions.
+//! that called [`run`], beside the control socket and the signals. [`establish`] makes sessions. [`divert`]
+//! is the second way into the link, past ports and table.
 
 mod classes;
 pub mod config;
 pub mod control;
 mod control_thread;
 mod counts;
+mod divert;
 mod egress;
 mod establish;
 mod event;
@@ -41,6 +43,8 @@ use self::classes::{Classes, Ruled};
 use self::config::{Config, PortKind, Trust};
 use self::control::{Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
+use self::divert::doors::Doors;
+use self::divert::hooks::Hooks;
 use self::egress::Egress;
 use self::ingress::Ingress;
 use self::io::device::Device;
@@ -70,14 +74,6 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
 
     // Everything that may be refused comes before anything is made.
-    if let Some(divert) = config.diverts.first() {
-        bail!(
-            "{}: [[divert]] of {}: this version has the hook that diverts, and not yet the link's part \
-             of it; remove the section",
-            config.file.display(),
-            divert.interface
-        );
-    }
     let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
     let identity = Identity::load(&config.key, certificate)?;
     let trusts = trusts(&config)?;
@@ -89,10 +85,12 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     let udp = UdpSocket::bind(config.listen).map_err(|error| in_use(&config, "UDP", &error))?;
     let listener = listen(&config)?;
     let ports = config.ports.iter().map(|port| open(&config, port)).collect::<Result<Vec<_>>>()?;
+    let doors = Doors::open(&config)?;
 
     let ageing_ns = config.age.as_nanos() as u64;
     let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
-    let shared = Arc::new(Shared::new(table, ports, config.peers.len(), udp));
+    let shared = Arc::new(Shared::new(table, ports, doors, config.peers.len(), udp));
+    let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
     let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
@@ -118,6 +116,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     let mut control = Control::new(&config, parts);
     control.listen(listener).context("starting the thread that takes callers")?;
     control.tick();
+    hooks.follow(|peer| control.takes(peer));
 
     let poll = Poll::new().context("making an epoll")?;
     poll.watch(&told, EVENTS)?;
@@ -134,7 +133,8 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
         ends |= signals.read_signal().context("read a signal")?.is_some();
         server.serve(&mut |request| match request {
             Request::Status { addresses } => {
-                let status = status::of(&about, &config, &ruled, &shared, &control, addresses);
+                let status =
+                    status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
                 Response::Status(Box::new(status))
             }
             Request::Set(Set { selector, method, dictionary_bytes }) => {
@@ -158,11 +158,14 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
             }
         })?;
         control.tick();
+        hooks.follow(|peer| control.takes(peer));
         if let Some(thread) = threads.iter().find(|thread| thread.is_finished()) {
             let name = thread.thread().name().unwrap_or("?").to_owned();
             bail!("the thread {name} of link {} has ended; this is a defect", config.name);
         }
     }
+    // Before the peers hear that the link ends: from here on all goes its ordinary way.
+    drop(hooks);
     control.close();
     for thread in threads {
         // One that panicked has said so.
@@ -181,7 +184,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 /// The rules as the egress thread uses them.
 fn classes_of(config: &Config, ruled: &Ruled) -> Classes {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
-    let ports = config.ports.iter().map(|port| port.name.clone()).collect();
+    // Doors behind ports.
+    let ports = config.port_names().cloned().collect();
     Classes::new(ruled.clone(), peers, ports)
 }
 

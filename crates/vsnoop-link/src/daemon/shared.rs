@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::divert::doors::Doors;
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::stats::{LinkStats, PeerStats, PortStats};
@@ -12,6 +13,8 @@ pub struct Shared {
     begun: Instant,
     pub table: forwarding::Shared,
     pub ports: Vec<(Port, PortStats)>,
+    /// `None` without diversion.
+    pub doors: Option<Doors>,
     pub peers: Vec<PeerStats>,
     pub udp: UdpSocket,
     pub stats: LinkStats,
@@ -23,6 +26,7 @@ impl Shared {
     pub fn new(
         table: forwarding::Settings,
         ports: Vec<Port>,
+        doors: Option<Doors>,
         peers: usize,
         udp: UdpSocket,
     ) -> Self {
@@ -30,6 +34,7 @@ impl Shared {
             begun: Instant::now(),
             table: forwarding::Shared::new(table),
             ports: ports.into_iter().map(|port| (port, PortStats::default())).collect(),
+            doors,
             peers: (0..peers).map(|_| PeerStats::default()).collect(),
             udp,
             stats: LinkStats::default(),

@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
+use vsnoop_bpf::divert::RuleCounters;
+
 use super::classes::Ruled;
 use super::config::{Config, PortKind};
 use super::control::{
-    Carried, ClassStatus, Cpu, Learned, PeerState, PeerStatus, PortStatus, Status, Traffic,
+    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
+    PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
 use super::control_thread::{Control, Known};
+use super::divert::doors::{Doors, Entered};
+use super::divert::hooks::{Hook, Hooks};
 use super::io::device::Device;
 use super::shared::Shared;
 use super::stats::{ClassStats, Counter, PeerStats};
@@ -29,6 +35,7 @@ pub fn of(
     ruled: &Ruled,
     shared: &Shared,
     control: &Control,
+    hooks: &Hooks,
     addresses: bool,
 ) -> Status {
     let ports = ports(config, shared);
@@ -53,6 +60,9 @@ pub fn of(
         ports,
         peers,
         classes: classes(ruled),
+        diverts: diverts(hooks),
+        entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
+        problems: hooks.trouble.iter().map(|trouble| problem(trouble)).collect(),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &crate::forwarding::Entry| {
@@ -70,8 +80,49 @@ pub fn of(
             };
             learned.iter().map(show).collect()
         }),
-        ..Status::default()
     }
+}
+
+fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
+    let rows = |hook: &Hook| {
+        let prefixes = hook.divert.prefixes.iter().zip(hook.counted());
+        let row = |(prefix, counted): (&IpNet, RuleCounters)| DivertStatus {
+            interface: hook.divert.interface.clone(),
+            prefix: prefix.to_string(),
+            peer: hook.divert.peer.clone(),
+            active: hook.state == DivertState::Active,
+            state: hook.state,
+            reason: hook.reason.clone(),
+            when_down: hook.divert.when_down,
+            tap: hook.door.clone(),
+            packets: counted.packets,
+            bytes: counted.bytes,
+            missed: counted.missed,
+        };
+        prefixes.map(row).collect::<Vec<_>>()
+    };
+    hooks.hooks.iter().flat_map(rows).collect()
+}
+
+fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
+    let door = doors.doors.first()?;
+    let entered = |(peer, entered): (&super::config::Peer, &Entered)| EnteredStatus {
+        peer: peer.name.clone(),
+        frames: entered.frames.get(),
+        bytes: entered.bytes.get(),
+        refused: reasons([("prefix", &entered.refused_prefix), ("form", &entered.refused_form)]),
+    };
+    Some(EntryStatus {
+        tap: door.port.name().to_owned(),
+        prefixes: doors.local.clone(),
+        peers: config.peers.iter().zip(&doors.peers).map(entered).collect(),
+        dropped: door.stats.dropped_out.get(),
+    })
+}
+
+fn problem(trouble: &str) -> Problem {
+    let remedy = "until then diverted packets of peers are lost here".to_owned();
+    Problem { what: trouble.to_owned(), remedy }
 }
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,8 @@ const MOST_NAME: usize = 64;
 const MOST_REASON: usize = 300;
 /// Features in a list.
 const MOST_FEATURES: usize = 32;
+/// Prefixes in a list: their text is the largest part of a message.
+pub const MOST_TAKES: usize = 32;
 
 /// What one end says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +58,9 @@ pub struct Hello {
     /// What it can do beyond the version, such as a compression method.
     #[serde(default)]
     pub features: BTreeSet<String>,
+    /// Diverted packets to these prefixes are let in there, and to no others.
+    #[serde(default)]
+    pub takes: Vec<IpNet>,
     /// Its program and version, for people.
     #[serde(default)]
     pub software: String,
@@ -262,6 +268,9 @@ impl Hello {
             || self.features.iter().any(|f| f.chars().count() > MOST_NAME)
         {
             return bad("too many features");
+        }
+        if self.takes.len() > MOST_TAKES {
+            return bad("too many prefixes");
         }
         if self.lanes == 0 {
             return bad("no lanes");

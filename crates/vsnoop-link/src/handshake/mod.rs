@@ -32,7 +32,8 @@ pub use agree::{Agreed, Answer};
 pub use error::Error;
 pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
 pub use hello::{
-    BadHello, Hello, MOST_BYTES, Purpose, Refusal, RefusalKind, Reply, Role, Transport, Versions,
+    BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply, Role, Transport,
+    Versions,
 };
 pub use machine::{Machine, Outcome, Step};
 pub use run::{DEADLINE, Established, accept, dial};

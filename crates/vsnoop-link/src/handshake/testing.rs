@@ -22,6 +22,7 @@ pub(super) fn hello(instance: u64) -> Hello {
         lanes: 4,
         mtu_bytes: 1500,
         features: ["lz4".to_owned(), "zstd".to_owned()].into(),
+        takes: Vec::new(),
         software: "vsnoop 0.1.0".into(),
     }
 }

@@ -11,7 +11,9 @@
 //! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
-//! Numbers are big-endian. Flags of a frame: its checksum is owed; IPv6; ECN.
+//! Numbers are big-endian. Flags of a frame: its checksum is owed; IPv6; ECN. The highest bit of the kind of
+//! a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]): a peer that knows
+//! nothing of diversion meets a kind that it does not know.
 
 use crate::offload::fragment::Fragment;
 use crate::offload::owed::{Gso, GsoKind, Owed};
@@ -24,12 +26,41 @@ pub const UNIT: u8 = 5;
 pub const SESSION: u8 = 6;
 pub const UNIT_PART: u8 = 7;
 
+/// In the kind of a frame.
+const DIVERTED: u8 = 0x80;
 const OWES_CHECKSUM: u8 = 1;
 const TCP_V6: u8 = 2;
 const ECN: u8 = 4;
 
 /// Bytes before the frame, at most.
 pub const FRAME_HEADER_BYTES: usize = 4;
+
+/// How a frame came into the link; it leaves by the same way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Through a port, by the forwarding table.
+    #[default]
+    Forwarded,
+    /// By a hook of the kernel, to be routed by the far host.
+    Diverted,
+}
+
+impl Way {
+    /// Of an item that [`Item::parse`] takes for a frame, or a piece of one.
+    pub fn of(item: &[u8]) -> Self {
+        match item.first() {
+            Some(kind) if kind & DIVERTED != 0 => Self::Diverted,
+            _ => Self::Forwarded,
+        }
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            Self::Forwarded => 0,
+            Self::Diverted => DIVERTED,
+        }
+    }
+}
 
 /// The start of a frame's item.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +70,11 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    pub fn of(owed: Owed) -> Self {
-        let mut bytes = [FRAME, 0, 0, 0];
+    pub fn of(owed: Owed, way: Way) -> Self {
+        let mut bytes = [FRAME | way.bit(), 0, 0, 0];
         bytes[1] |= if owed.checksum { OWES_CHECKSUM } else { 0 };
         let Some(gso) = owed.gso else { return Self { bytes, length: 2 } };
-        bytes[0] = SUPER;
+        bytes[0] = SUPER | way.bit();
         bytes[1] |= if gso.kind == GsoKind::TcpV6 { TCP_V6 } else { 0 };
         bytes[1] |= if gso.ecn { ECN } else { 0 };
         bytes[2..].copy_from_slice(&gso.size.to_be_bytes());
@@ -70,7 +101,8 @@ impl<'a> Item<'a> {
     /// `None`: not understood; a newer peer may send what this one does not know.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
-        match kind {
+        let bare = kind & !DIVERTED;
+        match if matches!(bare, FRAME | SUPER | FRAGMENT | UNIT) { bare } else { kind } {
             FRAME => {
                 let (&flags, frame) = rest.split_first()?;
                 Some(Self::Frame(Owed { checksum: flags & OWES_CHECKSUM != 0, gso: None }, frame))
@@ -103,17 +135,17 @@ impl<'a> Item<'a> {
 }
 
 /// The start of a fragment's item.
-pub fn fragment_header(owed: Owed, fragment: Fragment) -> [u8; 8] {
+pub fn fragment_header(owed: Owed, fragment: Fragment, way: Way) -> [u8; 8] {
     let [id_high, id_low, index, count] = fragment.to_bytes();
-    let [_, flags, size_high, size_low] = FrameHeader::of(owed).bytes;
-    [FRAGMENT, flags, size_high, size_low, id_high, id_low, index, count]
+    let [_, flags, size_high, size_low] = FrameHeader::of(owed, way).bytes;
+    [FRAGMENT | way.bit(), flags, size_high, size_low, id_high, id_low, index, count]
 }
 
 /// The start of a unit's item.
-pub fn unit_header(owed: Owed, offset: usize) -> [u8; 8] {
-    let [_, flags, size_high, size_low] = FrameHeader::of(owed).bytes;
+pub fn unit_header(owed: Owed, offset: usize, way: Way) -> [u8; 8] {
+    let [_, flags, size_high, size_low] = FrameHeader::of(owed, way).bytes;
     let [a, b, c, d] = (offset as u32).to_be_bytes();
-    [UNIT, flags, size_high, size_low, a, b, c, d]
+    [UNIT | way.bit(), flags, size_high, size_low, a, b, c, d]
 }
 
 /// The start of the item of a unit's part.
@@ -142,23 +174,36 @@ mod tests {
     #[test]
     fn a_frame_keeps_what_it_owes() {
         let gso = |kind, ecn| Some(Gso { kind, size: 1448, ecn });
-        for owed in [
+        let owed = [
             Owed { checksum: false, gso: None },
             Owed { checksum: true, gso: None },
             Owed { checksum: true, gso: gso(GsoKind::TcpV4, true) },
             Owed { checksum: true, gso: gso(GsoKind::TcpV6, false) },
-        ] {
-            let mut bytes = FrameHeader::of(owed).bytes().to_vec();
+        ];
+        let ways = [Way::Forwarded, Way::Diverted];
+        for (owed, way) in owed.into_iter().flat_map(|owed| ways.map(|way| (owed, way))) {
+            let mut bytes = FrameHeader::of(owed, way).bytes().to_vec();
             bytes.extend_from_slice(b"frame");
             assert_eq!(Item::parse(&bytes), Some(Item::Frame(owed, b"frame")));
+            assert_eq!(Way::of(&bytes), way);
             let fragment = Fragment { id: 7, index: 1, count: 3 };
-            let mut bytes = fragment_header(owed, fragment).to_vec();
+            let mut bytes = fragment_header(owed, fragment, way).to_vec();
             bytes.extend_from_slice(b"part");
             assert_eq!(Item::parse(&bytes), Some(Item::Fragment(owed, fragment, b"part")));
-            let mut bytes = unit_header(owed, 70_000).to_vec();
+            assert_eq!(Way::of(&bytes), way);
+            let mut bytes = unit_header(owed, 70_000, way).to_vec();
             bytes.extend_from_slice(b"body");
             let unit = Item::Unit { owed, offset: 70_000, body: b"body" };
             assert_eq!(Item::parse(&bytes), Some(unit));
+            assert_eq!(Way::of(&bytes), way);
+        }
+    }
+
+    #[test]
+    fn only_frames_are_diverted() {
+        for kind in [COMPRESSED, SESSION, UNIT_PART] {
+            let bytes = [kind | DIVERTED, 0, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(Item::parse(&bytes), None, "kind {kind}");
         }
     }
 

@@ -20,6 +20,7 @@ use crate::trial;
 
 /// Where the control sockets are.
 const SOCKETS: &str = "/run/vsnoop/link";
+const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
 /// Of a peer that nobody is.
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 
@@ -101,10 +102,34 @@ fn refused() -> Vec<Trial> {
         refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
             place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
-        refusal("a_diverted_vm_that_is_not_there", 31, &["tap7"], |place| {
-            let divert =
-                "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
-            place.write(&format!("{}{divert}", place.config()))
+        refusal("a_diverted_interface_that_is_no_tap", 32, &["tap7", "not a tap"], |place| {
+            place.netns.ip("link add tap7 type veth peer name other")?;
+            place.write(&format!("{}{DIVERT}", place.config()))
+        }),
+        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", || {
+            let place = Place::new("filter")?;
+            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
+            let local = "[link]\nlocal = \"10.1.0.0/16\"";
+            place.write(&place.config().replace("[link]", local))?;
+            place.up()?.failed(3, &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"])?;
+            ensure!(place.netns.ip("link show vsd0").is_err(), "a tap is left");
+            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
+            place.up()?.ok()?;
+            ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
+            Ok(())
+        }),
+        trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
+            let place = Place::new("divert")?;
+            place.write(&format!("{}{DIVERT}", place.config()))?;
+            let ran = place.up()?.ok()?;
+            ensure!(ran.err.contains("tap7 does not exist"), "{}", ran.err);
+            let diverts = place.status()?["diverts"].clone();
+            ensure!(diverts[0]["state"] == "no_interface", "{diverts}");
+            place.netns.ip("tuntap add tap7 mode tap")?;
+            wait_until("it is hooked", || {
+                let divert = place.status()?["diverts"][0].clone();
+                Ok(divert["state"] == "peer_down" && divert["active"] == false)
+            })
         }),
         refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |place| {
             Ok(fs::remove_file(place.key())?)

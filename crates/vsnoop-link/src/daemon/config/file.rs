@@ -19,6 +19,7 @@ use super::{
     Authority, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT, Peer, Port,
     PortKind, Rules, Selector, Transport, Trust, WhenDown, value,
 };
+use crate::handshake::MOST_TAKES;
 
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
@@ -51,6 +52,7 @@ struct LinkTable {
     clamp_mss: Field,
     rekey: Field,
     dead_after: Field,
+    local: Field,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +129,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
             .unwrap_or(Duration::from_secs(5)),
         compress: reader.compress(&document.compress, &peers)?,
         diverts: reader.diverts(&document.divert, &peers)?,
+        local: reader.local(&link.local)?,
         name,
         ports,
         peers,
@@ -445,6 +448,18 @@ impl Reader<'_> {
         })
     }
 
+    /// A peer is told all of them in its handshake.
+    fn local(&self, field: &Field) -> Result<Vec<ipnet::IpNet>> {
+        let prefixes = self.prefixes("link.local", field)?;
+        match field {
+            Some(found) if prefixes.len() > MOST_TAKES => {
+                let allowed = format!("give up to {MOST_TAKES} prefixes");
+                Err(self.wrong("link.local", found, &allowed))
+            }
+            _ => Ok(prefixes),
+        }
+    }
+
     fn known_peer(&self, key: &str, field: &Field, peers: &[Peer]) -> Result<Option<String>> {
         self.text(key, field, |text| {
             if peers.iter().any(|peer| peer.name == text) {
@@ -506,9 +521,11 @@ impl Reader<'_> {
         if config.peers.is_empty() {
             return Err(self.complaint(here, "a link needs at least one [[peer]]"));
         }
-        if config.ports.is_empty() && config.diverts.is_empty() {
-            return Err(self.complaint(here, "a link needs at least one [[port]] or [[divert]]"));
+        if config.ports.is_empty() && config.diverts.is_empty() && config.local.is_empty() {
+            let what = "a link needs at least one [[port]] or [[divert]], or link.local";
+            return Err(self.complaint(here, what));
         }
+        self.diverted(document, config)?;
         for (table, peer) in document.peer.iter().zip(&config.peers) {
             if matches!(peer.trust, Trust::Subject(_)) && config.authority.is_none() {
                 let what =
@@ -522,6 +539,40 @@ impl Reader<'_> {
             if !names.iter().any(|name| Some(*name) == found.get_ref().as_str()) {
                 let allowed = format!("there is no such port; there is {}", names.join(", "));
                 return Err(self.wrong("compress.port", found, &allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each prefix of an interface has one peer, and is not of this host.
+    fn diverted(&self, document: &Document, config: &Config) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, divert) in document.divert.iter().zip(&config.diverts) {
+            let Divert { interface, prefixes, .. } = divert;
+            let here = table.span().start;
+            if config.ports.iter().any(|port| port.name == *interface) {
+                let what = format!(
+                    "interface {interface} is a [[port]], by which all its frames go through the link: \
+                     leave out one of both"
+                );
+                return Err(self.complaint(here, what));
+            }
+            for prefix in prefixes {
+                if let Some(first) = seen.insert((interface, prefix), here) {
+                    let what = format!(
+                        "prefix {prefix} of interface {interface} is diverted already (the [[divert]] of \
+                         line {}); leave out one of both",
+                        self.line(first)
+                    );
+                    return Err(self.complaint(here, what));
+                }
+                if let Some(own) = config.local.iter().find(|own| own.contains(prefix)) {
+                    let what = format!(
+                        "prefix {prefix} is in {own} of link.local, which is of VMs of this host; give one \
+                         that is behind the peer"
+                    );
+                    return Err(self.complaint(here, what));
+                }
             }
         }
         Ok(())

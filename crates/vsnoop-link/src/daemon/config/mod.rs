@@ -63,6 +63,8 @@ pub struct Config {
     /// First match wins.
     pub compress: Rules,
     pub diverts: Vec<Divert>,
+    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no others.
+    pub local: Vec<IpNet>,
 }
 
 /// Files of a private CA.
@@ -139,10 +141,11 @@ pub struct Divert {
 }
 
 /// What becomes of diverted traffic while the peer is not reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenDown {
     /// It goes its ordinary way.
+    #[default]
     Pass,
     Drop,
 }
@@ -226,6 +229,15 @@ impl Config {
     /// Names that rules may call a port by: interfaces of ports, and taps with a diversion.
     pub fn port_names(&self) -> impl Iterator<Item = &String> {
         let ports = self.ports.iter().map(|port| &port.name);
-        ports.chain(self.diverts.iter().map(|divert| &divert.interface))
+        ports.chain(self.diverted_interfaces())
+    }
+
+    /// Each once, in the order of the file.
+    pub fn diverted_interfaces(&self) -> impl Iterator<Item = &String> {
+        let is_first = |(at, divert): &(usize, &Divert)| {
+            self.diverts[..*at].iter().all(|before| before.interface != divert.interface)
+        };
+        let first = self.diverts.iter().enumerate().filter(is_first);
+        first.map(|(_, divert)| &divert.interface)
     }
 }

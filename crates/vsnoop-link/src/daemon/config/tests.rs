@@ -102,6 +102,9 @@ fn everything_can_be_said() {
     assert_eq!(config.diverts[0].when_down, WhenDown::Drop);
 }
 
+/// Of a VM behind tap t; its prefix follows.
+const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\n";
+
 #[test]
 fn an_error_names_file_line_key_and_what_is_allowed() {
     let port = "[link]\n[[port]]\nbridge = \"br0\"\n";
@@ -182,6 +185,29 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
             11,
             &["divert.when_down", "pass", "drop"],
         ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n{DIVERT}prefix = \"10.2.3.4/16\"\n")),
+            11,
+            &["10.2.0.0/16", "interface t", "line 7", "leave out"],
+        ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n"))
+                .replace("[link]", "[link]\nlocal = [\"fd00::/8\", \"10.0.0.0/8\"]"),
+            8,
+            &["10.2.0.0/16", "10.0.0.0/8", "link.local"],
+        ),
+        (
+            peer("[[divert]]\ninterface = \"vsl7\"\nprefix = \"::/0\"\npeer = \"b\"\n")
+                .replace("bridge = \"br0\"", "bridge = \"br0\"\nname = \"vsl7\""),
+            8,
+            &["vsl7", "[[port]]"],
+        ),
+        (LEAST.replace("[link]", "[link]\nlocal = \"here\""), 2, &["link.local", "10.0.0.0/8"]),
+        (
+            LEAST.replace("[link]", &format!("[link]\nlocal = {:?}", ["10.0.0.0/8"; 33])),
+            2,
+            &["link.local", "32"],
+        ),
     ] {
         let error = parse(&text).expect_err(&text).to_string();
         let place = format!("{FILE}, line {line}: ");
@@ -204,6 +230,8 @@ fn the_examples_are_good() {
     for (file, text, peer) in [
         ("a.toml", include_str!("../../../../../docs/examples/link/a.toml"), "b"),
         ("b.toml", include_str!("../../../../../docs/examples/link/b.toml"), "a"),
+        ("divert-a.toml", include_str!("../../../../../docs/examples/link/divert-a.toml"), "b"),
+        ("divert-b.toml", include_str!("../../../../../docs/examples/link/divert-b.toml"), "a"),
     ] {
         let config = Config::parse(Path::new(file), text).unwrap();
         assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));

@@ -3,10 +3,12 @@
 //! the link came up.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::config::{Compress, Mac, Method, Selector, Transport};
+use crate::daemon::config::{Compress, Mac, Method, Selector, Transport, WhenDown};
 
 /// What the command asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +65,8 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     pub classes: Vec<ClassStatus>,
     pub diverts: Vec<DivertStatus>,
+    /// Null without diversion.
+    pub entry: Option<EntryStatus>,
     /// How many addresses are learned.
     pub learned: u64,
     /// Those, when asked for.
@@ -212,8 +216,54 @@ pub struct DivertStatus {
     pub peer: String,
     /// Traffic goes through the link now.
     pub active: bool,
+    pub state: DivertState,
+    /// More of why it does not.
+    pub reason: Option<String>,
+    pub when_down: WhenDown,
+    /// The link's tap that the hook sends packets out of.
+    pub tap: String,
+    /// Diverted; a super-packet counts once.
     pub packets: u64,
     pub bytes: u64,
+    /// Came while it was not active.
+    pub missed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DivertState {
+    Active,
+    PeerDown,
+    /// The peer lets nothing in to the prefix.
+    NotTaken,
+    /// The VM's tap is not there.
+    #[default]
+    NoInterface,
+    /// The hook cannot be attached.
+    Failed,
+}
+
+/// Diverted packets of peers, on their way to VMs of this host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EntryStatus {
+    /// The link's tap that they come out of.
+    pub tap: String,
+    /// To these, as configured.
+    pub prefixes: Vec<IpNet>,
+    pub peers: Vec<EnteredStatus>,
+    /// Packets that the host had no room for.
+    pub dropped: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnteredStatus {
+    pub peer: String,
+    pub frames: u64,
+    pub bytes: u64,
+    /// Frames that were not let in, by reason.
+    pub refused: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -226,6 +276,18 @@ pub struct Learned {
     pub peer: Option<String>,
     /// Since it was last heard of.
     pub age_ns: u64,
+}
+
+impl fmt::Display for DivertState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "active",
+            Self::PeerDown => "peer down",
+            Self::NotTaken => "not taken",
+            Self::NoInterface => "no interface",
+            Self::Failed => "failed",
+        })
+    }
 }
 
 impl Carried {

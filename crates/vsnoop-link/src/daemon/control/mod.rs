@@ -11,8 +11,8 @@ mod server;
 
 pub use client::{AskError, ask, running};
 pub use message::{
-    Carried, ClassStatus, Cpu, DivertStatus, Learned, PeerState, PeerStatus, PortStatus, Problem,
-    Request, Response, Set, Status, Traffic,
+    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
+    PeerState, PeerStatus, PortStatus, Problem, Request, Response, Set, Status, Traffic,
 };
 pub use place::{AlreadyUp, Place};
 pub use server::Server;

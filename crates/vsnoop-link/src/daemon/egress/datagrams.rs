@@ -22,7 +22,7 @@ use crate::offload::owed::{Gso, GsoKind, Owed};
 use crate::offload::restore::restore;
 use crate::offload::split::Split;
 use crate::wire::item::{
-    FRAME_HEADER_BYTES, FrameHeader, fragment_header, unit_header, unit_part_header,
+    FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 
@@ -109,6 +109,7 @@ impl Datagrams {
         socket: &UdpSocket,
         stats: &PeerStats,
         owed: Owed,
+        way: Way,
         headers: Option<&Headers>,
         frame: &[u8],
         flow: u64,
@@ -117,7 +118,7 @@ impl Datagrams {
     ) {
         if let (Some(treatment), Some(headers)) = (treatment, headers)
             && treatment.class.is_some()
-            && self.units(socket, stats, owed, headers, frame, flow, treatment, now_ns)
+            && self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
         {
             return;
         }
@@ -127,16 +128,16 @@ impl Datagrams {
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         if owed.gso.is_none() && frame.len() <= room {
-            let header = FrameHeader::of(owed);
+            let header = FrameHeader::of(owed, way);
             self.item(socket, stats, &[header.bytes(), frame]);
             return;
         }
         let split = headers.and_then(|headers| Split::new(owed, headers, frame, room));
         let Some(mut split) = split else {
-            self.fragments(socket, stats, owed, frame);
+            self.fragments(socket, stats, owed, way, frame);
             return;
         };
-        let header = FrameHeader::of(Owed { checksum: true, gso: None });
+        let header = FrameHeader::of(Owed { checksum: true, gso: None }, way);
         let header_bytes = header.bytes().len();
         let piece_bytes = split.piece_bytes();
         let record_bytes = header_bytes + piece_bytes + self.sealer.suite().overhead_bytes();
@@ -166,6 +167,7 @@ impl Datagrams {
         socket: &UdpSocket,
         stats: &PeerStats,
         owed: Owed,
+        way: Way,
         headers: &Headers,
         frame: &[u8],
         flow: u64,
@@ -205,11 +207,11 @@ impl Datagrams {
                 stats.compressed_from.add((head.len() + taken) as u64);
                 stats.compressed_to.add(body.len() as u64);
                 counted.compressed_bytes.add(body.len() as u64);
-                self.unit(socket, stats, &unit_header(owed, at), &body);
+                self.unit(socket, stats, &unit_header(owed, at, way), &body);
             } else {
                 counted.raw.add(1);
                 counted.compressed_bytes.add((head.len() + taken) as u64);
-                self.raw(socket, stats, owed, &frame[..end], payload_at, at, taken);
+                self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
         }
@@ -224,6 +226,7 @@ impl Datagrams {
         socket: &UdpSocket,
         stats: &PeerStats,
         owed: Owed,
+        way: Way,
         frame: &[u8],
         payload_at: usize,
         offset: usize,
@@ -233,7 +236,7 @@ impl Datagrams {
         let mut piece = [&frame[..payload_at], part].concat();
         let Some(owed) = restore(&mut piece, offset, owed) else { return };
         let headers = Headers::of(&piece);
-        self.frame(socket, stats, owed, headers.as_ref(), &piece, 0, None, 0);
+        self.frame(socket, stats, owed, way, headers.as_ref(), &piece, 0, None, 0);
     }
 
     fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
@@ -254,7 +257,14 @@ impl Datagrams {
         }
     }
 
-    fn fragments(&mut self, socket: &UdpSocket, stats: &PeerStats, owed: Owed, frame: &[u8]) {
+    fn fragments(
+        &mut self,
+        socket: &UdpSocket,
+        stats: &PeerStats,
+        owed: Owed,
+        way: Way,
+        frame: &[u8],
+    ) {
         let id = self.next_fragment;
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         let Some(fragments) = Fragments::new(id, frame, part_bytes) else {
@@ -263,7 +273,7 @@ impl Datagrams {
         };
         self.next_fragment = id.wrapping_add(1);
         for (fragment, part) in fragments {
-            self.item(socket, stats, &[&fragment_header(owed, fragment), part]);
+            self.item(socket, stats, &[&fragment_header(owed, fragment, way), part]);
         }
     }
 

@@ -3,7 +3,7 @@
 //! It alone reads the ports and writes to the network, so that nothing here is locked: it reads what
 //! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
 //! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
-//! peer's transport. What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s
+//! peer's transport. Doors of diverted traffic are read alike; their frames go by prefix, past the table. What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s
 //! of the control thread.
 
 mod batch;
@@ -81,8 +81,16 @@ pub enum Order {
 /// Bounds how long one port keeps the thread from the others.
 const BATCHES_PER_TURN: usize = 8;
 const ORDERS: u64 = u64::MAX;
-/// Tokens of lanes begin here; those of ports are their indices.
+/// Tokens of lanes begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
 const LANES: u64 = 1 << 32;
+const DOORS: u64 = 1 << 31;
+
+/// Where frames are read.
+#[derive(Clone, Copy)]
+enum Source {
+    Port(usize),
+    Door(usize),
+}
 
 pub struct Egress {
     shared: Arc<Shared>,
@@ -110,6 +118,9 @@ impl Egress {
         for (index, (port, _)) in shared.ports.iter().enumerate() {
             poll.watch(port, index as u64)?;
         }
+        for (index, door) in shared.doors.iter().flat_map(|doors| &doors.doors).enumerate() {
+            poll.watch(&door.port, DOORS + index as u64)?;
+        }
         let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
         Ok(Self {
             shared,
@@ -134,16 +145,22 @@ impl Egress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            token if token < LANES => self.port(token as usize, BATCHES_PER_TURN),
+            token if token < DOORS => self.read(Source::Port(token as usize), BATCHES_PER_TURN),
+            token if token < LANES => {
+                self.read(Source::Door((token - DOORS) as usize), BATCHES_PER_TURN);
+            }
             token => self.lane(token),
         }
         true
     }
 
-    /// Takes what waits at the ports, one batch of each.
+    /// Takes what waits at the ports and doors, one batch of each.
     pub fn look(&mut self) {
         for index in 0..self.shared.ports.len() {
-            self.port(index, 1);
+            self.read(Source::Port(index), 1);
+        }
+        for index in 0..self.shared.doors.as_ref().map_or(0, |doors| doors.doors.len()) {
+            self.read(Source::Door(index), 1);
         }
     }
 
@@ -152,25 +169,34 @@ impl Egress {
         std::mem::take(&mut self.frames)
     }
 
-    /// Reads what waits at a port, a few batches of it.
-    fn port(&mut self, index: usize, batches: usize) {
+    /// Reads what waits at a port or door, a few batches of it.
+    fn read(&mut self, source: Source, batches: usize) {
         // Taken out, so that its frames can be handed on by reference.
         let mut arena = std::mem::take(&mut self.arena);
         for _ in 0..batches {
             let drained = {
-                let (port, stats) = &self.shared.ports[index];
+                let found = match source {
+                    Source::Port(index) => {
+                        self.shared.ports.get(index).map(|(port, stats)| (port, stats))
+                    }
+                    Source::Door(index) => {
+                        let door = self.shared.doors.as_ref().and_then(|all| all.doors.get(index));
+                        door.map(|door| (&door.port, &door.stats))
+                    }
+                };
+                let Some((port, stats)) = found else { break };
                 let limit = self.shared.frame_limit();
                 match arena.fill(port, stats, &self.shared.stats, limit) {
                     Ok(drained) => drained,
                     Err(error) => {
                         // A port that is down or gone; the control thread sees it, too.
                         self.poll.forget(port.as_fd());
-                        let _ = self.events.send(Event::PortFailed(index, error));
+                        let _ = self.events.send(Event::PortFailed(port.name().to_owned(), error));
                         break;
                     }
                 }
             };
-            self.batch(index, &arena);
+            self.batch(source, &arena);
             if drained {
                 break;
             }
@@ -178,24 +204,23 @@ impl Egress {
         self.arena = arena;
     }
 
-    fn batch(&mut self, index: usize, arena: &Arena) {
+    fn batch(&mut self, source: Source, arena: &Arena) {
         if arena.is_empty() {
             return;
         }
         self.frames += arena.len();
         let now_ns = self.shared.now_ns();
-        let from = Place::Port(index as u16);
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
             for (owed, frame) in arena.frames() {
                 merger.push(owed, frame, &mut |merged| {
-                    self.forward(from, &Frame::of(&merged), now_ns)
+                    self.hand_on(source, Frame::of(&merged), now_ns);
                 });
             }
-            merger.flush(&mut |merged| self.forward(from, &Frame::of(&merged), now_ns));
+            merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
         } else {
             for (owed, frame) in arena.frames() {
-                self.forward(from, &Frame::whole(owed, &[frame]), now_ns);
+                self.hand_on(source, Frame::whole(owed, &[frame]), now_ns);
             }
         }
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
@@ -204,8 +229,26 @@ impl Egress {
         self.look_after(now_ns);
     }
 
-    fn forward(&mut self, from: Place, frame: &Frame<'_>, now_ns: u64) {
-        let decision = self.shared.table.forward(frame.start(), from, now_ns);
+    fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
+        match source {
+            Source::Port(port) => self.forward(port, &frame, now_ns),
+            Source::Door(door) => self.divert(door, &frame.diverted(), now_ns),
+        }
+    }
+
+    /// A frame that no hook sent, the host's own noise, goes nowhere.
+    fn divert(&mut self, door: usize, frame: &Frame<'_>, now_ns: u64) {
+        let doors = self.shared.doors.as_ref();
+        if let Some(peer) = doors.and_then(|doors| doors.peer_of(door, frame)) {
+            // Behind the ports, as in the names that rules know.
+            let port = self.shared.ports.len() + door;
+            self.hand_to_peer(port, peer, frame, now_ns);
+        }
+    }
+
+    fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
+        let place = Place::Port(from as u16);
+        let decision = self.shared.table.forward(frame.start(), place, now_ns);
         match decision {
             Decision::To(Place::Peer(peer)) => {
                 self.hand_to_peer(from, usize::from(peer), frame, now_ns)
@@ -215,7 +258,7 @@ impl Egress {
             }
             Decision::Flood => {
                 for port in 0..self.shared.ports.len() {
-                    if from != Place::Port(port as u16) {
+                    if from != port {
                         outlet::to_port(&self.shared, port, frame);
                     }
                 }
@@ -227,13 +270,12 @@ impl Egress {
         }
     }
 
-    fn hand_to_peer(&mut self, from: Place, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+    fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
         let (Some(outlet), Some(stats)) = (self.outlets.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;
         };
-        let Place::Port(port) = from else { return };
-        let treatment = self.classes.of(peer, usize::from(port), frame);
+        let treatment = self.classes.of(peer, port, frame);
         outlet.send(&self.shared.udp, stats, frame, &treatment, &mut self.scratch, now_ns);
     }
 

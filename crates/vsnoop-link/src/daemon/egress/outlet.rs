@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::super::classes::Treatment;
 use super::super::io::poll::Poll;
-use super::super::io::port::MAX_PARTS;
+use super::super::io::port::{MAX_PARTS, Port};
 use super::super::io::udp::UdpSocket;
 use super::super::shared::Shared;
-use super::super::stats::PeerStats;
+use super::super::stats::{PeerStats, PortStats};
 use super::datagrams::Datagrams;
 use super::lane::{Lane, Outgoing};
 use crate::offload::headers::{Headers, ethernet_hash};
@@ -17,11 +17,12 @@ use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
 use crate::queue::{Classifier, Kind};
-use crate::wire::item::FrameHeader;
+use crate::wire::item::{FrameHeader, Way};
 
 /// A frame that lies in parts; the first holds all headers.
 pub struct Frame<'a> {
     pub owed: Owed,
+    way: Way,
     head: &'a [u8],
     parts: &'a [&'a [u8]],
     pub bytes: usize,
@@ -32,7 +33,7 @@ impl<'a> Frame<'a> {
     /// One that lies in one piece, `part[0]`.
     pub fn whole(owed: Owed, part: &'a [&'a [u8]; 1]) -> Self {
         let headers = Headers::of(part[0]);
-        Self { owed, head: &[], parts: part, bytes: part[0].len(), headers }
+        Self { owed, way: Way::Forwarded, head: &[], parts: part, bytes: part[0].len(), headers }
     }
 
     pub fn of(merged: &'a Merged<'_, 'a>) -> Self
@@ -42,11 +43,17 @@ impl<'a> Frame<'a> {
         let start = if merged.head.is_empty() { merged.parts[0] } else { merged.head };
         Self {
             owed: merged.owed,
+            way: Way::Forwarded,
             head: merged.head,
             parts: merged.parts,
             bytes: merged.bytes,
             headers: Headers::of_start(start),
         }
+    }
+
+    /// The same on its way past the forwarding table.
+    pub fn diverted(self) -> Self {
+        Self { way: Way::Diverted, ..self }
     }
 
     /// The first part: Ethernet header and all that follows it up to the payload.
@@ -136,12 +143,12 @@ impl Lanes {
         let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return };
         let sent = match parts_of(frame, lane.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(owed, piece)| {
-                let header = FrameHeader::of(owed);
+                let header = FrameHeader::of(owed, frame.way);
                 let parts = &[header.bytes(), &piece];
                 lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
             }),
             None => {
-                let header = FrameHeader::of(frame.owed);
+                let header = FrameHeader::of(frame.owed, frame.way);
                 let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
                 slices[0] = header.bytes();
                 let count = 1 + frame.gather(&mut slices[1..]);
@@ -291,6 +298,7 @@ impl Outlet {
                     udp,
                     stats,
                     frame.owed,
+                    frame.way,
                     headers.as_ref(),
                     whole,
                     flow,
@@ -397,11 +405,23 @@ impl Outlet {
 }
 
 /// Writes a frame to a local port.
-pub fn to_port(shared: &Arc<Shared>, index: usize, frame: &Frame<'_>) {
+pub fn to_port(shared: &Shared, index: usize, frame: &Frame<'_>) {
     let Some((port, stats)) = shared.ports.get(index) else { return };
+    write(port, stats, &[], frame);
+}
+
+/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`] has.
+pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
     let header = frame.owed.header(frame.headers.as_ref());
     let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
-    let count = frame.gather(&mut slices);
+    let mut count = 0;
+    if !front.is_empty() {
+        slices[0] = front;
+        count = 1;
+    }
+    let rest = &mut slices[count..];
+    count += frame.gather(rest);
+    rest[0] = rest[0].get(front.len()..).unwrap_or_default();
     let mut parts = [IoSlice::new(&[]); MAX_PARTS];
     for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
         *part = IoSlice::new(slice);

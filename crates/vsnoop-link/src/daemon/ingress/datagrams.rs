@@ -20,7 +20,7 @@ use crate::compress::unit::Unpacker;
 use crate::offload::fragment::Rejoin;
 use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
-use crate::wire::item::Item;
+use crate::wire::item::{Item, Way};
 use crate::wire::replay::Fresh;
 use crate::wire::seal::{COUNTER, HEADER_BYTES, Opener, header_of, stream_of};
 
@@ -64,7 +64,7 @@ enum Lies {
 pub struct Datagrams {
     inbox: Inbox,
     scratch: Vec<u8>,
-    frames: Vec<(usize, Owed, Lies, Range<usize>)>,
+    frames: Vec<(usize, Way, Owed, Lies, Range<usize>)>,
     sessions: HashMap<u32, (usize, u64, DatagramSession)>,
     unpacker: Unpacker,
 }
@@ -138,13 +138,14 @@ impl Datagrams {
                     let from = message.from;
                     let _ = events.send(Event::Moved { peer, session, from });
                 }
+                let way = Way::of(item);
                 match Item::parse(item) {
                     Some(Item::Frame(owed, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
                         let begin =
                             frame.as_ptr().addr() - item_begin + datagram.start + HEADER_BYTES;
                         let range = begin..begin + frame.len();
-                        self.frames.push((peer, owed, Lies::InInbox, range));
+                        self.frames.push((peer, way, owed, Lies::InInbox, range));
                     }
                     Some(Item::Fragment(owed, fragment, part)) => {
                         if let Some((owed, frame)) =
@@ -154,14 +155,14 @@ impl Datagrams {
                             let begin = self.scratch.len();
                             self.scratch.extend_from_slice(frame);
                             let range = begin..self.scratch.len();
-                            self.frames.push((peer, owed, Lies::InScratch, range));
+                            self.frames.push((peer, way, owed, Lies::InScratch, range));
                         }
                     }
                     Some(Item::Unit { owed, offset, body }) => {
                         let unit = (owed, offset, body);
                         let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
                         self.frames.extend(
-                            unpacked.map(|(owed, range)| (peer, owed, Lies::InScratch, range)),
+                            unpacked.map(|(owed, range)| (peer, way, owed, Lies::InScratch, range)),
                         );
                     }
                     Some(Item::UnitPart(fragment, part)) => {
@@ -171,10 +172,11 @@ impl Datagrams {
                             stats.refused_in.add(1);
                             continue;
                         };
+                        let way = Way::of(whole);
                         let unit = (owed, offset, body);
                         let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
                         self.frames.extend(
-                            unpacked.map(|(owed, range)| (peer, owed, Lies::InScratch, range)),
+                            unpacked.map(|(owed, range)| (peer, way, owed, Lies::InScratch, range)),
                         );
                     }
                     Some(Item::Session(_)) => {
@@ -195,17 +197,17 @@ impl Datagrams {
         self.frames.len()
     }
 
-    /// The frames of the batch, in order, with the peer that each came from.
-    pub fn frames(&mut self) -> impl Iterator<Item = (usize, Owed, &[u8])> {
+    /// The frames of the batch, in order, with the peer that each came from and the way that it is to go.
+    pub fn frames(&mut self) -> impl Iterator<Item = (usize, Way, Owed, &[u8])> {
         let (_, inbox) = self.inbox.parts();
         let inbox = &*inbox;
         let scratch = &self.scratch;
-        self.frames.iter().map(move |(peer, owed, lies, range)| {
+        self.frames.iter().map(move |(peer, way, owed, lies, range)| {
             let bytes = match lies {
                 Lies::InInbox => &inbox[range.clone()],
                 Lies::InScratch => &scratch[range.clone()],
             };
-            (*peer, *owed, bytes)
+            (*peer, *way, *owed, bytes)
         })
     }
 }

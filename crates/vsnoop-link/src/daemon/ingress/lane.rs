@@ -12,7 +12,7 @@ use crate::compress::Decoder;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
 use crate::offload::owed::Owed;
-use crate::wire::item::Item;
+use crate::wire::item::{Item, Way};
 use crate::wire::seal::Opener;
 use crate::wire::stream::{Cutter, LENGTH_BYTES};
 
@@ -30,7 +30,7 @@ pub enum Codec {
 
 /// What a lane brought.
 pub enum Got<'a> {
-    Frame(Owed, &'a [u8]),
+    Frame(Owed, Way, &'a [u8]),
     Message(&'a [u8]),
 }
 
@@ -177,11 +177,13 @@ impl Lane {
                     stats.expanded_from.add(body.len() as u64);
                     stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
-                        Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, frame)),
+                        Some(Item::Frame(owed, frame)) => {
+                            got(Got::Frame(owed, Way::of(&self.scratch), frame));
+                        }
                         _ => stats.refused_in.add(1),
                     }
                 }
-                Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, frame)),
+                Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, Way::of(item), frame)),
                 Some(Item::Session(message)) => got(Got::Message(message)),
                 // A newer peer may send what this one does not know.
                 _ => stats.refused_in.add(1),

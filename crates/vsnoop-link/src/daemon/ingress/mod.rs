@@ -21,6 +21,7 @@ use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
 use crate::offload::merge::Merger;
+use crate::wire::item::Way;
 
 /// What the control thread wants done.
 pub enum Order {
@@ -124,21 +125,22 @@ impl Ingress {
             let (shared, now_ns) = (&self.shared, self.shared.now_ns());
             let mut merger = Merger::new();
             let mut before = None;
-            for (peer, owed, frame) in self.datagrams.frames() {
+            for (peer, way, owed, frame) in self.datagrams.frames() {
+                let from = (peer, way);
                 let mut emit = |merged: crate::offload::merge::Merged<'_, '_>| {
-                    deliver(shared, before.unwrap_or(peer), &Frame::of(&merged), now_ns);
+                    deliver(shared, before.unwrap_or(from), &Frame::of(&merged), now_ns);
                 };
-                // Segments of two peers are of two flows whatever they say.
-                if before.is_some_and(|before| before != peer) {
+                // Segments of two peers, or on two ways, are of two flows whatever they say.
+                if before.is_some_and(|before| before != from) {
                     merger.flush(&mut emit);
                 }
-                before = Some(peer);
+                before = Some(from);
                 merger.push(owed, frame, &mut |merged| {
-                    deliver(shared, peer, &Frame::of(&merged), now_ns);
+                    deliver(shared, from, &Frame::of(&merged), now_ns);
                 });
             }
-            if let Some(peer) = before {
-                merger.flush(&mut |merged| deliver(shared, peer, &Frame::of(&merged), now_ns));
+            if let Some(from) = before {
+                merger.flush(&mut |merged| deliver(shared, from, &Frame::of(&merged), now_ns));
             }
         }
     }
@@ -151,9 +153,9 @@ impl Ingress {
         let now_ns = shared.now_ns();
         let mut frames = 0;
         let result = lane.receive(&shared.peers[peer], &mut |item| match item {
-            lane::Got::Frame(owed, frame) => {
+            lane::Got::Frame(owed, way, frame) => {
                 frames += 1;
-                deliver(shared, peer, &Frame::whole(owed, &[frame]), now_ns);
+                deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
             }
             lane::Got::Message(item) => {
                 let message = Message { peer, session, item: item.to_vec(), datagram: None };
@@ -209,8 +211,8 @@ impl Ingress {
     }
 }
 
-/// Hands a peer's frame to the port, or the ports, that it is for.
-fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+/// Hands a peer's frame to the port, or the ports, that it is for; a diverted one to the host.
+fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns: u64) {
     if frame.start().len() < 14 {
         shared.stats.malformed_frames.add(1);
         return;
@@ -218,6 +220,13 @@ fn deliver(shared: &Arc<Shared>, peer: usize, frame: &Frame<'_>, now_ns: u64) {
     let stats = &shared.peers[peer];
     stats.frames_in.add(1);
     stats.bytes_in.add(frame.bytes as u64);
+    if way == Way::Diverted {
+        match &shared.doors {
+            Some(doors) => doors.enter(peer, frame),
+            None => stats.refused_in.add(1),
+        }
+        return;
+    }
     match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
         Decision::To(Place::Port(port)) => outlet::to_port(shared, usize::from(port), frame),
         Decision::Flood => {

@@ -157,6 +157,7 @@ fn what_is_too_large_is_neither_sent_nor_read() {
         Hello { network: "x".repeat(65), ..hello(1) },
         Hello { features: many, ..hello(1) },
         Hello { features: long, ..hello(1) },
+        Hello { takes: vec!["10.0.0.0/8".parse().unwrap(); MOST_TAKES + 1], ..hello(1) },
         Hello { lanes: 0, ..hello(1) },
     ] {
         assert!(hello.encode().is_err());

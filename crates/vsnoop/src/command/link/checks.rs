@@ -23,8 +23,15 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     for port in &config.ports {
         warnings.extend(self::port(port, config, place)?);
     }
-    for divert in &config.diverts {
-        netdev::find_tap(&divert.interface, place)?;
+    for interface in config.diverted_interfaces() {
+        if netdev::find(interface)?.is_some() {
+            netdev::find_tap(interface, place)?;
+        } else {
+            warnings.push(format!(
+                "interface {interface} does not exist in the network namespace {place} now; its traffic is \
+                 diverted as soon as it does"
+            ));
+        }
     }
     listen(config.listen)?;
     warnings.extend(config.unencrypted().map(|peer| {

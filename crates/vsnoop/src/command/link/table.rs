@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vsnoop_link::daemon::config::{Compress, Transport};
+use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
 use vsnoop_link::daemon::control::{
-    Carried, ClassStatus, Learned, PeerState, PeerStatus, PortStatus, Status,
+    Carried, ClassStatus, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
+    PeerState, PeerStatus, PortStatus, Status,
 };
 
 use super::status::Document;
@@ -108,22 +109,15 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         );
     }
     add(
-        &["diverted from", "to", "peer", "state", ">packets", ">bytes"],
-        status
-            .diverts
-            .iter()
-            .map(|divert| {
-                vec![
-                    divert.interface.clone(),
-                    divert.prefix.clone(),
-                    divert.peer.clone(),
-                    if divert.active { "active" } else { "off" }.into(),
-                    units::count(divert.packets),
-                    units::bytes(divert.bytes),
-                ]
-            })
-            .collect(),
+        &["diverted from", "to", "peer", "state", ">packets", ">bytes", ">missed"],
+        status.diverts.iter().map(diverted).collect(),
     );
+    if let Some(entry) = &status.entry {
+        add(
+            &["diverted by", "comes in at", ">packets", ">bytes", ">refused"],
+            entry.peers.iter().map(|peer| entered(entry, peer)).collect(),
+        );
+    }
     if let Some(learned) = &status.addresses {
         add(
             &["address", "VLAN", "at", ">heard of"],
@@ -137,6 +131,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
     parts.extend(status.peers.iter().filter_map(unencrypted));
     parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, now)));
     parts.extend(status.ports.iter().filter_map(port_trouble));
+    parts.extend(status.diverts.iter().filter_map(divert_trouble));
     parts.extend(
         status.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.remedy)),
     );
@@ -208,6 +203,28 @@ fn class(class: &ClassStatus) -> Vec<String> {
     ]
 }
 
+fn diverted(divert: &DivertStatus) -> Vec<String> {
+    vec![
+        divert.interface.clone(),
+        divert.prefix.clone(),
+        divert.peer.clone(),
+        divert.state.to_string(),
+        units::count(divert.packets),
+        units::bytes(divert.bytes),
+        units::count(divert.missed),
+    ]
+}
+
+fn entered(entry: &EntryStatus, peer: &EnteredStatus) -> Vec<String> {
+    vec![
+        peer.peer.clone(),
+        entry.tap.clone(),
+        units::count(peer.frames),
+        units::bytes(peer.bytes),
+        units::count(sum(&peer.refused)),
+    ]
+}
+
 /// "auto: 3 lz4, 1 off", "zstd, dictionary 128 MiB"
 fn method(rule: &Compress, now: &BTreeMap<String, u64>) -> String {
     let mut text = rule.method.to_string();
@@ -263,6 +280,31 @@ fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
 fn port_trouble(port: &PortStatus) -> Option<String> {
     let name = &port.name;
     (!port.up).then(|| format!("port {name} is down: `ip link set {name} up`"))
+}
+
+fn divert_trouble(divert: &DivertStatus) -> Option<String> {
+    let DivertStatus { interface, prefix, peer, .. } = divert;
+    let reason = divert.reason.as_deref().unwrap_or("no reason given");
+    let why = match divert.state {
+        DivertState::Active => return None,
+        // The peer's own line says why.
+        DivertState::PeerDown => format!("peer {peer} is not reached"),
+        DivertState::NotTaken => format!("peer {peer} refuses it ({reason})"),
+        // Then there is no traffic.
+        DivertState::NoInterface => {
+            return Some(format!("interface {interface} does not exist, and is waited for"));
+        }
+        DivertState::Failed => {
+            return Some(format!(
+                "traffic from {interface} to {prefix} goes its ordinary way: {reason}"
+            ));
+        }
+    };
+    let what = match divert.when_down {
+        WhenDown::Pass => "goes its ordinary way",
+        WhenDown::Drop => "is dropped",
+    };
+    Some(format!("traffic from {interface} to {prefix} {what}: {why}"))
 }
 
 fn state(state: PeerState) -> &'static str {
@@ -364,6 +406,31 @@ mod tests {
             "{text}"
         );
         assert!(text.lines().last().unwrap().starts_with("other traffic"), "{text}");
+    }
+
+    #[test]
+    fn traffic_that_is_not_diverted_is_said_to_go_another_way_or_none() {
+        let mut divert = DivertStatus {
+            interface: "tap7".into(),
+            prefix: "10.2.0.0/16".into(),
+            peer: "b".into(),
+            active: true,
+            state: DivertState::Active,
+            ..DivertStatus::default()
+        };
+        assert_eq!(divert_trouble(&divert), None);
+        for (state, when_down, words) in [
+            (DivertState::PeerDown, WhenDown::Pass, ["tap7 to 10.2.0.0/16", "ordinary way"]),
+            (DivertState::PeerDown, WhenDown::Drop, ["tap7 to 10.2.0.0/16", "is dropped"]),
+            (DivertState::NotTaken, WhenDown::Pass, ["not in its link.local", "ordinary way"]),
+            (DivertState::NoInterface, WhenDown::Drop, ["tap7", "does not exist"]),
+        ] {
+            (divert.state, divert.when_down) = (state, when_down);
+            divert.reason = Some("it is not in its link.local".into());
+            let text = shown(&Status { diverts: vec![divert.clone()], ..status() });
+            let last = text.lines().last().unwrap();
+            assert!(words.iter().all(|word| last.contains(word)), "{state}: {last}");
+        }
     }
 
     #[test]

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use vsnoop_link::daemon::config::{self, Config, is_link_name};
-use vsnoop_link::daemon::control::{AlreadyUp, PeerState, PeerStatus, Place, PortStatus, Status};
+use vsnoop_link::daemon::control::{
+    AlreadyUp, DivertStatus, PeerState, PeerStatus, Place, PortStatus, Status,
+};
 
 use super::process::Report;
 use super::{require_root, status_of};
@@ -98,6 +100,7 @@ fn report(child: &mut Child) -> Result<Report> {
 fn line(status: &Status) -> String {
     let mut parts: Vec<_> = status.ports.iter().map(port).collect();
     parts.extend(status.peers.iter().map(peer));
+    parts.extend(status.diverts.iter().map(divert));
     format!("link {} is up: {}", status.name, parts.join("; "))
 }
 
@@ -106,6 +109,10 @@ fn port(port: &PortStatus) -> String {
         Some(bridge) => format!("port {} in {bridge}", port.name),
         None => format!("port {}", port.name),
     }
+}
+
+fn divert(divert: &DivertStatus) -> String {
+    format!("from {} to {} by peer {}", divert.interface, divert.prefix, divert.peer)
 }
 
 fn peer(peer: &PeerStatus) -> String {
