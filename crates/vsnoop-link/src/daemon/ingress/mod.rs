@@ -5,6 +5,7 @@
 //! by reference and each is written to its port with one system call.
 
 pub mod datagrams;
+mod gather;
 pub mod lane;
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use self::datagrams::{DatagramSession, Datagrams};
+use self::gather::Gather;
 use self::lane::Lane;
 use super::egress::outlet::{self, Frame};
 use super::event::Event;
@@ -21,6 +23,7 @@ use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
 use crate::offload::merge::Merger;
+use crate::offload::owed::Owed;
 use crate::wire::item::Way;
 
 /// What the control thread wants done.
@@ -65,6 +68,7 @@ pub struct Ingress {
     poll: Arc<Poll>,
     datagrams: Datagrams,
     lanes: HashMap<u64, (usize, u64, Lane)>,
+    gather: Gather,
     next_token: u64,
     /// Frames since it was asked last.
     frames: usize,
@@ -81,7 +85,18 @@ impl Ingress {
         poll.watch(&shared.udp, UDP)?;
         let datagrams = Datagrams::default();
         let lanes = HashMap::new();
-        Ok(Self { shared, orders, events, poll, datagrams, lanes, next_token: 0, frames: 0 })
+        let gather = Gather::default();
+        Ok(Self {
+            shared,
+            orders,
+            events,
+            poll,
+            datagrams,
+            lanes,
+            gather,
+            next_token: 0,
+            frames: 0,
+        })
     }
 
     /// What the thread waits for.
@@ -122,26 +137,7 @@ impl Ingress {
                 }
             }
             self.frames += self.datagrams.count();
-            let (shared, now_ns) = (&self.shared, self.shared.now_ns());
-            let mut merger = Merger::new();
-            let mut before = None;
-            for (peer, way, owed, frame) in self.datagrams.frames() {
-                let from = (peer, way);
-                let mut emit = |merged: crate::offload::merge::Merged<'_, '_>| {
-                    deliver(shared, before.unwrap_or(from), &Frame::of(&merged), now_ns);
-                };
-                // Segments of two peers, or on two ways, are of two flows whatever they say.
-                if before.is_some_and(|before| before != from) {
-                    merger.flush(&mut emit);
-                }
-                before = Some(from);
-                merger.push(owed, frame, &mut |merged| {
-                    deliver(shared, from, &Frame::of(&merged), now_ns);
-                });
-            }
-            if let Some(from) = before {
-                merger.flush(&mut |merged| deliver(shared, from, &Frame::of(&merged), now_ns));
-            }
+            hand_on(&self.shared, self.datagrams.frames());
         }
     }
 
@@ -150,18 +146,27 @@ impl Ingress {
         let (peer, session) = (*peer, *session);
         let shared = &self.shared;
         let events = &self.events;
-        let now_ns = shared.now_ns();
+        let gather = &mut self.gather;
         let mut frames = 0;
-        let result = lane.receive(&shared.peers[peer], &mut |item| match item {
+        let mut receive = |item: lane::Got<'_>| match item {
             lane::Got::Frame(owed, way, frame) => {
                 frames += 1;
-                deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
+                if gather.keep(owed, way, frame) {
+                    return;
+                }
+                hand_on_gathered(shared, peer, gather);
+                if !gather.keep(owed, way, frame) {
+                    let now_ns = shared.now_ns();
+                    deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
+                }
             }
             lane::Got::Message(item) => {
                 let message = Message { peer, session, item: item.to_vec(), datagram: None };
                 let _ = events.send(Event::Message(message));
             }
-        });
+        };
+        let result = lane.receive(&shared.peers[peer], &mut receive);
+        hand_on_gathered(shared, peer, gather);
         self.frames += frames;
         if let Err(error) = result {
             if let Some((_, _, lane)) = self.lanes.remove(&token) {
@@ -208,6 +213,32 @@ impl Ingress {
             }
         }
         true
+    }
+}
+
+fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
+    hand_on(shared, gather.frames().map(|(way, owed, frame)| (peer, way, owed, frame)));
+    gather.clear();
+}
+
+/// Hands on frames that came together, each with its peer and its way; segments of a flow as one.
+fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = (usize, Way, Owed, &'f [u8])>) {
+    let now_ns = shared.now_ns();
+    let mut merger = Merger::new();
+    let mut before = None;
+    for (peer, way, owed, frame) in frames {
+        let from = (peer, way);
+        // Segments of two peers, or on two ways, are of two flows whatever they say.
+        if let Some(before) = before.filter(|before| *before != from) {
+            merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
+        }
+        before = Some(from);
+        merger.push(owed, frame, &mut |merged| {
+            deliver(shared, from, &Frame::of(&merged), now_ns);
+        });
+    }
+    if let Some(from) = before {
+        merger.flush(&mut |merged| deliver(shared, from, &Frame::of(&merged), now_ns));
     }
 }
 
