@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::config::Transport;
 use super::counts::SessionCounts;
@@ -30,6 +30,8 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
+/// What IPv6 demands of every path, less the headers of IPv6 and TCP.
+const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// What the kernel may hold of a lane that is not on the wire yet.
 const UNSENT_BYTES: libc::c_int = 128 << 10;
 /// A round trip of more is a long path.
@@ -145,7 +147,7 @@ fn connect(address: &str) -> Result<TcpStream> {
         address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
     let mut last = None;
     for address in &addresses {
-        match TcpStream::connect_timeout(address, CONNECT) {
+        match call(address) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some((address, error)),
         }
@@ -154,6 +156,15 @@ fn connect(address: &str) -> Result<TcpStream> {
         Some((address, error)) => bail!("calling {address} (TCP): {error}"),
         None => bail!("{address} has no address"),
     }
+}
+
+/// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP
+/// would send the first flight again and again. Both ends keep to what the SYN says.
+fn call(address: &SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+    socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
+    socket.connect_timeout(&(*address).into(), CONNECT)?;
+    Ok(socket.into())
 }
 
 /// What a session over UDP is.
