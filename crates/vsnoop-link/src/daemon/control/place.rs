@@ -191,3 +191,45 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
 fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Each removes the file that the others have opened.
+    #[test]
+    fn a_name_is_had_by_one_at_a_time_while_links_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let (is_had, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while turns.load(Ordering::Relaxed) < 20_000 {
+                        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap();
+                        let Some(lock) = lock else { continue };
+                        assert!(!is_had.swap(true, Ordering::SeqCst), "two have the name");
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        is_had.store(false, Ordering::SeqCst);
+                        place.remove_lock().unwrap();
+                        drop(lock);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_no_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(place.is_that_of(&lock).unwrap());
+        place.remove_lock().unwrap();
+        assert!(!place.is_that_of(&lock).unwrap());
+        let _other = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(!place.is_that_of(&lock).unwrap());
+    }
+}

@@ -393,26 +393,4 @@ mod tests {
         Server::bind_at(directory.place()).unwrap();
         assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "it left something");
     }
-
-    /// Each removes the lock that the others wait for.
-    #[test]
-    fn a_name_is_had_by_one_at_a_time_while_links_come_and_go() {
-        let directory = Directory::new("turns");
-        let (has_it, turns) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    while turns.load(Ordering::Relaxed) < 500 {
-                        let _ = directory.place().is_taken().unwrap();
-                        let Ok(server) = Server::bind_at(directory.place()) else { continue };
-                        assert!(!has_it.swap(true, Ordering::SeqCst), "two have the name");
-                        assert!(directory.place().socket().exists(), "somebody took the socket");
-                        turns.fetch_add(1, Ordering::Relaxed);
-                        has_it.store(false, Ordering::SeqCst);
-                        drop(server);
-                    }
-                });
-            }
-        });
-    }
 }
