@@ -23,7 +23,7 @@ const WARM_UP_FLOWS: u32 = 30_000;
 const FLOWS: u32 = 120_000;
 const RECONNECTS: u32 = 12;
 /// What an allocator's own ways may add.
-const GROWTH_KIB: u64 = 12 << 10;
+const GROWTH_KIB: u64 = 6 << 10;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
