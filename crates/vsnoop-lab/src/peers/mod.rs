@@ -1,8 +1,8 @@
 //! What vsnoop is compared with: programs that run in the host's namespace of a stage, or ([`link`]) of
 //! two hosts.
 //!
-//! Each is a process of its own, which is killed when its owner is dropped and dies with the thread
-//! that started it.
+//! Each is a process of its own, which is told to end when its owner is dropped, so that it takes its files
+//! along, and killed if it does not; and it dies with the thread that started it.
 
 pub mod link;
 pub mod proxy;
@@ -14,13 +14,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::interrupt;
 use crate::testbed::net::Netns;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running program.
 #[derive(Debug)]
@@ -71,10 +72,23 @@ impl Daemon {
     fn pid(&self) -> Pid {
         Pid::from_raw(self.0.id() as i32)
     }
+
+    /// Does not wait until it does.
+    fn tell_to_end(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // It may have ended meanwhile; nobody else has its id before it is waited for.
+            let _ = kill(self.pid(), Signal::SIGTERM);
+        }
+    }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        self.tell_to_end();
+        let deadline = Instant::now() + END_TIMEOUT;
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // It may have ended already, and waiting for a child that was waited for is an error too.
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -13,11 +13,11 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 use vsnoop_lab::testbed::net::{Netns, owned_name};
 
 use crate::hosts::Host;
-use crate::peers::until_moved;
 use crate::routed::{
     Plan, Routed, TAP, connect, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4,
     vm_v6,
 };
+use crate::transfer::until_moved;
 use crate::{PREFIX, transfer, trial};
 
 const BYTES: u64 = 8 << 20;

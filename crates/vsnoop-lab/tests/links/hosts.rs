@@ -3,6 +3,8 @@
 //! ```text
 //! [VM: vm]--[bridge br0]--[vsl-..: the link's tap]   link   [uplink]--[bridge of the network]
 //! ```
+//!
+//! The network between two hosts can be a [`Relay`] instead, which harms what passes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -11,14 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_lab::testbed::net::{Netns, Offloads, TapOptions, owned_name};
+use vsnoop_lab::testbed::relay::{Direction, Faults, Relay, RelayOptions};
 use vsnoop_lab::workspace;
 
 use crate::PREFIX;
 
 /// Until all peers are up, or a host is down.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Until a link that was told to end is killed.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Of links. Each test has a network of its own.
 pub const PORT: u16 = 7946;
 static NETWORKS: AtomicUsize = AtomicUsize::new(0);
@@ -29,20 +36,23 @@ pub struct Plan {
     pub hosts: usize,
     pub vms_per_host: usize,
     pub transport: &'static str,
+    /// Between two hosts is a relay. Of more it joins the first two, and nobody else.
+    pub relayed: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { hosts: 2, vms_per_host: 1, transport: "udp" }
+        Self { hosts: 2, vms_per_host: 1, transport: "udp", relayed: false }
     }
 }
 
-/// All of it; gone when it is dropped.
+/// All of it; gone when it is dropped. The relay is declared first, to end before its namespaces.
 pub struct Network {
+    relay: Option<Relay>,
     pub hosts: Vec<Host>,
     plan: Plan,
     directory: PathBuf,
-    _middle: Netns,
+    middle: Netns,
 }
 
 pub struct Host {
@@ -76,11 +86,17 @@ impl Network {
             .with_context(|| format!("making {}", directory.display()))?;
         let middle = Netns::create(&owned_name(&prefix, "m"))?;
         middle.bridge("net")?;
-        let mut hosts = Vec::new();
+        let (mut hosts, mut relayed) = (Vec::new(), Vec::new());
         for number in 0..plan.hosts {
             let netns = Netns::create(&owned_name(&prefix, &format!("h{number}")))?;
-            netns.veth("uplink", &middle, &format!("to{number}"))?;
-            middle.add_port("net", &format!("to{number}"))?;
+            if plan.relayed {
+                // Packets as a network sees them.
+                let options = TapOptions { offloads: Offloads::CHECKSUM, ..TapOptions::default() };
+                relayed.push(netns.tap("uplink", &options)?);
+            } else {
+                netns.veth("uplink", &middle, &format!("to{number}"))?;
+                middle.add_port("net", &format!("to{number}"))?;
+            }
             netns.add_address("uplink", outer(number), 24)?;
             netns.up("uplink")?;
             netns.bridge("br0")?;
@@ -102,12 +118,58 @@ impl Network {
             let config = directory.join(format!("{number}.toml"));
             hosts.push(Host::new(number, name, netns, vms, config)?);
         }
-        let network = Self { hosts, plan, directory, _middle: middle };
+        let mut ends = relayed.into_iter();
+        let relay = match (ends.next(), ends.next()) {
+            (Some(left), Some(right)) => {
+                Some(Relay::start(vec![left], right, &RelayOptions::default())?)
+            }
+            _ => None,
+        };
+        let network = Self { relay, hosts, plan, directory, middle };
         network.configure()?;
         Ok(network)
     }
 
-    fn key_file(&self, host: usize) -> PathBuf {
+    /// From now on, both ways.
+    pub fn set_faults(&self, faults: &Faults) {
+        for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+            self.relay.iter().for_each(|relay| relay.set_faults(direction, faults.clone()));
+        }
+    }
+
+    /// Packets that the relay has thrown away.
+    pub fn lost(&self) -> u64 {
+        let both = [Direction::LeftToRight, Direction::RightToLeft];
+        let relay = self.relay.iter();
+        relay.flat_map(|relay| both.map(|direction| relay.counters(direction).lost)).sum()
+    }
+
+    /// Somebody else on the hosts' network, who has so many addresses.
+    pub fn stranger(&self, addresses: u8) -> Result<Netns> {
+        let name = self.middle.name();
+        let netns = Netns::create(&format!("{}x", name.trim_end_matches('m')))?;
+        netns.veth("uplink", &self.middle, "tox")?;
+        self.middle.add_port("net", "tox")?;
+        for number in 0..addresses {
+            netns.add_address("uplink", stranger(number), 24)?;
+        }
+        netns.up("uplink")?;
+        Ok(netns)
+    }
+
+    /// A file of its own, gone with it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Changes the configuration of a host, before its link is started.
+    pub fn edit_config(&self, host: usize, edit: impl Fn(&str) -> String) -> Result<()> {
+        let file = &self.hosts[host].config;
+        let text = std::fs::read_to_string(file).context("reading a configuration")?;
+        std::fs::write(file, edit(&text)).context("writing a configuration")
+    }
+
+    pub fn key_file(&self, host: usize) -> PathBuf {
         self.directory.join(format!("{host}.key"))
     }
 
@@ -141,12 +203,9 @@ impl Network {
 
     /// Lets sessions be replaced this often.
     pub fn rekey_every(&self, time: &str) -> Result<()> {
-        for host in &self.hosts {
-            let text = std::fs::read_to_string(&host.config).context("reading a configuration")?;
-            let text = text.replacen("[link]\n", &format!("[link]\nrekey = \"{time}\"\n"), 1);
-            std::fs::write(&host.config, text).context("writing a configuration")?;
-        }
-        Ok(())
+        let line = format!("[link]\nrekey = \"{time}\"\n");
+        (0..self.hosts.len())
+            .try_for_each(|host| self.edit_config(host, |text| text.replacen("[link]\n", &line, 1)))
     }
 
     /// Gives a host another key than its peers know.
@@ -159,8 +218,10 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
+        // All of them before the first is waited for.
+        self.hosts.iter().for_each(Host::tell_to_end);
         for host in &mut self.hosts {
-            host.kill();
+            host.end();
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -219,6 +280,26 @@ impl Host {
         }
     }
 
+    fn tell_to_end(&self) {
+        if let Some(link) = &self.link {
+            // It may have ended, but nobody has waited for it, so nobody else has its id.
+            let _ = kill(Pid::from_raw(link.id() as i32), Signal::SIGTERM);
+        }
+    }
+
+    /// As an operator ends it, so that nothing stays; killed if it does not.
+    pub fn end(&mut self) {
+        self.tell_to_end();
+        let since = Instant::now();
+        while let Some(link) = &mut self.link
+            && matches!(link.try_wait(), Ok(None))
+            && since.elapsed() < END_PATIENCE
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+
     fn log(&self) -> PathBuf {
         self.config.with_extension("log")
     }
@@ -233,6 +314,10 @@ impl Host {
         checked(self.netns.command(&self.program).arg("link").args(arguments))
     }
 
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -245,6 +330,16 @@ impl Host {
             .as_object()
             .map(|link| Value::Object(link.clone()))
             .with_context(|| format!("no link in {text}"))
+    }
+
+    /// A number in `/proc/PID/status` of the link, such as `VmRSS` (KiB) or `Threads`.
+    pub fn in_proc_status(&self, key: &str) -> Result<u64> {
+        let pid = self.link.as_ref().context("no link runs")?.id();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status"))
+            .context("asking how a link's process is")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        number.with_context(|| format!("no {key} in the status of process {pid}"))
     }
 
     pub fn peer(&self, name: &str) -> Result<Value> {
@@ -300,6 +395,11 @@ fn checked(command: &mut Command) -> Result<String> {
 
 pub fn outer(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, 1 + host as u8).into()
+}
+
+/// See [`Network::stranger`].
+pub fn stranger(number: u8) -> IpAddr {
+    Ipv4Addr::new(10, 77, 0, 200 + number).into()
 }
 
 pub fn inner_v4(host: usize, vm: usize) -> IpAddr {

@@ -3,12 +3,17 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this machine
 //! is listed as ignored, with the reason in its kind.
 
+mod certificates;
 mod divert;
 mod hosts;
+mod memory;
+mod paths;
 mod peers;
 mod routed;
+mod strangers;
 mod transfer;
 mod transports;
+mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_lab::testbed::net::remove_stale;
@@ -21,8 +26,19 @@ const THREADS: usize = 2;
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
-    let mut trials: Vec<Trial> =
-        [transports::trials(), peers::trials(), divert::trials()].into_iter().flatten().collect();
+    let mut trials: Vec<Trial> = [
+        transports::trials(),
+        peers::trials(),
+        divert::trials(),
+        paths::trials(),
+        vlans::trials(),
+        certificates::trials(),
+        strangers::trials(),
+        memory::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if let Some(reason) = nothing_can_run() {
         trials = trials
             .into_iter()

@@ -1,6 +1,6 @@
 //! Peers that die, come back, move, or are not who they should be.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -29,16 +29,6 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Waits until so many bytes have moved.
-pub fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
-    let since = Instant::now();
-    while moved.load(Ordering::Relaxed) < bytes {
-        ensure!(since.elapsed() < Duration::from_secs(30), "the transfer stands still");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
 fn killed(transport: &'static str) -> Result<()> {
     let mut network = Network::up(Plan { transport, ..Plan::default() })?;
     let moved = AtomicU64::new(0);
@@ -49,7 +39,7 @@ fn killed(transport: &'static str) -> Result<()> {
     let vm = std::mem::take(&mut b.vms);
     let done = std::thread::scope(|scope| -> Result<()> {
         let running = scope.spawn(|| transfer::run(from, &vm[0], inner_v4(1, 0), 64 << 20, &moved));
-        until_moved(&moved, 8 << 20)?;
+        transfer::until_moved(&moved, 8 << 20)?;
         b.kill();
         std::thread::sleep(Duration::from_millis(300));
         b.start()?;
@@ -102,7 +92,7 @@ fn moved_address() -> Result<()> {
     std::thread::scope(|scope| -> Result<()> {
         let running =
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
-        until_moved(&moved, 8 << 20)?;
+        transfer::until_moved(&moved, 8 << 20)?;
         a.netns.ip("addr del 10.77.0.1/24 dev uplink")?;
         a.netns.ip("addr add 10.77.0.100/24 dev uplink")?;
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_lab::testbed::net::Netns;
@@ -37,6 +37,16 @@ pub fn run(from: &Netns, to: &Netns, at: IpAddr, bytes: u64, moved: &AtomicU64) 
         let answered = answers.join().map_err(|_| anyhow::anyhow!("an end panicked"))?;
         result.and(answered)
     })
+}
+
+/// Waits until so many bytes have moved.
+pub fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
+    let since = Instant::now();
+    while moved.load(Ordering::Relaxed) < bytes {
+        ensure!(since.elapsed() < PATIENCE / 2, "the transfer stands still");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn both_ways(

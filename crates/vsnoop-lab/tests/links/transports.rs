@@ -17,7 +17,7 @@ pub fn trials() -> Vec<Trial> {
     for transport in TRANSPORTS {
         trials.push(trial(
             format!("transports::{transport}::three_hosts_and_twelve_vms"),
-            move || mesh(Plan { hosts: 3, vms_per_host: 4, transport }),
+            move || mesh(Plan { hosts: 3, vms_per_host: 4, transport, ..Plan::default() }),
         ));
         trials.push(trial(
             format!("transports::{transport}::multicast_reaches_all_hosts"),

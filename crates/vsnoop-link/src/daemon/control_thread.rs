@@ -239,14 +239,17 @@ impl Control {
                     self.peers[peer].made.clear();
                 }
                 Err(error) => {
-                    self.tell(peer, PeerEvent::Dialled(Err(format!("{error:#}"))));
+                    let refused = error.downcast_ref::<handshake::Error>();
+                    let why =
+                        refused.map_or_else(|| format!("{error:#}"), |e| e.what().to_string());
+                    self.tell(peer, PeerEvent::Dialled(Err(why)));
                 }
             },
             Event::Accepted { from, established } => match established {
                 Ok(established) => self.accepted(from, *established),
                 Err(error) => match error.peer() {
-                    Some(peer) => info!("peer {peer} at {from}: {error}"),
-                    None => debug!("a caller from {from}: {error}"),
+                    Some(peer) => info!("peer {peer} at {from}: {}", error.what()),
+                    None => debug!("a caller from {from}: {}", error.what()),
                 },
             },
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::config::Transport;
 use super::counts::SessionCounts;
@@ -31,6 +31,8 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
+/// What IPv6 demands of every path, less the headers of IPv6 and TCP.
+const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A round trip of more is a long path.
 const FAR: Duration = Duration::from_millis(2);
 /// A lane that says nothing for so long is broken, whatever TCP hopes.
@@ -150,7 +152,7 @@ fn connect(address: &str) -> Result<TcpStream> {
         address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
     let mut last = None;
     for address in &addresses {
-        match TcpStream::connect_timeout(address, CONNECT) {
+        match call(address) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some((address, error)),
         }
@@ -159,6 +161,15 @@ fn connect(address: &str) -> Result<TcpStream> {
         Some((address, error)) => bail!("calling {address} (TCP): {error}"),
         None => bail!("{address} has no address"),
     }
+}
+
+/// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP
+/// would send the first flight again and again. Both ends keep to what the SYN says.
+fn call(address: &SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+    socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
+    socket.connect_timeout(&(*address).into(), CONNECT)?;
+    Ok(socket.into())
 }
 
 /// What a session over UDP is.

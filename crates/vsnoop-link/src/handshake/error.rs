@@ -42,6 +42,11 @@ impl Error {
         }
     }
 
+    /// The matter alone, for who has said whom it is about.
+    pub fn what(&self) -> impl fmt::Display {
+        What(self)
+    }
+
     /// Whether the other end has been told why, in a message that closing at once could destroy.
     pub(super) fn told(&self) -> bool {
         match self {
@@ -64,19 +69,28 @@ impl fmt::Display for Error {
             None if matches!(self, Self::Ours(_)) => (),
             None => write!(f, "a caller: ")?,
         }
-        match self {
-            Self::TimedOut { waited_for, .. } => {
+        self.what().fmt(f)
+    }
+}
+
+/// See [`Error::what`].
+struct What<'a>(&'a Error);
+
+impl fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Error::TimedOut { waited_for, .. } => {
                 write!(f, "no {waited_for} in time; is it a link that listens at this address?")
             }
-            Self::Cut { waited_for, .. } => {
+            Error::Cut { waited_for, .. } => {
                 write!(f, "the connection was cut before its {waited_for}; its log may say why")
             }
-            Self::Io { error, .. } => write!(f, "the connection failed: {error}"),
-            Self::Tls { ours, error, .. } => tls(f, *ours, error),
-            Self::Peer { why, .. } => f.write_str(why),
-            Self::RefusedBy { refusal, .. } => write!(f, "it refuses us: {refusal}"),
-            Self::Refused { refusal, .. } => write!(f, "refused: {refusal}"),
-            Self::Ours(why) => write!(f, "this host's own hello is {why}"),
+            Error::Io { error, .. } => write!(f, "the connection failed: {error}"),
+            Error::Tls { ours, error, .. } => tls(f, *ours, error),
+            Error::Peer { why, .. } => f.write_str(why),
+            Error::RefusedBy { refusal, .. } => write!(f, "it refuses us: {refusal}"),
+            Error::Refused { refusal, .. } => write!(f, "refused: {refusal}"),
+            Error::Ours(why) => write!(f, "this host's own hello is {why}"),
         }
     }
 }

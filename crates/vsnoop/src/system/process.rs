@@ -33,10 +33,13 @@ impl Process {
         Some(Self { pid, started_ticks: stat.started_ticks, name: stat.name })
     }
 
-    /// One that has ended, and whose parent has not looked, holds nothing any more.
+    /// One that has ended, and whose parent has not looked, holds nothing any more. But as long as others of its
+    /// threads are about to end, it does: the main thread is a zombie before the last one has closed the files.
     pub fn is_alive(&self) -> bool {
-        Stat::read(&format!("/proc/{}/stat", self.pid))
-            .is_some_and(|now| now.started_ticks == self.started_ticks && now.state != 'Z')
+        let stat = Stat::read(&format!("/proc/{}/stat", self.pid));
+        stat.is_some_and(|now| {
+            now.started_ticks == self.started_ticks && (now.state != 'Z' || threads(self.pid) > 1)
+        })
     }
 }
 
@@ -58,6 +61,11 @@ pub fn tap_holders() -> HashMap<(String, u64), Process> {
         }
     }
     holders
+}
+
+/// How many threads of a process there are, the main thread among them.
+fn threads(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
 /// All process ids.

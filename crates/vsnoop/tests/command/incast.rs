@@ -15,9 +15,9 @@ use vsnoop_bpf::types::{flow, uplink};
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
 
-use crate::hold::Configuration;
+use crate::hold::{Configuration, Stopped};
 use crate::records::KEY;
-use crate::sandbox::{PORT, Place, Ran, State, list, tcx_programs, vsnoop, wait_until};
+use crate::sandbox::{PORT, Place, Ran, State, helper_pid, list, tcx_programs, vsnoop, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
@@ -250,6 +250,9 @@ fn shown() -> Vec<Trial> {
             let bridge = Bridge::new("debts")?;
             bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
             bridge.attach(SECOND, &["--incast"])?.ok()?;
+            // Which would forget a connection that is made up, for it was last heard of when the host began,
+            // or let it have its turn (helper/expiry.rs, helper/line.rs), and so do what detach is to do.
+            let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             // One connection of each port, one of which stands in line.
             let mut shaped = flow::default();
             shaped.incast.shaped = 1;
@@ -264,6 +267,7 @@ fn shown() -> Vec<Trial> {
             bridge.detach(PORT)?;
             let uplink = bridge.uplink()?;
             ensure!(uplink["flows"] == 1 && uplink["waiting"] == 0, "{uplink}");
+            drop(helper);
             bridge.detach(SECOND)
         }),
         trial("a_port_that_is_observed_may_have_incast_control_alone", || {

@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_link_comes_up_says_so_and_goes_without_a_trace", comes_and_goes),
         trial("a_link_that_is_up_is_not_started_twice", twice),
         trial("a_link_that_was_killed_is_in_nobodys_way", killed),
+        trial("what_others_left_of_a_link_confuses_nobody", left_over),
         trial("a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm", foreground),
         trial("what_is_set_is_in_force_and_nonsense_is_refused", set),
         trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
@@ -195,7 +196,7 @@ fn comes_and_goes() -> Result<()> {
     let down = place.link(["down", "office"])?.ok()?;
     ensure!(down.out == "link office is down", "{}", down.out);
     ensure!(place.links()? == before, "an interface was left: {}", place.links()?);
-    ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+    ensure!(files().is_empty(), "a file was left: {:?}", files());
     ensure!(!is_alive(&status), "the process was left");
     Ok(())
 }
@@ -216,10 +217,54 @@ fn killed() -> Result<()> {
     let status = place.status()?;
     kill(pid(&status)?, Signal::SIGKILL)?;
     wait_until("the process is gone", || Ok(!is_alive(&status)))?;
-    ensure!(!sockets().is_empty(), "nothing stale to be told apart");
+    ensure!(files().len() == 2, "nothing stale to be told apart: {:?}", files());
+    let list = place.link(["status"])?.ok()?;
+    ensure!(list.out.contains("no link is up"), "{}", list.out);
     place.link(["status", "office"])?.failed(41, &["office is not up"])?;
     place.up()?.ok()?;
     ensure!(place.status()?["pid"] != status["pid"], "the link is the one that was killed");
+    Ok(())
+}
+
+/// A lock with the number of a process that is another one by now, a socket without a lock, and no socket at all.
+fn left_over() -> Result<()> {
+    let place = Place::new("left")?;
+    fs::create_dir_all(SOCKETS)?;
+    let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
+    let lock = |text: String| Ok(fs::write(file("lock"), text)?);
+    let socket = || Ok(drop(UnixListener::bind(file("sock"))?));
+    let own = || std::process::id().to_string();
+    let cases: [(&str, &dyn Fn() -> Result<()>); 4] = [
+        ("both", &|| lock(own()).and_then(|()| socket())),
+        ("no number", &|| lock("\0not a number".into()).and_then(|()| socket())),
+        ("a socket alone", &socket),
+        ("a file for a socket", &|| lock(own()).and_then(|()| Ok(fs::write(file("sock"), "")?))),
+    ];
+    for (what, leave) in cases {
+        for commands in [&["status"][..], &["status", "office"], &["down", "office"], &[]] {
+            leave().context(what)?;
+            match commands {
+                [] => continue,
+                ["status"] => {
+                    let list = place.link(["status", "--json"])?.json()?;
+                    let none = |kind: &str| list[kind].as_array().is_some_and(Vec::is_empty);
+                    ensure!(none("links") && none("silent"), "{what}: {list}");
+                }
+                _ => place
+                    .link(commands.iter().copied())?
+                    .failed(41, &["office is not up"])
+                    .context(what)?,
+            }
+            // What was removed by the one must not help the next.
+            for kind in ["lock", "sock"] {
+                let _ = fs::remove_file(file(kind));
+            }
+        }
+        place.up()?.ok().context(what)?;
+        ensure!(place.status()?["name"] == "office", "{what}: {}", place.status()?);
+        place.link(["down", "office"])?.ok().context(what)?;
+        ensure!(files().is_empty(), "{what}: a file was left: {:?}", files());
+    }
     Ok(())
 }
 
@@ -242,7 +287,7 @@ fn foreground() -> Result<()> {
     ensure!(&word[..told?] == b"READY=1", "{:?}", text(&word));
     ensure!(status?["pid"] == child.id(), "another process is the link");
     ensure!(ended.success(), "{ended}");
-    ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+    ensure!(files().is_empty(), "a file was left: {:?}", files());
     Ok(())
 }
 
@@ -367,7 +412,7 @@ impl Place {
         self.up()?.failed(code, words)?;
         self.foreground()?.failed(code, words)?;
         ensure!(self.links()? == before, "an interface was left: {}", self.links()?);
-        ensure!(sockets().is_empty(), "a socket was left: {:?}", sockets());
+        ensure!(files().is_empty(), "a file was left: {:?}", files());
         Ok(())
     }
 }
@@ -379,9 +424,9 @@ impl Drop for Place {
     }
 }
 
-fn sockets() -> Vec<PathBuf> {
-    let is_socket = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "sock");
-    list(Path::new(SOCKETS)).into_iter().filter(is_socket).collect()
+/// Sockets and locks.
+fn files() -> Vec<PathBuf> {
+    list(Path::new(SOCKETS))
 }
 
 fn pid(status: &Value) -> Result<Pid> {

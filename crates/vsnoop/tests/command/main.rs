@@ -53,7 +53,16 @@ fn skipped(trial: Trial, reason: &str) -> Trial {
     trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
 }
 
-/// A test of this name.
+/// A test of this name. What it leaves when it fails is taken off: the next one would find it, and see it go
+/// when the helper comes to it.
 fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
-    Trial::test(name, || test().map_err(|error| Failed::from(format!("{error:#}"))))
+    Trial::test(name, || {
+        test().map_err(|error| {
+            let text = match sandbox::vsnoop(["off", "--all"]).and_then(sandbox::Ran::ok) {
+                Ok(_) => format!("{error:#}"),
+                Err(left) => format!("{error:#}; and what it left stays: {left:#}"),
+            };
+            Failed::from(text)
+        })
+    })
 }

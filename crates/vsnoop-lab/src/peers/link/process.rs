@@ -41,6 +41,8 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         kill_descendants(&self.pids());
+        // All of them before the first is waited for.
+        self.0.iter_mut().for_each(Daemon::tell_to_end);
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Faults {
     pub segment_bytes: Option<usize>,
     /// IP packets are cut into fragments of this payload.
     pub fragment_bytes: Option<usize>,
+    /// IP packets that are longer are thrown away, and nobody is told: a black hole, as of a router whose
+    /// ICMP does not come through. Super-packets are cut first.
+    pub longest_bytes: Option<usize>,
     /// Frames that are thrown away or cut up only if they carry TCP payload; ARP, handshakes and pure
     /// ACKs pass.
     pub data_only: bool,
@@ -58,5 +61,10 @@ impl Faults {
     /// Whether frames pass as they are, without being looked at.
     pub(super) fn leave_frames_alone(&self) -> bool {
         *self == Self { freeze: self.freeze, ..Self::default() }
+    }
+
+    /// Whether what happens depends on the packets that a network sees.
+    pub(super) fn cut_super_packets(&self) -> bool {
+        self.fragment_bytes.is_some() || self.bottleneck.is_some() || self.longest_bytes.is_some()
     }
 }

@@ -26,6 +26,8 @@ const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Frames that may wait for their time: 64 MB of the largest.
 const WAITING_FRAMES: usize = 1024;
+/// Before the IP header, without tags.
+const ETHERNET_BYTES: usize = 14;
 /// A unicast address that no device of a testbed has.
 const NOBODY: [u8; 6] = [2, 0x76, 0x73, 0xff, 0xff, 0xff];
 
@@ -188,7 +190,7 @@ impl Lane {
             self.flip_a_bit(&mut packets[victim]);
         } else if let Some(segment_bytes) = self.faults.segment_bytes {
             segment::segment(packet, segment_bytes, &mut self.pool, &mut packets);
-        } else if self.faults.fragment_bytes.is_some() || self.faults.bottleneck.is_some() {
+        } else if self.faults.cut_super_packets() {
             segment::segment_as_named(packet, &mut self.pool, &mut packets);
         } else if self.faults.segment_loss > 0.0 {
             self.lose_segments(packet, &mut packets);
@@ -247,7 +249,9 @@ impl Lane {
             None => parts.push(packet),
         }
         for packet in parts.drain(..) {
-            if self.hits(self.faults.loss) {
+            let bytes = packet.frame().len().saturating_sub(ETHERNET_BYTES);
+            let too_long = self.faults.longest_bytes.is_some_and(|longest| bytes > longest);
+            if too_long || self.hits(self.faults.loss) {
                 count(&self.control.counters.lost);
                 self.pool.give_back(packet);
                 continue;

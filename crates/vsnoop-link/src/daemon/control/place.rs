@@ -1,12 +1,13 @@
 //! The files of a running link, of which a name stands for one on a host whatever its network namespace.
 //!
 //! NAME.lock is locked by the process while it lives, however it ends. So a socket whose lock is free is
-//! stale, and may be removed by whoever holds the lock then.
+//! stale, and may be removed by whoever holds the lock then. The lock itself is removed by the process that
+//! holds it for itself, and by nobody else; who has locked a file that was removed meanwhile tries again.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -116,29 +117,57 @@ impl Place {
     /// `None` when somebody has it. Only who wants it for itself makes the file.
     fn try_lock(&self, kind: FlockArg) -> Result<Option<Flock<File>>> {
         let path = self.lock();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(matches!(kind, FlockArg::LockExclusiveNonblock))
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .with_context(|| format!("open {}", path.display()))?;
-        match Flock::lock(file, kind) {
-            Ok(lock) => Ok(Some(lock)),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(errno).with_context(|| format!("lock {}", path.display())),
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(matches!(kind, FlockArg::LockExclusiveNonblock))
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
+                .with_context(|| format!("open {}", path.display()))?;
+            match Flock::lock(file, kind) {
+                Ok(lock) if self.is_that_of(&lock)? => return Ok(Some(lock)),
+                // A link ended between the opening and the locking. That takes one each time.
+                Ok(_) => {}
+                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, errno)) => {
+                    return Err(errno).with_context(|| format!("lock {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Is this file still the one that is found there?
+    fn is_that_of(&self, lock: &File) -> Result<bool> {
+        let path = self.lock();
+        let what = || format!("look at {}", path.display());
+        let ours = lock.metadata().with_context(what)?;
+        match fs::metadata(&path) {
+            Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).with_context(what),
         }
     }
 
     /// Only under the lock.
     pub(super) fn remove_socket(&self) -> Result<()> {
-        match fs::remove_file(self.socket()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("remove {}", self.socket().display()))
-            }
-            _ => Ok(()),
+        remove(&self.socket())
+    }
+
+    /// Only by who has taken the name, at last.
+    pub(super) fn remove_lock(&self) -> Result<()> {
+        remove(&self.lock())
+    }
+}
+
+/// That it is not there is as well.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
         }
+        _ => Ok(()),
     }
 }
 
@@ -161,4 +190,46 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
 
 fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Each removes the file that the others have opened.
+    #[test]
+    fn a_name_is_had_by_one_at_a_time_while_links_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let (is_had, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while turns.load(Ordering::Relaxed) < 20_000 {
+                        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap();
+                        let Some(lock) = lock else { continue };
+                        assert!(!is_had.swap(true, Ordering::SeqCst), "two have the name");
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        is_had.store(false, Ordering::SeqCst);
+                        place.remove_lock().unwrap();
+                        drop(lock);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_no_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(place.is_that_of(&lock).unwrap());
+        place.remove_lock().unwrap();
+        assert!(!place.is_that_of(&lock).unwrap());
+        let _other = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(!place.is_that_of(&lock).unwrap());
+    }
 }

@@ -152,8 +152,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Err(error) = self.place.remove_socket() {
-            tracing::warn!("{error:#}");
+        for removed in [self.place.remove_socket(), self.place.remove_lock()] {
+            if let Err(error) = removed {
+                tracing::warn!("{error:#}");
+            }
         }
     }
 }
@@ -381,11 +383,14 @@ mod tests {
         assert!(error.downcast_ref::<AlreadyUp>().is_some(), "{error:#}");
         assert!(directory.place().is_taken().unwrap());
         drop(first);
+        // As one that was killed leaves them.
+        fs::write(directory.0.join("office.lock"), "1").unwrap();
         drop(UnixListener::bind(directory.place().socket()).unwrap());
-        assert!(directory.place().socket().exists(), "as one that was killed leaves it");
+        assert!(directory.place().socket().exists());
         assert!(!directory.place().is_taken().unwrap());
         assert!(!directory.place().socket().exists());
         drop(UnixListener::bind(directory.place().socket()).unwrap());
         Server::bind_at(directory.place()).unwrap();
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "it left something");
     }
 }

@@ -1,0 +1,142 @@
+//! The network between two hosts is not what it was: large packets vanish, connections are cut.
+
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_lab::testbed::relay::Faults;
+
+use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
+use crate::{transfer, trial};
+
+/// What passes the narrow path; the hosts' interfaces take 1500.
+const NARROW_BYTES: u64 = 1400;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("paths::udp::a_black_hole_is_found_and_filled_as_far_as_it_goes", black_hole),
+        trial("paths::udp::a_path_that_shrinks_in_mid_transfer_delays_it", shrinks),
+    ];
+    for transport in ["tls", "tcp"] {
+        trials.push(trial(
+            format!("paths::{transport}::lanes_that_are_cut_in_mid_transfer_are_made_anew"),
+            move || cut(transport),
+        ));
+    }
+    trials
+}
+
+fn narrow() -> Faults {
+    Faults { longest_bytes: Some(NARROW_BYTES as usize), ..Faults::default() }
+}
+
+fn path_mtu_bytes(host: &Host, peer: &str) -> Result<u64> {
+    host.peer(peer)?["path_mtu_bytes"].as_u64().context("no path MTU")
+}
+
+/// More than what every path takes, and not more than passes.
+fn until_found(host: &Host) -> Result<()> {
+    host.until("the path's MTU is found", |status| {
+        let found = status["peers"][0]["path_mtu_bytes"].as_u64();
+        found.is_some_and(|bytes| (NARROW_BYTES - 30..=NARROW_BYTES).contains(&bytes))
+    })
+}
+
+fn black_hole() -> Result<()> {
+    let mut network = Network::build(Plan { relayed: true, ..Plan::default() })?;
+    network.set_faults(&narrow());
+    for host in &mut network.hosts {
+        host.start()?;
+    }
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        host.until_all_up()?;
+    }
+    let moved = AtomicU64::new(0);
+    for at in [inner_v4(1, 0), inner_v6(1, 0)] {
+        transfer::run(&a.vms[0], &b.vms[0], at, 4 << 20, &moved)?;
+    }
+    until_found(a)?;
+    until_found(b)?;
+    ensure!(network.lost() > 0, "nothing was too long: there was no black hole");
+    let lost = network.lost();
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)?;
+    // But for a probe now and then.
+    ensure!(network.lost() < lost + 10, "{} packets were too long still", network.lost() - lost);
+    Ok(())
+}
+
+fn shrinks() -> Result<()> {
+    let network = Network::up(Plan { relayed: true, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        host.until("the whole of the path is used", |status| {
+            status["peers"][0]["path_mtu_bytes"] == 1500
+        })?;
+    }
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        transfer::until_moved(&moved, 8 << 20)?;
+        network.set_faults(&narrow());
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    ensure!(network.lost() > 0, "nothing was too long: the path did not shrink in time");
+    for (host, peer) in [(a, "h1"), (b, "h0")] {
+        until_found(host)?;
+        let reconnects = host.peer(peer)?["reconnects"].clone();
+        ensure!(reconnects == 0, "the session was given up {reconnects} times");
+    }
+    ensure!(path_mtu_bytes(a, "h1")? <= NARROW_BYTES);
+    Ok(())
+}
+
+/// One lane first, then all.
+fn cut(transport: &'static str) -> Result<()> {
+    let network = Network::up(Plan { transport, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        for (after, count) in [(8 << 20, 1), (32 << 20, usize::MAX)] {
+            transfer::until_moved(&moved, after)?;
+            let cut = cut_lanes(a, count)?;
+            ensure!(cut == count.min(lanes_of_a_session()), "{cut} lanes were cut");
+        }
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    a.until_all_up()?;
+    b.until_all_up()?;
+    let reconnects = a.peer("h1")?["reconnects"].as_u64().context("reconnects")?;
+    ensure!(reconnects >= 1, "the session outlived its lanes");
+    Ok(())
+}
+
+/// Four connections, by default, each for one direction of two.
+const fn lanes_of_a_session() -> usize {
+    8
+}
+
+/// Resets connections of a host's link as the kernel does; how many.
+fn cut_lanes(host: &Host, count: usize) -> Result<usize> {
+    let ss = |arguments: &[&str]| -> Result<String> {
+        let output = host.netns.command("ss").args(arguments).output().context("running ss")?;
+        ensure!(output.status.success(), "ss: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let port = format!(":{PORT}");
+    let ours = ["state", "established", "(", "sport", "=", &port, "or", "dport", "=", &port, ")"];
+    let list = ss(&[&["-tnH"][..], &ours].concat())?;
+    // Bytes that wait, here and there, and the two ends.
+    let ends = |line: &str| {
+        let mut words = line.split_whitespace().skip(2).map(str::to_owned);
+        Some((words.next()?, words.next()?))
+    };
+    let all: Vec<_> = list.lines().filter_map(ends).take(count).collect();
+    for (local, remote) in &all {
+        ss(&["-tnHK", "src", local, "dst", remote])?;
+    }
+    Ok(all.len())
+}
