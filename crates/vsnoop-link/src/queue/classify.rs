@@ -1,11 +1,16 @@
 //! Which lane a flow uses: lane 0 for those that send little, the others for the bulk.
 //!
-//! Lanes are ordered among themselves only within each, so a flow that changes its lane may be reordered. It
-//! starts on lane 0 and moves to a bulk lane, chosen by its hash, once it has sent more than a small share;
-//! there it stays until it has been idle for so long that nothing of it is on the way any more.
+//! There is an order only within a lane, so a flow that changes its lane may be reordered, which its sender takes
+//! for a loss: CUBIC, once it has lost anything, no longer looks for the path's rate in a hurry. A flow starts on
+//! lane 0. With its first super-packet, which a sender makes as soon as it has much to send, it moves to a bulk
+//! lane chosen by its hash: then nothing but its handshake can be overtaken. One that sends single packets moves
+//! once it has sent more than a small share. There it stays until it has been idle for so long that nothing of
+//! it is on the way any more.
 
 /// More than this per second, or at once, is bulk.
 const SPARSE_BYTES: u64 = 64 << 10;
+/// A frame of more is a super-packet.
+const SINGLE_BYTES: usize = 2 * 1514;
 /// A flow that was idle for so long begins anew.
 const IDLE_NS: u64 = 1_000_000_000;
 /// Flows that are remembered: sets of ways.
@@ -63,7 +68,7 @@ impl Classifier {
         known.level_bytes = known.level_bytes.saturating_sub(leaked as u64);
         known.level_bytes = known.level_bytes.saturating_add(bytes as u64);
         known.last_ns = now_ns;
-        known.bulk |= known.level_bytes > SPARSE_BYTES;
+        known.bulk |= known.level_bytes > SPARSE_BYTES || bytes > SINGLE_BYTES;
         if known.bulk { 1 + (mixed >> 20) as usize % (self.lanes - 1) } else { 0 }
     }
 }
@@ -101,6 +106,15 @@ mod tests {
         assert_eq!((moves, lanes[0]), (1, 0));
         assert!(lanes[2099] > 0);
         assert_eq!(classifier.lane(7, 64, Kind::Flow, 200_000 * MS), 0);
+    }
+
+    #[test]
+    fn a_flow_moves_with_its_first_super_packet() {
+        let mut classifier = Classifier::new(4);
+        assert_eq!(classifier.lane(7, 74, Kind::Flow, 0), 0);
+        let bulk = classifier.lane(7, 14_546, Kind::Flow, 20 * MS);
+        assert!(bulk > 0);
+        assert_eq!(classifier.lane(7, 66, Kind::Flow, 30 * MS), bulk, "and stays");
     }
 
     #[test]
