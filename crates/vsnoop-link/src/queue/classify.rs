@@ -2,15 +2,15 @@
 //!
 //! There is an order only within a lane, so a flow that changes its lane may be reordered, which its sender takes
 //! for a loss: CUBIC, once it has lost anything, no longer looks for the path's rate in a hurry. A flow starts on
-//! lane 0. With its first super-packet, which a sender makes as soon as it has much to send, it moves to a bulk
-//! lane chosen by its hash: then nothing but its handshake can be overtaken. One that sends single packets moves
-//! once it has sent more than a small share. There it stays until it has been idle for so long that nothing of
-//! it is on the way any more.
+//! lane 0. With its first large frame, which a sender makes as soon as it has much to send, it moves to a bulk
+//! lane chosen by its hash: then nothing but its handshake can be overtaken. One that sends small frames moves
+//! once they are many. There it stays until it has been idle for so long that nothing of it is on the way any
+//! more.
 
 /// More than this per second, or at once, is bulk.
 const SPARSE_BYTES: u64 = 64 << 10;
-/// A frame of more is a super-packet.
-const SINGLE_BYTES: usize = 2 * 1514;
+/// Keystrokes, echoes, acknowledgements, names and voice are smaller.
+const SMALL_BYTES: usize = 1000;
 /// A flow that was idle for so long begins anew.
 const IDLE_NS: u64 = 1_000_000_000;
 /// Flows that are remembered: sets of ways.
@@ -68,7 +68,7 @@ impl Classifier {
         known.level_bytes = known.level_bytes.saturating_sub(leaked as u64);
         known.level_bytes = known.level_bytes.saturating_add(bytes as u64);
         known.last_ns = now_ns;
-        known.bulk |= known.level_bytes > SPARSE_BYTES || bytes > SINGLE_BYTES;
+        known.bulk |= known.level_bytes > SPARSE_BYTES || bytes > SMALL_BYTES;
         if known.bulk { 1 + (mixed >> 20) as usize % (self.lanes - 1) } else { 0 }
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     fn a_few_packets_now_and_then_stay_on_the_express_lane() {
         let mut classifier = Classifier::new(4);
         for i in 0..10_000 {
-            assert_eq!(classifier.lane(7, 1500, Kind::Flow, i * 50 * MS), 0, "30 kB a second");
+            assert_eq!(classifier.lane(7, 500, Kind::Flow, i * 10 * MS), 0, "50 kB a second");
         }
     }
 
@@ -99,7 +99,7 @@ mod tests {
     fn a_bulk_flow_moves_once_and_comes_back_after_a_pause() {
         let mut classifier = Classifier::new(4);
         let mut lanes: Vec<usize> =
-            (0..2000).map(|i| classifier.lane(7, 1500, Kind::Flow, i * MS)).collect();
+            (0..2000).map(|i| classifier.lane(7, 500, Kind::Flow, i * MS)).collect();
         // Slower, but never idle: it stays.
         lanes.extend((0..100).map(|i| classifier.lane(7, 64, Kind::Flow, (2000 + i * 900) * MS)));
         let moves = lanes.windows(2).filter(|w| w[0] != w[1]).count();
@@ -109,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_moves_with_its_first_super_packet() {
+    fn a_flow_moves_with_its_first_large_frame() {
         let mut classifier = Classifier::new(4);
         assert_eq!(classifier.lane(7, 74, Kind::Flow, 0), 0);
-        let bulk = classifier.lane(7, 14_546, Kind::Flow, 20 * MS);
+        let bulk = classifier.lane(7, 1514, Kind::Flow, 20 * MS);
         assert!(bulk > 0);
         assert_eq!(classifier.lane(7, 66, Kind::Flow, 30 * MS), bulk, "and stays");
     }

@@ -33,7 +33,9 @@ fn one_cubic_or_reno_flow_fills_the_lane_and_its_queue_is_short() {
             assert!(share > least, "{name}: {share:.3} of the rate");
             // A super-packet that is not cut takes 52 ms at 10 Mb/s.
             if cut || mbps >= 100 {
-                assert!(p50 < 15 * MS && p99 < 50 * MS, "{name}: {p50} {p99} ns");
+                // On a slow lane one overshoot takes as long as may wait at all.
+                let longest = if mbps >= 100 { 50 * MS } else { super::fair::BOUND_NS };
+                assert!(p50 < 15 * MS && p99 < longest, "{name}: {p50} {p99} ns");
             }
             assert_eq!(world.senders[0].timeouts, 0, "{name}");
         }
