@@ -8,7 +8,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -69,11 +70,18 @@ impl Session {
             .write(true)
             .open(&path)
             .with_context(|| format!("open {}", path.display()))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, error)| error)
-            .with_context(|| {
-            format!("another vsnoop-lab is running ({} is locked): wait for it", path.display())
-        })?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(
+                |(_, errno)| match errno {
+                    Errno::EWOULDBLOCK => {
+                        anyhow!(
+                            "another vsnoop-lab is running ({} is locked): wait for it",
+                            path.display()
+                        )
+                    }
+                    errno => anyhow!("lock {}: {errno}", path.display()),
+                },
+            )?;
         let mut session = Self { journal: Journal::default(), dir, _lock: lock };
         session.recover();
         Ok(session)

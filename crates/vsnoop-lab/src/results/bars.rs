@@ -1,4 +1,4 @@
-//! Horizontal bars, one for each name, with their values; as SVG and PNG.
+//! Horizontal bars, one for each name, with their values, in the colours of their groups; as SVG and PNG.
 
 use std::path::Path;
 
@@ -6,25 +6,42 @@ use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::plot::{COLOURS, FONT, SIZE, load_font};
+use super::plot::{FONT, SIZE, load_font};
 
-const TITLE_HEIGHT: i32 = 60;
+const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;
 const NAME_WIDTH: i32 = 220;
 const VALUE_WIDTH: i32 = 140;
+/// Of one bar, with what is free about it, when there are few.
+const WIDEST_PITCH: i32 = 60;
+const LEAST_HEIGHT: i32 = 200;
+/// The legend's line, below the title.
+const LEGEND_TOP: i32 = 50;
+const LEGEND_LETTERS: i32 = 15;
+const SWATCH: i32 = 14;
 
 #[derive(Clone, Debug)]
 pub struct Bars {
     pub title: String,
     pub unit: &'static str,
+    /// Groups of bars, as the legend calls them; those without a bar are left out there.
+    pub groups: &'static [Group],
     pub bars: Vec<Bar>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    pub name: &'static str,
+    pub colour: RGBColor,
 }
 
 #[derive(Clone, Debug)]
 pub struct Bar {
     pub name: String,
-    /// Not negative.
+    /// Less than nothing has no length.
     pub value: f64,
+    /// Which of the groups it is of.
+    pub group: usize,
 }
 
 impl Bars {
@@ -33,30 +50,50 @@ impl Bars {
         load_font()?;
         let drawn = (|| {
             let svg = dir.join(format!("{name}.svg"));
-            self.draw_on(&SVGBackend::new(&svg, SIZE).into_drawing_area())?;
+            let size = (SIZE.0, self.height() as u32);
+            self.draw_on(&SVGBackend::new(&svg, size).into_drawing_area())?;
             let png = dir.join(format!("{name}.png"));
-            self.draw_on(&BitMapBackend::new(&png, SIZE).into_drawing_area())
+            self.draw_on(&BitMapBackend::new(&png, size).into_drawing_area())
         })();
         drawn.with_context(|| format!("draw {name} in {}", dir.display()))
     }
 
+    /// Few bars need less of a picture.
+    fn height(&self) -> i32 {
+        let bars = self.bars.len() as i32 * WIDEST_PITCH;
+        (TITLE_HEIGHT + bars + MARGIN).clamp(LEAST_HEIGHT, SIZE.1 as i32)
+    }
+
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
-        let (width, height) = (SIZE.0 as i32, SIZE.1 as i32);
+        let (width, height) = (SIZE.0 as i32, self.height());
         let pitch = (height - TITLE_HEIGHT - MARGIN) / (self.bars.len() as i32).max(1);
-        let pitch = pitch.min(60);
+        let pitch = pitch.min(WIDEST_PITCH);
         let letters = (pitch * 6 / 10).clamp(8, 18);
         let longest = width - NAME_WIDTH - VALUE_WIDTH - MARGIN;
         let most = self.bars.iter().map(|bar| bar.value).fold(f64::MIN_POSITIVE, f64::max);
         let drawn = (|| {
             area.fill(&WHITE)?;
             area.draw(&Text::new(self.title.as_str(), (MARGIN, MARGIN), (FONT, 22)))?;
+            let mut left = MARGIN;
+            for (number, group) in self.groups.iter().enumerate() {
+                if !self.bars.iter().any(|bar| bar.group == number) {
+                    continue;
+                }
+                let corners = [(left, LEGEND_TOP), (left + SWATCH, LEGEND_TOP + SWATCH)];
+                area.draw(&Rectangle::new(corners, group.colour.filled()))?;
+                let style = (FONT, LEGEND_LETTERS).into_text_style(area);
+                let width = area.estimate_text_size(group.name, &style)?.0 as i32;
+                let at = (left + SWATCH + 6, LEGEND_TOP);
+                area.draw(&Text::new(group.name, at, style))?;
+                left += SWATCH + 6 + width + 24;
+            }
             for (number, bar) in self.bars.iter().enumerate() {
                 let top = TITLE_HEIGHT + number as i32 * pitch;
                 let text = top + (pitch - letters) / 2 - 1;
                 area.draw(&Text::new(bar.name.as_str(), (MARGIN, text), (FONT, letters)))?;
-                let end = NAME_WIDTH + (bar.value / most * f64::from(longest)) as i32;
+                let end = NAME_WIDTH + (bar.value.max(0.0) / most * f64::from(longest)) as i32;
                 let corners = [(NAME_WIDTH, top + pitch / 6), (end, top + pitch * 5 / 6)];
-                let colour = COLOURS[usize::from(bar.name.starts_with("vsnoop"))];
+                let colour = self.groups.get(bar.group).map_or(BLACK, |group| group.colour);
                 area.draw(&Rectangle::new(corners, colour.filled()))?;
                 let value = format!("{} {}", digits(bar.value), self.unit);
                 area.draw(&Text::new(value, (end + 8, text), (FONT, letters)))?;
@@ -70,9 +107,9 @@ impl Bars {
 /// Three significant digits.
 fn digits(value: f64) -> String {
     match value {
-        v if v < 1.0 => format!("{v:.3}"),
-        v if v < 10.0 => format!("{v:.2}"),
-        v if v < 100.0 => format!("{v:.1}"),
+        v if v.abs() < 1.0 => format!("{v:.3}"),
+        v if v.abs() < 10.0 => format!("{v:.2}"),
+        v if v.abs() < 100.0 => format!("{v:.1}"),
         v => format!("{v:.0}"),
     }
 }

@@ -12,6 +12,9 @@ use super::encoder::cpu_ns;
 use super::stream::{Decompressor, StreamError};
 use super::{Limits, Stats};
 
+/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128 MB.
+const LEAST_WINDOW_LOG: u8 = 10;
+
 /// A body that no sender within the limits makes. The connection must end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
@@ -104,7 +107,7 @@ impl Decoder {
         }
         let index = usize::from(id.number);
         if let Some(log) = new_window_log {
-            if log > window_log_max {
+            if !(LEAST_WINDOW_LOG..=window_log_max).contains(&log) {
                 return Err(DecodeError::Window { log });
             }
             // Numbers come in no order that could be relied on: at most `count` empty places.

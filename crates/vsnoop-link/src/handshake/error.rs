@@ -164,7 +164,7 @@ fn certificate(f: &mut fmt::Formatter<'_>, why: &CertificateError) -> fmt::Resul
             f,
             "presented a certificate for {}, not for {}; give this peer the `subject` that is in its \
              certificate",
-            if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") },
+            names(presented),
             expected.to_str()
         ),
         CertificateError::InvalidPurposeContext { required, .. } => write!(
@@ -178,6 +178,18 @@ fn certificate(f: &mut fmt::Formatter<'_>, why: &CertificateError) -> fmt::Resul
         ),
         other => write!(f, "presented a certificate that is not usable: {other}"),
     }
+}
+
+/// The names in a certificate, which webpki writes as `DnsName("host")`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let quoted = name.strip_prefix("DnsName(\"").and_then(|name| name.strip_suffix("\")"));
+        quoted.unwrap_or(name).to_owned()
+    };
+    if presented.is_empty() {
+        return "no name".to_owned();
+    }
+    presented.iter().map(bare).collect::<Vec<_>>().join(", ")
 }
 
 /// How long ago a certificate ended, or how long until it begins.

@@ -100,6 +100,17 @@ fn refused() -> Vec<Trial> {
         refusal("an_interface_that_is_not_there", 31, &["eth7", "ip link"], |place| {
             place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
         }),
+        refusal(
+            "an_interface_that_leads_to_the_peer",
+            3,
+            &["eth7", "peer b (192.0.2.2:7946)"],
+            |place| {
+                place.netns.ip("link add eth7 type dummy")?;
+                place.netns.ip("address add 192.0.2.1/24 dev eth7")?;
+                place.netns.ip("link set eth7 up")?;
+                place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
+            },
+        ),
         refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
             place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),

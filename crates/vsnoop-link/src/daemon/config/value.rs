@@ -80,6 +80,13 @@ impl FromStr for Address {
             )
         };
         if let Ok(ip) = text.parse::<IpAddr>() {
+            if let Some((front, last)) = text.rsplit_once(':')
+                && front.parse::<Ipv6Addr>().is_ok()
+            {
+                return Err(format!(
+                    "{text:?} may end with a port or not: give [{front}]:{last} or [{text}]:{PORT}"
+                ));
+            }
             return Ok(Self { host: ip.to_string(), port: PORT });
         }
         let (host, port) = match text.rsplit_once(':') {
@@ -195,6 +202,16 @@ mod tests {
         }
         for wrong in ["", ":1", "a:", "a:0", "a:70000", "[::1", "a b:1", "[name]:1", "1:2:x:1"] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_address_that_may_end_with_a_port_is_asked_about() {
+        let error = "2001:db8::2:7946".parse::<Address>().unwrap_err();
+        assert!(error.contains("[2001:db8::2]:7946"), "{error}");
+        assert!(error.contains("[2001:db8::2:7946]:7946"), "{error}");
+        for clear in ["2001:db8::2", "2001:db8:1:2:3:4:5:6", "::1", "192.0.2.2:7946"] {
+            assert!(clear.parse::<Address>().is_ok(), "{clear}");
         }
     }
 

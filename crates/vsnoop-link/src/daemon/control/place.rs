@@ -39,7 +39,8 @@ impl fmt::Display for AlreadyUp {
         let name = &self.0;
         write!(
             f,
-            "link {name} is up already; `vsnoop link status {name}` shows it, `vsnoop link down {name}` ends it"
+            "link {name} is up already on this host; `vsnoop link status {name}` shows it, `vsnoop link down \
+             {name}` ends it; for one beside it choose another link.name"
         )
     }
 }

@@ -1,9 +1,10 @@
 //! What can be known to be wrong before anything is made. Each error says what it is about, and the way out.
 //! That a peer is not reached is none: it is called again and again.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use nix::ifaddrs::getifaddrs;
 use vsnoop_link::daemon::config::{Config, Port, PortKind, Trust};
 use vsnoop_link::daemon::control::{AlreadyUp, Place};
 use vsnoop_link::identity::{Authority, Identity};
@@ -23,6 +24,7 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     for port in &config.ports {
         warnings.extend(self::port(port, config, place)?);
     }
+    own_way_out(config)?;
     for interface in config.diverted_interfaces() {
         if netdev::find(interface)?.is_some() {
             netdev::find_tap(interface, place)?;
@@ -101,6 +103,49 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
             ),
         )),
     }
+}
+
+/// The link's own packets must not leave by a port: they would be taken for the VMs' and carried again.
+fn own_way_out(config: &Config) -> Result<()> {
+    for port in config.ports.iter().filter(|port| port.kind == PortKind::Interface) {
+        let addresses = addresses_of(&port.name)?;
+        // What must be resolved first is not known yet.
+        let peers = config.peers.iter().filter_map(|peer| {
+            let address = peer.address.as_ref()?;
+            Some((&peer.name, SocketAddr::new(address.host.parse().ok()?, address.port)))
+        });
+        for (peer, to) in peers {
+            if way_out(to).is_some_and(|from| addresses.contains(&from)) {
+                let text = format!(
+                    "{} is the interface by which this host reaches peer {peer} ({to}), so it cannot be a port \
+                     of the link: give another interface, or the VMs' bridge",
+                    port.name
+                );
+                return Err(unfit(Unfit::Other, text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The address of this host from which packets to `to` would leave now; nothing is sent.
+fn way_out(to: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+fn addresses_of(interface: &str) -> Result<Vec<IpAddr>> {
+    let all = getifaddrs().context("list the addresses of this host")?;
+    let of_it = all.filter(|entry| entry.interface_name == interface);
+    Ok(of_it
+        .filter_map(|entry| {
+            let address = entry.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+        })
+        .collect())
 }
 
 fn small(device: &Device, config: &Config) -> Option<String> {

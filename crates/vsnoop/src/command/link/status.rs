@@ -29,7 +29,8 @@ pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
     watch::run(arguments.watch, || {
         let mut document = read(arguments)?;
-        if let Some(netns) = netns {
+        // A name says which link is meant, wherever it is.
+        if let (Some(netns), None) = (netns, &arguments.name) {
             document.links.retain(|status| status.netns == netns);
             document.silent.clear();
         }
