@@ -18,6 +18,7 @@ pub mod config;
 pub mod control;
 mod control_thread;
 mod counts;
+mod cpu;
 mod divert;
 mod egress;
 mod establish;
@@ -30,9 +31,9 @@ mod status;
 mod threads;
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
@@ -41,7 +42,7 @@ use socket2::{Domain, Socket, Type};
 
 use self::classes::{Classes, Ruled};
 use self::config::{Config, PortKind, Trust};
-use self::control::{Request, Response, Server, Set};
+use self::control::{LinkCpu, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
 use self::divert::doors::Doors;
 use self::divert::hooks::Hooks;
@@ -60,6 +61,8 @@ use crate::identity::{self, Authority, Identity, PeerId};
 const EVENTS: u64 = 0;
 const COMMANDS: u64 = 1;
 const SIGNALS: u64 = 2;
+/// How long a survey of the flows is waited for.
+const SURVEY: Duration = Duration::from_millis(200);
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
 
@@ -124,17 +127,30 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     poll.watch(&signals, SIGNALS)?;
     let about = About { since, key: identity.public().to_string() };
     ready();
+    let mut load = cpu::Load::default();
     let mut ends = false;
     while !ends {
         let ready = poll.wait(Some(control.deadline())).context("wait")?;
+        load.look(shared.now_ns(), cpu::process_ns());
         if ready.contains(&EVENTS) {
             told.drain().for_each(|event| control.event(event));
         }
         ends |= signals.read_signal().context("read a signal")?.is_some();
         server.serve(&mut |request| match request {
             Request::Status { addresses } => {
-                let status =
+                let (done, is_done) = mpsc::sync_channel(1);
+                egress.send(egress::Order::Survey(done));
+                // A thread that hangs must not hide all the rest.
+                let _ = is_done.recv_timeout(SURVEY);
+                let mut status =
                     status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
+                let [egress, ingress] = &threads;
+                status.cpu = LinkCpu {
+                    egress_ns: cpu::thread_ns(egress),
+                    ingress_ns: cpu::thread_ns(ingress),
+                    process_ns: cpu::process_ns(),
+                    cores: load.cores(),
+                };
                 Response::Status(Box::new(status))
             }
             Request::Set(Set { selector, method, dictionary_bytes }) => {

@@ -1,6 +1,7 @@
 //! How a running link is, for `vsnoop link status`.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use super::classes::Ruled;
 use super::config::{Config, PortKind};
 use super::control::{
     Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
 use super::control_thread::{Control, Known};
 use super::divert::doors::{Doors, Entered};
@@ -28,7 +29,7 @@ pub struct About {
     pub key: String,
 }
 
-/// All there is to say; learned addresses one by one when asked for.
+/// All there is to say but of the threads' time; learned addresses one by one when asked for.
 pub fn of(
     about: &About,
     config: &Config,
@@ -57,6 +58,12 @@ pub fn of(
         listen: config.listen.to_string(),
         key: about.key.clone(),
         mtu_bytes: config.mtu_bytes,
+        cpu: LinkCpu::default(),
+        dropped: reasons([
+            ("forwarding", &shared.stats.dropped_forwarding),
+            ("unknown_datagrams", &shared.stats.unknown_datagrams),
+            ("malformed_frames", &shared.stats.malformed_frames),
+        ]),
         ports,
         peers,
         classes: classes(ruled),
@@ -127,8 +134,12 @@ fn problem(trouble: &str) -> Problem {
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
     let rules = ruled.rules.iter().cloned().map(Some).chain([None]);
+    let methods =
+        |counted: &ClassStats| counted.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let status = |(rule, counted): (_, &std::sync::Arc<ClassStats>)| ClassStatus {
         rule,
+        flows: methods(counted).values().sum(),
+        methods: methods(counted),
         sent: Carried::new(
             counted.frames.get(),
             counted.bytes.get(),
@@ -137,7 +148,6 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
         ),
         raw_frames: counted.raw.get(),
         compress_ns: counted.compress_ns.get(),
-        ..ClassStatus::default()
     };
     rules.zip(&ruled.counted).map(status).collect()
 }
@@ -213,7 +223,8 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         cpu: Cpu {
             compress_ns: stats.compress_ns.get(),
             decompress_ns: stats.decompress_ns.get(),
-            ..Cpu::default()
+            seal_ns: stats.seal.get(),
+            open_ns: stats.open.get(),
         },
         lost_out: status.delivery.lost_out_packets,
         lost_in: status.delivery.lost_in_packets,

@@ -60,6 +60,9 @@ pub struct Status {
     /// Its own public key.
     pub key: String,
     pub mtu_bytes: u16,
+    pub cpu: LinkCpu,
+    /// What the link itself dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
     pub ports: Vec<PortStatus>,
     pub peers: Vec<PeerStatus>,
@@ -72,6 +75,19 @@ pub struct Status {
     /// Those, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<Learned>>,
+}
+
+/// CPU time of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkCpu {
+    /// Of the thread that carries frames to peers, and of the one that carries theirs to ports.
+    pub egress_ns: u64,
+    pub ingress_ns: u64,
+    /// Of the whole process.
+    pub process_ns: u64,
+    /// CPUs in use over the last second.
+    pub cores: f64,
 }
 
 /// What is not as it should be.
@@ -196,14 +212,14 @@ pub struct Cpu {
 pub struct ClassStatus {
     /// Null for what no rule fits.
     pub rule: Option<Compress>,
-    /// Flows with a context now.
+    /// Flows of the last ten seconds whose frames may be compressed; without those of a dictionary.
     pub flows: u64,
     /// To peers.
     pub sent: Carried,
     /// Frames of those that were sent as they are, because compression would not have paid.
     pub raw_frames: u64,
     pub compress_ns: u64,
-    /// What `auto` does now: flows by method.
+    /// Those by what is done: a method, or "raw_" and why they go as they are.
     pub methods: BTreeMap<String, u64>,
 }
 
