@@ -14,6 +14,7 @@
 //! is the second way into the link, past ports and table.
 
 mod classes;
+mod complaints;
 pub mod config;
 pub mod control;
 mod control_thread;
