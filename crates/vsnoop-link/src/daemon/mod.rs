@@ -43,7 +43,7 @@ use socket2::{Domain, Socket, Type};
 
 use self::classes::{Classes, Ruled};
 use self::config::{Config, PortKind, Trust};
-use self::control::{LinkCpu, Request, Response, Server, Set};
+use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
 use self::divert::doors::Doors;
 use self::divert::hooks::Hooks;
@@ -68,8 +68,13 @@ const SURVEY: Duration = Duration::from_millis(200);
 const BACKLOG: i32 = 256;
 
 /// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP. `ready` is called
-/// when it is up: it has its name, its ports and its sockets. Called before the process has other threads.
-pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
+/// when it is up: it has its name, its ports and its sockets; `log` when another level is wanted of the log. Called
+/// before the process has other threads.
+pub fn run(
+    config: Config,
+    ready: impl FnOnce(),
+    log: impl Fn(LogLevel) -> Result<()>,
+) -> Result<()> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().context("block signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -169,6 +174,10 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
                     Err(error) => Response::Refused { reason: error.to_string() },
                 }
             }
+            Request::Log { level } => match log(level) {
+                Ok(()) => Response::Done,
+                Err(error) => Response::Refused { reason: format!("{error:#}") },
+            },
             Request::Down => {
                 ends = true;
                 Response::Done

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,10 @@ pub enum Request {
         addresses: bool,
     },
     Set(Set),
+    /// Log from this level on.
+    Log {
+        level: LogLevel,
+    },
     /// End, after the answer.
     Down,
 }
@@ -29,6 +34,42 @@ pub struct Set {
     pub selector: Selector,
     pub method: Method,
     pub dictionary_bytes: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Error, "error"),
+        (Self::Warn, "warn"),
+        (Self::Info, "info"),
+        (Self::Debug, "debug"),
+        (Self::Trace, "trace"),
+    ];
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.iter().find(|(level, _)| level == self);
+        f.write_str(named.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let named = Self::ALL.iter().find(|(_, name)| *name == word);
+        named.map(|(level, _)| *level).ok_or("use error, warn, info, debug or trace".to_owned())
+    }
 }
 
 /// What the link answers.
