@@ -184,7 +184,6 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
     let measured = status.round_trip.count > 0;
-    let saved = |from: &Counter, to: &Counter| from.get().saturating_sub(to.get());
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     PeerStatus {
@@ -208,16 +207,13 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         sent: Carried::new(
             stats.frames_out.get(),
             stats.bytes_out.get(),
-            stats
-                .bytes_out
-                .get()
-                .saturating_sub(saved(&stats.compressed_from, &stats.compressed_to)),
+            after(&stats.bytes_out, &stats.compressed_from, &stats.compressed_to),
             stats.wire_bytes_out.get(),
         ),
         received: Carried::new(
             stats.frames_in.get(),
             stats.bytes_in.get(),
-            stats.bytes_in.get().saturating_sub(saved(&stats.expanded_to, &stats.expanded_from)),
+            after(&stats.bytes_in, &stats.expanded_to, &stats.expanded_from),
             stats.wire_bytes_in.get(),
         ),
         cpu: Cpu {
@@ -241,6 +237,13 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     }
 }
 
+/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the link's own
+/// with each frame, so that the difference alone could be more than there was.
+fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
+    let saved = from.get().saturating_sub(to.get());
+    bytes.get().saturating_sub(saved).max(to.get())
+}
+
 fn traffic(frames: &Counter, bytes: &Counter) -> Traffic {
     Traffic { frames: frames.get(), bytes: bytes.get() }
 }
@@ -257,4 +260,26 @@ fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, 
 fn netns() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_was_not_compressed_and_what_became_of_the_rest() {
+        for (bytes, from, to, left) in [
+            (1000, 0, 0, 1000),
+            (1000, 600, 100, 500),
+            // With four bytes of the link's own in each of 25 frames.
+            (1000, 1100, 40, 40),
+        ] {
+            let [bytes, from, to] = [bytes, from, to].map(|value| {
+                let counter = Counter::default();
+                counter.set(value);
+                counter
+            });
+            assert_eq!(after(&bytes, &from, &to), left);
+        }
+    }
 }

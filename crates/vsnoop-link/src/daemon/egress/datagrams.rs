@@ -207,14 +207,16 @@ impl Datagrams {
             stats.compress_ns.add(spent_ns);
             counted.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
+            // Each part has the headers with it, and the frame has them once.
+            let of_frame = if at == 0 { head.len() + taken } else { taken };
             if packed.encoded == Encoded::Compressed {
-                stats.compressed_from.add((head.len() + taken) as u64);
+                stats.compressed_from.add(of_frame as u64);
                 stats.compressed_to.add(body.len() as u64);
                 counted.compressed_bytes.add(body.len() as u64);
                 self.unit(socket, stats, &unit_header(owed, at, way), &body);
             } else {
                 counted.raw.add(1);
-                counted.compressed_bytes.add((head.len() + taken) as u64);
+                counted.compressed_bytes.add(of_frame as u64);
                 self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
