@@ -1,12 +1,11 @@
 //! Horizontal bars, one for each name, with their values; as SVG and PNG.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::plot::{COLOURS, FONT, SIZE, load_font};
+use super::drawing::Drawing;
+use super::plot::{COLOURS, FONT, SIZE};
 
 const TITLE_HEIGHT: i32 = 60;
 const MARGIN: i32 = 16;
@@ -27,19 +26,7 @@ pub struct Bar {
     pub value: f64,
 }
 
-impl Bars {
-    /// Writes `NAME.svg` and `NAME.png` into `dir`.
-    pub fn draw(&self, dir: &Path, name: &str) -> Result<()> {
-        load_font()?;
-        let drawn = (|| {
-            let svg = dir.join(format!("{name}.svg"));
-            self.draw_on(&SVGBackend::new(&svg, SIZE).into_drawing_area())?;
-            let png = dir.join(format!("{name}.png"));
-            self.draw_on(&BitMapBackend::new(&png, SIZE).into_drawing_area())
-        })();
-        drawn.with_context(|| format!("draw {name} in {}", dir.display()))
-    }
-
+impl Drawing for Bars {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
         let (width, height) = (SIZE.0 as i32, SIZE.1 as i32);
         let pitch = (height - TITLE_HEIGHT - MARGIN) / (self.bars.len() as i32).max(1);

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::values::{self, carriers, deviation, mean};
 use crate::results::bars::{Bar, Bars};
+use crate::results::drawing::Drawing;
 use crate::results::{Cell, Results};
 
 /// Figs 4, 5 and 6, of every path with offloads.
