@@ -111,6 +111,12 @@ fn shrinks() -> Result<()> {
         ensure!(reconnects == 0, "the session was given up {reconnects} times");
     }
     ensure!(path_mtu_bytes(a, "h1")? <= NARROW_BYTES);
+    // The data went from a to b: its losses are those of this direction, at both ends.
+    for (host, direction) in [(a, "lost_out"), (b, "lost_in")] {
+        host.until("what was lost is counted", |status| {
+            status["peers"][0][direction].as_u64() > Some(0)
+        })?;
+    }
     Ok(())
 }
 
