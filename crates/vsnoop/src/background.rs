@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::fcntl::Flock;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::lock::{self, try_lock};
 use crate::output::watch::Interrupt;
@@ -141,7 +141,7 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
     if !foreground {
         leave_the_terminal()?;
     }
-    log_to(foreground)?;
+    drop(log_to(foreground)?);
     kernel::require()?;
     Interrupt::catch()
 }
@@ -160,13 +160,16 @@ pub fn leave_the_terminal() -> Result<()> {
     Ok(())
 }
 
-/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level.
-pub fn log_to(foreground: bool) -> Result<()> {
+/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does what is
+/// returned: given a filter in the same words.
+pub fn log_to(foreground: bool) -> Result<Box<dyn Fn(&str) -> Result<()>>> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if foreground {
-        builder.with_writer(std::io::stderr).init();
-        return Ok(());
+        let builder = builder.with_writer(std::io::stderr).with_filter_reloading();
+        let handle = builder.reload_handle();
+        builder.init();
+        return Ok(changing(move |filter| handle.reload(filter)));
     }
     let syslog = syslog_tracing::Syslog::new(
         c"vsnoop",
@@ -175,6 +178,19 @@ pub fn log_to(foreground: bool) -> Result<()> {
     )
     .context("open the system's log")?;
     // The log stamps its lines itself.
-    builder.without_time().with_ansi(false).with_level(false).with_writer(syslog).init();
-    Ok(())
+    let builder = builder.without_time().with_ansi(false).with_level(false).with_writer(syslog);
+    let builder = builder.with_filter_reloading();
+    let handle = builder.reload_handle();
+    builder.init();
+    Ok(changing(move |filter| handle.reload(filter)))
+}
+
+/// Takes the filter as text.
+fn changing(
+    reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + 'static,
+) -> Box<dyn Fn(&str) -> Result<()>> {
+    Box::new(move |text| {
+        let filter = EnvFilter::try_new(text).with_context(|| format!("log by {text}"))?;
+        reload(filter).context("change what is logged")
+    })
 }

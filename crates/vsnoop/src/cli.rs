@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 use vsnoop_link::daemon::config::{Method, Vm, dictionary};
+use vsnoop_link::daemon::control::LogLevel;
 
 use crate::command::config;
 use crate::incast;
@@ -288,8 +289,15 @@ pub struct LinkSet {
     /// Name of the link.
     pub name: String,
     /// off, lz4, zstd, zstd:LEVEL or auto.
-    #[arg(long, value_name = "METHOD")]
-    pub compress: Method,
+    #[arg(long, value_name = "METHOD", required_unless_present = "log")]
+    pub compress: Option<Method>,
+    /// What it logs from now on: error, warn, info, debug or trace.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        conflicts_with_all = ["compress", "dictionary", "peer", "port", "vm", "prefix"]
+    )]
+    pub log: Option<LogLevel>,
     /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when that is
     /// safe) [default: none].
     #[arg(long, value_name = "SIZE", value_parser = dictionary)]

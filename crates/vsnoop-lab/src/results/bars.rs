@@ -1,12 +1,11 @@
 //! Horizontal bars, one for each name, with their values, in the colours of their groups; as SVG and PNG.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::plot::{FONT, SIZE, load_font};
+use super::drawing::Drawing;
+use super::plot::{FONT, SIZE};
 
 const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;
@@ -45,23 +44,16 @@ pub struct Bar {
 }
 
 impl Bars {
-    /// Writes `NAME.svg` and `NAME.png` into `dir`.
-    pub fn draw(&self, dir: &Path, name: &str) -> Result<()> {
-        load_font()?;
-        let drawn = (|| {
-            let svg = dir.join(format!("{name}.svg"));
-            let size = (SIZE.0, self.height() as u32);
-            self.draw_on(&SVGBackend::new(&svg, size).into_drawing_area())?;
-            let png = dir.join(format!("{name}.png"));
-            self.draw_on(&BitMapBackend::new(&png, size).into_drawing_area())
-        })();
-        drawn.with_context(|| format!("draw {name} in {}", dir.display()))
-    }
-
     /// Few bars need less of a picture.
     fn height(&self) -> i32 {
         let bars = self.bars.len() as i32 * WIDEST_PITCH;
         (TITLE_HEIGHT + bars + MARGIN).clamp(LEAST_HEIGHT, SIZE.1 as i32)
+    }
+}
+
+impl Drawing for Bars {
+    fn size(&self) -> (u32, u32) {
+        (SIZE.0, self.height() as u32)
     }
 
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {

@@ -1,12 +1,11 @@
 //! Lines over the number of senders, in the form of the figures of the ICTCP paper; as SVG and PNG.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::plot::{COLOURS, FONT, SIZE, load_font};
+use super::drawing::Drawing;
+use super::plot::{COLOURS, FONT};
 
 /// A diagram of lines.
 #[derive(Clone, Debug)]
@@ -24,19 +23,7 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-impl Chart {
-    /// Writes `NAME.svg` and `NAME.png` into `dir`.
-    pub fn draw(&self, dir: &Path, name: &str) -> Result<()> {
-        load_font()?;
-        let drawn = (|| {
-            let svg = dir.join(format!("{name}.svg"));
-            self.draw_on(&SVGBackend::new(&svg, SIZE).into_drawing_area())?;
-            let png = dir.join(format!("{name}.png"));
-            self.draw_on(&BitMapBackend::new(&png, SIZE).into_drawing_area())
-        })();
-        drawn.with_context(|| format!("draw {name} in {}", dir.display()))
-    }
-
+impl Drawing for Chart {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
         let drawn = (|| {
             area.fill(&WHITE)?;
@@ -79,7 +66,9 @@ impl Chart {
         })();
         drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
     }
+}
 
+impl Chart {
     fn most_senders(&self) -> f64 {
         let points = self.lines.iter().flat_map(|line| &line.points);
         points.map(|(senders, _)| *senders).fold(1.0, f64::max)

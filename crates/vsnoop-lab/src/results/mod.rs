@@ -4,6 +4,7 @@
 
 pub mod bars;
 pub mod chart;
+pub mod drawing;
 pub mod incast;
 pub mod link;
 pub mod plot;

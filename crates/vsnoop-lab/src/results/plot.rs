@@ -11,6 +11,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
+use super::drawing::Drawing;
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
@@ -49,7 +50,6 @@ struct Line {
 /// Draws all plots of `results` into `dir` and returns their names without extension. With several
 /// cells, each name ends with its cell.
 pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
-    load_font()?;
     let mut names = Vec::new();
     let several = results.cells().len() > 1;
     for view in &VIEWS {
@@ -78,67 +78,63 @@ pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
             if lines.is_empty() {
                 continue;
             }
-            draw_both(&dir.join(&name), &title, &lines)
-                .with_context(|| format!("draw {name} in {}", dir.display()))?;
+            Distribution { title, lines }.draw(dir, &name)?;
             names.push(name);
         }
     }
     Ok(names)
 }
 
-fn draw_both(path: &Path, title: &str, lines: &[Line]) -> Result<()> {
-    let svg = path.with_extension("svg");
-    draw(&SVGBackend::new(&svg, SIZE).into_drawing_area(), title, lines)?;
-    let png = path.with_extension("png");
-    draw(&BitMapBackend::new(&png, SIZE).into_drawing_area(), title, lines)
+/// Of one view and group.
+struct Distribution {
+    title: String,
+    lines: Vec<Line>,
 }
 
-fn draw<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    title: &str,
-    lines: &[Line],
-) -> Result<()> {
-    let drawn = (|| {
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(area)
-            .caption(title, (FONT, 24))
-            .margin(16)
-            .margin_right(40)
-            .x_label_area_size(56)
-            .y_label_area_size(72)
-            .build_cartesian_2d(range(lines).log_scale(), 0.0..1.0)?;
-        chart
-            .configure_mesh()
-            .x_desc("throughput [MB/s], logarithmic")
-            .y_desc("cumulative fraction of transfers")
-            .x_label_formatter(&|value| format!("{}", (value * 1e4).round() / 1e4))
-            .y_label_formatter(&|value| format!("{value:.1}"))
-            .y_labels(11)
-            .x_labels(8)
-            .label_style((FONT, 18))
-            .axis_desc_style((FONT, 20))
-            .bold_line_style(BLACK.mix(0.15))
-            .light_line_style(BLACK.mix(0.05))
-            .draw()?;
-        for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-            let style = colour.stroke_width(3);
+impl Drawing for Distribution {
+    fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
+        let drawn = (|| {
+            area.fill(&WHITE)?;
+            let mut chart = ChartBuilder::on(area)
+                .caption(&self.title, (FONT, 24))
+                .margin(16)
+                .margin_right(40)
+                .x_label_area_size(56)
+                .y_label_area_size(72)
+                .build_cartesian_2d(range(&self.lines).log_scale(), 0.0..1.0)?;
             chart
-                .draw_series(LineSeries::new(steps(&line.throughput_mb_per_s), style))?
-                .label(format!("{} (n = {})", line.name, line.throughput_mb_per_s.len()))
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .margin(16)
-            .legend_area_size(36)
-            .label_font((FONT, 20))
-            .background_style(WHITE.mix(0.9))
-            .border_style(BLACK.mix(0.4))
-            .draw()?;
-        area.present()
-    })();
-    drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+                .configure_mesh()
+                .x_desc("throughput [MB/s], logarithmic")
+                .y_desc("cumulative fraction of transfers")
+                .x_label_formatter(&|value| format!("{}", (value * 1e4).round() / 1e4))
+                .y_label_formatter(&|value| format!("{value:.1}"))
+                .y_labels(11)
+                .x_labels(8)
+                .label_style((FONT, 18))
+                .axis_desc_style((FONT, 20))
+                .bold_line_style(BLACK.mix(0.15))
+                .light_line_style(BLACK.mix(0.05))
+                .draw()?;
+            for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+                let style = colour.stroke_width(3);
+                chart
+                    .draw_series(LineSeries::new(steps(&line.throughput_mb_per_s), style))?
+                    .label(format!("{} (n = {})", line.name, line.throughput_mb_per_s.len()))
+                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
+            }
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperLeft)
+                .margin(16)
+                .legend_area_size(36)
+                .label_font((FONT, 20))
+                .background_style(WHITE.mix(0.9))
+                .border_style(BLACK.mix(0.4))
+                .draw()?;
+            area.present()
+        })();
+        drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+    }
 }
 
 /// From the decade of the smallest to that of the largest value.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -11,6 +12,8 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 use crate::hosts::{Network, Plan, inner_v4};
 use crate::{transfer, trial};
 
+/// Within this time one that is refused has called several times.
+const CALLS_AGAIN: Duration = Duration::from_secs(3);
 /// The one whose certificate has expired.
 const EXPIRED: usize = 2;
 
@@ -76,6 +79,16 @@ fn expired(transport: &'static str, calls: bool) -> Result<()> {
                 .filter(|peer| peer["name"] == name)
                 .any(|peer| peer["reason"].as_str().is_some_and(|reason| reason.contains(word)))
         })?;
+        // Whoever is called says so, too, and not at each of the calls.
+        if calls {
+            a.until("who called has called again", |_| {
+                a.words().matches("a certificate that has expired").count() > 0
+            })?;
+            std::thread::sleep(CALLS_AGAIN);
+            let words = a.words();
+            let said: Vec<_> = words.lines().filter(|line| line.contains("has expired")).collect();
+            ensure!(said.len() == 1 && said[0].contains("WARN"), "not one warning: {words}");
+        }
         let words = caller.words();
         let is_said = |line: &&str| line.contains(&format!("peer {name}: ")) && line.contains(word);
         ensure!(words.lines().any(|line| is_said(&line)), "no line about {name}: {words}");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use serde_json::Value;
 
 use crate::hosts::{Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
@@ -66,7 +67,15 @@ fn mesh(plan: Plan) -> Result<()> {
         for peer in status["peers"].as_array().context("peers")? {
             ensure!(peer["state"] == "up", "a peer is not up any more: {peer}");
             ensure!(peer["rejected"] == 0, "records were refused: {peer}");
+            if peer["encrypted"] == true {
+                let (seal, open) = (&peer["cpu"]["seal_ns"], &peer["cpu"]["open_ns"]);
+                let some = |ns: &Value| ns.as_u64() > Some(0);
+                ensure!(some(seal) && some(open), "encryption took no time: {peer}");
+            }
         }
+        let [egress, ingress, all] =
+            ["egress_ns", "ingress_ns", "process_ns"].map(|of| status["cpu"][of].as_u64());
+        ensure!(egress.min(ingress) > Some(0) && all > egress.max(ingress), "{}", status["cpu"]);
         ensure!(status["learned"].as_u64() >= Some(12), "12 VMs, learned {}", status["learned"]);
     }
     Ok(())
@@ -127,6 +136,13 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     let ratio = sent["ratio"].as_f64().context("no ratio")?;
     // auto does not compress where nothing is gained, as between two namespaces.
     ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
+    let class = a.status()?["classes"][0].clone();
+    let flows = class["methods"].as_object().context("no methods")?;
+    // Whatever auto has made of the data of both transfers, it is said.
+    let is_said = |said: &String| method == "auto" || said == method;
+    ensure!(flows.keys().any(is_said), "no flow goes by {method}: {class}");
+    ensure!(class["flows"].as_u64() == flows.values().map(Value::as_u64).sum(), "{class}");
+    ensure!(method == "auto" || a.peer("h1")?["cpu"]["compress_ns"].as_u64() > Some(0), "{class}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use super::probe::Probe;
-use super::{Method, Stats};
+use super::{Decision, Method, Stats};
 
 /// A way to compress, with what is assumed until it was measured.
 struct Way {
@@ -73,6 +73,9 @@ struct Flow {
     lz4_ratio: f64,
     /// What was measured lately.
     measured: [Option<Effect>; WAYS.len()],
+    /// What became of the last message that was judged; and when one came.
+    decision: Option<Decision>,
+    seen_ns: u64,
 }
 
 impl Flow {
@@ -141,13 +144,26 @@ impl Judge {
         now_ns: u64,
         stats: &mut Stats,
     ) -> Method {
-        if asked == Method::Auto && self.rate_bytes_per_s.is_none() {
-            return Method::Off;
-        }
         let mut flow = self.flow(key);
-        let method = self.judge(&mut flow, asked, parts, now_ns, stats);
+        flow.seen_ns = now_ns;
+        let method = if asked == Method::Auto && self.rate_bytes_per_s.is_none() {
+            Method::Off
+        } else {
+            self.judge(&mut flow, asked, parts, now_ns, stats)
+        };
+        if method != Method::Off {
+            flow.decision = Some(Decision::By(method));
+        }
         self.young.insert(key, flow);
         method
+    }
+
+    /// What becomes of a flow, and when it was seen last.
+    pub fn decision(&self, key: Key, asked: Method) -> Option<(u64, Decision)> {
+        let flow = self.young.get(&key).or_else(|| self.old.get(&key))?;
+        let unknown = asked == Method::Auto && self.rate_bytes_per_s.is_none();
+        let judged = flow.decision.filter(|_| !unknown);
+        Some((flow.seen_ns, judged.unwrap_or(Decision::RateUnknown)))
     }
 
     fn judge(
@@ -164,6 +180,7 @@ impl Judge {
             }
             stats.probes += 1;
             let Some(ratio) = self.probe.ratio(parts) else {
+                flow.decision = Some(Decision::Incompressible);
                 flow.fail(now_ns);
                 return Method::Off;
             };
@@ -196,6 +213,7 @@ impl Judge {
         if !flow.good && flow.back_off > TRIALS_FROM {
             return WAYS[best].method;
         }
+        flow.decision = Some(Decision::DoesNotPay);
         flow.fail(now_ns);
         Method::Off
     }
@@ -227,6 +245,9 @@ impl Judge {
         if pays {
             (flow.good, flow.back_off, flow.pass) = (true, 0, 0);
         } else {
+            let smaller = result.smaller;
+            flow.decision =
+                Some(if smaller { Decision::DoesNotPay } else { Decision::Incompressible });
             flow.fail(now_ns);
         }
         self.young.insert(key, flow);

@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{Class, DEFAULT_ZSTD_LEVEL, Limits, Method, Stats};
+use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Stats};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,12 @@ impl Encoder {
     /// connection or is not known: then `auto` sends everything raw.
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
         self.judge.set_link_rate(bytes_per_s);
+    }
+
+    /// What becomes of a flow, and when it was seen last; `None`: it is not known, or belongs to a
+    /// dictionary, where nothing is decided.
+    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+        self.judge.decision((class.owner, flow), class.method)
     }
 
     /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does

@@ -25,6 +25,7 @@
 
 mod auto;
 mod body;
+mod decision;
 mod decoder;
 mod encoder;
 mod method;
@@ -33,6 +34,7 @@ mod stats;
 mod stream;
 pub mod unit;
 
+pub use decision::Decision;
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{Clock, Encoded, Encoder};
 pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, ZSTD_LEVELS};

@@ -14,7 +14,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective,
 
 use super::auto::{Judge, Measured};
 use super::encoder::{Clock, cpu_ns, joined, lz4_block};
-use super::{Class, DecodeError, Encoded, Method, Stats, decoder};
+use super::{Class, Decision, DecodeError, Encoded, Method, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
@@ -96,6 +96,11 @@ impl Packer {
     /// See [`super::Encoder::set_link_rate`].
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
         self.judge.set_link_rate(bytes_per_s);
+    }
+
+    /// See [`super::Encoder::decision`].
+    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+        self.judge.decision((class.owner, flow), class.method)
     }
 
     /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method` is

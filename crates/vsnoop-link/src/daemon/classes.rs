@@ -1,14 +1,14 @@
 //! Which frames are compressed how: the rules of the configuration, remembered per flow.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::config::{Mac, Rules, Traffic};
 use super::egress::outlet::Frame;
 use super::stats::ClassStats;
-use crate::compress::{Class, Method};
+use crate::compress::{Class, Decision, Method};
 
 /// Flows whose treatment is remembered; beyond them all are looked up again.
 const FLOWS: usize = 4096;
@@ -80,6 +80,25 @@ impl Classes {
         }
         self.known.insert(key, treatment.clone());
         treatment
+    }
+
+    /// Counts for each rule what becomes of its flows, as `decision` says of a peer's flow; `None`: it
+    /// is not in use.
+    pub fn survey(&self, decision: impl Fn(usize, u64, &Class) -> Option<Decision>) {
+        let mut found: Vec<BTreeMap<String, u64>> = vec![BTreeMap::new(); self.ruled.counted.len()];
+        for ((peer, _, flow), treatment) in &self.known {
+            let Some(decided) = treatment.class.and_then(|class| decision(*peer, *flow, &class))
+            else {
+                continue;
+            };
+            let of = |counted: &Arc<ClassStats>| Arc::ptr_eq(counted, &treatment.counted);
+            if let Some(rule) = self.ruled.counted.iter().position(of) {
+                *found[rule].entry(decided.to_string()).or_default() += 1;
+            }
+        }
+        for (counted, flows) in self.ruled.counted.iter().zip(found) {
+            *counted.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows;
+        }
     }
 
     /// No rule fits.

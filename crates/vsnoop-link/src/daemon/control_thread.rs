@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use super::complaints::Complaints;
 use super::config::{Config, Peer as PeerConfig, Transport, Trust};
 use super::counts::SessionCounts;
 use super::egress::outlet::Fault;
@@ -111,6 +112,7 @@ pub struct Control {
     ingress: wake::Sender<ingress::Order>,
     events: wake::Sender<Event>,
     guard: Guard,
+    complaints: Complaints,
     clamp_mss: bool,
 }
 
@@ -174,6 +176,7 @@ impl Control {
             ingress,
             events,
             guard: Guard::new(GuardLimits::default()),
+            complaints: Complaints::default(),
             clamp_mss: config.clamp_mss,
         };
         control.bound_frames();
@@ -247,11 +250,20 @@ impl Control {
             },
             Event::Accepted { from, established } => match established {
                 Ok(established) => self.accepted(from, *established),
-                Err(error) => match error.peer() {
-                    Some(peer) => info!("peer {peer} at {from}: {}", error.what()),
-                    None => debug!("a caller from {from}: {}", error.what()),
-                },
+                Err(error) => self.turned_away(from, &error),
             },
+        }
+    }
+
+    fn turned_away(&mut self, from: SocketAddr, error: &handshake::Error) {
+        let who = match error.peer() {
+            Some(peer) => format!("peer {peer} at {from}"),
+            None => format!("a caller from {from}"),
+        };
+        if self.complaints.is_due(from.ip(), error, self.shared.now_ns()) {
+            warn!("{who}: {}", error.what());
+        } else {
+            debug!("{who}: {}", error.what());
         }
     }
 

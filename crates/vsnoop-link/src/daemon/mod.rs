@@ -14,10 +14,12 @@
 //! is the second way into the link, past ports and table.
 
 mod classes;
+mod complaints;
 pub mod config;
 pub mod control;
 mod control_thread;
 mod counts;
+mod cpu;
 mod divert;
 mod egress;
 mod establish;
@@ -30,9 +32,9 @@ mod status;
 mod threads;
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
@@ -41,7 +43,7 @@ use socket2::{Domain, Socket, Type};
 
 use self::classes::{Classes, Ruled};
 use self::config::{Config, PortKind, Trust};
-use self::control::{Request, Response, Server, Set};
+use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
 use self::divert::doors::Doors;
 use self::divert::hooks::Hooks;
@@ -60,12 +62,19 @@ use crate::identity::{self, Authority, Identity, PeerId};
 const EVENTS: u64 = 0;
 const COMMANDS: u64 = 1;
 const SIGNALS: u64 = 2;
+/// How long a survey of the flows is waited for.
+const SURVEY: Duration = Duration::from_millis(200);
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
 
 /// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP. `ready` is called
-/// when it is up: it has its name, its ports and its sockets. Called before the process has other threads.
-pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
+/// when it is up: it has its name, its ports and its sockets; `log` when another level is wanted of the log. Called
+/// before the process has other threads.
+pub fn run(
+    config: Config,
+    ready: impl FnOnce(),
+    log: impl Fn(LogLevel) -> Result<()>,
+) -> Result<()> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().context("block signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -124,17 +133,30 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
     poll.watch(&signals, SIGNALS)?;
     let about = About { since, key: identity.public().to_string() };
     ready();
+    let mut load = cpu::Load::default();
     let mut ends = false;
     while !ends {
         let ready = poll.wait(Some(control.deadline())).context("wait")?;
+        load.look(shared.now_ns(), cpu::process_ns());
         if ready.contains(&EVENTS) {
             told.drain().for_each(|event| control.event(event));
         }
         ends |= signals.read_signal().context("read a signal")?.is_some();
         server.serve(&mut |request| match request {
             Request::Status { addresses } => {
-                let status =
+                let (done, is_done) = mpsc::sync_channel(1);
+                egress.send(egress::Order::Survey(done));
+                // A thread that hangs must not hide all the rest.
+                let _ = is_done.recv_timeout(SURVEY);
+                let mut status =
                     status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
+                let [egress, ingress] = &threads;
+                status.cpu = LinkCpu {
+                    egress_ns: cpu::thread_ns(egress),
+                    ingress_ns: cpu::thread_ns(ingress),
+                    process_ns: cpu::process_ns(),
+                    cores: load.cores(),
+                };
                 Response::Status(Box::new(status))
             }
             Request::Set(Set { selector, method, dictionary_bytes }) => {
@@ -152,6 +174,10 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<()> {
                     Err(error) => Response::Refused { reason: error.to_string() },
                 }
             }
+            Request::Log { level } => match log(level) {
+                Ok(()) => Response::Done,
+                Err(error) => Response::Refused { reason: format!("{error:#}") },
+            },
             Request::Down => {
                 ends = true;
                 Response::Done

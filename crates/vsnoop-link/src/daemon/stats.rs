@@ -1,6 +1,10 @@
 //! Counters of a running link. Each is written by one thread and read by the control thread.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::cpu::Stopwatch;
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -59,6 +63,9 @@ pub struct PeerStats {
     /// Time spent in compression and decompression.
     pub compress_ns: Counter,
     pub decompress_ns: Counter,
+    /// Time spent in encryption and decryption.
+    pub seal: Stopwatch,
+    pub open: Stopwatch,
     /// Bytes given to and got from the compressor, of what was compressed.
     pub compressed_from: Counter,
     pub compressed_to: Counter,
@@ -89,4 +96,6 @@ pub struct ClassStats {
     /// Frames, or parts of them over UDP, that went as they were although the rule would compress.
     pub raw: Counter,
     pub compress_ns: Counter,
+    /// Flows in use, by what becomes of them: as of the last survey.
+    pub flows: Mutex<BTreeMap<String, u64>>,
 }

@@ -1,6 +1,7 @@
 //! How a running link is, for `vsnoop link status`.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use super::classes::Ruled;
 use super::config::{Config, PortKind};
 use super::control::{
     Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
 use super::control_thread::{Control, Known};
 use super::divert::doors::{Doors, Entered};
@@ -28,7 +29,7 @@ pub struct About {
     pub key: String,
 }
 
-/// All there is to say; learned addresses one by one when asked for.
+/// All there is to say but of the threads' time; learned addresses one by one when asked for.
 pub fn of(
     about: &About,
     config: &Config,
@@ -57,6 +58,12 @@ pub fn of(
         listen: config.listen.to_string(),
         key: about.key.clone(),
         mtu_bytes: config.mtu_bytes,
+        cpu: LinkCpu::default(),
+        dropped: reasons([
+            ("forwarding", &shared.stats.dropped_forwarding),
+            ("unknown_datagrams", &shared.stats.unknown_datagrams),
+            ("malformed_frames", &shared.stats.malformed_frames),
+        ]),
         ports,
         peers,
         classes: classes(ruled),
@@ -127,8 +134,12 @@ fn problem(trouble: &str) -> Problem {
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
     let rules = ruled.rules.iter().cloned().map(Some).chain([None]);
+    let methods =
+        |counted: &ClassStats| counted.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let status = |(rule, counted): (_, &std::sync::Arc<ClassStats>)| ClassStatus {
         rule,
+        flows: methods(counted).values().sum(),
+        methods: methods(counted),
         sent: Carried::new(
             counted.frames.get(),
             counted.bytes.get(),
@@ -137,7 +148,6 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
         ),
         raw_frames: counted.raw.get(),
         compress_ns: counted.compress_ns.get(),
-        ..ClassStatus::default()
     };
     rules.zip(&ruled.counted).map(status).collect()
 }
@@ -174,7 +184,6 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
     let measured = status.round_trip.count > 0;
-    let saved = |from: &Counter, to: &Counter| from.get().saturating_sub(to.get());
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     PeerStatus {
@@ -198,22 +207,20 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         sent: Carried::new(
             stats.frames_out.get(),
             stats.bytes_out.get(),
-            stats
-                .bytes_out
-                .get()
-                .saturating_sub(saved(&stats.compressed_from, &stats.compressed_to)),
+            after(&stats.bytes_out, &stats.compressed_from, &stats.compressed_to),
             stats.wire_bytes_out.get(),
         ),
         received: Carried::new(
             stats.frames_in.get(),
             stats.bytes_in.get(),
-            stats.bytes_in.get().saturating_sub(saved(&stats.expanded_to, &stats.expanded_from)),
+            after(&stats.bytes_in, &stats.expanded_to, &stats.expanded_from),
             stats.wire_bytes_in.get(),
         ),
         cpu: Cpu {
             compress_ns: stats.compress_ns.get(),
             decompress_ns: stats.decompress_ns.get(),
-            ..Cpu::default()
+            seal_ns: stats.seal.get(),
+            open_ns: stats.open.get(),
         },
         lost_out: status.delivery.lost_out_packets,
         lost_in: status.delivery.lost_in_packets,
@@ -228,6 +235,13 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         rekeys: status.rekeys,
         roams: status.roams,
     }
+}
+
+/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the link's own
+/// with each frame, so that the difference alone could be more than there was.
+fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
+    let saved = from.get().saturating_sub(to.get());
+    bytes.get().saturating_sub(saved).max(to.get())
 }
 
 fn traffic(frames: &Counter, bytes: &Counter) -> Traffic {
@@ -246,4 +260,26 @@ fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, 
 fn netns() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_was_not_compressed_and_what_became_of_the_rest() {
+        for (bytes, from, to, left) in [
+            (1000, 0, 0, 1000),
+            (1000, 600, 100, 500),
+            // With four bytes of the link's own in each of 25 frames.
+            (1000, 1100, 40, 40),
+        ] {
+            let [bytes, from, to] = [bytes, from, to].map(|value| {
+                let counter = Counter::default();
+                counter.set(value);
+                counter
+            });
+            assert_eq!(after(&bytes, &from, &to), left);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::mem::{Discriminant, discriminant};
 
 use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose};
 
@@ -29,7 +30,27 @@ pub enum Error {
     Ours(BadHello),
 }
 
+/// What sort of error it is, whoever it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ErrorKind(Discriminant<Error>, Option<Discriminant<CertificateError>>);
+
 impl Error {
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind(discriminant(self), self.certificate().map(discriminant))
+    }
+
+    /// The other end has presented a certificate, and it is not believed.
+    pub fn is_of_certificate(&self) -> bool {
+        self.certificate().is_some()
+    }
+
+    fn certificate(&self) -> Option<&CertificateError> {
+        match self {
+            Self::Tls { error: rustls::Error::InvalidCertificate(why), .. } => Some(why),
+            _ => None,
+        }
+    }
+
     /// With whom, if that is known.
     pub fn peer(&self) -> Option<&PeerId> {
         match self {

@@ -29,7 +29,7 @@ mod testing;
 mod tests;
 
 pub use agree::{Agreed, Answer};
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
 pub use hello::{
     BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply, Role, Transport,

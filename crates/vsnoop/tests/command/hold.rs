@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -348,18 +348,24 @@ fn wait_for_engine(place: &Place) -> Result<()> {
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
+    /// It has its name and its CPU when this returns: a new thread gets them when it first runs, which on a
+    /// busy machine may be after the test has looked for it.
     fn thread(name: &str) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&over);
+        let (settled, is_settled) = mpsc::channel();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             let mut cpus = CpuSet::new();
             cpus.set(0).expect("there is a first CPU");
             sched_setaffinity(Pid::from_raw(0), &cpus).expect("a thread may choose its CPU");
+            let _ = settled.send(());
             while !flag.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
         })?;
-        Ok(Self(over))
+        let busy = Self(over);
+        is_settled.recv().context("the thread has ended")?;
+        Ok(busy)
     }
 }
 

@@ -1,6 +1,7 @@
 //! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one clear line.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -32,6 +33,7 @@ pub fn trials() -> Vec<Trial> {
         trial("what_others_left_of_a_link_confuses_nobody", left_over),
         trial("a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm", foreground),
         trial("what_is_set_is_in_force_and_nonsense_is_refused", set),
+        trial("a_running_link_logs_more_and_less_as_it_is_told", log),
         trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
         trial("a_peer_whose_name_leads_nowhere_is_dialled_all_the_same", || {
             let place = Place::new("name")?;
@@ -323,6 +325,56 @@ fn set() -> Result<()> {
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
     ensure!(place.status()?["classes"] == classes, "something changed");
     Ok(())
+}
+
+/// A caller that is no link is worth a line at the level debug.
+fn log() -> Result<()> {
+    let place = Place::new("log")?;
+    let log = place.directory.join("log");
+    let mut child = Command::new(program())
+        .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
+        .arg(place.file())
+        .env_remove("RUST_LOG")
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log)?)
+        .spawn()?;
+    let result = (|| {
+        let said = |words: &str| Ok(fs::read_to_string(&log)?.contains(words));
+        wait_until("the link is up", || said("link office is up"))?;
+        let call = || {
+            place.netns.run(|| {
+                let mut stream = std::net::TcpStream::connect("127.0.0.1:7946")?;
+                stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+                // Until it has been turned away.
+                stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                let _ = stream.read(&mut [0; 64]);
+                Ok(())
+            })
+        };
+        call()?;
+        let ran = place.link(["set", "office", "--log", "debug"])?.ok()?;
+        ensure!(ran.out == "link office: the log begins at level debug", "{}", ran.out);
+        ensure!(!said("a caller from")?, "it was logged before");
+        call()?;
+        wait_until("the caller is logged", || said("a caller from 127.0.0.1"))?;
+        let json = place.link(["set", "office", "--log", "error", "--json"])?.json()?;
+        ensure!(json["log"] == "error" && json["result"] == "set", "{json}");
+        let before = fs::read_to_string(&log)?;
+        call()?;
+        place.link(["set", "office", "--log", "info"])?.ok()?;
+        let more = fs::read_to_string(&log)?;
+        ensure!(!more[before.len()..].contains("a caller"), "{more}");
+        let loud = place.link(["set", "office", "--log", "loud"])?;
+        ensure!(loud.code == 2 && loud.err.contains("info, debug or trace"), "{}", loud.err);
+        for wrong in [&["--log", "info", "--compress", "lz4"][..], &[]] {
+            let ran = place.link([&["set", "office"], wrong].concat())?;
+            ensure!(ran.code == 2 && ran.err.contains("--compress"), "{}", ran.err);
+        }
+        Ok(())
+    })();
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM)?;
+    child.wait()?;
+    result
 }
 
 fn keygen() -> Result<()> {

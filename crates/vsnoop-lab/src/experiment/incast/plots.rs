@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::figures::{Outcome, outcome};
 use crate::results::chart::{Chart, Line};
+use crate::results::drawing::Drawing;
 use crate::results::incast::{Incast, Part};
 use crate::results::{Results, size_text};
 

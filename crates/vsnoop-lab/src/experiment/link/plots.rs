@@ -9,6 +9,7 @@ use plotters::style::RGBColor;
 use super::values::{self, carriers, deviation, mean};
 use crate::peers::link::{Carrier, Kind};
 use crate::results::bars::{Bar, Bars, Group};
+use crate::results::drawing::Drawing;
 use crate::results::link::Content;
 use crate::results::{Cell, Results};
 

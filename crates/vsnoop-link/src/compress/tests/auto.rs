@@ -116,3 +116,38 @@ fn the_faster_the_link_the_less_is_done_for_it() {
     assert_eq!(done(Kind::Zeros, 2000 * MEGABIT), lz4);
     assert_eq!(done(Kind::Zeros, 40_000 * MEGABIT), None, "no codec is as fast as that");
 }
+
+#[test]
+fn it_is_said_what_is_done_with_a_flow_and_why_nothing_is() {
+    let (text, random) = (payload(Kind::Text, 1, 64_000), payload(Kind::Random, 1, 64_000));
+    for (method, message, rate, expected) in [
+        ("auto", &text, Some(MEGABIT), "zstd:6"),
+        ("auto", &text, Some(1_000_000 * MEGABIT), "raw_does_not_pay"),
+        ("auto", &text, None, "raw_rate_unknown"),
+        ("auto", &random, Some(MEGABIT), "raw_incompressible"),
+        ("lz4", &text, None, "lz4"),
+        ("zstd:3", &text, None, "zstd:3"),
+        ("zstd", &random, None, "raw_incompressible"),
+    ] {
+        let mut encoder = costing(&Arc::new(AtomicU64::new(100_000)), rate);
+        let class = class(method, 1);
+        assert_eq!(encoder.decision(1, &class), None, "before there was any");
+        compressed(&mut encoder, &class, message, 40);
+        let (seen_ns, decision) = encoder.decision(1, &class).expect("it was seen");
+        assert_eq!((seen_ns, &*decision.to_string()), (39 * 5_000_000, expected), "{method}");
+    }
+}
+
+#[test]
+fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
+    let mut encoder = costing(&Arc::default(), None);
+    let class = class("auto", 1);
+    let message = payload(Kind::Random, 1, 64_000);
+    compressed(&mut encoder, &class, &message, 1);
+    encoder.set_link_rate(Some(MEGABIT));
+    compressed(&mut encoder, &class, &message, 1);
+    assert_eq!(encoder.decision(1, &class), Some((0, Decision::Incompressible)));
+    // It is not known any more.
+    encoder.set_link_rate(None);
+    assert_eq!(encoder.decision(1, &class), Some((0, Decision::RateUnknown)));
+}

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,10 @@ pub enum Request {
         addresses: bool,
     },
     Set(Set),
+    /// Log from this level on.
+    Log {
+        level: LogLevel,
+    },
     /// End, after the answer.
     Down,
 }
@@ -29,6 +34,42 @@ pub struct Set {
     pub selector: Selector,
     pub method: Method,
     pub dictionary_bytes: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Error, "error"),
+        (Self::Warn, "warn"),
+        (Self::Info, "info"),
+        (Self::Debug, "debug"),
+        (Self::Trace, "trace"),
+    ];
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.iter().find(|(level, _)| level == self);
+        f.write_str(named.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let named = Self::ALL.iter().find(|(_, name)| *name == word);
+        named.map(|(level, _)| *level).ok_or("use error, warn, info, debug or trace".to_owned())
+    }
 }
 
 /// What the link answers.
@@ -60,6 +101,9 @@ pub struct Status {
     /// Its own public key.
     pub key: String,
     pub mtu_bytes: u16,
+    pub cpu: LinkCpu,
+    /// What the link itself dropped, by reason.
+    pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
     pub ports: Vec<PortStatus>,
     pub peers: Vec<PeerStatus>,
@@ -72,6 +116,19 @@ pub struct Status {
     /// Those, when asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<Learned>>,
+}
+
+/// CPU time of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkCpu {
+    /// Of the thread that carries frames to peers, and of the one that carries theirs to ports.
+    pub egress_ns: u64,
+    pub ingress_ns: u64,
+    /// Of the whole process.
+    pub process_ns: u64,
+    /// CPUs in use over the last second.
+    pub cores: f64,
 }
 
 /// What is not as it should be.
@@ -196,14 +253,14 @@ pub struct Cpu {
 pub struct ClassStatus {
     /// Null for what no rule fits.
     pub rule: Option<Compress>,
-    /// Flows with a context now.
+    /// Flows of the last ten seconds whose frames may be compressed; without those of a dictionary.
     pub flows: u64,
     /// To peers.
     pub sent: Carried,
     /// Frames of those that were sent as they are, because compression would not have paid.
     pub raw_frames: u64,
     pub compress_ns: u64,
-    /// What `auto` does now: flows by method.
+    /// Those by what is done: a method, or "raw_" and why they go as they are.
     pub methods: BTreeMap<String, u64>,
 }
 

@@ -12,7 +12,8 @@ mod server;
 pub use client::{AskError, ask, running};
 pub use message::{
     Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    PeerState, PeerStatus, PortStatus, Problem, Request, Response, Set, Status, Traffic,
+    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, Set, Status,
+    Traffic,
 };
 pub use place::{AlreadyUp, Place};
 pub use server::Server;

@@ -279,7 +279,7 @@ mod tests {
             Request::Status { .. } => {
                 Response::Status(Box::new(Status { name: "office".into(), ..Status::default() }))
             }
-            Request::Set(_) => refused("no"),
+            Request::Set(_) | Request::Log { .. } => refused("no"),
             Request::Down => Response::Done,
         }
     }

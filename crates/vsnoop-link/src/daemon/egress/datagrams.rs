@@ -8,10 +8,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::compress::Encoded;
 use crate::compress::unit::{self, Cut, Packer};
+use crate::compress::{Class, Decision, Encoded};
 use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
@@ -100,6 +99,11 @@ impl Datagrams {
     pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
         self.unit_datagrams = unit::datagrams(loss);
         self.packer.set_link_rate(bytes_per_s);
+    }
+
+    /// See [`Packer::decision`].
+    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+        self.packer.decision(flow, class)
     }
 
     /// Queues a frame, compressed if its treatment says so and it pays.
@@ -197,20 +201,22 @@ impl Datagrams {
         while at < payload.len() {
             body.clear();
             let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
-            let begun = Instant::now();
+            let before_ns = self.packer.stats().busy_ns;
             let packed = self.packer.pack(flow, class, cut, now_ns, &mut body);
-            let spent_ns = begun.elapsed().as_nanos() as u64;
+            let spent_ns = self.packer.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
             counted.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
+            // Each part has the headers with it, and the frame has them once.
+            let of_frame = if at == 0 { head.len() + taken } else { taken };
             if packed.encoded == Encoded::Compressed {
-                stats.compressed_from.add((head.len() + taken) as u64);
+                stats.compressed_from.add(of_frame as u64);
                 stats.compressed_to.add(body.len() as u64);
                 counted.compressed_bytes.add(body.len() as u64);
                 self.unit(socket, stats, &unit_header(owed, at, way), &body);
             } else {
                 counted.raw.add(1);
-                counted.compressed_bytes.add((head.len() + taken) as u64);
+                counted.compressed_bytes.add(of_frame as u64);
                 self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
@@ -322,7 +328,7 @@ impl Datagrams {
 
     fn seal(&mut self, stats: &PeerStats, record_bytes: usize) {
         let record = &mut self.buffer[self.length..self.length + record_bytes];
-        if !self.sealer.seal(record) {
+        if !stats.seal.time(|| self.sealer.seal(record)) {
             stats.dropped_send.add(1);
             return;
         }

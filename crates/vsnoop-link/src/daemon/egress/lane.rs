@@ -10,13 +10,12 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustls::Connection;
 use socket2::SockRef;
 
 use super::path_rate::PathRate;
-use crate::compress::{Encoded, Encoder};
+use crate::compress::{Class, Decision, Encoded, Encoder};
 use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::Sending;
@@ -110,6 +109,11 @@ impl Lane {
 
     pub fn queue_bytes(&self) -> usize {
         self.queue.bytes()
+    }
+
+    /// See [`Encoder::decision`].
+    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+        self.encoder.decision(flow, class)
     }
 
     /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
@@ -209,9 +213,9 @@ impl Lane {
         let counted = &treatment.counted;
         if let Some(class) = &treatment.class {
             self.compressed.clear();
-            let begun = Instant::now();
+            let before_ns = self.encoder.stats().busy_ns;
             let encoded = self.encoder.encode(flow, class, parts, now_ns, &mut self.compressed);
-            let spent_ns = begun.elapsed().as_nanos() as u64;
+            let spent_ns = self.encoder.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
             counted.compress_ns.add(spent_ns);
             if encoded == Encoded::Compressed {
@@ -247,7 +251,8 @@ impl Lane {
                     *slice = IoSlice::new(part);
                 }
                 stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
-                let given = tls.writer().write_vectored(&slices[..=parts.len()])?;
+                let slices = &slices[..=parts.len()];
+                let given = stats.seal.time(|| tls.writer().write_vectored(slices))?;
                 if given == LENGTH_BYTES + bytes {
                     Ok(())
                 } else {
@@ -264,7 +269,7 @@ impl Lane {
                     self.pending.extend_from_slice(part);
                 }
                 self.pending.resize(begin + record_bytes, 0);
-                if sealer.seal(&mut self.pending[begin..]) {
+                if stats.seal.time(|| sealer.seal(&mut self.pending[begin..])) {
                     Ok(())
                 } else {
                     Err(io::Error::other("all record numbers of the session are used up"))

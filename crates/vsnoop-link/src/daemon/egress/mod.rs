@@ -15,6 +15,7 @@ mod path_rate;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use self::batch::Arena;
 use self::outlet::{Frame, Outlet, Transport};
@@ -73,6 +74,8 @@ pub enum Order {
         item: Vec<u8>,
         pad_to: usize,
     },
+    /// Says for each rule what becomes of its flows; tells when that is done.
+    Survey(SyncSender<()>),
     /// Compress by these rules.
     Classes(Classes),
     Stop,
@@ -80,6 +83,8 @@ pub enum Order {
 
 /// Bounds how long one port keeps the thread from the others.
 const BATCHES_PER_TURN: usize = 8;
+/// A flow that was silent for longer is not counted.
+const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = u64::MAX;
 /// Tokens of lanes begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
 const LANES: u64 = 1 << 32;
@@ -333,6 +338,16 @@ impl Egress {
                     let stats = &self.shared.peers[peer];
                     let outlet = &mut self.outlets[peer];
                     outlet.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
+                }
+                Order::Survey(done) => {
+                    let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
+                    let decision = |peer: usize, flow, class: &_| {
+                        let (seen_ns, decision) = self.outlets.get(peer)?.decision(flow, class)?;
+                        (seen_ns >= since_ns).then_some(decision)
+                    };
+                    self.classes.survey(decision);
+                    // Who asked may wait no more.
+                    let _ = done.try_send(());
                 }
                 Order::Classes(classes) => self.classes = classes,
                 Order::Stop => return false,

@@ -12,6 +12,7 @@ use super::super::shared::Shared;
 use super::super::stats::{PeerStats, PortStats};
 use super::datagrams::Datagrams;
 use super::lane::{Lane, Outgoing};
+use crate::compress::{Class, Decision};
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::owed::Owed;
@@ -258,6 +259,19 @@ impl Outlet {
     pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
         if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
             datagrams.set_path(loss, bytes_per_s);
+        }
+    }
+
+    /// What becomes of a flow under the current session, and when it was seen last.
+    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+        let (_, transport) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
+        match transport {
+            Transport::Datagrams(datagrams) => datagrams.decision(flow, class),
+            // It may have changed lanes.
+            Transport::Lanes(lanes) => {
+                let all = lanes.lanes.iter().filter_map(|(lane, ..)| lane.decision(flow, class));
+                all.max_by_key(|(seen_ns, _)| *seen_ns)
+            }
         }
     }
 

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::super::counts::SessionCounts;
 use super::super::event::Event;
@@ -61,10 +60,13 @@ enum Lies {
     InScratch,
 }
 
+/// A frame of the batch: from which peer, on which way, what it owes, and where it lies.
+type Lying = (usize, Way, Owed, Lies, Range<usize>);
+
 pub struct Datagrams {
     inbox: Inbox,
     scratch: Vec<u8>,
-    frames: Vec<(usize, Way, Owed, Lies, Range<usize>)>,
+    frames: Vec<Lying>,
     sessions: HashMap<u32, (usize, u64, DatagramSession)>,
     unpacker: Unpacker,
 }
@@ -120,7 +122,8 @@ impl Datagrams {
                     stats.refused_in.add(1);
                     continue;
                 };
-                let Ok((item, fresh)) = opener.open(&mut buffer[datagram.clone()]) else {
+                let record = &mut buffer[datagram.clone()];
+                let Ok((item, fresh)) = stats.open.time(|| opener.open(record)) else {
                     stats.refused_in.add(1);
                     continue;
                 };
@@ -158,26 +161,17 @@ impl Datagrams {
                             self.frames.push((peer, way, owed, Lies::InScratch, range));
                         }
                     }
-                    Some(Item::Unit { owed, offset, body }) => {
-                        let unit = (owed, offset, body);
-                        let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
-                        self.frames.extend(
-                            unpacked.map(|(owed, range)| (peer, way, owed, Lies::InScratch, range)),
-                        );
+                    Some(Item::Unit { .. }) => {
+                        let scratch = &mut self.scratch;
+                        let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, item);
+                        self.frames.extend(unpacked);
                     }
                     Some(Item::UnitPart(fragment, part)) => {
                         let whole = opened.units.push(fragment, Owed::default(), part, now_ns);
                         let Some((_, whole)) = whole else { continue };
-                        let Some(Item::Unit { owed, offset, body }) = Item::parse(whole) else {
-                            stats.refused_in.add(1);
-                            continue;
-                        };
-                        let way = Way::of(whole);
-                        let unit = (owed, offset, body);
-                        let unpacked = unpack(&mut self.unpacker, &mut self.scratch, stats, unit);
-                        self.frames.extend(
-                            unpacked.map(|(owed, range)| (peer, way, owed, Lies::InScratch, range)),
-                        );
+                        let scratch = &mut self.scratch;
+                        let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, whole);
+                        self.frames.extend(unpacked);
                     }
                     Some(Item::Session(_)) => {
                         let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
@@ -212,27 +206,35 @@ impl Datagrams {
     }
 }
 
-/// Decompresses a unit into the scratch buffer and makes it a frame; where it lies.
+/// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
 fn unpack(
     unpacker: &mut Unpacker,
     scratch: &mut Vec<u8>,
+    peer: usize,
     stats: &PeerStats,
-    (owed, offset, body): (Owed, usize, &[u8]),
-) -> Option<(Owed, Range<usize>)> {
+    item: &[u8],
+) -> Option<Lying> {
     let begin = scratch.len();
     if begin + MOST_OF_UNIT_BYTES > SCRATCH_BYTES {
         return None;
     }
-    let begun = Instant::now();
-    let unpacked = unpacker.decompress(body, scratch);
-    stats.decompress_ns.add(begun.elapsed().as_nanos() as u64);
-    let owed = unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, owed));
-    let Some(owed) = owed else {
+    // Another kind of item in a unit's parts is as wrong as one that is no unit.
+    let made = match Item::parse(item) {
+        Some(Item::Unit { owed, offset, body }) => {
+            let before_ns = unpacker.stats().busy_ns;
+            let unpacked = unpacker.decompress(body, scratch);
+            stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
+            let owed = unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, owed));
+            owed.map(|owed| (owed, body.len()))
+        }
+        _ => None,
+    };
+    let Some((owed, body_bytes)) = made else {
         scratch.truncate(begin);
         stats.refused_in.add(1);
         return None;
     };
-    stats.expanded_from.add(body.len() as u64);
+    stats.expanded_from.add(body_bytes as u64);
     stats.expanded_to.add((scratch.len() - begin) as u64);
-    Some((owed, begin..scratch.len()))
+    Some((peer, Way::of(item), owed, Lies::InScratch, begin..scratch.len()))
 }

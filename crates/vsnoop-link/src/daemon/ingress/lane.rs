@@ -4,7 +4,6 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustls::Connection;
 
@@ -120,7 +119,7 @@ impl Lane {
             if !bytes.is_empty() {
                 tls.read_tls(&mut bytes)?;
             }
-            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
             let closed = state.peer_has_closed();
             while tls.wants_write() {
                 // An answer to a renewed key; there is room for it, or the lane is of no use.
@@ -155,7 +154,7 @@ impl Lane {
             let item = match &mut self.codec {
                 Codec::Tls(_) => bytes,
                 Codec::Records(opener) => {
-                    let (item, _) = opener.open(bytes).map_err(|refused| {
+                    let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(|refused| {
                         io::Error::other(format!("a record was refused: {refused:?}"))
                     })?;
                     // On an ordered transport nothing can be missing but by an attacker's hand.
@@ -169,11 +168,11 @@ impl Lane {
             match Item::parse(item) {
                 Some(Item::Compressed(body)) => {
                     self.scratch.clear();
-                    let begun = Instant::now();
+                    let before_ns = self.decoder.stats().busy_ns;
                     self.decoder
                         .decode(body, &mut self.scratch)
                         .map_err(|error| io::Error::other(format!("decompression: {error}")))?;
-                    stats.decompress_ns.add(begun.elapsed().as_nanos() as u64);
+                    stats.decompress_ns.add(self.decoder.stats().busy_ns - before_ns);
                     stats.expanded_from.add(body.len() as u64);
                     stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {

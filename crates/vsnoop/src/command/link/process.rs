@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use vsnoop_link::daemon;
 use vsnoop_link::daemon::config::Config;
+use vsnoop_link::daemon::control::LogLevel;
 
 use super::{checks, notify, require_root, up};
 use crate::background;
@@ -50,7 +51,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
         netns.enter()?;
     }
     let warnings = checks::run(&config, netns.label())?;
-    background::log_to(arguments.foreground)?;
+    let log_by = background::log_to(arguments.foreground)?;
     let name = config.name.clone();
     tracing::info!("link {name} starts, {}", config.file.display());
     for warning in &warnings {
@@ -64,7 +65,14 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
             tracing::warn!("{error:#}");
         }
     };
-    daemon::run(config, ready).with_context(|| format!("link {name}"))?;
+    let log = |level: LogLevel| {
+        // What others have to say of what they do in between is rarely of use, and much.
+        let others = level.min(LogLevel::Info);
+        log_by(&format!("{others},vsnoop={level},vsnoop_link={level}"))?;
+        tracing::info!("the log begins at level {level}");
+        Ok(())
+    };
+    daemon::run(config, ready, log).with_context(|| format!("link {name}"))?;
     tracing::info!("link {name} ends");
     Ok(())
 }

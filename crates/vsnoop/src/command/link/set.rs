@@ -1,9 +1,9 @@
-//! `vsnoop link set`: changes which traffic is compressed, and how, while packets flow.
+//! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while packets flow.
 
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_link::daemon::config::{Method, Selector};
-use vsnoop_link::daemon::control::{Request, Set};
+use vsnoop_link::daemon::control::{LogLevel, Request, Set};
 
 use super::{require_root, tell};
 use crate::cli::{self, Cli};
@@ -19,9 +19,34 @@ struct Document<'a> {
     set: &'a Set,
 }
 
+#[derive(Serialize)]
+struct Logging<'a> {
+    link: &'a str,
+    result: &'static str,
+    log: LogLevel,
+}
+
 pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
     require_root()?;
-    if arguments.dictionary.is_some() && arguments.compress == Method::Off {
+    match (arguments.log, arguments.compress) {
+        (Some(level), _) => log(cli, &arguments.name, level)?,
+        (None, Some(method)) => compress(cli, arguments, method)?,
+        (None, None) => return Err(usage("give --compress or --log")),
+    }
+    Ok(0)
+}
+
+fn log(cli: &Cli, name: &str, level: LogLevel) -> Result<()> {
+    tell(name, &Request::Log { level })?;
+    if cli.json {
+        print(&serde_json::to_string(&Logging { link: name, result: "set", log: level })?)
+    } else {
+        print(&format!("link {name}: the log begins at level {level}"))
+    }
+}
+
+fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
+    if arguments.dictionary.is_some() && method == Method::Off {
         return Err(usage("--dictionary goes with a compression method, not with off"));
     }
     let set = Set {
@@ -31,7 +56,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
             vm: arguments.vm,
             prefixes: arguments.prefix.iter().map(ipnet::IpNet::trunc).collect(),
         },
-        method: arguments.compress,
+        method,
         dictionary_bytes: arguments.dictionary,
     };
     tell(&arguments.name, &Request::Set(set.clone()))?;
@@ -44,7 +69,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
     } else {
         print(&line(&arguments.name, &set))?;
     }
-    Ok(0)
+    Ok(())
 }
 
 fn line(name: &str, set: &Set) -> String {

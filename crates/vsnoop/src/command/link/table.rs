@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
 use vsnoop_link::daemon::control::{
-    Carried, ClassStatus, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
+    Carried, ClassStatus, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
     PeerState, PeerStatus, PortStatus, Status,
 };
 
@@ -27,7 +27,7 @@ pub fn text(document: &Document, details: bool) -> String {
 
 fn link(status: &Status, now: u64, details: bool) -> String {
     let mut parts = vec![format!(
-        "link {}, network {}: up for {}, process {}, listens at {}, MTU {}, {} learned",
+        "link {}, network {}: up for {}, process {}, listens at {}, MTU {}, {} learned, {:.2} CPUs busy",
         status.name,
         status.network,
         since(now, status.since),
@@ -35,6 +35,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         status.listen,
         status.mtu_bytes,
         addresses(status.learned),
+        status.cpu.cores,
     )];
     let mut add = |headings: &[&str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {
@@ -69,7 +70,8 @@ fn link(status: &Status, now: u64, details: bool) -> String {
             ">sent",
             ">received",
             ">ratio",
-            ">lost",
+            ">lost out",
+            ">lost in",
         ],
         status.peers.iter().map(peer).collect(),
     );
@@ -80,6 +82,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
                 ">path MTU",
                 ">wire out",
                 ">wire in",
+                ">ratio in",
                 ">queue",
                 ">dropped",
                 ">rejected",
@@ -87,7 +90,9 @@ fn link(status: &Status, now: u64, details: bool) -> String {
                 ">rekeys",
                 ">roams",
                 ">compress",
+                ">expand",
                 ">seal",
+                ">open",
             ],
             status.peers.iter().map(peer_details).collect(),
         );
@@ -128,6 +133,10 @@ fn link(status: &Status, now: u64, details: bool) -> String {
             parts.push(format!("and {} more (--json lists them)", addresses(more)));
         }
     }
+    if details {
+        parts.push(cpu(&status.cpu));
+    }
+    parts.extend(dropped(&status.dropped));
     parts.extend(status.peers.iter().filter_map(unencrypted));
     parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, now)));
     parts.extend(status.ports.iter().filter_map(port_trouble));
@@ -165,7 +174,8 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
         units::bytes(peer.sent.bytes),
         units::bytes(peer.received.bytes),
         ratio(&peer.sent),
-        units::count(peer.lost_out + peer.lost_in),
+        units::count(peer.lost_out),
+        units::count(peer.lost_in),
     ]
 }
 
@@ -175,14 +185,17 @@ fn peer_details(peer: &PeerStatus) -> Vec<String> {
         peer.path_mtu_bytes.map_or("-".into(), |bytes| bytes.to_string()),
         units::bytes(peer.sent.wire_bytes),
         units::bytes(peer.received.wire_bytes),
+        ratio(&peer.received),
         units::bytes(peer.queue_bytes),
         units::count(sum(&peer.dropped)),
         units::count(peer.rejected),
         units::count(peer.reconnects),
         units::count(peer.rekeys),
         units::count(peer.roams),
-        units::duration(peer.cpu.compress_ns.saturating_add(peer.cpu.decompress_ns)),
-        units::duration(peer.cpu.seal_ns.saturating_add(peer.cpu.open_ns)),
+        units::duration(peer.cpu.compress_ns),
+        units::duration(peer.cpu.decompress_ns),
+        units::duration(peer.cpu.seal_ns),
+        units::duration(peer.cpu.open_ns),
     ]
 }
 
@@ -225,12 +238,14 @@ fn entered(entry: &EntryStatus, peer: &EnteredStatus) -> Vec<String> {
     ]
 }
 
-/// "auto: 3 lz4, 1 off", "zstd, dictionary 128 MiB"
+/// "auto: 3 lz4, 1 raw does not pay", "zstd, dictionary 128 MiB"
 fn method(rule: &Compress, now: &BTreeMap<String, u64>) -> String {
     let mut text = rule.method.to_string();
     if !now.is_empty() {
-        let methods: Vec<_> =
-            now.iter().map(|(method, flows)| format!("{flows} {method}")).collect();
+        let methods: Vec<_> = now
+            .iter()
+            .map(|(method, flows)| format!("{flows} {}", method.replace('_', " ")))
+            .collect();
         text = format!("{text}: {}", methods.join(", "));
     }
     if let Some(bytes) = rule.dictionary_bytes {
@@ -250,6 +265,24 @@ fn address(learned: &Learned) -> Vec<String> {
         },
         format!("{} ago", units::duration(learned.age_ns)),
     ]
+}
+
+fn cpu(cpu: &LinkCpu) -> String {
+    format!(
+        "CPU time: {} for what goes to peers, {} for what comes from them, {} in all",
+        units::duration(cpu.egress_ns),
+        units::duration(cpu.ingress_ns),
+        units::duration(cpu.process_ns)
+    )
+}
+
+/// "dropped by the link: 3 (forwarding), 2 (malformed frames)"
+fn dropped(reasons: &BTreeMap<String, u64>) -> Option<String> {
+    let reason = |(reason, count): (&String, &u64)| {
+        format!("{} ({})", units::count(*count), reason.replace('_', " "))
+    };
+    let all: Vec<_> = reasons.iter().map(reason).collect();
+    (!all.is_empty()).then(|| format!("dropped by the link: {}", all.join(", ")))
 }
 
 fn unencrypted(peer: &PeerStatus) -> Option<String> {
@@ -347,7 +380,7 @@ fn since(now: u64, then: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_link::daemon::control::Problem;
+    use vsnoop_link::daemon::control::{Cpu, Problem};
 
     use super::*;
 
@@ -382,7 +415,7 @@ mod tests {
             classes: vec![
                 ClassStatus {
                     rule: Some(rule),
-                    methods: [("lz4".to_owned(), 2), ("off".to_owned(), 1)].into(),
+                    methods: [("lz4".to_owned(), 2), ("raw_rate_unknown".to_owned(), 1)].into(),
                     ..ClassStatus::default()
                 },
                 ClassStatus::default(),
@@ -398,7 +431,9 @@ mod tests {
     #[test]
     fn what_is_well_has_its_numbers_and_no_complaint() {
         let text = shown(&status());
-        for word in ["tls x4", "20.1 ms", "4.00", "auto: 2 lz4, 1 off, dictionary 128 MiB"] {
+        for word in
+            ["tls x4", "20.1 ms", "4.00", "auto: 2 lz4, 1 raw rate unknown, dictionary 128 MiB"]
+        {
             assert!(text.contains(word), "{word} is not in:\n{text}");
         }
         assert!(
@@ -406,6 +441,34 @@ mod tests {
             "{text}"
         );
         assert!(text.lines().last().unwrap().starts_with("other traffic"), "{text}");
+    }
+
+    #[test]
+    fn losses_cpu_time_and_what_the_link_dropped_are_told_apart() {
+        let mut status = status();
+        let peer = &mut status.peers[0];
+        (peer.lost_out, peer.lost_in) = (31, 7);
+        peer.cpu =
+            Cpu { compress_ns: 11_000, decompress_ns: 12_000, seal_ns: 13_000, open_ns: 14_000 };
+        peer.received = Carried::new(10, 3000, 1000, 1100);
+        status.cpu = LinkCpu { cores: 1.256, egress_ns: 21_000, ..LinkCpu::default() };
+        status.dropped = [("forwarding".to_owned(), 3), ("malformed_frames".to_owned(), 2)].into();
+        let (brief, full) = (link(&status, 1000, false), link(&status, 1000, true));
+        let row = |text: &str, nth| {
+            let mut rows = text.lines().filter(|line| line.starts_with("b "));
+            rows.nth(nth)
+                .expect("a row of the peer")
+                .split_whitespace()
+                .rev()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert!(row(&brief, 0).starts_with("7 31 4.00"), "{brief}");
+        assert!(row(&full, 1).starts_with("us 14.0 us 13.0 us 12.0 us 11.0"), "{full}");
+        assert!(row(&full, 1).contains(" 3.00 "), "{full}");
+        assert!(brief.contains("1.26 CPUs busy"), "{brief}");
+        assert!(brief.contains("by the link: 3 (forwarding), 2 (malformed frames)"), "{brief}");
+        assert!(full.contains("21.0 us for what goes to peers"), "{full}");
     }
 
     #[test]
