@@ -107,7 +107,8 @@ fn refused() -> Vec<Trial> {
             3,
             &["eth7", "peer b (192.0.2.2:7946)"],
             |place| {
-                place.netns.ip("link add eth7 type dummy")?;
+                place.netns.ip("link add eth7 type veth peer name other")?;
+                place.netns.ip("link set other up")?;
                 place.netns.ip("address add 192.0.2.1/24 dev eth7")?;
                 place.netns.ip("link set eth7 up")?;
                 place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
