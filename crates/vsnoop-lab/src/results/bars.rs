@@ -9,7 +9,7 @@ use super::plot::{FONT, SIZE};
 
 const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;
-const NAME_WIDTH: i32 = 220;
+const NAME_WIDTH: i32 = 250;
 const VALUE_WIDTH: i32 = 140;
 /// Of one bar, with what is free about it, when there are few.
 const WIDEST_PITCH: i32 = 60;
