@@ -65,27 +65,36 @@ pub struct Host {
     program: PathBuf,
 }
 
+/// The beginning of a network's names, its directory, and what joins its hosts: a bridge, `net`.
+pub fn ground() -> Result<(String, PathBuf, Netns)> {
+    let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
+    let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
+    let middle = Netns::create(&owned_name(&prefix, "m"))?;
+    middle.bridge("net")?;
+    Ok((prefix, directory, middle))
+}
+
+/// Starts all links, and waits until each has all its peers.
+pub fn start_all(hosts: &mut [Host]) -> Result<()> {
+    for host in &mut *hosts {
+        host.start()?;
+    }
+    hosts.iter().try_for_each(Host::until_all_up)
+}
+
 impl Network {
     /// Builds it, and waits until every link has all its peers.
     pub fn up(plan: Plan) -> Result<Self> {
         let mut network = Self::build(plan)?;
-        for host in &mut network.hosts {
-            host.start()?;
-        }
-        for host in &network.hosts {
-            host.until_all_up()?;
-        }
+        start_all(&mut network.hosts)?;
         Ok(network)
     }
 
     /// Builds it; links are configured and not started.
     pub fn build(plan: Plan) -> Result<Self> {
-        let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("making {}", directory.display()))?;
-        let middle = Netns::create(&owned_name(&prefix, "m"))?;
-        middle.bridge("net")?;
+        let (prefix, directory, middle) = ground()?;
         let (mut hosts, mut relayed) = (Vec::new(), Vec::new());
         for number in 0..plan.hosts {
             let netns = Netns::create(&owned_name(&prefix, &format!("h{number}")))?;

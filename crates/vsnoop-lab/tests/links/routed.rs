@@ -6,18 +6,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 use vsnoop_lab::testbed::relay::{Relay, RelayOptions};
 
-use crate::PREFIX;
-use crate::hosts::{Host, PORT, keygen};
+use crate::hosts::{Host, PORT, ground, keygen, start_all};
 
-/// Apart from those of `hosts`.
-static NETWORKS: AtomicUsize = AtomicUsize::new(80);
 /// The VM's tap at its host.
 pub const TAP: &str = "tap0";
 const VM_DEVICE: &str = "eth0";
@@ -66,22 +62,12 @@ impl Routed {
     /// Builds it, and waits until every link has all its peers.
     pub fn up(plan: Plan) -> Result<Self> {
         let mut network = Self::build(plan)?;
-        for host in &mut network.hosts {
-            host.start()?;
-        }
-        for host in &network.hosts {
-            host.until_all_up()?;
-        }
+        start_all(&mut network.hosts)?;
         Ok(network)
     }
 
     pub fn build(plan: Plan) -> Result<Self> {
-        let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("making {}", directory.display()))?;
-        let middle = Netns::create(&owned_name(&prefix, "m"))?;
-        middle.bridge("net")?;
+        let (prefix, directory, middle) = ground()?;
         let mut network =
             Self { relays: Vec::new(), hosts: Vec::new(), plan, directory, _middle: middle };
         for number in 0..network.plan.hosts {

@@ -6,8 +6,9 @@
 //! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as it is.
 //! While the link sends, the next message is encoded: the slower of both sets the pace, and the CPU's time
 //! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
-//! while it is done. A way must be a tenth better than the present one to take its place. Where nothing pays, one message is tried at the same falling pace, so that a link
-//! that became slow, or a CPU that became free, is noticed.
+//! while it is done. A way must be a tenth better than the present one to take its place. Where nothing
+//! pays, one message is tried at the same falling pace, so that a link that became slow, or a CPU that
+//! became free, is noticed.
 
 use std::collections::HashMap;
 

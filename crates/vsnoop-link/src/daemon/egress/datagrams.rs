@@ -15,7 +15,7 @@ use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::daemon::stats::PeerStats;
-use crate::offload::fragment::Fragments;
+use crate::offload::fragment::{Fragment, Fragments};
 use crate::offload::headers::Headers;
 use crate::offload::owed::{Gso, GsoKind, Owed};
 use crate::offload::restore::restore;
@@ -254,13 +254,7 @@ impl Datagrams {
         let id = self.next_unit;
         self.next_unit = id.wrapping_add(1);
         let whole = [header, body].concat();
-        let Some(fragments) = Fragments::new(id, &whole, part_room) else {
-            stats.dropped_send.add(1);
-            return;
-        };
-        for (fragment, part) in fragments {
-            self.item(socket, stats, &[&unit_part_header(fragment), part]);
-        }
+        self.in_parts(socket, stats, Fragments::new(id, &whole, part_room), unit_part_header);
     }
 
     fn fragments(
@@ -273,13 +267,25 @@ impl Datagrams {
     ) {
         let id = self.next_fragment;
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
-        let Some(fragments) = Fragments::new(id, frame, part_bytes) else {
+        self.next_fragment = id.wrapping_add(1);
+        let fragments = Fragments::new(id, frame, part_bytes);
+        self.in_parts(socket, stats, fragments, |fragment| fragment_header(owed, fragment, way));
+    }
+
+    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is dropped.
+    fn in_parts<H: AsRef<[u8]>>(
+        &mut self,
+        socket: &UdpSocket,
+        stats: &PeerStats,
+        fragments: Option<Fragments<'_>>,
+        header: impl Fn(Fragment) -> H,
+    ) {
+        let Some(fragments) = fragments else {
             stats.dropped_send.add(1);
             return;
         };
-        self.next_fragment = id.wrapping_add(1);
         for (fragment, part) in fragments {
-            self.item(socket, stats, &[&fragment_header(owed, fragment, way), part]);
+            self.item(socket, stats, &[header(fragment).as_ref(), part]);
         }
     }
 

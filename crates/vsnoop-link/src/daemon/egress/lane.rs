@@ -60,8 +60,6 @@ pub struct Lane {
     compressed: Vec<u8>,
     spare: Vec<Vec<u8>>,
     path: PathRate,
-    /// What the encoder was told of it.
-    told: Option<u64>,
     counts: Arc<SessionCounts>,
 }
 
@@ -93,7 +91,6 @@ impl Lane {
             compressed: Vec::new(),
             spare: Vec::new(),
             path: PathRate::default(),
-            told: None,
             counts,
         }
     }
@@ -125,12 +122,9 @@ impl Lane {
         let changed = self.path.look(self.blocked, Sending::of(&self.socket), now_ns);
         if changed {
             self.counts.path_bytes_per_s.set(self.path.bytes_per_s().unwrap_or(0));
-        } else if self.path.bytes_per_s().is_none() {
-            self.path.suppose(self.counts.path_bytes_per_s.get());
         }
-        let rate = self.path.bytes_per_s();
-        if rate != self.told {
-            self.told = rate;
+        if changed || self.path.suppose(self.counts.path_bytes_per_s.get()) {
+            let rate = self.path.bytes_per_s();
             self.encoder.set_link_rate(rate);
             if let Some(rate) = rate {
                 hold_unsent(&self.socket, rate / UNSENT_PARTS_OF_SECOND);

@@ -45,9 +45,14 @@ impl PathRate {
         self.bytes_per_s
     }
 
-    /// Another connection of the same path has learned its rate; 0 if none has.
-    pub fn suppose(&mut self, bytes_per_s: u64) {
-        self.bytes_per_s = (bytes_per_s > 0).then_some(bytes_per_s);
+    /// Another connection of the same path has learned its rate; 0 if none has. It is taken where nothing is
+    /// known; `true`: it was.
+    pub fn suppose(&mut self, bytes_per_s: u64) -> bool {
+        let taken = self.bytes_per_s.is_none() && bytes_per_s > 0;
+        if taken {
+            self.bytes_per_s = Some(bytes_per_s);
+        }
+        taken
     }
 
     /// So many bytes are to go, compressed or not.
