@@ -9,7 +9,7 @@
 //!                                    +-- short-lived threads: handshakes
 //! ```
 //! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's way is
-//! locked but the forwarding table. [`control_thread`] keeps the peers' sessions; it runs on the thread
+//! waited for but the forwarding table. While there is little to do one thread does both ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread
 //! that called [`run`], beside the control socket and the signals. [`establish`] makes sessions. [`divert`]
 //! is the second way into the link, past ports and table.
 
@@ -32,7 +32,7 @@ mod status;
 mod threads;
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -50,12 +50,13 @@ use self::divert::hooks::Hooks;
 use self::egress::Egress;
 use self::ingress::Ingress;
 use self::io::device::Device;
-use self::io::poll::Poll;
+use self::io::poll::{Half, Poll, Watch};
 use self::io::port::Port;
 use self::io::udp::UdpSocket;
 use self::io::wake;
 use self::shared::Shared;
 use self::status::About;
+use self::threads::Crew;
 use crate::forwarding;
 use crate::identity::{self, Authority, Identity, PeerId};
 
@@ -105,13 +106,18 @@ pub fn run(
     let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
     let mut ruled = Ruled::new(config.compress.clone());
     let classes = classes_of(&config, &ruled);
-    let out = Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes)?;
-    let back = Ingress::new(Arc::clone(&shared), ingress_orders, events.clone())?;
-    let halves = Arc::new((Mutex::new(out), Mutex::new(back)));
-    let (mine, other) = (Arc::clone(&halves), halves);
+    let both = Arc::new(Poll::new().context("making an epoll")?);
+    let watch = |half| Watch::new(&both, half).context("making an epoll");
+    let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
+    let crew = Arc::new(Crew::new(
+        both,
+        Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes, out)?,
+        Ingress::new(Arc::clone(&shared), ingress_orders, events.clone(), back)?,
+    )?);
+    let second = Arc::clone(&crew);
     let threads = [
-        spawn("egress", move || threads::run_egress(&mine.0, &mine.1))?,
-        spawn("ingress", move || threads::run_ingress(&other.1, &other.0))?,
+        spawn("egress", move || second.run_egress())?,
+        spawn("ingress", move || crew.run_ingress())?,
     ];
     let parts = Parts {
         shared: Arc::clone(&shared),

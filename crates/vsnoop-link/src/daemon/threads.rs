@@ -1,71 +1,159 @@
-//! The two threads that move frames, and how they help each other out.
+//! The two threads that move frames, and when one of them is enough.
 //!
-//! Each has its own half of the link and waits for it. But a thread that sleeps takes long to wake, on a
-//! virtual machine longer than all the rest of a frame's way, and an answer often follows at once: what
-//! the ingress thread has just given to a VM's stack may be answered before the call returns. So after
-//! a few frames it looks itself at the ports whether there is an answer; and the egress thread, after
-//! it has sent a few, looks for a moment at the socket. That moment is paid from a small budget of
-//! time, so that links with much to do, or much to wait for, do not burn a processor.
+//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps takes
+//! long to wake, on a virtual machine longer than all the rest of a frame's way, and the longer the more
+//! cores are asleep with it. So while there is little to do the ingress thread waits for both halves and
+//! the egress thread sleeps: an answer that a VM gives at once is taken by who brought the question.
+//! When more than a few frames wait at a time the work is divided, and united again after a moment in
+//! which the egress thread had next to nothing to do.
 //!
-//! A half is locked by who works with it. Its own thread waits for the lock; the other only tries.
+//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let to do
+//! that first: then the core has one thread that runs, and the kernel wakes the next on a frame's way on
+//! this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::warn;
 
 use super::egress::Egress;
 use super::ingress::Ingress;
-use super::io::poll::Poll;
+use super::io::poll::{Half, Poll, of_both};
 
-/// More frames than these in a turn are a stream, whose answers come when they come.
+/// More frames than these in a turn are a stream.
 const FEW_FRAMES: usize = 4;
-/// How long an answer is waited for: a round trip of a local network.
-const SPIN: Duration = Duration::from_micros(150);
-/// Share of the time that may be spent so.
-const SPIN_SHARE: u32 = 32;
-/// What may be saved up.
-const MOST_SAVED: Duration = Duration::from_millis(2);
+/// How long the egress thread looks at what it has to do.
+const MOMENT: Duration = Duration::from_millis(20);
+/// It is not needed for fewer frames than these in a moment.
+const WORTH_FRAMES: usize = 64;
+/// The token of the bell among those of the ingress half.
+const BELL: u64 = u64::MAX;
 
-/// From ports to peers, until it is told to stop.
-pub fn run_egress(egress: &Mutex<Egress>, ingress: &Mutex<Ingress>) {
-    let poll = lock(egress).poll();
-    let mut budget = Budget::new();
-    loop {
-        let ready = wait(&poll);
-        let mut half = lock(egress);
-        if !ready.into_iter().all(|token| half.handle(token)) {
-            return;
+/// Both halves of a link, and who works on them.
+pub struct Crew {
+    both: Arc<Poll>,
+    egress: Mutex<Egress>,
+    ingress: Mutex<Ingress>,
+    /// The egress thread has its half. Set by the ingress thread, cleared by the egress thread.
+    divided: AtomicBool,
+    /// The egress half was told to stop.
+    over: AtomicBool,
+    egress_thread: Mutex<Option<Thread>>,
+    /// Calls the ingress thread when the work is united again.
+    bell: EventFd,
+}
+
+impl Crew {
+    /// `both` is where the halves are watched together.
+    pub fn new(both: Arc<Poll>, egress: Egress, ingress: Ingress) -> std::io::Result<Self> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        ingress.poll().watch(&bell, BELL)?;
+        Ok(Self {
+            both,
+            egress: Mutex::new(egress),
+            ingress: Mutex::new(ingress),
+            divided: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            egress_thread: Mutex::new(None),
+            bell,
+        })
+    }
+
+    /// From ports to peers while the work is divided, until it is told to stop.
+    pub fn run_egress(&self) {
+        *lock(&self.egress_thread) = Some(std::thread::current());
+        let poll = lock(&self.egress).poll();
+        loop {
+            while !self.divided.load(Ordering::Acquire) {
+                if self.over.load(Ordering::Acquire) {
+                    return;
+                }
+                std::thread::park();
+            }
+            let (mut since, mut frames) = (Instant::now(), 0);
+            loop {
+                let ready = wait(&poll, Some(MOMENT));
+                let mut half = lock(&self.egress);
+                if !ready.into_iter().all(|token| half.handle(token)) {
+                    return;
+                }
+                frames += half.take_count();
+                drop(half);
+                if since.elapsed() < MOMENT {
+                    continue;
+                }
+                if frames < WORTH_FRAMES {
+                    break;
+                }
+                (since, frames) = (Instant::now(), 0);
+            }
+            self.divided.store(false, Ordering::Release);
+            // It fails only when the counter is full; then it rings already.
+            let _ = self.bell.write(1);
         }
-        let frames = half.take_count();
-        drop(half);
-        if (1..=FEW_FRAMES).contains(&frames) {
-            budget.spend(|| ingress.try_lock().is_ok_and(|mut half| half.look()));
+    }
+
+    /// From peers to ports, and while there is little to do the other way too, until it is told to stop.
+    pub fn run_ingress(&self) {
+        let poll = lock(&self.ingress).poll();
+        loop {
+            if self.divided.load(Ordering::Acquire) || self.over.load(Ordering::Acquire) {
+                let ready = wait(&poll, None);
+                let mut half = lock(&self.ingress);
+                for token in ready {
+                    if token == BELL {
+                        let _ = self.bell.read();
+                    } else if !half.handle(token) {
+                        return;
+                    }
+                }
+            } else if !self.both_halves() {
+                return;
+            }
+        }
+    }
+
+    /// One turn of one thread with both halves; `false`: to stop.
+    fn both_halves(&self) -> bool {
+        let ready = wait(&self.both, None);
+        std::thread::yield_now();
+        let (mut egress, mut ingress) = (lock(&self.egress), lock(&self.ingress));
+        for token in ready {
+            match of_both(token) {
+                (Half::Ingress, token) => {
+                    if !ingress.handle(token) {
+                        return false;
+                    }
+                }
+                (Half::Egress, token) => {
+                    if !egress.handle(token) {
+                        self.over.store(true, Ordering::Release);
+                        self.call();
+                        return true;
+                    }
+                }
+            }
+        }
+        if egress.take_count() + ingress.take_count() > FEW_FRAMES {
+            self.divided.store(true, Ordering::Release);
+            self.call();
+        }
+        true
+    }
+
+    /// Wakes the egress thread.
+    fn call(&self) {
+        if let Some(thread) = &*lock(&self.egress_thread) {
+            thread.unpark();
         }
     }
 }
 
-/// From peers to ports, until it is told to stop.
-pub fn run_ingress(ingress: &Mutex<Ingress>, egress: &Mutex<Egress>) {
-    let poll = lock(ingress).poll();
-    loop {
-        let ready = wait(&poll);
-        let mut half = lock(ingress);
-        if !ready.into_iter().all(|token| half.handle(token)) {
-            return;
-        }
-        let frames = half.take_count();
-        drop(half);
-        if (1..=FEW_FRAMES).contains(&frames)
-            && let Ok(mut half) = egress.try_lock()
-        {
-            half.look();
-        }
-    }
-}
-
-fn wait(poll: &Poll) -> Vec<u64> {
-    poll.wait(None).unwrap_or_else(|error| {
+fn wait(poll: &Poll, timeout: Option<Duration>) -> Vec<u64> {
+    poll.wait(timeout).unwrap_or_else(|error| {
         warn!("waiting for frames: {error}");
         // Whatever it is, it is not made better by asking as fast as possible.
         std::thread::sleep(Duration::from_millis(10));
@@ -76,28 +164,4 @@ fn wait(poll: &Poll) -> Vec<u64> {
 /// A thread that panicked ends the link; until then the other goes on.
 fn lock<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
     half.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Time for waiting awake.
-struct Budget {
-    saved: Duration,
-    since: Instant,
-}
-
-impl Budget {
-    fn new() -> Self {
-        Self { saved: MOST_SAVED, since: Instant::now() }
-    }
-
-    /// Asks again and again until it is so, or the time is over.
-    fn spend(&mut self, mut is_there: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        self.saved = (self.saved + (begun - self.since) / SPIN_SHARE).min(MOST_SAVED);
-        self.since = begun;
-        let end = begun + SPIN.min(self.saved);
-        while Instant::now() < end && !is_there() {
-            std::hint::spin_loop();
-        }
-        self.saved = self.saved.saturating_sub(begun.elapsed());
-    }
 }

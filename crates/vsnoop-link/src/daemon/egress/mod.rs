@@ -1,10 +1,11 @@
-//! The thread that carries frames from local ports to peers.
+//! The half that carries frames from local ports to peers.
 //!
-//! It alone reads the ports and writes to the network, so that nothing here is locked: it reads what
+//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads what
 //! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
 //! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
-//! peer's transport. Doors of diverted traffic are read alike; their frames go by prefix, past the table. What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s
-//! of the control thread.
+//! peer's transport. Doors of diverted traffic are read alike; their frames go by prefix, past the table.
+//! What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s of the control
+//! thread.
 
 mod batch;
 pub mod datagrams;
@@ -21,7 +22,7 @@ use self::batch::Arena;
 use self::outlet::{Frame, Outlet, Transport};
 use super::classes::Classes;
 use super::event::Event;
-use super::io::poll::Poll;
+use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
@@ -85,7 +86,7 @@ pub enum Order {
 const BATCHES_PER_TURN: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
-const ORDERS: u64 = u64::MAX;
+const ORDERS: u64 = TOKEN_MAX;
 /// Tokens of lanes begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
 const LANES: u64 = 1 << 32;
 const DOORS: u64 = 1 << 31;
@@ -101,7 +102,7 @@ pub struct Egress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
-    poll: Arc<Poll>,
+    watch: Watch,
     outlets: Vec<Outlet>,
     classes: Classes,
     arena: Arena,
@@ -117,21 +118,21 @@ impl Egress {
         orders: wake::Receiver<Order>,
         events: wake::Sender<Event>,
         classes: Classes,
+        watch: Watch,
     ) -> std::io::Result<Self> {
-        let poll = Arc::new(Poll::new()?);
-        poll.watch(&orders, ORDERS)?;
+        watch.watch(&orders, ORDERS)?;
         for (index, (port, _)) in shared.ports.iter().enumerate() {
-            poll.watch(port, index as u64)?;
+            watch.watch(port, index as u64)?;
         }
         for (index, door) in shared.doors.iter().flat_map(|doors| &doors.doors).enumerate() {
-            poll.watch(&door.port, DOORS + index as u64)?;
+            watch.watch(&door.port, DOORS + index as u64)?;
         }
         let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
         Ok(Self {
             shared,
             orders,
             events,
-            poll,
+            watch,
             outlets,
             classes,
             arena: Arena::default(),
@@ -141,9 +142,9 @@ impl Egress {
         })
     }
 
-    /// What the thread waits for.
+    /// What a thread of this half alone waits for.
     pub fn poll(&self) -> Arc<Poll> {
-        Arc::clone(&self.poll)
+        self.watch.own()
     }
 
     /// Does what one that is ready wants; `false`: to stop.
@@ -157,16 +158,6 @@ impl Egress {
             token => self.lane(token),
         }
         true
-    }
-
-    /// Takes what waits at the ports and doors, one batch of each.
-    pub fn look(&mut self) {
-        for index in 0..self.shared.ports.len() {
-            self.read(Source::Port(index), 1);
-        }
-        for index in 0..self.shared.doors.as_ref().map_or(0, |doors| doors.doors.len()) {
-            self.read(Source::Door(index), 1);
-        }
     }
 
     /// Frames taken since it was asked last.
@@ -195,7 +186,7 @@ impl Egress {
                     Ok(drained) => drained,
                     Err(error) => {
                         // A port that is down or gone; the control thread sees it, too.
-                        self.poll.forget(port.as_fd());
+                        self.watch.forget(port.as_fd());
                         let _ = self.events.send(Event::PortFailed(port.name().to_owned(), error));
                         break;
                     }
@@ -297,7 +288,7 @@ impl Egress {
     fn look_after(&mut self, now_ns: u64) {
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
             outlet.look_after(
-                &self.poll,
+                &self.watch,
                 &self.shared.peers[peer],
                 now_ns,
                 &mut |session, fault| {
@@ -315,14 +306,14 @@ impl Egress {
                 Order::Install { peer, session, transport } => {
                     let token = &mut self.next_token;
                     if let Err(error) =
-                        self.outlets[peer].install(session, *transport, &self.poll, token)
+                        self.outlets[peer].install(session, *transport, &self.watch, token)
                     {
                         let fault = outlet::Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
                     }
                 }
                 Order::Use { peer, session } => self.outlets[peer].use_session(session),
-                Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.poll),
+                Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.watch),
                 Order::Down { peer } => self.outlets[peer].down(),
                 Order::Address { peer, session, address } => {
                     self.outlets[peer].set_address(session, address);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::super::classes::Treatment;
-use super::super::io::poll::Poll;
+use super::super::io::poll::Watch;
 use super::super::io::port::{MAX_PARTS, Port};
 use super::super::io::udp::UdpSocket;
 use super::super::shared::Shared;
@@ -206,14 +206,14 @@ impl Outlet {
         &mut self,
         session: u64,
         mut transport: Transport,
-        poll: &Poll,
+        watch: &Watch,
         next_token: &mut u64,
     ) -> io::Result<()> {
         if let Transport::Lanes(lanes) = &mut transport {
             for (lane, token, _) in &mut lanes.lanes {
                 *token = *next_token;
                 *next_token += 1;
-                poll.watch(&*lane, *token)?;
+                watch.watch(&*lane, *token)?;
             }
         }
         self.sessions.push((session, transport));
@@ -231,10 +231,10 @@ impl Outlet {
         self.ordered = false;
     }
 
-    pub fn retire(&mut self, session: u64, poll: &Poll) {
+    pub fn retire(&mut self, session: u64, watch: &Watch) {
         if let Some(Transport::Lanes(lanes)) = self.session(session) {
             for (lane, _, _) in &lanes.lanes {
-                poll.forget(std::os::fd::AsFd::as_fd(lane));
+                watch.forget(std::os::fd::AsFd::as_fd(lane));
             }
         }
         self.sessions.retain(|(id, _)| *id != session);
@@ -378,7 +378,7 @@ impl Outlet {
     /// Waits for room where there was none; reports faults.
     pub fn look_after(
         &mut self,
-        poll: &Poll,
+        watch: &Watch,
         stats: &PeerStats,
         _now_ns: u64,
         report: &mut dyn FnMut(u64, Fault),
@@ -396,7 +396,7 @@ impl Outlet {
                         waiting += lane.queue_bytes();
                         if lane.blocked() != *wants {
                             *wants = lane.blocked();
-                            if let Err(error) = poll.want_room(&*lane, *token, *wants) {
+                            if let Err(error) = watch.want_room(&*lane, *token, *wants) {
                                 lanes.broken.get_or_insert(error.to_string());
                             }
                         }
@@ -404,7 +404,7 @@ impl Outlet {
                     if let Some(why) = lanes.broken.take() {
                         // Nothing more is heard of it, or it would be told again and again.
                         for (lane, _, _) in &lanes.lanes {
-                            poll.forget(std::os::fd::AsFd::as_fd(lane));
+                            watch.forget(std::os::fd::AsFd::as_fd(lane));
                         }
                         lanes.lanes.clear();
                         report(*session, Fault::Broken(why));

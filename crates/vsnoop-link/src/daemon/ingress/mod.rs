@@ -1,4 +1,4 @@
-//! The thread that carries frames from peers to local ports.
+//! The half that carries frames from peers to local ports.
 //!
 //! It alone reads from the network. What came is opened and decompressed in place or into one scratch
 //! buffer; then segments of one flow, however many datagrams they came in, are merged into super-packets
@@ -18,7 +18,7 @@ use self::gather::Gather;
 use self::lane::Lane;
 use super::egress::outlet::{self, Frame};
 use super::event::Event;
-use super::io::poll::Poll;
+use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
@@ -56,8 +56,8 @@ pub struct Message {
     pub datagram: Option<(SocketAddr, bool, usize)>,
 }
 
-const ORDERS: u64 = u64::MAX;
-const UDP: u64 = u64::MAX - 1;
+const ORDERS: u64 = TOKEN_MAX;
+const UDP: u64 = TOKEN_MAX - 1;
 /// Bounds how long the socket keeps the thread from lanes and orders.
 const BATCHES_PER_TURN: usize = 16;
 
@@ -65,7 +65,7 @@ pub struct Ingress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
-    poll: Arc<Poll>,
+    watch: Watch,
     datagrams: Datagrams,
     lanes: HashMap<u64, (usize, u64, Lane)>,
     gather: Gather,
@@ -79,10 +79,10 @@ impl Ingress {
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
         events: wake::Sender<Event>,
+        watch: Watch,
     ) -> std::io::Result<Self> {
-        let poll = Arc::new(Poll::new()?);
-        poll.watch(&orders, ORDERS)?;
-        poll.watch(&shared.udp, UDP)?;
+        watch.watch(&orders, ORDERS)?;
+        watch.watch(&shared.udp, UDP)?;
         let datagrams = Datagrams::default();
         let lanes = HashMap::new();
         let gather = Gather::default();
@@ -90,7 +90,7 @@ impl Ingress {
             shared,
             orders,
             events,
-            poll,
+            watch,
             datagrams,
             lanes,
             gather,
@@ -99,9 +99,9 @@ impl Ingress {
         })
     }
 
-    /// What the thread waits for.
+    /// What a thread of this half alone waits for.
     pub fn poll(&self) -> Arc<Poll> {
-        Arc::clone(&self.poll)
+        self.watch.own()
     }
 
     /// Does what one that is ready wants; `false`: to stop.
@@ -112,12 +112,6 @@ impl Ingress {
             token => self.lane(token),
         }
         true
-    }
-
-    /// Takes what has come by datagrams, one batch; whether there was any.
-    pub fn look(&mut self) -> bool {
-        self.udp(1);
-        self.frames > 0
     }
 
     /// Frames taken since it was asked last.
@@ -170,7 +164,7 @@ impl Ingress {
         self.frames += frames;
         if let Err(error) = result {
             if let Some((_, _, lane)) = self.lanes.remove(&token) {
-                self.poll.forget(lane.as_fd());
+                self.watch.forget(lane.as_fd());
             }
             let _ = self.events.send(Event::Incoming { peer, session, why: error.to_string() });
         }
@@ -188,7 +182,7 @@ impl Ingress {
                     for lane in lanes {
                         let token = self.next_token;
                         self.next_token += 1;
-                        if let Err(error) = self.poll.watch(&lane, token) {
+                        if let Err(error) = self.watch.watch(&lane, token) {
                             let why = error.to_string();
                             let _ = self.events.send(Event::Incoming { peer, session, why });
                             continue;
@@ -200,11 +194,11 @@ impl Ingress {
                 }
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
-                    let poll = &self.poll;
+                    let watch = &self.watch;
                     self.lanes.retain(|_, (_, of, lane)| {
                         let stays = *of != session;
                         if !stays {
-                            poll.forget(lane.as_fd());
+                            watch.forget(lane.as_fd());
                         }
                         stays
                     });

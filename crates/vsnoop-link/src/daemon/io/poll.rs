@@ -1,7 +1,11 @@
 //! Waiting for several descriptors: epoll, level-triggered, a token for each.
+//!
+//! A [`Watch`] is of a half of the link, whose descriptors one thread may wait for alone, or another
+//! together with those of the other half.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -52,5 +56,93 @@ impl Poll {
             other => other?,
         };
         Ok(events[..count].iter().map(EpollEvent::data).collect())
+    }
+}
+
+/// The halves of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    Egress,
+    Ingress,
+}
+
+/// What a half waits for: in an epoll of its own, and in one that both halves share, where a token has
+/// the half in its lowest bit.
+pub struct Watch {
+    own: Arc<Poll>,
+    both: Arc<Poll>,
+    half: Half,
+}
+
+/// Tokens of a [`Watch`] are at most this.
+pub const TOKEN_MAX: u64 = u64::MAX >> 1;
+
+impl Watch {
+    pub fn new(both: &Arc<Poll>, half: Half) -> io::Result<Self> {
+        Ok(Self { own: Arc::new(Poll::new()?), both: Arc::clone(both), half })
+    }
+
+    /// The half's own epoll.
+    pub fn own(&self) -> Arc<Poll> {
+        Arc::clone(&self.own)
+    }
+
+    /// Starts to watch a descriptor: whether it can be read, or has ended.
+    pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        self.own.watch(&fd, token)?;
+        self.both.watch(&fd, self.in_both(token)).inspect_err(|_| self.own.forget(fd.as_fd()))
+    }
+
+    /// Whether to tell when a watched writer has room.
+    pub fn want_room(&self, fd: impl AsFd, token: u64, wanted: bool) -> io::Result<()> {
+        self.own.want_room(&fd, token, wanted)?;
+        self.both.want_room(&fd, self.in_both(token), wanted)
+    }
+
+    pub fn forget(&self, fd: BorrowedFd<'_>) {
+        self.own.forget(fd);
+        self.both.forget(fd);
+    }
+
+    fn in_both(&self, token: u64) -> u64 {
+        token << 1 | self.half as u64
+    }
+}
+
+/// The half that a token of the shared epoll is of, and its token there.
+pub fn of_both(token: u64) -> (Half, u64) {
+    let half = if token & 1 == Half::Egress as u64 { Half::Egress } else { Half::Ingress };
+    (half, token >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::eventfd::EventFd;
+
+    use super::*;
+
+    #[test]
+    fn a_half_is_told_of_alone_and_with_the_other() {
+        let both = Arc::new(Poll::new().expect("an epoll"));
+        let watch = |half| Watch::new(&both, half).expect("an epoll");
+        let (egress, ingress) = (watch(Half::Egress), watch(Half::Ingress));
+        let bells = [(&egress, 7), (&ingress, 7), (&ingress, TOKEN_MAX)].map(|(half, token)| {
+            let bell = EventFd::from_value(1).expect("an eventfd");
+            half.watch(&bell, token).expect("it is watched");
+            bell
+        });
+        let now = Some(Duration::ZERO);
+        let told = |poll: &Poll| {
+            let mut told = poll.wait(now).expect("it waits");
+            told.sort_unstable();
+            told
+        };
+        assert_eq!(told(&egress.own()), [7]);
+        assert_eq!(told(&ingress.own()), [7, TOKEN_MAX]);
+        let all: Vec<_> = told(&both).into_iter().map(of_both).collect();
+        assert_eq!(all, [(Half::Egress, 7), (Half::Ingress, 7), (Half::Ingress, TOKEN_MAX)]);
+        ingress.forget(bells[1].as_fd());
+        assert_eq!(told(&ingress.own()), [TOKEN_MAX]);
+        assert_eq!(told(&both).len(), 2);
     }
 }
