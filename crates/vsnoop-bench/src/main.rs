@@ -5,9 +5,11 @@
 //! - [`packet`]: nanoseconds per packet, by the kernel's own accounting of BPF
 //!   programs, under real traffic;
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
+//! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
 //! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
 
+mod compress;
 mod conversation;
 mod flows;
 mod incast;
@@ -40,11 +42,12 @@ fn main() {
 
 /// What can be measured, by the names of the modules; without arguments all of it.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("verifier", verifier::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
     ("packet", packet::measure),
+    ("compress", compress::measure),
     ("link", link::measure),
     ("throughput", throughput::measure),
 ];

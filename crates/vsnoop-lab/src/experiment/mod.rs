@@ -6,7 +6,7 @@ pub mod environment;
 mod hold;
 pub mod incast;
 mod lab;
-mod link;
+pub mod link;
 mod paper_window;
 mod progress;
 

@@ -6,8 +6,9 @@
 //! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as it is.
 //! While the link sends, the next message is encoded: the slower of both sets the pace, and the CPU's time
 //! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
-//! while it is done. A way must be a tenth better than the present one to take its place. Where nothing
-//! pays, one message is tried at the same falling pace, so that a link that became slow, or a CPU that
+//! while it is done. A way must be a tenth better than the present one to take its place. What less effort
+//! would do is only supposed while more is made, and wrong for some data: so it is tried for a while, ever
+//! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that became slow, or a CPU that
 //! became free, is noticed.
 
 use std::collections::HashMap;
@@ -70,6 +71,10 @@ struct Flow {
     way: Option<usize>,
     /// Messages until the way is thought over: a new one is slow and poor in the beginning.
     stay: u16,
+    /// How often that was done.
+    terms: u32,
+    /// The way is on trial; this was the one before.
+    instead_of: Option<usize>,
     /// What lz4 would leave of a byte, by the last look.
     lz4_ratio: f64,
     /// What was measured lately.
@@ -85,6 +90,20 @@ impl Flow {
         self.pass = (1 << self.back_off) - 1;
         self.look_ns = now_ns.saturating_add(BACK_OFF_NS_MAX);
         self.back_off = (self.back_off + 1).min(BACK_OFF_MAX);
+    }
+
+    /// The way has proved itself: it stays, or the next cheaper one is tried. Which it is.
+    fn next_term(&mut self, way: usize) -> usize {
+        let kept = self.measured[way];
+        self.measured = [None; WAYS.len()];
+        self.measured[way] = kept;
+        self.terms = self.terms.saturating_add(1);
+        if way > 0 && self.terms.is_power_of_two() {
+            (self.way, self.stay, self.instead_of) = (Some(way - 1), STAY_NEW, Some(way));
+            return way - 1;
+        }
+        self.stay = STAY;
+        way
     }
 
     /// A look, or a trial, is due.
@@ -193,24 +212,27 @@ impl Judge {
         let (best, best_ns) = self.best(flow);
         if let Some(way) = flow.way.filter(|&way| self.way_ns(flow, way) < self.raw_ns()) {
             flow.stay = flow.stay.saturating_sub(1);
-            if flow.stay > 0 || self.way_ns(flow, way) * BETTER <= best_ns {
-                if flow.stay == 0 {
-                    flow.stay = STAY;
-                    let kept = flow.measured[way];
-                    flow.measured = [None; WAYS.len()];
-                    flow.measured[way] = kept;
-                }
+            if flow.stay > 0 {
                 return WAYS[way].method;
+            }
+            if let Some(before) = flow.instead_of.take()
+                && self.way_ns(flow, before) <= self.way_ns(flow, way)
+            {
+                (flow.way, flow.stay) = (Some(before), STAY);
+                return WAYS[before].method;
+            }
+            if self.way_ns(flow, way) * BETTER <= best_ns {
+                return WAYS[flow.next_term(way)].method;
             }
         }
         if best_ns < self.raw_ns() {
-            (flow.way, flow.stay) = (Some(best), STAY_NEW);
+            (flow.way, flow.stay, flow.instead_of) = (Some(best), STAY_NEW, None);
             flow.measured[best] = None;
             return WAYS[best].method;
         }
         // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a look is
         // a trial, and `measured` says how it went.
-        flow.way = None;
+        (flow.way, flow.instead_of) = (None, None);
         if !flow.good && flow.back_off > TRIALS_FROM {
             return WAYS[best].method;
         }

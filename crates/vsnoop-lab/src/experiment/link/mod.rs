@@ -5,7 +5,7 @@
 //! ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] is what is sent.
 
 mod compress;
-mod content;
+pub mod content;
 mod goals;
 mod lan;
 mod plots;

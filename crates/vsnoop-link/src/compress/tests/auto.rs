@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::*;
+use crate::compress::auto::{Judge, Measured};
 
 const MEGABIT: u64 = 125_000;
 
@@ -150,4 +151,39 @@ fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
     // It is not known any more.
     encoder.set_link_rate(None);
     assert_eq!(encoder.decision(1, &class), Some((0, Decision::RateUnknown)));
+}
+
+/// The way that most of the last messages of many took, when each way leaves so much of a byte (parts of a
+/// thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
+fn settles_on(effects: [(usize, u64); 4]) -> Method {
+    let key = (1, 1);
+    let (message, mut stats) = (payload(Kind::Text, 1, 64_000), Stats::default());
+    let mut judge = Judge::default();
+    judge.set_link_rate(Some(100 * MEGABIT));
+    let mut taken = Vec::new();
+    for n in 0..4000 {
+        let now_ns = n * 5_000_000;
+        let method = judge.method(key, Method::Auto, &[&message], now_ns, &mut stats);
+        let levels = ["lz4", "zstd:1", "zstd:3", "zstd:6"].map(|word| word.parse().ok());
+        let way = levels.iter().position(|level| *level == Some(method)).expect("one of them");
+        let (left, ns) = effects[way];
+        let bytes_out = message.len() * left / 1000;
+        let ns = ns * message.len() as u64;
+        let result = Measured { bytes_in: message.len(), bytes_out, smaller: true, ns };
+        judge.measured(key, Method::Auto, method, result, now_ns);
+        taken.push(method);
+    }
+    let last = &taken[2000..];
+    let most = last[0];
+    let share = last.iter().filter(|method| **method == most).count();
+    assert!(share > 1900, "{most} was taken {share} times of 2000");
+    most
+}
+
+#[test]
+fn more_effort_is_made_where_it_gains_and_not_where_it_does_not() {
+    let level = |level| Method::Zstd { level };
+    assert_eq!(settles_on([(400, 2), (230, 3), (210, 5), (180, 12)]), level(6));
+    // Log lines: the first level does as well as the others.
+    assert_eq!(settles_on([(450, 2), (233, 3), (240, 5), (232, 12)]), level(1));
 }

@@ -1,0 +1,197 @@
+//! What compression of a link costs and gains, on one core.
+//!
+//! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give them,
+//! through encoder and decoder of an ordered transport and through units for UDP; what comes out is
+//! compared with what went in. Time is CPU time of the thread, so that others cost little; ways take turns
+//! in rounds, and a figure is the median over them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::time::{ClockId, clock_gettime};
+use vsnoop_lab::experiment::link::content;
+use vsnoop_lab::interrupt;
+use vsnoop_lab::results::Figure;
+use vsnoop_lab::results::link::Content;
+use vsnoop_lab::testbed::bulk::pin;
+use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, unit};
+
+use crate::stage::VM_CORE as CORE;
+use crate::{figure, median, say};
+
+const ROUNDS: usize = 3;
+const CONTENT_BYTES: usize = 20_000_000;
+const CONTENTS: [Content; 6] =
+    [Content::Digits, Content::Text, Content::Json, Content::Usrlib, Content::Xz, Content::Random];
+const HEAD_BYTES: usize = 66;
+const SEGMENT_BYTES: usize = 1448;
+const SEGMENTS: usize = 44;
+/// Of a unit for UDP: four datagrams, as on a link that loses a few in a thousand.
+const UNIT_BYTES: usize = 4 * 1380;
+/// What `auto` supposes of the link: 100 Mb/s.
+const LINK_BYTES_PER_S: u64 = 12_500_000;
+/// Between two super-packets, for what looks at the clock.
+const GAP_NS: u64 = 1_000_000;
+
+/// How a content passes.
+#[derive(Clone, Copy)]
+enum Way {
+    Ordered(&'static str),
+    Units(&'static str),
+}
+
+const WAYS: [(&str, Way); 6] = [
+    ("lz4", Way::Ordered("lz4")),
+    ("zstd_1", Way::Ordered("zstd:1")),
+    ("zstd_3", Way::Ordered("zstd:3")),
+    ("auto", Way::Ordered("auto")),
+    ("zstd_1_udp", Way::Units("zstd:1")),
+    ("auto_udp", Way::Units("auto")),
+];
+
+/// One content, one way, one round.
+#[derive(Default)]
+struct Passage {
+    compressing: Duration,
+    expanding: Duration,
+    bytes: usize,
+    expanded_bytes: usize,
+    link_bytes: usize,
+}
+
+pub fn measure() -> Result<Vec<Figure>> {
+    pin(CORE)?;
+    let mut figures = Vec::new();
+    for wanted in CONTENTS {
+        let name = wanted.name();
+        let data = content::make(wanted, CONTENT_BYTES)?;
+        let mut rounds = [const { Vec::new() }; WAYS.len()];
+        for round in 0..ROUNDS {
+            for turn in 0..WAYS.len() {
+                interrupt::check()?;
+                let at = (round + turn) % WAYS.len();
+                let (way_name, way) = WAYS[at];
+                let passage = pass(&data, way).with_context(|| format!("{name}, {way_name}"))?;
+                rounds[at].push(passage);
+            }
+        }
+        say(&format!("compress: {name}"));
+        for ((way, _), rounds) in WAYS.iter().zip(rounds) {
+            let of = |value: fn(&Passage) -> f64| median(rounds.iter().map(value).collect());
+            let mut add = |metric: &str, value: f64, unit| {
+                // Where all stayed raw there was nothing to expand.
+                if value.is_finite() {
+                    let metric = format!("compress_{name}_{way}_{metric}");
+                    figures.push(figure(&metric, value, unit, "higher"));
+                }
+            };
+            let rate = |bytes: usize, time: Duration| bytes as f64 / 1e6 / time.as_secs_f64();
+            let rates = rounds.iter().map(|passage| rate(passage.bytes, passage.compressing));
+            add("mbytes_per_s", median(rates.collect()), "MB/s");
+            let rates =
+                rounds.iter().map(|passage| rate(passage.expanded_bytes, passage.expanding));
+            add("expand_mbytes_per_s", median(rates.collect()), "MB/s");
+            add("ratio", of(|passage| passage.bytes as f64 / passage.link_bytes as f64), "times");
+        }
+    }
+    Ok(figures)
+}
+
+fn pass(data: &[u8], way: Way) -> Result<Passage> {
+    let class = |method: &str| -> Result<Class> {
+        Ok(Class { method: method.parse()?, owner: 1, dictionary: None })
+    };
+    match way {
+        Way::Ordered(method) => ordered(data, &class(method)?),
+        Way::Units(method) => units(data, &class(method)?),
+    }
+}
+
+fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
+    let (mut encoder, mut decoder) =
+        (Encoder::new(Limits::default()), Decoder::new(Limits::default()));
+    encoder.set_link_rate(Some(LINK_BYTES_PER_S));
+    let mut passage = Passage { bytes: data.len(), ..Passage::default() };
+    let (mut body, mut out) = (Vec::new(), Vec::new());
+    for (number, payload) in data.chunks(SEGMENTS * SEGMENT_BYTES).enumerate() {
+        let head = head(number);
+        let now_ns = number as u64 * GAP_NS;
+        body.clear();
+        let begun = cpu()?;
+        let encoded = encoder.encode(1, class, &[&head, payload], now_ns, &mut body);
+        passage.compressing += cpu()? - begun;
+        if encoded == Encoded::Raw {
+            passage.link_bytes += head.len() + payload.len();
+            continue;
+        }
+        passage.link_bytes += body.len();
+        out.clear();
+        let begun = cpu()?;
+        decoder.decode(&body, &mut out)?;
+        passage.expanding += cpu()? - begun;
+        passage.expanded_bytes += payload.len();
+        ensure!(out[..HEAD_BYTES] == head && &out[HEAD_BYTES..] == payload, "it came out changed");
+    }
+    Ok(passage)
+}
+
+fn units(data: &[u8], class: &Class) -> Result<Passage> {
+    let (mut packer, mut unpacker) = (unit::Packer::default(), unit::Unpacker::default());
+    packer.set_link_rate(Some(LINK_BYTES_PER_S));
+    let mut passage = Passage { bytes: data.len(), ..Passage::default() };
+    let (mut body, mut out) = (Vec::new(), Vec::new());
+    for (number, mut payload) in data.chunks(SEGMENTS * SEGMENT_BYTES).enumerate() {
+        let head = head(number);
+        let now_ns = number as u64 * GAP_NS;
+        while !payload.is_empty() {
+            body.clear();
+            let cut = unit::Cut {
+                head: &head,
+                payload,
+                granule_bytes: SEGMENT_BYTES,
+                limit_bytes: UNIT_BYTES,
+            };
+            let begun = cpu()?;
+            let packed = packer.pack(1, class, cut, now_ns, &mut body);
+            passage.compressing += cpu()? - begun;
+            let (taken, rest) = payload.split_at(packed.payload_bytes);
+            payload = rest;
+            if packed.encoded == Encoded::Raw {
+                passage.link_bytes += head.len() + taken.len();
+                continue;
+            }
+            passage.link_bytes += body.len();
+            out.clear();
+            let begun = cpu()?;
+            unpacker.decompress(&body, &mut out)?;
+            passage.expanding += cpu()? - begun;
+            passage.expanded_bytes += taken.len();
+            ensure!(
+                out[..HEAD_BYTES] == head && &out[HEAD_BYTES..] == taken,
+                "it came out changed"
+            );
+        }
+    }
+    Ok(passage)
+}
+
+/// Ethernet, IPv4 and TCP with a timestamp, of the super-packet with this number: what differs from one to the
+/// next differs here.
+fn head(number: usize) -> [u8; HEAD_BYTES] {
+    let mut head = [0x45; HEAD_BYTES];
+    let number = number as u32;
+    let sequence = number.wrapping_mul((SEGMENTS * SEGMENT_BYTES) as u32);
+    head[18..20].copy_from_slice(&(number.wrapping_mul(SEGMENTS as u32) as u16).to_be_bytes());
+    head[24..26].copy_from_slice(&(number.wrapping_mul(40_503) as u16).to_be_bytes());
+    head[38..42].copy_from_slice(&sequence.to_be_bytes());
+    head[50..52].copy_from_slice(&(number.wrapping_mul(60_493) as u16).to_be_bytes());
+    head[58..62].copy_from_slice(&(number / 8).to_be_bytes());
+    head
+}
+
+/// Used by this thread.
+fn cpu() -> Result<Duration> {
+    let time =
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).context("read the thread's clock")?;
+    Ok(time.into())
+}
