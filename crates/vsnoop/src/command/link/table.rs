@@ -138,7 +138,8 @@ fn link(status: &Status, now: u64, details: bool) -> String {
     }
     parts.extend(dropped(&status.dropped));
     parts.extend(status.peers.iter().filter_map(unencrypted));
-    parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, now)));
+    let ports = !status.ports.is_empty();
+    parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, ports, now)));
     parts.extend(status.ports.iter().filter_map(port_trouble));
     parts.extend(status.diverts.iter().filter_map(divert_trouble));
     parts.extend(
@@ -290,7 +291,8 @@ fn unencrypted(peer: &PeerStatus) -> Option<String> {
     (!peer.encrypted).then(|| format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
 }
 
-fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
+/// Why a peer is not up. What is diverted to it has a line of its own.
+fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
     let (name, period) = (&peer.name, since(now, peer.since));
     let address = peer.address.as_deref().unwrap_or("its address");
     let reason = peer.reason.as_deref();
@@ -303,9 +305,9 @@ fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
         // The first call is under way.
         PeerState::Dialling if reason.is_none() => None,
         PeerState::Dialling | PeerState::Down => Some(format!(
-            "peer {name} is not reached since {period} ({}), and frames for it are dropped; {address} is \
-             called again and again",
-            reason.unwrap_or("no answer")
+            "peer {name} is not reached since {period} ({}){}; {address} is called again and again",
+            reason.unwrap_or("no answer"),
+            if ports { ", and frames for it are dropped" } else { "" }
         )),
     }
 }
@@ -426,6 +428,19 @@ mod tests {
 
     fn shown(status: &Status) -> String {
         link(status, 1000, false)
+    }
+
+    #[test]
+    fn frames_are_said_to_be_dropped_only_where_there_are_any() {
+        let mut status = status();
+        status.peers[0].state = PeerState::Down;
+        let frames = "frames for it are dropped";
+        let text = shown(&status);
+        assert!(text.contains("is not reached") && text.contains(frames), "{text}");
+        // A link for diverted traffic only.
+        status.ports.clear();
+        let text = shown(&status);
+        assert!(text.contains("is not reached") && !text.contains(frames), "{text}");
     }
 
     #[test]
