@@ -7,14 +7,13 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::goals::{Bound, Goal};
-use super::rig::{Rig, Task, cell, take_turns};
+use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
-use super::{begin, content, goals, plots, progress, tables};
+use super::{Series, content, goals, plots, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
-use crate::results::statistics::summarise;
 use crate::results::{Figure, Results};
 use crate::testbed::hosts::Wire;
 use crate::testbed::relay::{Bottleneck, Faults};
@@ -91,19 +90,6 @@ const GOALS: [Goal; 12] = [
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
-    let mut results = begin(EXPERIMENT.name, options)?;
-    let bytes = if options.quick { QUICK_BYTES } else { BYTES };
-    println!("making {} contents", CONTENTS.len());
-    let mut data = BTreeMap::new();
-    for wanted in CONTENTS {
-        data.insert(wanted, content::make(wanted, bytes)?);
-    }
-    let ratios: BTreeMap<_, _> = data
-        .iter()
-        .map(|(content, data)| Ok((content.name(), content::zstd_ratios(data)?)))
-        .collect::<Result<_>>()?;
-    results.environment.insert("zstd_ratios_levels_1_and_3".into(), json!(ratios));
-
     let faults = Faults {
         delay: ONE_WAY,
         bottleneck: Some(Bottleneck {
@@ -114,35 +100,45 @@ fn run(options: &Options) -> Result<Results> {
         }),
         ..Faults::default()
     };
-    let rig = Rig::build(&Wire::Relay(Box::new(faults)), &carriers)?;
-    rig.describe(&mut results);
-    let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS });
-    let runs: Vec<_> = carriers.iter().copied().filter(|name| rig.link(name).is_some()).collect();
+    let wire = Wire::Relay(Box::new(faults));
+    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
+    let bytes = if options.quick { QUICK_BYTES } else { BYTES };
+    println!("making {} contents", CONTENTS.len());
+    let mut data = BTreeMap::new();
+    for wanted in CONTENTS {
+        data.insert(wanted, content::make(wanted, bytes)?);
+    }
+    let ratios: BTreeMap<_, _> = data
+        .iter()
+        .map(|(content, data)| Ok((content.name(), content::zstd_ratios(data)?)))
+        .collect::<Result<_>>()?;
+    series.results.environment.insert("zstd_ratios_levels_1_and_3".into(), json!(ratios));
+    let runs: Vec<_> =
+        carriers.into_iter().filter(|name| series.rig.link(name).is_some()).collect();
     let mut turns: Vec<((&str, Content), usize)> = Vec::new();
     for name in runs.iter().copied().filter(|name| *name != DICTIONARY) {
-        turns.extend(CONTENTS.map(|content| ((name, content), rounds)));
+        turns.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
     }
     // What is sent again must have been sent before.
     let mut first: Vec<((&str, Content), usize)> = Vec::new();
     if runs.contains(&DICTIONARY) {
         first.push(((DICTIONARY, Content::Text), 1));
-        turns.push(((DICTIONARY, Content::TextAgain), rounds));
+        turns.push(((DICTIONARY, Content::TextAgain), rounds(options, ROUNDS)));
     }
     let mut paper: Vec<((&str, Content), usize)> = Vec::new();
     if !options.quick {
         let takers = PAPER_CARRIERS.iter().copied().filter(|name| runs.contains(name));
         paper.extend(takers.flat_map(|name| PAPER_TESTS.map(|test| ((name, test), 1))));
     }
-    let mut progress = progress(&[&first, &turns, &paper]);
+    series.plan(&[&first, &turns, &paper]);
     for turns in [first, turns, paper] {
-        take_turns(&turns, |(name, content)| {
-            let Some(link) = rig.link(name) else { return Ok(()) };
+        series.take_turns(&turns, |(name, content)| {
             let source = match content {
                 Content::TextAgain => Content::Text,
                 Content::Iperf10s | Content::Iperf30s | Content::Iperf200mb => Content::Digits,
                 other => other,
             };
-            let Some(data) = data.get(&source) else { return Ok(()) };
+            let data = &data[&source];
             let until = match content {
                 Content::Iperf10s => Until::Time(Duration::from_secs(10)),
                 Content::Iperf30s => Until::Time(Duration::from_secs(30)),
@@ -156,15 +152,10 @@ fn run(options: &Options) -> Result<Results> {
                 idle_echoes: 0,
                 loaded_echoes: false,
             };
-            let sample = rig.measure(link, task)?;
-            progress.step(format!("{name}, {}", content.name()));
-            results.samples.push(sample);
-            Ok(())
+            (name, task)
         })?;
     }
-    summarise(&mut results);
-    results.figures = figures(&results);
-    Ok(results)
+    Ok(series.end(figures))
 }
 
 fn figures(results: &Results) -> Vec<Figure> {

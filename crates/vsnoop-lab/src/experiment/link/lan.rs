@@ -5,15 +5,14 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::goals::{Bound, Goal};
-use super::rig::{Rig, Task, cell, take_turns};
+use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
-use super::{begin, goals, plots, progress, tables};
+use super::{Series, goals, plots, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
-use crate::results::statistics::summarise;
 use crate::results::{Cell, Figure, Results};
 use crate::testbed::hosts::Wire;
 
@@ -106,38 +105,27 @@ const GOALS: [Goal; 9] = [
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
-    let mut results = begin(EXPERIMENT.name, options)?;
-    let rig = Rig::build(&Wire::Veth, &carriers)?;
-    rig.describe(&mut results);
-    let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS });
-    let without = options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS_WITHOUT_OFFLOADS });
+    let mut series = Series::begin(EXPERIMENT.name, options, &Wire::Veth, &carriers)?;
     let mut turns = Vec::new();
-    for name in carriers.iter().copied().filter(|name| rig.link(name).is_some()) {
-        turns.push(((name, true), rounds));
+    for name in carriers.into_iter().filter(|name| series.rig.link(name).is_some()) {
+        turns.push(((name, true), rounds(options, ROUNDS)));
         if WITHOUT_OFFLOADS.contains(&name) {
-            turns.push(((name, false), without));
+            turns.push(((name, false), rounds(options, ROUNDS_WITHOUT_OFFLOADS)));
         }
     }
-    let mut progress = progress(&[&turns]);
-    take_turns(&turns, |(name, offloads)| {
-        let Some(link) = rig.link(name) else { return Ok(()) };
+    series.plan(&[&turns]);
+    let stream = if options.quick { QUICK_STREAM } else { STREAM };
+    series.take_turns(&turns, |(name, offloads)| {
         let about = Link { rate_mbit: None, offloads, content: Content::Digits };
-        let stream = if options.quick { QUICK_STREAM } else { STREAM };
-        let load = Load { data: b"0123456789", until: Until::Time(stream), verify: false };
         let task = Task {
             cell: cell(about, 0.0, 0.0),
-            load,
+            load: Load { data: b"0123456789", until: Until::Time(stream), verify: false },
             idle_echoes: if offloads { ECHOES } else { 0 },
             loaded_echoes: false,
         };
-        let sample = rig.measure(link, task)?;
-        progress.step(format!("{name}, {}", task.cell));
-        results.samples.push(sample);
-        Ok(())
+        (name, task)
     })?;
-    summarise(&mut results);
-    results.figures = figures(&results);
-    Ok(results)
+    Ok(series.end(figures))
 }
 
 fn figures(results: &Results) -> Vec<Figure> {

@@ -19,39 +19,86 @@ mod wan;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
+use self::rig::{Rig, Task};
 use super::progress::Progress;
 use super::{Experiment, Options, environment};
-use crate::results::Results;
+use crate::results::statistics::summarise;
+use crate::results::{Figure, Results};
+use crate::testbed::hosts::Wire;
 use crate::workspace;
 
 pub const LAN: Experiment = lan::EXPERIMENT;
 pub const WAN: Experiment = wan::EXPERIMENT;
 pub const COMPRESS: Experiment = compress::EXPERIMENT;
 
-/// What an experiment on links begins with: only some options make sense, and root is needed.
-fn begin(name: &str, options: &Options) -> Result<Results> {
-    ensure!(
-        options.sizes_bytes.is_empty()
-            && options.vms.is_empty()
-            && options.loads.is_empty()
-            && options.path_rtts_ms.is_empty()
-            && options.path_loss_percent.is_none(),
-        "{name} takes --quick, --configuration, --rounds and --out only"
-    );
-    ensure!(
-        nix::unistd::geteuid().is_root(),
-        "an experiment makes namespaces and taps and starts tunnels: run it as root"
-    );
-    let mut results = Results::begin(name, environment::describe());
-    if let Ok(program) = workspace::vsnoop_command() {
-        let version = crate::testbed::net::checked(&program.to_string_lossy(), ["--version"]);
-        results.environment.insert("vsnoop".into(), json!(version?.trim()));
-    }
-    Ok(results)
+/// An experiment under way: what is measured goes into its results.
+struct Series {
+    rig: Rig,
+    results: Results,
+    progress: Progress,
 }
 
-/// How much there is to do, in measurements.
-fn progress<T>(turns: &[&[(T, usize)]]) -> Progress {
-    let measurements = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
-    Progress::new(measurements.sum())
+impl Series {
+    /// Checks the options, of which only some make sense, and starts what runs of the carriers.
+    fn begin(
+        name: &str,
+        options: &Options,
+        wire: &Wire,
+        carriers: &[&'static str],
+    ) -> Result<Self> {
+        ensure!(
+            options.sizes_bytes.is_empty()
+                && options.vms.is_empty()
+                && options.loads.is_empty()
+                && options.path_rtts_ms.is_empty()
+                && options.path_loss_percent.is_none(),
+            "{name} takes --quick, --configuration, --rounds and --out only"
+        );
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "an experiment makes namespaces and taps and starts tunnels: run it as root"
+        );
+        let mut results = Results::begin(name, environment::describe());
+        if let Ok(program) = workspace::vsnoop_command() {
+            let version = crate::testbed::net::checked(&program.to_string_lossy(), ["--version"]);
+            results.environment.insert("vsnoop".into(), json!(version?.trim()));
+        }
+        let rig = Rig::build(wire, carriers)?;
+        rig.describe(&mut results);
+        Ok(Self { rig, results, progress: Progress::new(0) })
+    }
+
+    /// Takes turns in rounds, one measurement each; those of carriers that do not run are left out
+    /// before.
+    fn take_turns<'t, T: Copy>(
+        &mut self,
+        turns: &[(T, usize)],
+        task: impl Fn(T) -> (&'static str, Task<'t>),
+    ) -> Result<()> {
+        rig::take_turns(turns, |turn| {
+            let (name, task) = task(turn);
+            let Some(link) = self.rig.link(name) else { return Ok(()) };
+            let sample = self.rig.measure(link, task)?;
+            self.progress.step(format!("{name}, {}", task.cell));
+            self.results.samples.push(sample);
+            Ok(())
+        })
+    }
+
+    /// How much there is to do.
+    fn plan<T>(&mut self, turns: &[&[(T, usize)]]) {
+        let measurements = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
+        self.progress = Progress::new(measurements.sum());
+    }
+
+    fn end(mut self, figures: fn(&Results) -> Vec<Figure>) -> Results {
+        summarise(&mut self.results);
+        self.results.figures = figures(&self.results);
+        self.results
+    }
+}
+
+/// Of one configuration, unless the options say otherwise.
+fn rounds(options: &Options, usual: usize) -> usize {
+    options.rounds.unwrap_or(if options.quick { 1 } else { usual })
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::goals::{Bound, Goal};
-use super::rig::{Rig, Task, cell, take_turns};
+use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
-use super::{begin, content, goals, plots, progress, tables};
+use super::{Series, content, goals, plots, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
-use crate::results::statistics::{percentile, summarise};
+use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
 use crate::testbed::hosts::Wire;
 use crate::testbed::relay::{Bottleneck, Faults};
@@ -102,25 +102,21 @@ fn faults(loss: f64) -> Faults {
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
-    let mut results = begin(EXPERIMENT.name, options)?;
-    let rig = Rig::build(&Wire::Relay(Box::new(faults(0.0))), &carriers)?;
-    rig.describe(&mut results);
+    let wire = Wire::Relay(Box::new(faults(0.0)));
+    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
     let turns = |with_loss: bool| -> Vec<(&'static str, usize)> {
-        let rounds = |plan: (&str, usize, usize)| {
-            let plan = if with_loss { plan.2 } else { plan.1 };
-            options.rounds.unwrap_or(if options.quick { 1 } else { plan })
-        };
-        let wanted = PLAN.into_iter().filter(|plan| rig.link(plan.0).is_some());
-        wanted.map(|plan| (plan.0, rounds(plan))).collect()
+        let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
+        wanted
+            .map(|plan| (plan.0, rounds(options, if with_loss { plan.2 } else { plan.1 })))
+            .collect()
     };
     let (without, with) = (turns(false), turns(true));
-    let mut progress = progress(&[&without, &with]);
+    series.plan(&[&without, &with]);
     let data = content::make(Content::Digits, 1_000_000)?;
     for (turns, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)] {
-        rig.hosts().set_faults(&faults(loss));
+        series.rig.hosts().set_faults(&faults(loss));
         let stream = if options.quick { QUICK_STREAM } else { stream };
-        take_turns(&turns, |name| {
-            let Some(link) = rig.link(name) else { return Ok(()) };
+        series.take_turns(&turns, |name| {
             let about =
                 Link { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
             let task = Task {
@@ -129,15 +125,10 @@ fn run(options: &Options) -> Result<Results> {
                 idle_echoes: ECHOES,
                 loaded_echoes: true,
             };
-            let sample = rig.measure(link, task)?;
-            progress.step(format!("{name}, {}", task.cell));
-            results.samples.push(sample);
-            Ok(())
+            (name, task)
         })?;
     }
-    summarise(&mut results);
-    results.figures = figures(&results);
-    Ok(results)
+    Ok(series.end(figures))
 }
 
 /// Of each carrier, with `wan_loss_` and `wan_` before what was measured with loss and without.
