@@ -20,6 +20,7 @@ use super::establish::{self, Incoming, Introduction, Made};
 use super::event::Event;
 use super::io::udp::route_mtu;
 use super::io::wake;
+use super::ports::Ports;
 use super::shared::Shared;
 use super::{egress, ingress};
 use crate::handshake::{
@@ -123,6 +124,7 @@ impl Known {
 
 pub struct Control {
     shared: Arc<Shared>,
+    pub ports: Ports,
     introduction: Introduction,
     acceptor: Acceptor,
     ours: PublicKey,
@@ -140,6 +142,7 @@ pub struct Control {
 /// What [`Control::new`] needs beside the configuration.
 pub struct Parts {
     pub shared: Arc<Shared>,
+    pub ports: Ports,
     pub acceptor: Acceptor,
     pub dialers: Vec<Dialer>,
     pub ours: PublicKey,
@@ -150,7 +153,7 @@ pub struct Parts {
 
 impl Control {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -187,6 +190,7 @@ impl Control {
         let peers = peers.collect();
         let control = Self {
             shared,
+            ports,
             introduction,
             acceptor,
             ours,
@@ -226,6 +230,7 @@ impl Control {
             self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
         }
         self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
+        self.ports.follow();
     }
 
     /// Says farewell to all peers.
@@ -252,8 +257,12 @@ impl Control {
             Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
                 self.too_long(peer, SessionId(session), bytes);
             }
-            Event::PortFailed(port, error) => {
-                warn!("port {port}: {error}; no frames come from it");
+            Event::PortFailed { port, error } => self.ports.failed(port, error),
+            // Its hook sees that, too, and says what follows.
+            Event::DoorFailed { door, error } => {
+                let doors = self.shared.doors.as_ref().and_then(|doors| doors.doors.get(door));
+                let name = doors.map_or("?", |door| door.port.name());
+                warn!("tap {name}: {error}; no diverted frames come from it");
             }
             Event::Dialled { peer, result } => match result {
                 Ok(made) => {

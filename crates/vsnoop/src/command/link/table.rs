@@ -312,7 +312,8 @@ fn trouble(peer: &PeerStatus, now: u64) -> Option<String> {
 
 fn port_trouble(port: &PortStatus) -> Option<String> {
     let name = &port.name;
-    (!port.up).then(|| format!("port {name} is down: `ip link set {name} up`"))
+    let reason = port.reason.as_deref().unwrap_or("no reason given");
+    (!port.up).then(|| format!("port {name} carries no frames: {reason}"))
 }
 
 fn divert_trouble(divert: &DivertStatus) -> Option<String> {
