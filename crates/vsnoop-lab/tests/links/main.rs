@@ -6,9 +6,11 @@
 mod certificates;
 mod divert;
 mod hosts;
+mod interfaces;
 mod memory;
 mod paths;
 mod peers;
+
 mod routed;
 mod strangers;
 mod transfer;
@@ -31,6 +33,7 @@ fn main() {
         peers::trials(),
         divert::trials(),
         paths::trials(),
+        interfaces::trials(),
         vlans::trials(),
         certificates::trials(),
         strangers::trials(),
