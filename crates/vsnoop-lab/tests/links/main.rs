@@ -10,7 +10,6 @@ mod interfaces;
 mod memory;
 mod paths;
 mod peers;
-
 mod routed;
 mod strangers;
 mod transfer;
