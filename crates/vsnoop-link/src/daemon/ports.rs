@@ -30,6 +30,8 @@ pub struct Ports {
 struct State {
     /// Of the interface when the link began.
     first_index: Option<u32>,
+    /// It is, and is up.
+    is_there: bool,
     /// Why it carries no frames.
     reason: Option<String>,
     failure: Option<Failure>,
@@ -46,6 +48,7 @@ impl Ports {
     pub fn new(shared: Arc<Shared>, egress: wake::Sender<Order>) -> Self {
         let state = |(port, _): &(Port, _)| State {
             first_index: index_of(port.name()),
+            is_there: true,
             reason: None,
             failure: None,
         };
@@ -75,8 +78,8 @@ impl Ports {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.look();
-            for (index, state) in self.states.iter_mut().enumerate() {
-                state.retry(|| self.egress.send(Order::Watch { port: index }));
+            for (port, state) in self.states.iter_mut().enumerate().filter(|(_, s)| s.is_there) {
+                state.retry(|| self.egress.send(Order::Watch { port }));
             }
             if self.shared.ports.iter().any(|(port, _)| port.is_interface()) {
                 self.shared.own.look();
@@ -87,7 +90,9 @@ impl Ports {
     /// Looks at all of them.
     pub fn look(&mut self) {
         for ((port, _), state) in self.shared.ports.iter().zip(&mut self.states) {
-            let (reason, is_new) = match state.see(port) {
+            let seen = state.see(port);
+            state.is_there = seen.is_ok();
+            let (reason, is_new) = match seen {
                 Ok(is_new) => {
                     let failure = state.failure.as_ref();
                     (failure.map(|failure| format!("reading it fails: {}", failure.error)), is_new)
@@ -159,7 +164,8 @@ mod tests {
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
         let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
-        let mut state = State { first_index: None, reason: None, failure: failure() };
+        let mut state =
+            State { first_index: None, is_there: true, reason: None, failure: failure() };
         let mut tries = 0;
         let mut pass = |state: &mut State| {
             state.retry(|| {
