@@ -182,11 +182,11 @@ mod tests {
             header.csum_start = csum_start.into();
             for l4 in [csum_start, 34, 54] {
                 header.csum_start = l4.into();
-                if let Some(headers) = Headers::of(&frame) {
-                    if let Some(mut split) = Datagrams::of(&header, &headers, &frame) {
-                        let mut out = vec![0; room];
-                        while split.next(&frame, &mut out).is_some() {}
-                    }
+                let headers = Headers::of(&frame);
+                let split = headers.and_then(|headers| Datagrams::of(&header, &headers, &frame));
+                if let Some(mut split) = split {
+                    let mut out = vec![0; room];
+                    while split.next(&frame, &mut out).is_some() {}
                 }
                 let length = start.len().min(frame.len());
                 frame[..length].copy_from_slice(&start[..length]);
