@@ -14,6 +14,8 @@ pub const DATA_VALID: u8 = 2;
 pub const GSO_NONE: u8 = 0;
 pub const GSO_TCPV4: u8 = 1;
 pub const GSO_TCPV6: u8 = 4;
+/// Datagrams of one size, the last perhaps shorter, with one header.
+pub const GSO_UDP_L4: u8 = 5;
 /// Set together with a TCP type when the super-packet carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
@@ -65,7 +67,7 @@ impl VirtioNetHdr {
     }
 
     /// Follows headers that moved by `bytes` because something was put in before them.
-    pub(crate) fn shift(&mut self, bytes: i32) {
+    pub fn shift(&mut self, bytes: i32) {
         let moved = |at: U16| U16::new(at.get().wrapping_add_signed(bytes as i16));
         if self.needs_checksum() {
             self.csum_start = moved(self.csum_start);

@@ -166,6 +166,21 @@ impl Network {
         Ok(netns)
     }
 
+    /// What the hosts' network takes between them; their own interfaces are set by host.
+    pub fn set_outer_mtu(&self, mtu_bytes: usize) -> Result<()> {
+        for host in &self.hosts {
+            self.middle.set_mtu(&format!("to{}", host.number), mtu_bytes)?;
+            host.netns.set_mtu("uplink", mtu_bytes)?;
+        }
+        self.middle.set_mtu("net", mtu_bytes)
+    }
+
+    /// The host does not call this peer any more, but is called.
+    pub fn let_wait(&self, host: usize, peer: usize) -> Result<()> {
+        let line = format!("address = \"{}:{PORT}\"\n", outer(peer));
+        self.edit_config(host, |text| text.replace(&line, ""))
+    }
+
     /// A file of its own, gone with it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)

@@ -6,6 +6,7 @@
 mod certificates;
 mod divert;
 mod hosts;
+mod interfaces;
 mod memory;
 mod paths;
 mod peers;
@@ -31,6 +32,7 @@ fn main() {
         peers::trials(),
         divert::trials(),
         paths::trials(),
+        interfaces::trials(),
         vlans::trials(),
         certificates::trials(),
         strangers::trials(),

@@ -1,6 +1,6 @@
 //! The network between two hosts is not what it was: large packets vanish, connections are cut.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -21,6 +21,14 @@ pub fn trials() -> Vec<Trial> {
         trial("paths::udp::a_black_hole_is_found_and_filled_as_far_as_it_goes", black_hole),
         trial("paths::udp::a_path_that_shrinks_in_mid_transfer_delays_it", shrinks),
     ];
+    trials.extend([
+        trial("paths::udp::an_interface_that_shrinks_in_mid_transfer_delays_it", interface_shrinks),
+        trial(
+            "paths::udp::the_path_of_a_peer_that_calls_is_as_wide_as_its_interface",
+            narrow_waits,
+        ),
+        trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
+    ]);
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
         let name = format!("paths::{transport}::lanes_that_are_cut_in_mid_transfer_are_made_anew");
@@ -118,6 +126,84 @@ fn shrinks() -> Result<()> {
         host.until("what was lost is counted", |status| {
             status["peers"][0][direction].as_u64() > Some(0)
         })?;
+    }
+    Ok(())
+}
+
+fn until_path_mtu(host: &Host, bytes: u64) -> Result<()> {
+    host.until(&format!("the path's MTU is {bytes}"), |status| {
+        status["peers"][0]["path_mtu_bytes"] == bytes
+    })
+}
+
+/// Here the host itself says that datagrams are too long.
+fn interface_shrinks() -> Result<()> {
+    let network = Network::up(Plan::default())?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    until_path_mtu(a, 1500)?;
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        transfer::until_moved(&moved, 8 << 20)?;
+        a.netns.set_mtu("uplink", NARROW_BYTES as usize)?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    until_path_mtu(a, NARROW_BYTES)?;
+    let peer = a.peer("h1")?;
+    ensure!(peer["dropped"]["send"].as_u64() > Some(0), "the host refused nothing: {peer}");
+    ensure!(peer["reconnects"] == 0, "the session was given up");
+    Ok(())
+}
+
+/// Its interface is asked, though nobody has said where the peer is.
+fn narrow_waits() -> Result<()> {
+    const PPPOE_BYTES: usize = 1492;
+    let mut network = Network::build(Plan::default())?;
+    network.let_wait(0, 1)?;
+    network.hosts[0].netns.set_mtu("uplink", PPPOE_BYTES)?;
+    crate::hosts::start_all(&mut network.hosts)?;
+    until_path_mtu(&network.hosts[0], PPPOE_BYTES as u64)
+}
+
+fn jumbo() -> Result<()> {
+    const JUMBO_BYTES: usize = 9000;
+    let mut network = Network::build(Plan::default())?;
+    network.let_wait(0, 1)?;
+    network.set_outer_mtu(JUMBO_BYTES)?;
+    for host in 0..2 {
+        let line = format!("[link]\nmtu = {JUMBO_BYTES}\n");
+        network.edit_config(host, |text| text.replacen("[link]\n", &line, 1))?;
+        let host = &network.hosts[host];
+        host.vms[0].set_mtu("eth0", JUMBO_BYTES)?;
+        for device in ["vm0", "br0"] {
+            host.netns.set_mtu(device, JUMBO_BYTES)?;
+        }
+    }
+    crate::hosts::start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        until_path_mtu(host, JUMBO_BYTES as u64)?;
+    }
+    let moved = AtomicU64::new(0);
+    for at in [inner_v4(1, 0), inner_v6(1, 0)] {
+        transfer::run(&a.vms[0], &b.vms[0], at, 8 << 20, &moved)?;
+    }
+    // One frame for each, as long as the VMs' interfaces take.
+    for (from, to) in [(a, b), (b, a)] {
+        let bind = |host: &Host| {
+            let at = SocketAddr::new(inner_v4(host.number(), 0), 0);
+            host.vms[0].run(|| UdpSocket::bind(at).context("binding"))
+        };
+        let (sender, receiver) = (bind(from)?, bind(to)?);
+        receiver.set_read_timeout(Some(PATIENCE)).context("bounding reads")?;
+        let mut read = vec![0; JUMBO_BYTES];
+        for number in 0..100 {
+            let sent: Vec<_> = (0..JUMBO_BYTES - 28).map(|at| (at * 7 + number) as u8).collect();
+            sender.send_to(&sent, receiver.local_addr()?).context("sending")?;
+            let length = receiver.recv(&mut read).context("receiving")?;
+            ensure!(read[..length] == sent, "datagram {number} is another one");
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! number of them, and end by a deadline.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,9 @@ use super::counts::SessionCounts;
 use super::egress::outlet::Fault;
 use super::establish::{self, Incoming, Introduction, Made};
 use super::event::Event;
+use super::io::udp::route_mtu;
 use super::io::wake;
+use super::ports::Ports;
 use super::shared::Shared;
 use super::{egress, ingress};
 use crate::handshake::{
@@ -38,6 +40,8 @@ const STRAYS: usize = 64;
 const LANES_IN: Duration = Duration::from_secs(10);
 /// How often the egress thread hears of the path.
 const PATH_EVERY: Duration = Duration::from_secs(1);
+/// How often the host is asked how large packets to a peer may be.
+const ROUTE_EVERY: Duration = Duration::from_secs(60);
 /// Fewer say nothing about the share that is lost.
 const FEW_PACKETS: f64 = 50.0;
 /// IP and UDP header.
@@ -45,6 +49,7 @@ const V4_HEADERS_BYTES: usize = 20 + 8;
 const V6_HEADERS_BYTES: usize = 40 + 8;
 /// What IPv6 demands of every path (RFC 8200, 5): assumed until the path's MTU was found.
 const LEAST_MTU_BYTES: u16 = 1280;
+const ORDINARY_MTU_BYTES: u16 = 1500;
 
 /// A session that still waits for lanes.
 struct Incomplete {
@@ -75,6 +80,8 @@ pub struct Known {
     installed: HashMap<SessionId, Installed>,
     incomplete: Vec<Incomplete>,
     path_mtu_bytes: u16,
+    /// For whose packets, and when, the host was asked how large they may be.
+    route_asked: Option<(SocketAddr, Instant)>,
     path_told: Instant,
     /// Lost and delivered, when it was told.
     path_counts: (u64, u64),
@@ -98,10 +105,26 @@ impl Known {
     pub fn status(&self) -> Status {
         self.machine.status()
     }
+
+    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another address, or
+    /// was asked for long ago.
+    fn ask_route(&mut self) -> Option<u16> {
+        let installed = self.installed.get(&self.used?)?;
+        let to = installed.address;
+        let is_answered =
+            |(of, when): (SocketAddr, Instant)| of.ip() == to.ip() && when.elapsed() < ROUTE_EVERY;
+        if installed.transport.is_ordered() || self.route_asked.is_some_and(is_answered) {
+            return None;
+        }
+        self.route_asked = Some((to, Instant::now()));
+        // An interface of which nothing is known is an Ethernet's.
+        Some(route_mtu(to).unwrap_or(ORDINARY_MTU_BYTES))
+    }
 }
 
 pub struct Control {
     shared: Arc<Shared>,
+    pub ports: Ports,
     introduction: Introduction,
     acceptor: Acceptor,
     ours: PublicKey,
@@ -119,6 +142,7 @@ pub struct Control {
 /// What [`Control::new`] needs beside the configuration.
 pub struct Parts {
     pub shared: Arc<Shared>,
+    pub ports: Ports,
     pub acceptor: Acceptor,
     pub dialers: Vec<Dialer>,
     pub ours: PublicKey,
@@ -129,7 +153,7 @@ pub struct Parts {
 
 impl Control {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -141,8 +165,7 @@ impl Control {
             let address = peer.address.as_ref().map(ToString::to_string);
             let settings = Settings {
                 favoured: matches!(&peer.trust, Trust::Key(theirs) if ours > *theirs),
-                largest_packet_bytes: (!peer.transport.is_ordered())
-                    .then(|| largest_packet(address.as_deref())),
+                largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
                 dead_ns: config.dead_after.as_nanos() as u64,
                 rekey_ns: config.rekey.as_nanos() as u64,
                 address,
@@ -157,6 +180,7 @@ impl Control {
                 installed: HashMap::new(),
                 incomplete: Vec::new(),
                 path_mtu_bytes: LEAST_MTU_BYTES,
+                route_asked: None,
                 path_told: Instant::now(),
                 path_counts: (0, 0),
                 loss: 0.0,
@@ -166,6 +190,7 @@ impl Control {
         let peers = peers.collect();
         let control = Self {
             shared,
+            ports,
             introduction,
             acceptor,
             ours,
@@ -205,6 +230,7 @@ impl Control {
             self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
         }
         self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
+        self.ports.follow();
     }
 
     /// Says farewell to all peers.
@@ -228,12 +254,15 @@ impl Control {
             | Event::Incoming { peer, session, why } => {
                 self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
             }
-            Event::Outgoing { peer, fault: Fault::TooLong, .. } => {
-                let size_bytes = self.peers[peer].path_mtu_bytes;
-                self.tell(peer, PeerEvent::TooBig { size_bytes });
+            Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
+                self.too_long(peer, SessionId(session), bytes);
             }
-            Event::PortFailed(port, error) => {
-                warn!("port {port}: {error}; no frames come from it");
+            Event::PortFailed { port, error } => self.ports.failed(port, error),
+            // Its hook sees that, too, and says what follows.
+            Event::DoorFailed { door, error } => {
+                let doors = self.shared.doors.as_ref().and_then(|doors| doors.doors.get(door));
+                let name = doors.map_or("?", |door| door.port.name());
+                warn!("tap {name}: {error}; no diverted frames come from it");
             }
             Event::Dialled { peer, result } => match result {
                 Ok(made) => {
@@ -253,6 +282,19 @@ impl Control {
                 Err(error) => self.turned_away(from, &error),
             },
         }
+    }
+
+    /// The host refused a datagram of so many bytes: its interface may take less than before.
+    fn too_long(&mut self, peer: usize, session: SessionId, bytes: usize) {
+        let known = &mut self.peers[peer];
+        let Some(installed) = known.installed.get(&session).filter(|_| known.used == Some(session))
+        else {
+            return;
+        };
+        let size = bytes + headers_bytes(installed.address);
+        known.route_asked = None;
+        let size_bytes = size.min(u16::MAX.into()) as u16;
+        self.tell(peer, PeerEvent::TooBig { size_bytes });
     }
 
     fn turned_away(&mut self, from: SocketAddr, error: &handshake::Error) {
@@ -407,6 +449,9 @@ impl Control {
         let now_ns = self.shared.now_ns();
         for action in self.peers[peer].machine.handle(event, now_ns) {
             self.act(peer, action);
+        }
+        if let Some(bytes) = self.peers[peer].ask_route() {
+            self.tell(peer, PeerEvent::Largest(bytes));
         }
     }
 
@@ -604,23 +649,4 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
         },
         IpAddr::V4(_) => address,
     }
-}
-
-/// The MTU of the way to an address, as far as this host knows.
-fn largest_packet(address: Option<&str>) -> u16 {
-    const ORDINARY: u16 = 1500;
-    let Some(address) = address else { return ORDINARY };
-    let route = || -> std::io::Result<u16> {
-        use std::net::ToSocketAddrs;
-        let address = address.to_socket_addrs()?.next().ok_or(std::io::ErrorKind::NotFound)?;
-        let any: SocketAddr = if address.is_ipv4() {
-            (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (std::net::Ipv6Addr::UNSPECIFIED, 0).into()
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(address)?;
-        super::io::udp::route_mtu(&socket, address.is_ipv6())
-    };
-    route().unwrap_or(ORDINARY)
 }

@@ -32,8 +32,16 @@ pub enum Event {
         session: u64,
         why: String,
     },
-    /// No frames come from this port any more.
-    PortFailed(String, io::Error),
+    /// A read of a port has failed.
+    PortFailed {
+        port: usize,
+        error: io::Error,
+    },
+    /// No frames come from this door any more.
+    DoorFailed {
+        door: usize,
+        error: io::Error,
+    },
     Dialled {
         peer: usize,
         result: Result<Box<Made>>,

@@ -26,6 +26,8 @@ mod establish;
 mod event;
 mod ingress;
 mod io;
+mod own;
+mod ports;
 mod shared;
 mod stats;
 mod status;
@@ -54,6 +56,8 @@ use self::io::poll::{Half, Poll, Watch};
 use self::io::port::Port;
 use self::io::udp::UdpSocket;
 use self::io::wake;
+use self::own::Own;
+use self::ports::Ports;
 use self::shared::Shared;
 use self::status::About;
 use self::threads::Crew;
@@ -99,7 +103,8 @@ pub fn run(
 
     let ageing_ns = config.age.as_nanos() as u64;
     let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
-    let shared = Arc::new(Shared::new(table, ports, doors, config.peers.len(), udp));
+    let own = Own::new(&config);
+    let shared = Arc::new(Shared::new(table, ports, doors, config.peers.len(), udp, own));
     let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
@@ -119,8 +124,10 @@ pub fn run(
         spawn("egress", move || second.run_egress())?,
         spawn("ingress", move || crew.run_ingress())?,
     ];
+    let ports = Ports::new(Arc::clone(&shared), egress.clone());
     let parts = Parts {
         shared: Arc::clone(&shared),
+        ports,
         acceptor,
         dialers,
         ours: identity.public(),
@@ -154,6 +161,7 @@ pub fn run(
                 egress.send(egress::Order::Survey(done));
                 // A thread that hangs must not hide all the rest.
                 let _ = is_done.recv_timeout(SURVEY);
+                control.ports.look();
                 let mut status =
                     status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
                 let [egress, ingress] = &threads;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::divert::doors::Doors;
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
+use super::own::Own;
 use super::stats::{LinkStats, PeerStats, PortStats};
 use crate::forwarding;
 
@@ -17,6 +18,8 @@ pub struct Shared {
     pub doors: Option<Doors>,
     pub peers: Vec<PeerStats>,
     pub udp: UdpSocket,
+    /// Which packets are the link's own.
+    pub own: Own,
     pub stats: LinkStats,
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
     frame_limit_bytes: AtomicUsize,
@@ -29,6 +32,7 @@ impl Shared {
         doors: Option<Doors>,
         peers: usize,
         udp: UdpSocket,
+        own: Own,
     ) -> Self {
         Self {
             begun: Instant::now(),
@@ -37,6 +41,7 @@ impl Shared {
             doors,
             peers: (0..peers).map(|_| PeerStats::default()).collect(),
             udp,
+            own,
             stats: LinkStats::default(),
             frame_limit_bytes: AtomicUsize::new(0),
         }

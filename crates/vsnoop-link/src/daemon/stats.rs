@@ -83,6 +83,8 @@ pub struct LinkStats {
     pub unknown_datagrams: Counter,
     /// Frames that the parser or the device's header refused.
     pub malformed_frames: Counter,
+    /// The link's own packets, seen at a port.
+    pub dropped_own: Counter,
 }
 
 /// Of one rule of compression.

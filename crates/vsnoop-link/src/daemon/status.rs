@@ -16,7 +16,7 @@ use super::control::{
 use super::control_thread::{Control, Known};
 use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
-use super::io::device::Device;
+use super::ports::Ports;
 use super::shared::Shared;
 use super::stats::{ClassStats, Counter, PeerStats};
 use crate::forwarding::Place;
@@ -39,7 +39,7 @@ pub fn of(
     hooks: &Hooks,
     addresses: bool,
 ) -> Status {
-    let ports = ports(config, shared);
+    let ports = ports(config, shared, &control.ports);
     let peers: Vec<_> = control
         .peers
         .iter()
@@ -63,6 +63,7 @@ pub fn of(
             ("forwarding", &shared.stats.dropped_forwarding),
             ("unknown_datagrams", &shared.stats.unknown_datagrams),
             ("malformed_frames", &shared.stats.malformed_frames),
+            ("own", &shared.stats.dropped_own),
         ]),
         ports,
         peers,
@@ -152,8 +153,10 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
     rules.zip(&ruled.counted).map(status).collect()
 }
 
-fn ports(config: &Config, shared: &Shared) -> Vec<PortStatus> {
-    let status = |(port, (_, stats)): (&super::config::Port, &(_, super::stats::PortStats))| {
+fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
+    type Counted = (super::io::port::Port, super::stats::PortStats);
+    let status = |(index, (port, (_, stats))): (usize, (&super::config::Port, &Counted))| {
+        let reason = states.reason(index).map(str::to_owned);
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),
@@ -163,13 +166,14 @@ fn ports(config: &Config, shared: &Shared) -> Vec<PortStatus> {
             name: port.name.clone(),
             kind: kind.into(),
             bridge,
-            up: Device::new(&port.name).is_ok_and(|device| device.is_up()),
+            up: reason.is_none(),
+            reason,
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
             dropped: reasons([("full", &stats.dropped_out)]),
         }
     };
-    config.ports.iter().zip(&shared.ports).map(status).collect()
+    config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()
 }
 
 fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {

@@ -1,4 +1,4 @@
-//! Super-packets cut into segments and merged again, fragments, the MSS.
+//! Super-packets cut into segments or datagrams and merged again, fragments, the MSS.
 //!
 //! A frame is described by what it still owes ([`Owed`]) and where its layers begin ([`Headers`]).
 //! Everything here works on borrowed bytes and allocates nothing per frame; what cannot be read is
@@ -13,6 +13,7 @@ pub mod owed;
 pub mod restore;
 pub mod settle;
 pub mod split;
+pub mod udp;
 
 #[cfg(test)]
 mod bench;

@@ -2,7 +2,8 @@
 //!
 //! A `virtio_net_hdr` names offsets into the frame; these follow from the frame's own headers, so a
 //! link carries only whether a checksum is left to do and how large the segments are. A frame from
-//! another host can thus not make a tap look outside its headers.
+//! another host can thus not make a tap look outside its headers. Super-packets of UDP are cut before a
+//! link carries them ([`super::udp`]).
 
 use vsnoop_frame::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 

@@ -118,14 +118,27 @@ impl PathMtu {
 
     /// The local system refuses packets of a size: the interface's MTU, or what an ICMP message said.
     pub fn too_big(&mut self, size: u16, now_ns: u64) {
-        if size <= LEAST_BYTES {
+        // Longer ones are not sent any more: this is late news of what was.
+        let is_news = size <= self.confirmed || self.probing == Some(size);
+        if size <= LEAST_BYTES || !is_news {
             return;
         }
         if size <= self.confirmed {
-            self.confirmed = LEAST_BYTES.max(BASE_BYTES.min(size - 1));
+            // From where the search finds the size quickly, not from just below.
+            self.confirmed = if size > BASE_BYTES { BASE_BYTES } else { LEAST_BYTES };
             self.bound = self.bound.min(size - 1).max(self.confirmed);
         }
         self.exclude(size, now_ns);
+    }
+
+    /// The interface takes packets of so many bytes now, or the path begins at another one.
+    pub fn set_largest(&mut self, largest: u16, now_ns: u64) {
+        if largest == self.largest {
+            return;
+        }
+        self.largest = largest;
+        self.confirmed = self.confirmed.min(largest);
+        self.search(now_ns);
     }
 
     /// A regular probe without padding was answered.
@@ -137,7 +150,7 @@ impl PathMtu {
 
     /// A regular probe of the confirmed size was lost. Returns whether the path is a black hole for it.
     pub fn full_lost(&mut self, size: u16, now_ns: u64) -> bool {
-        if size < self.confirmed {
+        if size != self.confirmed {
             return false;
         }
         self.full_lost = self.full_lost.saturating_add(1);
@@ -239,8 +252,8 @@ mod tests {
 
         #[test]
         fn any_events_keep_it_within_its_bounds(
-            largest in 68..=9216_u16,
-            events in proptest::collection::vec((0..7, any::<u16>()), 0..300),
+            mut largest in 68..=9216_u16,
+            events in proptest::collection::vec((0..8, any::<u16>()), 0..300),
         ) {
             let mut mtu = PathMtu::new(largest);
             for (now_ns, (event, size)) in events.into_iter().enumerate() {
@@ -252,6 +265,10 @@ mod tests {
                     3 => mtu.small_answered(),
                     4 => { mtu.full_lost(mtu.bytes(), now_ns); }
                     5 => mtu.restart(now_ns),
+                    6 => {
+                        largest = size.clamp(68, 9216);
+                        mtu.set_largest(largest, now_ns);
+                    }
                     _ => {
                         let size = mtu.probe(now_ns);
                         prop_assert!(size.is_none_or(|s| s > mtu.bytes() && s <= largest));
@@ -340,5 +357,53 @@ mod tests {
         mtu.too_big(1400, 0);
         search(&mut mtu, 1300, 0);
         assert_eq!(mtu.bytes(), 1300);
+    }
+
+    #[test]
+    fn a_refused_first_probe_is_no_end_of_the_search() {
+        let mut mtu = PathMtu::new(1500);
+        assert_eq!(mtu.probe(0), Some(1500));
+        mtu.too_big(1500, 0);
+        search(&mut mtu, 1492, 0);
+        assert_eq!(mtu.bytes(), 1492);
+    }
+
+    #[test]
+    fn late_refusals_of_what_is_not_sent_any_more_change_nothing() {
+        let mut mtu = PathMtu::new(9000);
+        search(&mut mtu, 9000, 0);
+        for size in [9000, 9000, 8000, 9000] {
+            mtu.too_big(size, 0);
+            assert_eq!(mtu.bytes(), BASE_BYTES);
+        }
+        assert!(!mtu.full_lost(9000, 0) && !mtu.suspects());
+        search(&mut mtu, 8999, 0);
+        assert_eq!(mtu.bytes(), 8999);
+    }
+
+    #[test]
+    fn an_interface_that_takes_less_than_the_base_is_found_quickly() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1500, 0);
+        let mut refused = 0;
+        while mtu.bytes() > 1000 {
+            mtu.too_big(mtu.bytes(), 0);
+            refused += 1;
+        }
+        assert_eq!(refused, 2);
+        search(&mut mtu, 1000, 0);
+        assert_eq!(mtu.bytes(), 1000);
+    }
+
+    #[test]
+    fn what_is_known_stays_when_the_interface_takes_more() {
+        let mut mtu = PathMtu::new(BASE_BYTES);
+        assert_eq!(mtu.probe(0), None);
+        mtu.set_largest(9000, 0);
+        assert_eq!(search(&mut mtu, 9000, 0), 1);
+        mtu.set_largest(9000, 0);
+        assert_eq!((mtu.bytes(), mtu.probe(0)), (9000, None));
+        mtu.set_largest(1500, 0);
+        assert_eq!((mtu.bytes(), mtu.probe(0)), (1500, None));
     }
 }

@@ -232,6 +232,11 @@ impl Peer {
                     mtu.too_big(size_bytes, now_ns);
                 }
             }
+            Event::Largest(bytes) => {
+                if let Some(mtu) = &mut self.path_mtu {
+                    mtu.set_largest(bytes, now_ns);
+                }
+            }
             Event::Failed { session, reason } => self.failed(session, &reason, now_ns),
             Event::Close => self.close(),
             Event::Tick => {}

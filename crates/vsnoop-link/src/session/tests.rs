@@ -458,6 +458,7 @@ mod any {
                 }
             ),
             any::<u16>().prop_map(|size_bytes| Event::TooBig { size_bytes }),
+            any::<u16>().prop_map(Event::Largest),
             id().prop_map(|session| Event::Failed { session, reason: "cut".repeat(1000) }),
             Just(Event::Tick),
         ]

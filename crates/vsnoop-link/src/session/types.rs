@@ -43,7 +43,8 @@ pub struct Settings {
     /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The two ends must
     /// see this differently.
     pub favoured: bool,
-    /// For datagrams: the largest IP packet that the interface takes, bytes. `None`: an ordered transport.
+    /// For datagrams: the largest IP packet that the interface takes, bytes, until [`Event::Largest`] says
+    /// otherwise. `None`: an ordered transport.
     pub largest_packet_bytes: Option<u16>,
     /// From one regular probe to the next.
     pub probe_ns: u64,
@@ -137,6 +138,9 @@ pub enum Event {
         /// IP packet, bytes.
         size_bytes: u16,
     },
+    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be told of the
+    /// address of each session that comes into use, and of each that the peer moves to.
+    Largest(u16),
     /// A session cannot go on: its connection was closed or reset.
     Failed {
         /// Which.

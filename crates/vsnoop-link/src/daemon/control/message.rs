@@ -158,6 +158,8 @@ pub struct PortStatus {
     /// The bridge of a port of that kind.
     pub bridge: Option<String>,
     pub up: bool,
+    /// Why it is not up.
+    pub reason: Option<String>,
     /// From the VMs.
     pub received: Traffic,
     /// To the VMs.

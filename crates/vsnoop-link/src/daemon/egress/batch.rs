@@ -6,11 +6,14 @@
 use std::io;
 use std::ops::Range;
 
+use vsnoop_frame::vnet::VirtioNetHdr;
+
 use crate::daemon::io::port::{Port, VNET_BYTES};
+use crate::daemon::own::Own;
 use crate::daemon::stats::{LinkStats, PortStats};
 use crate::offload::headers::Headers;
 use crate::offload::owed::Owed;
-use crate::offload::{mss, settle};
+use crate::offload::{mss, settle, udp};
 
 const LONGEST_BYTES: usize = 65_536 + 256;
 const ARENA_BYTES: usize = 4 * LONGEST_BYTES;
@@ -20,6 +23,14 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
+/// What was left when an [`Arena`] was filled.
+pub enum Left {
+    Nothing,
+    More,
+    /// The port has failed; what was read before is there.
+    Failed(io::Error),
+}
+
 /// Takes its memory with the first batch.
 #[derive(Default)]
 pub struct Arena {
@@ -28,25 +39,36 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reads what waits, up to the room there is; whether nothing waits any more.
+    /// Reads what waits, up to the room there is.
     ///
-    /// Frames that owe what cannot be described are settled here, or counted and left out. TCP is told
-    /// to make no frames longer than `limit_bytes`.
+    /// Frames that owe what cannot be described are settled here, or counted and left out; so are those that
+    /// are the link's own. TCP is told to make no frames longer than `limit_bytes`.
     pub fn fill(
         &mut self,
         port: &Port,
         port_stats: &PortStats,
         stats: &LinkStats,
         limit_bytes: Option<usize>,
-    ) -> io::Result<bool> {
+        own: Option<&Own>,
+    ) -> Left {
         self.frames.clear();
         self.bytes.resize(ARENA_BYTES, 0);
         let (mut end, mut bytes, mut count) = (0, 0, 0);
-        let drained = loop {
-            if count == FRAMES || self.bytes.len() - end < LONGEST_BYTES {
-                break false;
+        let left = loop {
+            let room = self.bytes.len().saturating_sub(end);
+            if count == FRAMES || room < LONGEST_BYTES {
+                break Left::More;
             }
-            let Some((header, range)) = port.read(&mut self.bytes[end..])? else { break true };
+            let (header, range) = match port.read(&mut self.bytes[end..]) {
+                Ok(Some(read)) => read,
+                Ok(None) => break Left::Nothing,
+                Err(error) if port.is_of_frame(&error) => {
+                    count += 1;
+                    stats.malformed_frames.add(1);
+                    continue;
+                }
+                Err(error) => break Left::Failed(error),
+            };
             let range = end + range.start..end + range.end;
             bytes += range.len() as u64;
             count += 1;
@@ -54,6 +76,17 @@ impl Arena {
             end = (range.end + VNET_BYTES).next_multiple_of(16);
             let frame = &mut self.bytes[range.clone()];
             let headers = Headers::of(frame);
+            if let (Some(own), Some(headers)) = (own, &headers)
+                && own.has_sent_or_gets(headers, frame)
+            {
+                stats.dropped_own.add(1);
+                continue;
+            }
+            if udp::is_super_packet(&header) {
+                let cut = headers.and_then(|headers| self.cut(&header, &headers, range, &mut end));
+                stats.malformed_frames.add(u64::from(cut.is_none()));
+                continue;
+            }
             let owed = (frame.len() >= SHORTEST_BYTES)
                 .then(|| settle::settle(&header, headers.as_ref(), frame))
                 .flatten();
@@ -69,7 +102,30 @@ impl Arena {
         };
         port_stats.frames_in.add(count as u64);
         port_stats.bytes_in.add(bytes);
-        Ok(drained)
+        left
+    }
+
+    /// Puts the datagrams of a UDP super-packet behind it, from `end` on, which goes on.
+    fn cut(
+        &mut self,
+        header: &VirtioNetHdr,
+        headers: &Headers,
+        range: Range<usize>,
+        end: &mut usize,
+    ) -> Option<()> {
+        let mut datagrams = udp::Datagrams::of(header, headers, &self.bytes[range.clone()])?;
+        // Nearly always there is room for them.
+        let most = *end + datagrams.count() * datagrams.longest_bytes().next_multiple_of(16);
+        self.bytes.resize(self.bytes.len().max(most), 0);
+        let (before, space) = self.bytes.split_at_mut(*end);
+        let (frame, mut at) = (&before[range], 0);
+        while let Some(length) = datagrams.next(frame, &mut space[at..]) {
+            let begin = *end + at;
+            self.frames.push((udp::Datagrams::OWED, begin..begin + length));
+            at += length.next_multiple_of(16);
+        }
+        *end = (*end + at + VNET_BYTES).next_multiple_of(16);
+        Some(())
     }
 
     /// How many were read.

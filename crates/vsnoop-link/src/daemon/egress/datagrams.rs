@@ -13,7 +13,7 @@ use crate::compress::unit::{self, Cut, Packer};
 use crate::compress::{Class, Decision, Encoded};
 use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
-use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
+use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket};
 use crate::daemon::stats::PeerStats;
 use crate::offload::fragment::{Fragment, Fragments};
 use crate::offload::headers::Headers;
@@ -37,6 +37,7 @@ const WORTH_COMPRESSING_BYTES: usize = 200;
 pub struct Datagrams {
     sealer: Sealer,
     address: Option<SocketAddr>,
+    segmenting: Segmenting,
     /// The longest datagram that the path takes, less IP and UDP header.
     limit_bytes: usize,
     buffer: Box<[u8]>,
@@ -48,7 +49,8 @@ pub struct Datagrams {
     unit_datagrams: usize,
     packer: Packer,
     body: Vec<u8>,
-    too_long: bool,
+    /// The shortest datagram that the host refused for its length.
+    too_long: Option<usize>,
     counts: Arc<SessionCounts>,
 }
 
@@ -62,6 +64,7 @@ impl Datagrams {
         Self {
             sealer,
             address,
+            segmenting: Segmenting::default(),
             limit_bytes,
             buffer: vec![0; MAX_SEND_BYTES].into_boxed_slice(),
             length: 0,
@@ -72,13 +75,14 @@ impl Datagrams {
             unit_datagrams: unit::datagrams(0.0),
             packer: Packer::default(),
             body: Vec::new(),
-            too_long: false,
+            too_long: None,
             counts,
         }
     }
 
     pub fn set_address(&mut self, address: SocketAddr) {
         self.address = Some(address);
+        self.segmenting = Segmenting::default();
     }
 
     pub fn set_limit(&mut self, limit_bytes: usize) {
@@ -90,9 +94,9 @@ impl Datagrams {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
     }
 
-    /// Since the last call: the host itself refused a datagram for its length (`EMSGSIZE`).
-    pub fn was_too_long(&mut self) -> bool {
-        std::mem::take(&mut self.too_long)
+    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last call.
+    pub fn take_too_long(&mut self) -> Option<usize> {
+        self.too_long.take()
     }
 
     /// What is known of the path: the share of datagrams that it loses, and its rate where it is known.
@@ -351,7 +355,9 @@ impl Datagrams {
             return;
         }
         let bytes = &self.buffer[..self.length];
-        match self.address.map(|address| socket.send(address, bytes, self.segment_bytes)) {
+        let segmenting = &mut self.segmenting;
+        let sent = self.address.map(|to| socket.send(to, bytes, self.segment_bytes, segmenting));
+        match sent {
             Some(Ok(())) => {
                 stats.records_out.add(self.count as u64);
                 stats.wire_bytes_out.add(self.length as u64);
@@ -359,7 +365,11 @@ impl Datagrams {
                 self.counts.sent_bytes.add(self.length as u64);
             }
             Some(Err(error)) => {
-                self.too_long |= error.raw_os_error() == Some(libc::EMSGSIZE);
+                if error.raw_os_error() == Some(libc::EMSGSIZE) {
+                    // The longest of them was; which others were is not said.
+                    let bytes = self.segment_bytes;
+                    self.too_long = Some(self.too_long.map_or(bytes, |shorter| shorter.min(bytes)));
+                }
                 stats.dropped_send.add(self.count as u64);
             }
             None => stats.dropped_send.add(self.count as u64),

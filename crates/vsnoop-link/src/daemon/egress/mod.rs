@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use self::batch::Arena;
+use self::batch::{Arena, Left};
 use self::outlet::{Frame, Outlet, Transport};
 use super::classes::Classes;
 use super::event::Event;
@@ -79,6 +79,10 @@ pub enum Order {
     Survey(SyncSender<()>),
     /// Compress by these rules.
     Classes(Classes),
+    /// Read a port again that has failed.
+    Watch {
+        port: usize,
+    },
     Stop,
 }
 
@@ -170,7 +174,7 @@ impl Egress {
         // Taken out, so that its frames can be handed on by reference.
         let mut arena = std::mem::take(&mut self.arena);
         for _ in 0..batches {
-            let drained = {
+            let left = {
                 let found = match source {
                     Source::Port(index) => {
                         self.shared.ports.get(index).map(|(port, stats)| (port, stats))
@@ -182,19 +186,28 @@ impl Egress {
                 };
                 let Some((port, stats)) = found else { break };
                 let limit = self.shared.frame_limit();
-                match arena.fill(port, stats, &self.shared.stats, limit) {
-                    Ok(drained) => drained,
-                    Err(error) => {
-                        // A port that is down or gone; the control thread sees it, too.
-                        self.watch.forget(port.as_fd());
-                        let _ = self.events.send(Event::PortFailed(port.name().to_owned(), error));
-                        break;
-                    }
+                let own = port.is_interface().then_some(&self.shared.own);
+                let left = arena.fill(port, stats, &self.shared.stats, limit, own);
+                if let Left::Failed(error) = &left
+                    && !port.is_of_state(error)
+                {
+                    // It would be told again and again. The control thread has it watched again.
+                    self.watch.forget(port.as_fd());
                 }
+                left
             };
             self.batch(source, &arena);
-            if drained {
-                break;
+            match left {
+                Left::More => {}
+                Left::Nothing => break,
+                Left::Failed(error) => {
+                    let failed = match source {
+                        Source::Port(port) => Event::PortFailed { port, error },
+                        Source::Door(door) => Event::DoorFailed { door, error },
+                    };
+                    let _ = self.events.send(failed);
+                    break;
+                }
             }
         }
         self.arena = arena;
@@ -341,6 +354,14 @@ impl Egress {
                     let _ = done.try_send(());
                 }
                 Order::Classes(classes) => self.classes = classes,
+                Order::Watch { port } => {
+                    let Some((found, _)) = self.shared.ports.get(port) else { continue };
+                    // It may have failed, and been forgotten, more than once.
+                    self.watch.forget(found.as_fd());
+                    if let Err(error) = self.watch.watch(found, port as u64) {
+                        let _ = self.events.send(Event::PortFailed { port, error });
+                    }
+                }
                 Order::Stop => return false,
             }
         }

@@ -102,7 +102,7 @@ pub enum Fault {
     /// A connection ended.
     Broken(String),
     /// The host refused a datagram for its length.
-    TooLong,
+    TooLong { bytes: usize },
 }
 
 pub enum Transport {
@@ -387,8 +387,8 @@ impl Outlet {
         for (session, transport) in &mut self.sessions {
             match transport {
                 Transport::Datagrams(datagrams) => {
-                    if datagrams.was_too_long() {
-                        report(*session, Fault::TooLong);
+                    if let Some(bytes) = datagrams.take_too_long() {
+                        report(*session, Fault::TooLong { bytes });
                     }
                 }
                 Transport::Lanes(lanes) => {

@@ -4,10 +4,14 @@
 //! sends out of it. The kernel takes a VLAN tag out of the frame and tells it beside (`PACKET_AUXDATA`);
 //! it is put back here. What is written passes the queue discipline and the hooks of the interface like
 //! any other packet, so that early acknowledgement on a VM's tap works for frames of a link, too.
+//!
+//! An interface that goes down is told once, as an error of a read (`ENETDOWN`); when it is up again frames
+//! come as before. One that is deleted takes the binding with it: see [`PacketSocket::join`].
 
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -20,17 +24,17 @@ const TAG_BYTES: usize = 4;
 pub struct PacketSocket {
     fd: OwnedFd,
     name: String,
+    index: AtomicU32,
 }
 
 impl PacketSocket {
     pub fn open(name: &str) -> Result<Self> {
         let index = nix::net::if_::if_nametoindex(name)
             .with_context(|| format!("there is no interface {name} here (`ip link`)"))?;
-        Self::open_index(name, index as i32)
-            .with_context(|| format!("opening a packet socket on {name}"))
+        Self::open_index(name, index).with_context(|| format!("opening a packet socket on {name}"))
     }
 
-    fn open_index(name: &str, index: i32) -> Result<Self> {
+    fn open_index(name: &str, index: u32) -> Result<Self> {
         // No protocol yet: nothing arrives before all options are set.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a plain system call.
@@ -44,22 +48,35 @@ impl PacketSocket {
         option(&fd, libc::PACKET_VNET_HDR, &one).context("PACKET_VNET_HDR")?;
         option(&fd, libc::PACKET_AUXDATA, &one).context("PACKET_AUXDATA")?;
         option(&fd, PACKET_IGNORE_OUTGOING, &one).context("PACKET_IGNORE_OUTGOING")?;
-        let membership = libc::packet_mreq {
-            mr_ifindex: index,
-            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        option(&fd, libc::PACKET_ADD_MEMBERSHIP, &membership).context("promiscuous mode")?;
+        let socket = Self { fd, name: name.to_owned(), index: AtomicU32::new(0) };
+        socket.join(index)?;
+        Ok(socket)
+    }
+
+    /// The index of the interface that it has joined.
+    pub fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Joins this interface, instead of the one before: its name may be another's now. Others may read and
+    /// write meanwhile.
+    pub fn join(&self, index: u32) -> Result<()> {
+        let before = self.index.swap(0, Ordering::Relaxed);
+        if before != 0 {
+            // It went with the interface, if that is gone.
+            let _ = option(&self.fd, libc::PACKET_DROP_MEMBERSHIP, &promiscuous(before));
+        }
+        option(&self.fd, libc::PACKET_ADD_MEMBERSHIP, &promiscuous(index))
+            .context("promiscuous mode")?;
         // SAFETY: all zeroes is a valid sockaddr_ll.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index;
+        address.sll_ifindex = index as i32;
         // SAFETY: address is a live sockaddr_ll of the length given.
         let bound = unsafe {
             libc::bind(
-                fd.as_raw_fd(),
+                self.fd.as_raw_fd(),
                 (&raw const address).cast(),
                 size_of::<libc::sockaddr_ll>() as u32,
             )
@@ -67,15 +84,17 @@ impl PacketSocket {
         if bound != 0 {
             return Err(io::Error::last_os_error()).context("bind");
         }
-        Ok(Self { fd, name: name.to_owned() })
+        self.index.store(index, Ordering::Relaxed);
+        Ok(())
     }
 
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads a `virtio_net_hdr` to the start of `space` and a frame behind it; where the frame stands.
-    pub fn read(&self, space: &mut [u8]) -> io::Result<Option<std::ops::Range<usize>>> {
+    /// Reads a `virtio_net_hdr` to the start of `space` and a frame behind it; where the frame stands, and
+    /// how many bytes of it, a tag, the header does not know of.
+    pub fn read(&self, space: &mut [u8]) -> io::Result<Option<(std::ops::Range<usize>, usize)>> {
         // Room to put a tag back in before what was read: it is moved there only if there is one.
         if space.len() < VNET_BYTES + TAG_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -101,13 +120,23 @@ impl PacketSocket {
         let frame_bytes = (length as usize).saturating_sub(VNET_BYTES);
         let begin = VNET_BYTES + TAG_BYTES;
         if frame_bytes < ETHERNET_ADDRESSES_BYTES {
-            return Ok(Some(begin..begin + frame_bytes));
+            return Ok(Some((begin..begin + frame_bytes, 0)));
         }
-        let Some(tag) = tag_of(&message) else { return Ok(Some(begin..begin + frame_bytes)) };
+        let Some(tag) = tag_of(&message) else {
+            return Ok(Some((begin..begin + frame_bytes, 0)));
+        };
         space.copy_within(begin..begin + ETHERNET_ADDRESSES_BYTES, VNET_BYTES);
         space[VNET_BYTES + ETHERNET_ADDRESSES_BYTES..][..TAG_BYTES].copy_from_slice(&tag);
-        // The header's offsets are not moved: what is owed is found again from the frame itself.
-        Ok(Some(VNET_BYTES..begin + frame_bytes))
+        Ok(Some((VNET_BYTES..begin + frame_bytes, TAG_BYTES)))
+    }
+}
+
+fn promiscuous(index: u32) -> libc::packet_mreq {
+    libc::packet_mreq {
+        mr_ifindex: index as i32,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
     }
 }
 

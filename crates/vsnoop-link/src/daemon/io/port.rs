@@ -46,6 +46,22 @@ impl Port {
         }
     }
 
+    /// Of an interface that exists without the link.
+    pub fn is_interface(&self) -> bool {
+        matches!(self, Self::Interface(_))
+    }
+
+    /// Whether a read failed for the frame that waited alone, which is gone: what it owes cannot be said in a
+    /// `virtio_net_hdr`.
+    pub fn is_of_frame(&self, error: &io::Error) -> bool {
+        self.is_interface() && error.raw_os_error() == Some(libc::EINVAL)
+    }
+
+    /// Whether a read failed because the interface went down; frames come again when it is up.
+    pub fn is_of_state(&self, error: &io::Error) -> bool {
+        self.is_interface() && error.raw_os_error() == Some(libc::ENETDOWN)
+    }
+
     /// Reads one frame into `space`; where in `space` the frame stands. `None`: none waits.
     pub fn read(
         &self,
@@ -57,8 +73,10 @@ impl Port {
                 Ok(Some((header(space), VNET_BYTES.min(length)..length)))
             }
             Self::Interface(socket) => {
-                let Some(frame) = socket.read(space)? else { return Ok(None) };
-                Ok(Some((header(space), frame)))
+                let Some((frame, tag_bytes)) = socket.read(space)? else { return Ok(None) };
+                let mut header = header(space);
+                header.shift(tag_bytes as i32);
+                Ok(Some((header, frame)))
             }
         }
     }

@@ -8,7 +8,6 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -24,8 +23,28 @@ const BUFFER_BYTES: usize = 8 << 20;
 pub struct UdpSocket {
     socket: Socket,
     v6: bool,
-    /// The device cannot segment (no checksum offload): datagrams go one by one.
-    one_by_one: AtomicBool,
+}
+
+/// Whether datagrams to a destination leave many at a time, or one by one for a while: the device by
+/// which they leave does no checksums, or takes so long ones no more. It may be another one later.
+#[derive(Debug, Default)]
+pub struct Segmenting {
+    /// Sends until it is tried again.
+    one_by_one: u32,
+}
+
+/// Sends that go one by one after one that could not be segmented: the trial costs little then.
+const TRY_AGAIN_SENDS: u32 = 1000;
+
+impl Segmenting {
+    fn is_worth_a_try(&mut self) -> bool {
+        self.one_by_one = self.one_by_one.saturating_sub(1);
+        self.one_by_one == 0
+    }
+
+    fn has_failed(&mut self) {
+        self.one_by_one = TRY_AGAIN_SENDS;
+    }
 }
 
 impl UdpSocket {
@@ -47,25 +66,36 @@ impl UdpSocket {
             let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
         }
         socket.bind(&address.into())?;
-        Ok(Self { socket, v6: address.is_ipv6(), one_by_one: AtomicBool::new(false) })
+        Ok(Self { socket, v6: address.is_ipv6() })
     }
 
     /// Sends `bytes` as datagrams of `segment_bytes`, the last perhaps shorter. Waits for room.
-    pub fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
+    pub fn send(
+        &self,
+        to: SocketAddr,
+        bytes: &[u8],
+        segment_bytes: usize,
+        segmenting: &mut Segmenting,
+    ) -> io::Result<()> {
         let to = self.mapped(to);
         if bytes.len() <= segment_bytes {
             return self.socket.send_to(bytes, &to).map(|_| ());
         }
-        if !self.one_by_one.load(Ordering::Relaxed) {
+        if segmenting.is_worth_a_try() {
             match self.send_segmented(&to, bytes, segment_bytes) {
-                // The device does no checksums, or the kernel knows no segmentation here.
+                // The device does no checksums, the kernel knows no segmentation here, or the segments
+                // are longer than the device takes: then each is refused alone, too (`EMSGSIZE`).
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
-                    self.one_by_one.store(true, Ordering::Relaxed);
+                    segmenting.has_failed();
                 }
                 other => return other,
             }
         }
-        bytes.chunks(segment_bytes).try_for_each(|part| self.socket.send_to(part, &to).map(|_| ()))
+        bytes.chunks(segment_bytes).try_for_each(|part| {
+            let sent = self.socket.send_to(part, &to).map(|_| ());
+            // Once they are shorter, many at a time may go again.
+            sent.inspect_err(|_| *segmenting = Segmenting::default())
+        })
     }
 
     fn mapped(&self, to: SocketAddr) -> SockAddr {
@@ -110,10 +140,16 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// The MTU of the way that a connected socket's packets take, as far as this host knows.
-pub fn route_mtu(socket: &std::net::UdpSocket, v6: bool) -> io::Result<u16> {
-    let (level, name) =
-        if v6 { (libc::IPPROTO_IPV6, libc::IPV6_MTU) } else { (libc::IPPROTO_IP, libc::IP_MTU) };
+/// The MTU of the way to an address, as far as this host knows. Nothing is sent.
+pub fn route_mtu(to: SocketAddr) -> io::Result<u16> {
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    let (level, name) = if to.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_MTU)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    };
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as u32;
     // SAFETY: value and length are live, and length says how long value is.
@@ -267,4 +303,35 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
         },
         IpAddr::V4(_) => address,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sending_one_by_one_comes_to_an_end() {
+        let mut segmenting = Segmenting::default();
+        assert!(segmenting.is_worth_a_try());
+        segmenting.has_failed();
+        let tries = (0..2 * TRY_AGAIN_SENDS).filter(|_| segmenting.is_worth_a_try()).count();
+        assert_eq!(tries, TRY_AGAIN_SENDS as usize + 1);
+    }
+
+    #[test]
+    fn what_is_too_long_for_the_device_alone_does_not_end_segmentation() {
+        let local = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+        let socket = UdpSocket::bind(local).expect("a socket");
+        let to = socket.socket.local_addr().expect("bound").as_socket().expect("an IP address");
+        let mut segmenting = Segmenting::default();
+        // One byte more than the loopback's 65536 take with their headers.
+        let too_long = vec![0; 65_509 + 10];
+        let refused = socket.send(to, &too_long, 65_509, &mut segmenting);
+        assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EMSGSIZE)));
+        assert!(segmenting.is_worth_a_try());
+        socket.send(to, &[0; 3000], 1000, &mut segmenting).expect("room");
+        let mut inbox = Inbox::new(1);
+        while !inbox.receive(&socket).expect("a datagram") {}
+        assert_eq!(inbox.parts().0[0].segment_bytes, 1000);
+    }
 }

@@ -314,7 +314,9 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
 
 fn port_trouble(port: &PortStatus) -> Option<String> {
     let name = &port.name;
-    (!port.up).then(|| format!("port {name} is down: `ip link set {name} up`"))
+    let down = format!("it is down: `ip link set {name} up`");
+    let reason = port.reason.as_ref().unwrap_or(&down);
+    (!port.up).then(|| format!("port {name} carries no frames: {reason}"))
 }
 
 fn divert_trouble(divert: &DivertStatus) -> Option<String> {
@@ -524,6 +526,10 @@ mod tests {
         let last: Vec<_> = text.lines().rev().take(3).collect();
         assert_eq!(last[0], "the host does not forward: sysctl");
         assert!(last[1].contains("ip link set vsl-office up"), "{text}");
+        let mut status = status.clone();
+        status.ports[0].reason = Some("the link's tap was deleted".into());
+        let text = shown(&status);
+        assert!(text.contains("vsl-office carries no frames: the link's tap was"), "{text}");
         for word in ["peer b", "12 s", "connection refused", "h:1"] {
             assert!(last[2].contains(word), "{word} is not in {:?}", last[2]);
         }
