@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
-use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, unit};
+use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Owner, unit};
 
 const PAYLOAD_BYTES: usize = 44 * 1448;
 const FILE_BYTES: usize = 50_000_000;
@@ -118,7 +118,7 @@ fn units(data: &[u8], class: &Class, datagrams: usize) -> Result<Row> {
 
 fn measure(name: &str, data: &[u8]) -> Result<()> {
     let class = |word: &str| -> Result<Class> {
-        Ok(Class { method: word.parse()?, owner: 1, dictionary: None })
+        Ok(Class { method: word.parse()?, owner: Owner::Named(1), dictionary: None })
     };
     let pair = || (Encoder::new(Limits::default()), Decoder::new(Limits::default()));
     for word in ["lz4", "zstd", "zstd:3", "auto"] {

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 
 use super::probe::Probe;
-use super::{Decision, Method, Stats};
+use super::{Decision, Method, Owner, Stats};
 
 /// A way to compress, with what is assumed until it was measured.
 struct Way {
@@ -48,7 +48,7 @@ const COST_BYTES_MIN: usize = 4096;
 const FLOWS: usize = 4096;
 
 /// Who is judged: the owner and the flow.
-pub type Key = (u32, u64);
+pub type Key = (Owner, u64);
 
 /// What a way does to a byte.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Stats};
+use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Stats};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ const MESSAGE_BYTES_MIN: usize = 128;
 /// Whose bytes a context has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whose {
-    Flow { owner: u32, flow: u64 },
-    All { owner: u32, window_log: u8 },
+    Flow { owner: Owner, flow: u64 },
+    All { owner: Owner, window_log: u8 },
 }
 
 struct Context {
@@ -100,7 +100,7 @@ impl Encoder {
     }
 
     /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
-    /// not become smaller that way. `flow` includes the owner.
+    /// not become smaller that way.
     ///
     /// What is `Compressed` must be sent, in this order: the context counts on it.
     pub fn encode(

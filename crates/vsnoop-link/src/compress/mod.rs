@@ -37,7 +37,7 @@ pub mod unit;
 pub use decision::Decision;
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{Clock, Encoded, Encoder};
-pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, ZSTD_LEVELS};
+pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, ZSTD_LEVELS};
 pub use stats::Stats;
 
 use serde::{Deserialize, Serialize};

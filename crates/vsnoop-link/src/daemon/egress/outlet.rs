@@ -139,7 +139,7 @@ impl Lanes {
         // A dictionary is of one connection: all flows that share it go there.
         let shared = treatment.class.filter(|class| class.dictionary.is_some());
         let bulk = self.lanes.len().saturating_sub(1).max(1);
-        let chosen = shared.map_or(chosen, |class| 1 + class.owner as usize % bulk);
+        let chosen = shared.map_or(chosen, |class| 1 + class.owner.spread() % bulk);
         let chosen = chosen % self.lanes.len().max(1);
         let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return };
         let sent = match parts_of(frame, lane.unit_bytes(), scratch) {
