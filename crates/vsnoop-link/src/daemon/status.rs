@@ -186,6 +186,12 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let measured = status.round_trip.count > 0;
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let drops = [
+        ("down", &stats.dropped_down),
+        ("queue_full", &stats.dropped_full),
+        ("queue_late", &stats.dropped_late),
+        ("send", &stats.dropped_send),
+    ];
     PeerStatus {
         name: known.config.name.clone(),
         state,
@@ -226,11 +232,9 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         lost_in: status.delivery.lost_in_packets,
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
-        dropped: reasons([
-            ("down", &stats.dropped_down),
-            ("queue_bytes", &stats.dropped_queue_bytes),
-            ("send", &stats.dropped_send),
-        ]),
+        excess: stats.excess_in.get(),
+        dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
+        dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
         reconnects: status.reconnects,
         rekeys: status.rekeys,
         roams: status.roams,

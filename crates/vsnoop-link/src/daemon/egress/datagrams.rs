@@ -254,7 +254,8 @@ impl Datagrams {
         let id = self.next_unit;
         self.next_unit = id.wrapping_add(1);
         let whole = [header, body].concat();
-        self.in_parts(socket, stats, Fragments::new(id, &whole, part_room), unit_part_header);
+        let parts = Fragments::new(id, &whole, part_room);
+        self.in_parts(socket, stats, whole.len(), parts, unit_part_header);
     }
 
     fn fragments(
@@ -269,7 +270,8 @@ impl Datagrams {
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         self.next_fragment = id.wrapping_add(1);
         let fragments = Fragments::new(id, frame, part_bytes);
-        self.in_parts(socket, stats, fragments, |fragment| fragment_header(owed, fragment, way));
+        let header = |fragment| fragment_header(owed, fragment, way);
+        self.in_parts(socket, stats, frame.len(), fragments, header);
     }
 
     /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is dropped.
@@ -277,11 +279,12 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
+        bytes: usize,
         fragments: Option<Fragments<'_>>,
         header: impl Fn(Fragment) -> H,
     ) {
         let Some(fragments) = fragments else {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, bytes as u64);
             return;
         };
         for (fragment, part) in fragments {
@@ -294,7 +297,7 @@ impl Datagrams {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
         if record_bytes > MAX_SEND_BYTES {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, record_bytes as u64);
             return;
         }
         self.make_room(socket, stats, record_bytes);
@@ -335,7 +338,7 @@ impl Datagrams {
     fn seal(&mut self, stats: &PeerStats, record_bytes: usize) {
         let record = &mut self.buffer[self.length..self.length + record_bytes];
         if !stats.seal.time(|| self.sealer.seal(record)) {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, record_bytes as u64);
             return;
         }
         if self.count == 0 {
@@ -360,9 +363,9 @@ impl Datagrams {
             }
             Some(Err(error)) => {
                 self.too_long |= error.raw_os_error() == Some(libc::EMSGSIZE);
-                stats.dropped_send.add(self.count as u64);
+                stats.dropped_send.add(self.count as u64, self.length as u64);
             }
-            None => stats.dropped_send.add(self.count as u64),
+            None => stats.dropped_send.add(self.count as u64, self.length as u64),
         }
         self.length = 0;
         self.count = 0;
