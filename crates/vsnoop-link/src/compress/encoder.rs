@@ -4,7 +4,8 @@
 //! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
 //! takes the place of the one that was silent longest, and the flag NEW tells the receiver. A message
 //! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
-//! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
+//! with the next one. A dictionary is not thrown away for that: it carries up to
+//! [`DICTIONARY_MORE_BYTES`] more.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub enum Encoded {
     Compressed,
 }
 
+/// What a message that a dictionary takes in may grow by: its head and zstd's own few bytes.
+pub const DICTIONARY_MORE_BYTES: usize = 24;
 /// Messages below are headers and little else: a context of their own costs more than they do.
 const MESSAGE_BYTES_MIN: usize = 128;
 
@@ -65,7 +68,7 @@ pub(super) fn cpu_ns() -> u64 {
 }
 
 impl Encoder {
-    /// `limits` are those that both sides keep: see [`Limits::common`].
+    /// `limits` are those of the receiver, too.
     pub fn new(limits: Limits) -> Self {
         Self::with_clock(limits, Box::new(cpu_ns))
     }
@@ -141,7 +144,7 @@ impl Encoder {
     ) -> bool {
         let began = (self.clock_ns)();
         let start = out.len();
-        // A dictionary is for what came before, also if it is random in itself: no probe, no judgement.
+        // A dictionary is for what came before, also if it is random in itself: there is no probe.
         let level = match class.method {
             Method::Zstd { level } => Some(level),
             Method::Auto => Some(DEFAULT_ZSTD_LEVEL),
@@ -150,11 +153,17 @@ impl Encoder {
         if let (Some(window), Some(level)) = (class.dictionary, level)
             && self.limits.dictionaries > 0
         {
+            if class.method == Method::Auto && !self.judge.dictionary_keeps_up(now_ns) {
+                self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+                return false;
+            }
             let log = window_log_of(window).min(self.limits.dictionary_window_log);
             let whose = Whose::All { owner: class.owner, window_log: log };
             let parameters = Parameters { level, window_log: log, long_distance: true };
             let done = self.zstd(whose, parameters, parts, bytes, out);
-            self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+            let ns = (self.clock_ns)().saturating_sub(began);
+            self.stats.busy_ns += ns;
+            self.judge.measured_dictionary(bytes, ns);
             return done;
         }
         let key = (class.owner, flow);

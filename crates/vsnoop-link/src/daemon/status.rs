@@ -13,7 +13,7 @@ use super::control::{
     Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
     LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
-use super::control_thread::{Control, Known};
+use super::control_thread::{Control, Known, other_mtu};
 use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
 use super::io::device::Device;
@@ -48,6 +48,8 @@ pub fn of(
         .collect();
     let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
     let learned = entries();
+    let callers = Counter::default();
+    callers.set(control.callers_turned_away());
     Status {
         name: config.name.clone(),
         network: config.network.clone(),
@@ -63,13 +65,14 @@ pub fn of(
             ("forwarding", &shared.stats.dropped_forwarding),
             ("unknown_datagrams", &shared.stats.unknown_datagrams),
             ("malformed_frames", &shared.stats.malformed_frames),
+            ("callers", &callers),
         ]),
         ports,
         peers,
         classes: classes(ruled),
         diverts: diverts(hooks),
         entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
-        problems: hooks.trouble.iter().map(|trouble| problem(trouble)).collect(),
+        problems: problems(config, control, hooks),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &crate::forwarding::Entry| {
@@ -78,7 +81,7 @@ pub fn of(
                     Place::Peer(index) => (None, config.peers.get(usize::from(index))),
                 };
                 Learned {
-                    mac: super::config::Mac(entry.mac.0),
+                    mac: entry.mac,
                     vlan: (entry.vlan != 0).then_some(entry.vlan),
                     port: port.map(|port| port.name.clone()),
                     peer: peer.map(|peer| peer.name.clone()),
@@ -127,9 +130,19 @@ fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
     })
 }
 
-fn problem(trouble: &str) -> Problem {
-    let remedy = "until then diverted packets of peers are lost here".to_owned();
-    Problem { what: trouble.to_owned(), remedy }
+fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
+    let lost = |trouble: &String| Problem {
+        what: trouble.clone(),
+        remedy: "until then diverted packets of peers are lost here".to_owned(),
+    };
+    let apart = |known: &Known| {
+        let (ours, theirs) = (config.mtu_bytes, known.mtu_bytes()?);
+        let remedy = "larger packets are lost at one of both; give them the same".to_owned();
+        let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
+        (ours != theirs).then(|| Problem { what: what(), remedy })
+    };
+    let mtus = control.peers.iter().filter_map(apart);
+    hooks.trouble.iter().map(lost).chain(mtus).collect()
 }
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
