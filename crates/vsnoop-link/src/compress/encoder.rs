@@ -4,8 +4,7 @@
 //! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
 //! takes the place of the one that was silent longest, and the flag NEW tells the receiver. A message
 //! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
-//! with the next one. A dictionary is not thrown away for that: it carries up to
-//! [`DICTIONARY_MORE_BYTES`] more.
+//! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,8 +24,6 @@ pub enum Encoded {
     Compressed,
 }
 
-/// What a message that a dictionary takes in may grow by: its head and zstd's own few bytes.
-pub const DICTIONARY_MORE_BYTES: usize = 24;
 /// Messages below are headers and little else: a context of their own costs more than they do.
 const MESSAGE_BYTES_MIN: usize = 128;
 

@@ -343,7 +343,8 @@ mod tests {
             .collect();
         ends.send(&items);
         let received = ends.received();
-        assert_eq!(received.len(), 300, "of {} bytes in one batch", 300 * 60_000);
+        assert_eq!(received.len(), 300, "of {} bytes in all", 300 * 60_000);
+        assert!(ends.datagrams.batch.scratch.capacity() <= SCRATCH_BYTES);
         // Checksums are made anew.
         let sequence = |frame: &Vec<u8>| frame[14 + 20 + 4..14 + 20 + 8].to_vec();
         assert!(received.iter().map(sequence).eq(sent.iter().map(sequence)));
