@@ -14,7 +14,7 @@ use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
 use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, unit};
+use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Owner, unit};
 
 use crate::stage::VM_CORE as CORE;
 use crate::{figure, median, say};
@@ -99,7 +99,7 @@ pub fn measure() -> Result<Vec<Figure>> {
 
 fn pass(data: &[u8], way: Way) -> Result<Passage> {
     let class = |method: &str| -> Result<Class> {
-        Ok(Class { method: method.parse()?, owner: 1, dictionary: None })
+        Ok(Class { method: method.parse()?, owner: Owner::Named(1), dictionary: None })
     };
     match way {
         Way::Ordered(method) => ordered(data, &class(method)?),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::hosts::{Network, Plan, inner_v4, socket};
+use crate::hosts::{Network, Plan, inner_v4, socket, start_all};
 use crate::{transfer, trial};
 
 pub fn trials() -> Vec<Trial> {
@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
     }
     trials.push(trial("peers::udp::moves_to_another_address", moved_address));
     trials.push(trial("peers::down_ends_it_and_tells_the_peer", down));
+    trials.push(trial("peers::another_mtu_there_is_told", other_mtu));
     trials
 }
 
@@ -48,6 +49,19 @@ fn killed(transport: &'static str) -> Result<()> {
     b.vms = vm;
     done?;
     a.until_all_up()
+}
+
+fn other_mtu() -> Result<()> {
+    let mut network = Network::build(Plan::default())?;
+    network.edit_config(1, |text| text.replacen("[link]\n", "[link]\nmtu = 9000\n", 1))?;
+    start_all(&mut network.hosts)?;
+    let said = ["link.mtu is 1500 here and 9000 there", "link.mtu is 9000 here and 1500 there"];
+    for (host, said) in network.hosts.iter().zip(said) {
+        let problems = host.status()?["problems"].to_string();
+        ensure!(problems.contains(said), "{said:?} is not in {problems}");
+        ensure!(host.words().matches(said).count() == 1, "the log: {}", host.words());
+    }
+    Ok(())
 }
 
 fn wrong_key(transport: &'static str) -> Result<()> {

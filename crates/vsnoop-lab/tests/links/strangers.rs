@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_lab::testbed::net::Netns;
-use vsnoop_link::handshake::{self, Hello, Purpose, Role, Transport, Versions};
+use vsnoop_link::handshake::{self, Hello, Purpose, Transport, Versions};
 use vsnoop_link::identity::{Dialer, Identity, PeerId, PublicKey, Trust};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, stranger};
@@ -201,14 +201,12 @@ fn hello() -> Hello {
         purpose: Purpose::Control,
         network: "test".to_owned(),
         instance: 1,
-        role: Role::Calls,
         session: 1,
         epoch: 0,
         transport: Transport::Udp,
         lanes: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
-        features: Default::default(),
         software: String::new(),
     }
 }

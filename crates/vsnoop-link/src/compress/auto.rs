@@ -10,11 +10,14 @@
 //! would do is only supposed while more is made, and wrong for some data: so it is tried for a while, ever
 //! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that became slow, or a CPU that
 //! became free, is noticed.
+//!
+//! What a dictionary gains is known only when something comes again. So it is not judged by its gain: `auto`
+//! uses it where encoding is faster than the link, and the link alone sets the pace.
 
 use std::collections::HashMap;
 
 use super::probe::Probe;
-use super::{Decision, Method, Stats};
+use super::{Decision, Method, Owner, Stats};
 
 /// A way to compress, with what is assumed until it was measured.
 struct Way {
@@ -48,8 +51,11 @@ const COST_BYTES_MIN: usize = 4096;
 /// Flows that are remembered: twice as many at most.
 const FLOWS: usize = 4096;
 
+/// A byte in a dictionary, until that was measured.
+const DICTIONARY_NS_PER_BYTE: f64 = 5.0;
+
 /// Who is judged: the owner and the flow.
-pub type Key = (u32, u64);
+pub type Key = (Owner, u64);
 
 /// What a way does to a byte.
 #[derive(Clone, Copy)]
@@ -125,6 +131,9 @@ pub struct Judge {
     young: HashMap<Key, Flow>,
     old: HashMap<Key, Flow>,
     probe: Probe,
+    /// Of all dictionaries: time for a byte, and when the next trial of a slow one is due.
+    dictionary_ns_per_byte: f64,
+    dictionary_trial_ns: u64,
 }
 
 impl Default for Judge {
@@ -136,6 +145,8 @@ impl Default for Judge {
             young: HashMap::new(),
             old: HashMap::new(),
             probe: Probe::default(),
+            dictionary_ns_per_byte: DICTIONARY_NS_PER_BYTE,
+            dictionary_trial_ns: 0,
         }
     }
 }
@@ -274,6 +285,29 @@ impl Judge {
             flow.fail(now_ns);
         }
         self.young.insert(key, flow);
+    }
+
+    /// Whether `auto` may use a dictionary for its next message.
+    pub fn dictionary_keeps_up(&mut self, now_ns: u64) -> bool {
+        if self.rate_bytes_per_s.is_none() {
+            return false;
+        }
+        if self.dictionary_ns_per_byte < self.raw_ns() {
+            return true;
+        }
+        let due = now_ns >= self.dictionary_trial_ns;
+        if due {
+            self.dictionary_trial_ns = now_ns.saturating_add(BACK_OFF_NS_MAX);
+        }
+        due
+    }
+
+    /// What a message in a dictionary has taken.
+    pub fn measured_dictionary(&mut self, bytes: usize, ns: u64) {
+        if bytes >= COST_BYTES_MIN {
+            self.dictionary_ns_per_byte =
+                mean(self.dictionary_ns_per_byte, ns as f64 / bytes as f64);
+        }
     }
 
     /// Time for a byte on the link.

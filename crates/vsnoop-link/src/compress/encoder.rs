@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Stats};
+use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Stats};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ const MESSAGE_BYTES_MIN: usize = 128;
 /// Whose bytes a context has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whose {
-    Flow { owner: u32, flow: u64 },
-    All { owner: u32, window_log: u8 },
+    Flow { owner: Owner, flow: u64 },
+    All { owner: Owner, window_log: u8 },
 }
 
 struct Context {
@@ -65,7 +65,7 @@ pub(super) fn cpu_ns() -> u64 {
 }
 
 impl Encoder {
-    /// `limits` are those that both sides keep: see [`Limits::common`].
+    /// `limits` are those of the receiver, too.
     pub fn new(limits: Limits) -> Self {
         Self::with_clock(limits, Box::new(cpu_ns))
     }
@@ -100,7 +100,7 @@ impl Encoder {
     }
 
     /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
-    /// not become smaller that way. `flow` includes the owner.
+    /// not become smaller that way.
     ///
     /// What is `Compressed` must be sent, in this order: the context counts on it.
     pub fn encode(
@@ -141,7 +141,7 @@ impl Encoder {
     ) -> bool {
         let began = (self.clock_ns)();
         let start = out.len();
-        // A dictionary is for what came before, also if it is random in itself: no probe, no judgement.
+        // A dictionary is for what came before, also if it is random in itself: there is no probe.
         let level = match class.method {
             Method::Zstd { level } => Some(level),
             Method::Auto => Some(DEFAULT_ZSTD_LEVEL),
@@ -150,11 +150,17 @@ impl Encoder {
         if let (Some(window), Some(level)) = (class.dictionary, level)
             && self.limits.dictionaries > 0
         {
+            if class.method == Method::Auto && !self.judge.dictionary_keeps_up(now_ns) {
+                self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+                return false;
+            }
             let log = window_log_of(window).min(self.limits.dictionary_window_log);
             let whose = Whose::All { owner: class.owner, window_log: log };
             let parameters = Parameters { level, window_log: log, long_distance: true };
             let done = self.zstd(whose, parameters, parts, bytes, out);
-            self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
+            let ns = (self.clock_ns)().saturating_sub(began);
+            self.stats.busy_ns += ns;
+            self.judge.measured_dictionary(bytes, ns);
             return done;
         }
         let key = (class.owner, flow);

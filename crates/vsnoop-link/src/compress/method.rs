@@ -89,13 +89,32 @@ impl<'de> Deserialize<'de> for Method {
     }
 }
 
+/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A VM for itself: its port, and the address that it sends from.
+    Vm { port: usize, mac: [u8; 6] },
+    /// A name that rules give, by its number.
+    Named(u32),
+}
+
+impl Owner {
+    /// A number to spread owners by; several may have the same.
+    pub fn spread(self) -> usize {
+        match self {
+            Self::Named(number) => number as usize,
+            Self::Vm { port, mac } => mac.iter().fold(port, |sum, byte| sum + usize::from(*byte)),
+        }
+    }
+}
+
 /// How the flows that one rule matches are treated. Flows of one class and owner share a dictionary,
 /// if the rule asks for one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
     pub method: Method,
-    /// Who owns the VM. What is learned from one owner's bytes is never used for another's.
-    pub owner: u32,
+    /// What is learned from one owner's bytes is never used for another's.
+    pub owner: Owner,
     /// Opt-in: one context for all flows of this owner with a window of that many bytes, so that
     /// content that was sent before, in whatever flow, is sent as a reference. See the module's
     /// words on oracles.

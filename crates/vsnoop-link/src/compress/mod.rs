@@ -37,13 +37,12 @@ pub mod unit;
 pub use decision::Decision;
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{Clock, Encoded, Encoder};
-pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, ZSTD_LEVELS};
+pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, ZSTD_LEVELS};
 pub use stats::Stats;
 
-use serde::{Deserialize, Serialize};
-
-/// What a connection's contexts may take: the receiver promises it, the sender keeps to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a connection's contexts may take: the receiver has room for it, the sender keeps to it. Both ends have the
+/// default; other ones would be another version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Flows with a context at a time.
     pub flows: u16,
@@ -74,17 +73,6 @@ impl Limits {
     pub fn decoder_bytes_max(&self) -> u64 {
         let all = |count: u16, log: u8| u64::from(count) * ((1 << log.min(40)) + (512 << 10));
         all(self.flows, self.flow_window_log) + all(self.dictionaries, self.dictionary_window_log)
-    }
-
-    /// What both sides can keep to.
-    pub fn common(&self, other: &Self) -> Self {
-        Self {
-            flows: self.flows.min(other.flows),
-            flow_window_log: self.flow_window_log.min(other.flow_window_log),
-            dictionaries: self.dictionaries.min(other.dictionaries),
-            dictionary_window_log: self.dictionary_window_log.min(other.dictionary_window_log),
-            message_bytes: self.message_bytes.min(other.message_bytes),
-        }
     }
 }
 

@@ -37,7 +37,7 @@ pub fn payload(kind: Kind, seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 pub fn class(method: &str, owner: u32) -> Class {
-    Class { method: method.parse().unwrap(), owner, dictionary: None }
+    Class { method: method.parse().unwrap(), owner: Owner::Named(owner), dictionary: None }
 }
 
 /// Few contexts, small windows: what is rare in life happens all the time.

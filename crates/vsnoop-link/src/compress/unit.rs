@@ -12,7 +12,7 @@
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
-use super::auto::{Judge, Measured};
+use super::auto::{Judge, Key, Measured};
 use super::encoder::{Clock, cpu_ns, joined, lz4_block};
 use super::{Class, Decision, DecodeError, Encoded, Method, Stats, decoder};
 
@@ -65,7 +65,8 @@ pub struct Packer {
     scratch: Vec<u8>,
     trial: Vec<u8>,
     judge: Judge,
-    guesses: Vec<((u32, u64), f64)>,
+    /// Of the last flow that had each place.
+    guesses: Vec<Option<(Key, f64)>>,
     clock_ns: Clock,
     stats: Stats,
 }
@@ -83,7 +84,7 @@ impl Packer {
             scratch: Vec::new(),
             trial: Vec::new(),
             judge: Judge::default(),
-            guesses: vec![((0, 0), FIRST_RATIO); GUESSES],
+            guesses: vec![None; GUESSES],
             clock_ns,
             stats: Stats::default(),
         }
@@ -169,16 +170,15 @@ impl Packer {
     /// unit does as well.
     fn fill(
         &mut self,
-        key: (u32, u64),
+        key: Key,
         method: Method,
         cut: Cut<'_>,
         raw_bytes: usize,
         out: &mut Vec<u8>,
     ) -> Option<usize> {
         let guess = &mut self.guesses[key.1 as usize % GUESSES];
-        if guess.0 != key {
-            *guess = (key, FIRST_RATIO);
-        }
+        let known = guess.filter(|(whose, _)| *whose == key);
+        let (_, guess) = guess.insert(known.unwrap_or((key, FIRST_RATIO)));
         let head_bytes = cut.head.len();
         let room = cut.limit_bytes as f64 * MARGIN;
         let all = cut.payload.len().min(usize::from(u16::MAX).saturating_sub(head_bytes));
@@ -186,14 +186,14 @@ impl Packer {
             |ratio: f64| cut.step(((room / ratio) as usize).saturating_sub(head_bytes).min(all));
         let start = out.len();
         let (mut best, mut too_much) = (0, all + 1);
-        let mut take = step(guess.1).max(raw_bytes.min(all));
+        let mut take = step(*guess).max(raw_bytes.min(all));
         for _ in 0..TRIALS_MAX {
             self.trial.clear();
             let whole = joined(&[cut.head, &cut.payload[..take]], &mut self.scratch);
             if !encode(&mut self.zstd, method, whole, &mut self.trial) {
                 break;
             }
-            guess.1 = (self.trial.len() as f64 / whole.len() as f64).clamp(0.001, 1.0);
+            *guess = (self.trial.len() as f64 / whole.len() as f64).clamp(0.001, 1.0);
             if self.trial.len() <= cut.limit_bytes {
                 if take > best || best == 0 && self.trial.len() < whole.len() {
                     best = take;
@@ -206,7 +206,7 @@ impl Packer {
             } else {
                 too_much = take;
             }
-            let next = cut.below(step(guess.1), too_much);
+            let next = cut.below(step(*guess), too_much);
             if next <= best || next < raw_bytes {
                 break;
             }

@@ -5,7 +5,7 @@
 //! number of them, and end by a deadline.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,11 +25,11 @@ use super::shared::Shared;
 use super::{egress, ingress};
 use crate::handshake::{
     self, Answer, Established, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
-    Role,
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
     Action, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings, Status,
+    canonical,
 };
 use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
 use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
@@ -68,6 +68,8 @@ struct Installed {
     encrypted_bytes: usize,
     /// See [`Known::takes`].
     takes: Vec<IpNet>,
+    /// See [`Known::mtu_bytes`].
+    mtu_bytes: u16,
 }
 
 /// One peer.
@@ -88,6 +90,8 @@ pub struct Known {
     /// Share of the datagrams.
     loss: f64,
     used: Option<SessionId>,
+    /// What was warned of.
+    mtu_bytes_said: Option<u16>,
 }
 
 impl Known {
@@ -100,6 +104,11 @@ impl Known {
     /// The prefixes to which the peer lets diverted packets in; `None` while there is no session.
     pub fn takes(&self) -> Option<&[IpNet]> {
         Some(&self.installed.get(&self.used?)?.takes)
+    }
+
+    /// The MTU of the VMs' network there; `None` while there is no session.
+    pub fn mtu_bytes(&self) -> Option<u16> {
+        Some(self.installed.get(&self.used?)?.mtu_bytes)
     }
 
     pub fn status(&self) -> Status {
@@ -185,6 +194,7 @@ impl Control {
                 path_counts: (0, 0),
                 loss: 0.0,
                 used: None,
+                mtu_bytes_said: None,
             }
         });
         let peers = peers.collect();
@@ -211,6 +221,12 @@ impl Control {
     /// See [`Known::takes`].
     pub fn takes(&self, peer: usize) -> Option<&[IpNet]> {
         self.peers.get(peer)?.takes()
+    }
+
+    /// Callers that were turned away before they had said anything.
+    pub fn callers_turned_away(&self) -> u64 {
+        let counts = self.guard.counts();
+        counts.refused_full + counts.refused_source_places + counts.refused_source_rate
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -507,10 +523,16 @@ impl Control {
     fn install(&mut self, peer: usize, id: SessionId) {
         let known = &mut self.peers[peer];
         let Some(made) = known.made.remove(&id) else { return };
-        let Made { address, transport, version, index, outgoing, incoming, counts, takes, .. } =
-            *made;
+        let Made { address, transport, version, index, outgoing, incoming, counts, .. } = *made;
+        let Made { takes, mtu_bytes, .. } = *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
-        let installed = Installed { counts, address, transport, version, encrypted_bytes, takes };
+        let ours = self.introduction.mtu_bytes;
+        if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
+            warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
+            known.mtu_bytes_said = Some(mtu_bytes);
+        }
+        let installed =
+            Installed { counts, address, transport, version, encrypted_bytes, takes, mtu_bytes };
         known.installed.insert(id, installed);
         let order = match incoming {
             Incoming::Datagrams(opened) => {
@@ -559,8 +581,7 @@ impl Control {
     fn dial(&mut self, peer: usize, address: String, epoch: u32) {
         let known = &self.peers[peer];
         let config = &known.config;
-        let hello =
-            self.introduction.hello(epoch, config.transport, config.connections, Role::Calls);
+        let hello = self.introduction.hello(epoch, config.transport, config.connections);
         let dialer = Arc::clone(&known.dialer);
         let events = self.events.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -590,7 +611,7 @@ impl Control {
                     std::thread::sleep(Duration::from_millis(50));
                     continue;
                 };
-                let from = unmapped(from);
+                let from = canonical(from);
                 let Ok(permit) = guard.admit(from.ip(), shared.now_ns()) else { continue };
                 let welcome = Arc::clone(&welcome);
                 let taken = std::thread::Builder::new()
@@ -629,24 +650,17 @@ impl Welcome {
             let reason = "this host does not know the peer";
             return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));
         };
-        let role = if peer.address.is_some() { Role::Calls } else { Role::Waits };
-        let hello =
-            self.introduction.hello(theirs.epoch.into(), peer.transport, peer.connections, role);
+        let epoch = theirs.epoch.into();
+        let hello = self.introduction.hello(epoch, peer.transport, peer.connections);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }
 
-fn headers_bytes(address: SocketAddr) -> usize {
-    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
+/// What a peer's other `link.mtu` means.
+pub fn other_mtu(ours: u16, theirs: u16) -> String {
+    format!("link.mtu is {ours} here and {theirs} there")
 }
 
-/// An IPv4 caller of an IPv6 socket is an IPv4 caller.
-fn unmapped(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(v4.into(), address.port()),
-            None => address,
-        },
-        IpAddr::V4(_) => address,
-    }
+fn headers_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
 }

@@ -22,9 +22,7 @@ use super::ingress;
 use super::ingress::datagrams::DatagramSession;
 use super::io::tcp;
 use crate::compress::{Decoder, Encoder, Limits};
-use crate::handshake::{
-    self, Cipher, Direction, Established, Hello, Purpose, Role, Secrets, Versions,
-};
+use crate::handshake::{self, Cipher, Direction, Established, Hello, Purpose, Secrets, Versions};
 use crate::identity::{Dialer, PublicKey};
 use crate::queue;
 use crate::wire::seal::{Material, Opener, Sealer, Suite};
@@ -54,19 +52,17 @@ pub struct Introduction {
 
 impl Introduction {
     /// A hello for a new session.
-    pub fn hello(&self, epoch: u32, transport: Transport, lanes: u8, role: Role) -> Hello {
+    pub fn hello(&self, epoch: u32, transport: Transport, lanes: u8) -> Hello {
         Hello {
             versions: Versions::OURS,
             purpose: Purpose::Control,
             network: self.network.clone(),
             instance: self.instance,
-            role,
             session: fastrand::u32(..),
             epoch: epoch.min(u16::MAX.into()) as u16,
             transport: wire_transport(transport),
             lanes,
             mtu_bytes: self.mtu_bytes,
-            features: ["lz4", "zstd"].map(str::to_owned).into(),
             takes: self.takes.clone(),
             software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
@@ -86,6 +82,8 @@ pub struct Made {
     pub index: u32,
     /// Prefixes to which diverted packets are let in there.
     pub takes: Vec<IpNet>,
+    /// Of the VMs' network there.
+    pub mtu_bytes: u16,
     pub outgoing: outlet::Transport,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -111,6 +109,7 @@ impl Made {
             version: control.agreed.version,
             index: control.ours.session,
             takes: control.theirs.takes.clone(),
+            mtu_bytes: control.theirs.mtu_bytes,
             outgoing,
             incoming,
             counts,

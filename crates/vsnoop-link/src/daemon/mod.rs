@@ -174,10 +174,10 @@ pub fn run(
                 Response::Status(Box::new(status))
             }
             Request::Set(Set { selector, method, dictionary_bytes }) => {
-                if let Err(reason) = config.check(&selector) {
+                let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
+                if let Err(reason) = config.check(&rule) {
                     return Response::Refused { reason };
                 }
-                let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
                 let mut rules = ruled.rules.clone();
                 match rules.set(rule) {
                     Ok(()) => {

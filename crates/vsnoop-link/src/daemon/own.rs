@@ -14,7 +14,7 @@ use nix::ifaddrs::getifaddrs;
 use super::config::Config;
 use crate::offload::headers::Headers;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Own {
     listens_at: u16,
     /// Ports of peers that are called, over TCP.

@@ -25,6 +25,20 @@ impl Counter {
     }
 }
 
+/// What was dropped for one reason.
+#[derive(Debug, Default)]
+pub struct Drops {
+    pub frames: Counter,
+    pub bytes: Counter,
+}
+
+impl Drops {
+    pub fn add(&self, frames: u64, bytes: u64) {
+        self.frames.add(frames);
+        self.bytes.add(bytes);
+    }
+}
+
 /// Of one port.
 #[derive(Debug, Default)]
 pub struct PortStats {
@@ -41,7 +55,7 @@ pub struct PortStats {
 /// Of one peer.
 #[derive(Debug, Default)]
 pub struct PeerStats {
-    /// Frames given to the peer's transport, and their bytes.
+    /// Frames that the peer's transport took, and their bytes.
     pub frames_out: Counter,
     pub bytes_out: Counter,
     /// What became of them on the wire: records, with their headers, after compression.
@@ -51,14 +65,18 @@ pub struct PeerStats {
     pub bytes_in: Counter,
     pub records_in: Counter,
     pub wire_bytes_in: Counter,
-    /// Frames for a peer that is down.
-    pub dropped_down: Counter,
-    /// Bytes dropped before an ordered transport, so that nothing waits long.
-    pub dropped_queue_bytes: Counter,
-    /// Sends that the kernel refused.
-    pub dropped_send: Counter,
+    /// For a peer without a session, or one that ended before they were sent.
+    pub dropped_down: Drops,
+    /// Before an ordered transport, to make room.
+    pub dropped_full: Drops,
+    /// Before an ordered transport, because they had waited too long.
+    pub dropped_late: Drops,
+    /// Datagrams that the kernel refused, or that could not be made.
+    pub dropped_send: Drops,
     /// Records refused: forged, replayed, malformed.
     pub refused_in: Counter,
+    /// Items of the session itself, more than it needs.
+    pub excess_in: Counter,
     pub queue_bytes: Counter,
     /// Time spent in compression and decompression.
     pub compress_ns: Counter,

@@ -13,7 +13,7 @@ use super::control::{
     Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
     LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
-use super::control_thread::{Control, Known};
+use super::control_thread::{Control, Known, other_mtu};
 use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
 use super::ports::Ports;
@@ -48,6 +48,8 @@ pub fn of(
         .collect();
     let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
     let learned = entries();
+    let callers = Counter::default();
+    callers.set(control.callers_turned_away());
     Status {
         name: config.name.clone(),
         network: config.network.clone(),
@@ -64,13 +66,14 @@ pub fn of(
             ("unknown_datagrams", &shared.stats.unknown_datagrams),
             ("malformed_frames", &shared.stats.malformed_frames),
             ("own", &shared.stats.dropped_own),
+            ("callers", &callers),
         ]),
         ports,
         peers,
         classes: classes(ruled),
         diverts: diverts(hooks),
         entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
-        problems: hooks.trouble.iter().map(|trouble| problem(trouble)).collect(),
+        problems: problems(config, control, hooks),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &crate::forwarding::Entry| {
@@ -79,7 +82,7 @@ pub fn of(
                     Place::Peer(index) => (None, config.peers.get(usize::from(index))),
                 };
                 Learned {
-                    mac: super::config::Mac(entry.mac.0),
+                    mac: entry.mac,
                     vlan: (entry.vlan != 0).then_some(entry.vlan),
                     port: port.map(|port| port.name.clone()),
                     peer: peer.map(|peer| peer.name.clone()),
@@ -128,9 +131,19 @@ fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
     })
 }
 
-fn problem(trouble: &str) -> Problem {
-    let remedy = "until then diverted packets of peers are lost here".to_owned();
-    Problem { what: trouble.to_owned(), remedy }
+fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
+    let lost = |trouble: &String| Problem {
+        what: trouble.clone(),
+        remedy: "until then diverted packets of peers are lost here".to_owned(),
+    };
+    let apart = |known: &Known| {
+        let (ours, theirs) = (config.mtu_bytes, known.mtu_bytes()?);
+        let remedy = "larger packets are lost at one of both; give them the same".to_owned();
+        let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
+        (ours != theirs).then(|| Problem { what: what(), remedy })
+    };
+    let mtus = control.peers.iter().filter_map(apart);
+    hooks.trouble.iter().map(lost).chain(mtus).collect()
 }
 
 fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
@@ -190,6 +203,12 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let measured = status.round_trip.count > 0;
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let drops = [
+        ("down", &stats.dropped_down),
+        ("queue_full", &stats.dropped_full),
+        ("queue_late", &stats.dropped_late),
+        ("send", &stats.dropped_send),
+    ];
     PeerStatus {
         name: known.config.name.clone(),
         state,
@@ -230,11 +249,9 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         lost_in: status.delivery.lost_in_packets,
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
-        dropped: reasons([
-            ("down", &stats.dropped_down),
-            ("queue_bytes", &stats.dropped_queue_bytes),
-            ("send", &stats.dropped_send),
-        ]),
+        excess: stats.excess_in.get(),
+        dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
+        dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
         reconnects: status.reconnects,
         rekeys: status.rekeys,
         roams: status.roams,

@@ -1,37 +1,6 @@
 //! The two addresses of a frame and the VLAN that they count in.
 
-use std::fmt;
-
-/// An Ethernet address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mac(pub [u8; 6]);
-
-impl Mac {
-    /// Multicast or broadcast.
-    #[inline]
-    pub fn is_group(self) -> bool {
-        self.0[0] & 1 != 0
-    }
-
-    /// One of the addresses that no bridge hands on.
-    #[inline]
-    pub fn is_control(self) -> bool {
-        matches!(self.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, f] = self.0;
-        write!(to, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
-    }
-}
-
-impl fmt::Debug for Mac {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, to)
-    }
-}
+use super::mac::Mac;
 
 /// What forwarding reads of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,14 +50,5 @@ mod tests {
             assert_eq!(Ends::of(&frame[..end]), None);
         }
         assert!(Ends::of(&frame).is_some());
-    }
-
-    #[test]
-    fn addresses_of_control_are_known() {
-        assert!(Mac([1, 0x80, 0xc2, 0, 0, 0]).is_control());
-        assert!(Mac([1, 0x80, 0xc2, 0, 0, 0x0f]).is_control());
-        assert!(!Mac([1, 0x80, 0xc2, 0, 0, 0x10]).is_control());
-        assert!(!Mac([0xff; 6]).is_control());
-        assert_eq!(Mac([1, 0x80, 0xc2, 0, 0, 0x0f]).to_string(), "01:80:c2:00:00:0f");
     }
 }

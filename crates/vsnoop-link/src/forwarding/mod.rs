@@ -7,11 +7,13 @@
 //! two LANs, show as addresses that keep moving, and are cut there.
 
 mod ends;
+mod mac;
 mod place;
 mod shared;
 mod table;
 
-pub use ends::{Ends, Mac};
+pub use ends::Ends;
+pub use mac::Mac;
 pub use place::{Decision, Place, Reason};
 pub use shared::Shared;
-pub use table::{Counts, Entry, Settings, Table};
+pub use table::{Entry, Settings, Table};

@@ -34,24 +34,10 @@ pub enum Reason {
     Control,
     /// The source is a group address or zero.
     BadSource,
-    /// The source is fixed to another place.
-    ForeignSource,
     /// The source moved too often and is held where it was before.
     Flapping,
     /// The destination is where the frame came from.
     SamePlace,
     /// The destination is at a peer, and so was the sender.
     SplitHorizon,
-}
-
-impl Reason {
-    pub const ALL: [Self; 7] = [
-        Self::Short,
-        Self::Control,
-        Self::BadSource,
-        Self::ForeignSource,
-        Self::Flapping,
-        Self::SamePlace,
-        Self::SplitHorizon,
-    ];
 }

@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(shared.forward(&frame([0xff; 6], A), PORT, 0), Decision::Flood);
         assert_eq!(shared.forward(&frame(A, B), PEER, 1), Decision::To(PORT));
         assert_eq!(shared.forward(&frame(B, A), PORT, 2), Decision::To(PEER));
-        assert_eq!(shared.read().counts().learned, 2);
+        assert_eq!(shared.read().entries(2).count(), 2);
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(shared.read().counts().learned, 200);
+        assert_eq!(shared.read().entries(0).count(), 200);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The learned addresses, each VLAN's for itself.
 //!
-//! An entry is made and moved by frames from its address, and forgotten when none came for a while.
+//! An entry is made and moved by frames from its address, and believed no more when none came for a while; its
+//! place in memory goes to another address when there is need.
 //! That it is still in use is noted with shared access only, at most once a second, so that a table
 //! behind a read-write lock is written to by new addresses and moves alone.
 //!
@@ -12,7 +13,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::ends::{Ends, Mac};
+use super::ends::Ends;
+use super::mac::Mac;
 use super::place::{Decision, Place, Reason};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -45,17 +47,6 @@ impl Default for Settings {
     }
 }
 
-/// What happened to entries since the table was made.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
-    pub learned: u64,
-    pub moved: u64,
-    /// Addresses that were held for moving too often.
-    pub held: u64,
-    /// Entries that gave way to others.
-    pub displaced: u64,
-}
-
 /// An address as it is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -63,7 +54,6 @@ pub struct Entry {
     pub mac: Mac,
     pub place: Place,
     pub age_ns: u64,
-    pub fixed: bool,
     pub held: bool,
 }
 
@@ -79,8 +69,6 @@ struct Known {
     /// Where its key stands in the place's list.
     index: usize,
     seen_ns: AtomicU64,
-    /// Does neither move nor age.
-    fixed: bool,
     moves: u32,
     /// Since when `moves` is counted, and where the address was until then.
     moves_since_ns: u64,
@@ -94,16 +82,11 @@ pub struct Table {
     known: HashMap<Key, Known>,
     /// The keys of each place, in no order. There are as many as ports and peers.
     places: HashMap<Place, Vec<Key>>,
-    counts: Counts,
 }
 
 impl Table {
     pub fn new(settings: Settings) -> Self {
-        Self { settings, known: HashMap::new(), places: HashMap::new(), counts: Counts::default() }
-    }
-
-    pub fn counts(&self) -> Counts {
-        self.counts
+        Self { settings, known: HashMap::new(), places: HashMap::new() }
     }
 
     /// Where an address is, if it is known and not too old.
@@ -113,9 +96,8 @@ impl Table {
     }
 
     fn is_fresh(&self, known: &Known, now_ns: u64) -> bool {
-        known.fixed
-            || now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed))
-                <= self.settings.ageing_ns
+        let age_ns = now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed));
+        age_ns <= self.settings.ageing_ns
     }
 
     /// Notes a frame from a known address; `false` if [`Self::learn`] has something to do.
@@ -138,13 +120,10 @@ impl Table {
         }
         let key = Key { mac, vlan };
         let Some(known) = self.known.get_mut(&key) else {
-            self.insert(key, place, false, now_ns);
+            self.insert(key, place, now_ns);
             return Ok(());
         };
         if known.place != place {
-            if known.fixed {
-                return Err(Reason::ForeignSource);
-            }
             if now_ns < known.held_until_ns {
                 return Err(Reason::Flapping);
             }
@@ -155,7 +134,6 @@ impl Table {
             if known.moves >= self.settings.moves_per_second {
                 known.held_until_ns = now_ns.saturating_add(self.settings.hold_ns);
                 known.moves = 0;
-                self.counts.held += 1;
                 // In a loop the first place is the right one: the copies come later.
                 let home = known.home;
                 if known.place != home {
@@ -166,7 +144,6 @@ impl Table {
                 }
             } else {
                 known.moves += 1;
-                self.counts.moved += 1;
                 self.relist(key, place);
             }
         }
@@ -174,33 +151,6 @@ impl Table {
             known.seen_ns.store(now_ns, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    /// Fixes an address to a place: it neither moves nor ages until [`Self::forget`].
-    pub fn fix(&mut self, vlan: u16, mac: Mac, place: Place) {
-        let key = Key { mac, vlan };
-        self.remove(key);
-        self.insert(key, place, true, 0);
-    }
-
-    /// Forgets all addresses of a place, which is gone.
-    pub fn forget(&mut self, place: Place) {
-        for key in self.places.remove(&place).unwrap_or_default() {
-            self.known.remove(&key);
-        }
-    }
-
-    /// Forgets what is too old; only memory depends on how often.
-    pub fn sweep(&mut self, now_ns: u64) {
-        let old: Vec<Key> = self
-            .known
-            .iter()
-            .filter(|(_, known)| !self.is_fresh(known, now_ns))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in old {
-            self.remove(key);
-        }
     }
 
     /// Everything that is known and not too old, in no order.
@@ -211,7 +161,6 @@ impl Table {
                 mac: key.mac,
                 place: known.place,
                 age_ns: now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed)),
-                fixed: known.fixed,
                 held: now_ns < known.held_until_ns,
             },
         )
@@ -233,7 +182,7 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, key: Key, place: Place, fixed: bool, now_ns: u64) {
+    fn insert(&mut self, key: Key, place: Place, now_ns: u64) {
         if self.places.get(&place).map_or(0, Vec::len) >= self.settings.entries_of_place.max(1) {
             self.displace(place);
         } else if self.known.len() >= self.settings.entries.max(1)
@@ -250,14 +199,12 @@ impl Table {
                 place,
                 index,
                 seen_ns: AtomicU64::new(now_ns),
-                fixed,
                 moves: 0,
                 moves_since_ns: now_ns,
                 home: place,
                 held_until_ns: 0,
             },
         );
-        self.counts.learned += 1;
     }
 
     fn largest_place(&self) -> Option<Place> {
@@ -268,16 +215,12 @@ impl Table {
     fn displace(&mut self, place: Place) {
         let Some(keys) = self.places.get(&place).filter(|keys| !keys.is_empty()) else { return };
         let begin = if keys.len() > SAMPLE { fastrand::usize(..keys.len()) } else { 0 };
-        let oldest = (0..SAMPLE.min(keys.len()))
-            .map(|step| keys[(begin + step) % keys.len()])
-            .min_by_key(|key| {
-                self.known
-                    .get(key)
-                    .map(|known| (known.fixed, known.seen_ns.load(Ordering::Relaxed)))
-            });
+        let oldest =
+            (0..SAMPLE.min(keys.len())).map(|step| keys[(begin + step) % keys.len()]).min_by_key(
+                |key| self.known.get(key).map(|known| known.seen_ns.load(Ordering::Relaxed)),
+            );
         if let Some(key) = oldest {
             self.remove(key);
-            self.counts.displaced += 1;
         }
     }
 
@@ -358,8 +301,7 @@ mod tests {
         assert_eq!(table.lookup(0, mac(1), 2 * ageing), Some(PORT));
         assert_eq!(table.lookup(0, mac(1), 2 * ageing + 1), None);
         assert!(!table.confirm(0, mac(1), PORT, 2 * ageing + 1));
-        table.sweep(2 * ageing + 1);
-        assert!(table.known.is_empty() && table.places.is_empty());
+        assert_eq!(table.entries(2 * ageing + 1).count(), 0);
     }
 
     #[test]
@@ -414,7 +356,7 @@ mod tests {
         assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(()));
         assert_eq!(table.lookup(0, mac(77), 20_000), Some(OTHER));
         assert_eq!(table.places[&PORT].len(), 40);
-        assert_eq!(table.counts().displaced, 10_000 - 60 + 1);
+        assert_eq!(table.known.len(), 100);
     }
 
     #[test]
@@ -443,7 +385,6 @@ mod tests {
             }
         }
         assert_eq!(believed, Settings::default().moves_per_second);
-        assert_eq!((table.counts().held, table.counts().moved), (1, 4));
         assert!(table.entries(100).all(|entry| entry.held));
         // Where it is held it is believed; afterwards it may move again.
         assert_eq!(table.lookup(0, mac(1), 100), Some(PORT));
@@ -462,7 +403,7 @@ mod tests {
                 let _ = table.learn(0, mac(1), if now % 2 == 0 { PORT } else { PEER }, now);
             }
             assert_eq!(table.lookup(0, mac(1), 20), Some(PORT), "{moves_per_second} moves");
-            assert_eq!(table.counts().held, 1);
+            assert_eq!(table.entries(20).filter(|entry| entry.held).count(), 1);
         }
     }
 
@@ -475,21 +416,10 @@ mod tests {
         assert_eq!(table.lookup(0, mac(1), 1), Some(PEER));
     }
 
-    #[test]
-    fn a_fixed_address_stays() {
-        let mut table = table();
-        table.fix(0, mac(1), PORT);
-        assert_eq!(table.learn(0, mac(1), PEER, 1), Err(Reason::ForeignSource));
-        assert_eq!(table.lookup(0, mac(1), u64::MAX), Some(PORT));
-        table.forget(PORT);
-        assert_eq!(table.lookup(0, mac(1), 1), None);
-        assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(()));
-    }
-
     proptest! {
         #[test]
         fn lists_and_entries_agree_whatever_happens(
-            steps in proptest::collection::vec((0..6u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
+            steps in proptest::collection::vec((0..4u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
         ) {
             let settings = Settings { entries: 20, entries_of_place: 8, ..Settings::default() };
             let mut table = Table::new(settings);
@@ -499,9 +429,6 @@ mod tests {
                 now += seconds * SECOND_NS / 20;
                 match step {
                     0..=2 => { let _ = table.learn(0, mac(number), place, now); }
-                    3 => table.sweep(now),
-                    4 if number < 3 => table.forget(place),
-                    5 if number < 2 => table.fix(0, mac(number), place),
                     _ => { table.confirm(0, mac(number), place, now); }
                 }
                 prop_assert!(table.known.len() <= 20);

@@ -1,7 +1,5 @@
 //! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
@@ -18,11 +16,6 @@ pub struct Agreed {
     /// Data connections in each direction.
     #[serde(default)]
     pub lanes: u8,
-    /// The smaller one of the two networks' MTU.
-    pub mtu_bytes: u16,
-    /// What both can do.
-    #[serde(default)]
-    pub features: BTreeSet<String>,
 }
 
 /// What an acceptor's owner answers to a peer's hello.
@@ -76,8 +69,6 @@ impl Agreed {
             epoch: dialler.epoch.max(acceptor.epoch),
             transport: dialler.transport,
             lanes: dialler.lanes.min(acceptor.lanes),
-            mtu_bytes: dialler.mtu_bytes.min(acceptor.mtu_bytes),
-            features: dialler.features.intersection(&acceptor.features).cloned().collect(),
         })
     }
 
@@ -96,12 +87,8 @@ impl Agreed {
             "transport"
         } else if self.lanes == 0 || self.lanes > dialler.lanes {
             "lanes"
-        } else if self.mtu_bytes > dialler.mtu_bytes {
-            "MTU"
         } else if self.epoch < dialler.epoch {
             "epoch"
-        } else if !self.features.is_subset(&dialler.features) {
-            "features"
         } else {
             return Ok(());
         };

@@ -122,6 +122,7 @@ impl Guard {
     }
 
     /// Handshakes under way.
+    #[cfg(test)]
     pub fn under_way(&self) -> usize {
         self.book().under_way
     }

@@ -7,7 +7,6 @@
 //! A message comes from a peer that has proved who it is, which does not make it a good one: every text
 //! and list is bounded, and what people will read has no control characters.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -24,8 +23,6 @@ pub(super) const LENGTH_BYTES: usize = 2;
 const MOST_NAME: usize = 64;
 /// Characters of a reason.
 const MOST_REASON: usize = 300;
-/// Features in a list.
-const MOST_FEATURES: usize = 32;
 /// Prefixes in a list: their text is the largest part of a message.
 pub const MOST_TAKES: usize = 32;
 
@@ -40,9 +37,6 @@ pub struct Hello {
     pub network: String,
     /// Random, made once per process: another number means that the peer was started again.
     pub instance: u64,
-    /// What it does when there is no session.
-    #[serde(default)]
-    pub role: Role,
     /// Chosen by this end, at random: the other end writes it into the records that it sends here.
     pub session: u32,
     /// The least number that the keys of this session may be counted by.
@@ -55,9 +49,6 @@ pub struct Hello {
     pub lanes: u8,
     /// MTU of the network of its VMs, in bytes.
     pub mtu_bytes: u16,
-    /// What it can do beyond the version, such as a compression method.
-    #[serde(default)]
-    pub features: BTreeSet<String>,
     /// Diverted packets to these prefixes are let in there, and to no others.
     #[serde(default)]
     pub takes: Vec<IpNet>,
@@ -113,18 +104,6 @@ pub enum Purpose {
         /// Where its data goes.
         direction: Direction,
     },
-}
-
-/// What an end does when there is no session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    /// It knows where its peer is, and calls.
-    Calls,
-    /// It does not, and waits to be called.
-    #[default]
-    #[serde(other)]
-    Waits,
 }
 
 /// What data is carried by.
@@ -263,11 +242,6 @@ impl Hello {
         let bad = |what: &str| Err(BadHello::Form(what.to_owned()));
         if self.network.chars().count() > MOST_NAME {
             return bad("the network's name is too long");
-        }
-        if self.features.len() > MOST_FEATURES
-            || self.features.iter().any(|f| f.chars().count() > MOST_NAME)
-        {
-            return bad("too many features");
         }
         if self.takes.len() > MOST_TAKES {
             return bad("too many prefixes");

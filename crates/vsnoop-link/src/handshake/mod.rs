@@ -32,7 +32,7 @@ pub use agree::{Agreed, Answer};
 pub use error::{Error, ErrorKind};
 pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
 pub use hello::{
-    BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply, Role, Transport,
+    BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply, Transport,
     Versions,
 };
 pub use machine::{Machine, Outcome, Step};

@@ -15,13 +15,11 @@ pub(super) fn hello(instance: u64) -> Hello {
         purpose: Purpose::Control,
         network: "office".into(),
         instance,
-        role: Role::Calls,
         session: 0x1234,
         epoch: 0,
         transport: Transport::Udp,
         lanes: 4,
         mtu_bytes: 1500,
-        features: ["lz4".to_owned(), "zstd".to_owned()].into(),
         takes: Vec::new(),
         software: "vsnoop 0.1.0".into(),
     }

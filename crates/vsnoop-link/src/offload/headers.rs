@@ -3,6 +3,9 @@
 //! Offsets instead of slices, so that a frame may be changed while they are kept. Every offset lies
 //! within the frame that they were read from, and `payload <= end`.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
 /// Protocol numbers.
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
@@ -178,23 +181,24 @@ impl Headers {
 
     /// A number that is the same for all frames of a flow (addresses, protocol, ports, VLANs).
     ///
-    /// Fragments count by their addresses only, since but the first have no ports. Not secret: who
-    /// chooses addresses can choose collisions.
+    /// Fragments count by their addresses only, since but the first have no ports. Each process has a seed
+    /// of its own: who chooses addresses cannot choose flows that fall together.
     #[inline]
     pub fn flow_hash(&self, frame: &[u8]) -> u64 {
-        let mut hash = mix(u64::from(self.protocol) ^ K0, u64::from(self.tags) ^ K1);
+        let [k0, k1] = *SEEDS;
+        let mut hash = mix(u64::from(self.protocol) ^ k0, u64::from(self.tags) ^ k1);
         for tag in 0..usize::from(self.tags) {
-            hash = mix(hash ^ u64::from(be16(frame, MACS + 2 + 4 * tag).unwrap_or(0) & 0xfff), K1);
+            hash = mix(hash ^ u64::from(be16(frame, MACS + 2 + 4 * tag).unwrap_or(0) & 0xfff), k1);
         }
         let (words, _) = self.addresses(frame).as_chunks::<8>();
         for word in words {
-            hash = mix(hash ^ u64::from_le_bytes(*word), K0);
+            hash = mix(hash ^ u64::from_le_bytes(*word), k0);
         }
         if self.payload > self.l4
             && let Some(ports) =
                 frame.get(usize::from(self.l4)..).and_then(|rest| rest.first_chunk::<4>())
         {
-            hash = mix(hash ^ u64::from(u32::from_le_bytes(*ports)), K1);
+            hash = mix(hash ^ u64::from(u32::from_le_bytes(*ports)), k1);
         }
         hash
     }
@@ -206,11 +210,13 @@ pub fn ethernet_hash(frame: &[u8]) -> u64 {
     let header = &frame[..frame.len().min(MACS + 2)];
     bytes[..header.len()].copy_from_slice(header);
     let word = u128::from_le_bytes(bytes);
-    mix(word as u64 ^ K0, (word >> 64) as u64 ^ K1)
+    let [k0, k1] = *SEEDS;
+    mix(word as u64 ^ k0, (word >> 64) as u64 ^ k1)
 }
 
-const K0: u64 = 0x9e37_79b9_7f4a_7c15;
-const K1: u64 = 0xd6e8_feb8_6659_fd93;
+/// Random; odd, so that a product loses nothing.
+static SEEDS: LazyLock<[u64; 2]> =
+    LazyLock::new(|| [0, 1].map(|number| RandomState::new().hash_one(number) | 1));
 
 /// Both halves of the product of two words: each bit of either reaches most bits of the result.
 #[inline]

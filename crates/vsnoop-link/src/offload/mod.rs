@@ -20,7 +20,7 @@ mod bench;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use fragment::{Fragment, Fragments, Rejoin};
 pub use headers::Headers;

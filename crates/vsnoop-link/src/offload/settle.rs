@@ -1,13 +1,13 @@
 //! What has to be done to a frame here, because it cannot be left to whoever gets it.
 //!
-//! Two cases: a reader that takes no partial checksums, and a guest that left the checksum of an
-//! inner packet to do (a tunnel in the guest), which a link has no way to describe.
+//! A guest may have left the checksum of an inner packet to do (a tunnel in the guest), which a link has no
+//! way to describe.
 
 use vsnoop_frame::vnet::VirtioNetHdr;
 
 use super::checksum::sum;
 use super::headers::Headers;
-use super::owed::{Owed, UDP_CHECKSUM, checksum_offset};
+use super::owed::{Owed, UDP_CHECKSUM};
 
 /// What a frame that was read from a tap owes, after whatever cannot be described was done.
 ///
@@ -25,27 +25,13 @@ pub fn settle(header: &VirtioNetHdr, headers: Option<&Headers>, frame: &mut [u8]
     fill_in(frame, headers, start, usize::from(header.csum_offset.get())).then(Owed::default)
 }
 
-/// Does the checksum that a frame owes; `false` if it cannot be done: a super-packet, whose segments
-/// have one each, or a frame that is neither TCP nor UDP. Then the frame is as it was.
-pub fn complete(owed: &mut Owed, headers: Option<&Headers>, frame: &mut [u8]) -> bool {
-    if !owed.checksum {
-        return owed.gso.is_none();
-    }
-    let Some((headers, offset)) =
-        headers.and_then(|headers| Some((headers, checksum_offset(headers)?)))
-    else {
-        return false;
-    };
-    let (start, offset) = (usize::from(headers.l4), usize::from(offset));
-    if owed.gso.is_some() || !fill_in(frame, Some(headers), start, offset) {
-        return false;
-    }
-    *owed = Owed::default();
-    true
-}
-
 /// Sums from `start` to the end of the IP packet into the field at `start + offset`.
-fn fill_in(frame: &mut [u8], headers: Option<&Headers>, start: usize, offset: usize) -> bool {
+pub(super) fn fill_in(
+    frame: &mut [u8],
+    headers: Option<&Headers>,
+    start: usize,
+    offset: usize,
+) -> bool {
     let end = headers.map_or(frame.len(), |headers| headers.end as usize);
     let Some(summed) = frame.get_mut(start..end) else { return false };
     let mut value = !sum(summed);
@@ -62,33 +48,23 @@ fn fill_in(frame: &mut [u8], headers: Option<&Headers>, start: usize, offset: us
 mod tests {
     use super::*;
     use crate::offload::checksum::transport_is_right;
-    use crate::offload::testing::Segment;
+    use crate::offload::testing::{Segment, complete};
     use proptest::prelude::*;
 
     #[test]
-    fn a_partial_checksum_is_completed() {
+    fn a_partial_checksum_is_left_to_whoever_gets_the_frame() {
         for v6 in [false, true] {
             for payload in [0, 1, 2, 1447, 1448] {
                 let spec = Segment { v6, payload, tags: 1, ..Segment::default() };
                 let (header, mut frame) = spec.partial(None);
                 frame.extend([0xee; 5]);
                 let headers = Headers::of(&frame).expect("IP");
-                let mut owed = settle(&header, Some(&headers), &mut frame).expect("understood");
+                let owed = settle(&header, Some(&headers), &mut frame).expect("understood");
                 assert!(owed.checksum && !transport_is_right(&headers, &frame));
-                assert!(complete(&mut owed, Some(&headers), &mut frame));
-                assert_eq!(owed, Owed::default());
+                complete(&mut frame);
                 assert_eq!(frame[..frame.len() - 5], spec.build());
             }
         }
-    }
-
-    #[test]
-    fn a_super_packet_has_no_checksum_of_its_own() {
-        let (header, frame) = Segment { payload: 5000, ..Segment::default() }.partial(Some(1000));
-        let mut owed = Owed::of(&header).expect("understood");
-        let mut after = frame.clone();
-        assert!(!complete(&mut owed, Headers::of(&frame).as_ref(), &mut after));
-        assert_eq!(after, frame);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod tests;
 mod types;
 
 pub use message::{Counters, Message};
-pub use peer::Peer;
+pub use peer::{Peer, canonical};
 pub use types::{
     Action, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
 };

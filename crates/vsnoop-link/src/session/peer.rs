@@ -717,6 +717,6 @@ fn cut(reason: &str) -> String {
 }
 
 /// A dual-stack socket writes IPv4 addresses in another way.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -24,6 +24,7 @@ const SOCKETS: &str = "/run/vsnoop/link";
 const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
 /// Of a peer that nobody is.
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
+const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
@@ -307,6 +308,8 @@ fn foreground() -> Result<()> {
 
 fn set() -> Result<()> {
     let place = Place::new("set")?;
+    let over_tls = "[[peer]]\nname = \"c\"\ntransport = \"tls\"\nkey = ";
+    place.write(&format!("{}{over_tls}\"{KEY_C}\"\n", place.config()))?;
     place.up()?.ok()?;
     let ran = place.link(["set", "office", "--compress", "zstd:3", "--peer", "b"])?.ok()?;
     ensure!(ran.out == "link office: compression of peer b is zstd:3", "{}", ran.out);
@@ -317,11 +320,14 @@ fn set() -> Result<()> {
     ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{classes}");
     ensure!(classes[0]["rule"]["dictionary_bytes"] == 64 << 20, "{classes}");
     let wrong = ["set", "office", "--compress", "lz4", "--peer", "x"];
-    place.link(wrong)?.failed(2, &["no peer x", "it has b"])?;
+    place.link(wrong)?.failed(2, &["no peer x", "it has b, c"])?;
     let wrong = ["set", "office", "--compress", "lz4", "--port", "x"];
     place.link(wrong)?.failed(2, &["no port x", "it has vsl-office"])?;
     let wrong = ["set", "office", "--compress", "off", "--dictionary", "1M"];
     place.link(wrong)?.failed(2, &["--dictionary"])?;
+    let wrong = ["--compress", "zstd", "--dictionary", "1M", "--peer", "b"];
+    let ran = place.link([&["set", "office"][..], &wrong].concat())?;
+    ran.failed(2, &["dictionary", "tls and tcp", "udp"])?;
     let gzip = place.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
     ensure!(place.status()?["classes"] == classes, "something changed");

@@ -156,7 +156,7 @@ fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
 /// The way that most of the last messages of many took, when each way leaves so much of a byte (parts of a
 /// thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
 fn settles_on(effects: [(usize, u64); 4]) -> Method {
-    let key = (1, 1);
+    let key = (Owner::Named(1), 1);
     let (message, mut stats) = (payload(Kind::Text, 1, 64_000), Stats::default());
     let mut judge = Judge::default();
     judge.set_link_rate(Some(100 * MEGABIT));
@@ -186,4 +186,52 @@ fn more_effort_is_made_where_it_gains_and_not_where_it_does_not() {
     assert_eq!(settles_on([(400, 2), (230, 3), (210, 5), (180, 12)]), level(6));
     // Log lines: the first level does as well as the others.
     assert_eq!(settles_on([(450, 2), (233, 3), (240, 5), (232, 12)]), level(1));
+}
+
+fn shared() -> Class {
+    Class { dictionary: Some(1 << 20), ..class("auto", 1) }
+}
+
+#[test]
+fn auto_uses_a_dictionary_where_it_is_faster_than_the_link_and_nowhere_else() {
+    let message = payload(Kind::Random, 1, 64_000);
+    // 64 KB in 100 us are 5 Gb/s.
+    for (rate, expected) in [(Some(MEGABIT), true), (Some(40_000 * MEGABIT), false), (None, false)]
+    {
+        let mut encoder = costing(&Arc::new(AtomicU64::new(100_000)), rate);
+        let compressed = compressed(&mut encoder, &shared(), &message, 400);
+        let used = compressed[10..].iter().filter(|&&used| used).count();
+        // A trial a second, of the two that it takes.
+        assert_eq!(used > 380, expected, "{used} at {rate:?}");
+        assert!(expected || used <= 3, "{used} at {rate:?}");
+    }
+}
+
+#[test]
+fn a_dictionary_is_left_while_the_cpu_is_busy_and_known_when_it_is_free_again() {
+    let cost_ns = Arc::new(AtomicU64::new(100_000));
+    let mut encoder = costing(&cost_ns, Some(100 * MEGABIT));
+    let mut decoder = Decoder::new(Limits::default());
+    let file = payload(Kind::Random, 1, 64_000);
+    let first = encode(&mut encoder, &shared(), &file, 0).expect("taken in");
+    assert_eq!(decoded(&mut decoder, &first), file);
+    // 64 KB take 5.1 ms on the link.
+    cost_ns.store(20_000_000, Relaxed);
+    let mut raw = 0;
+    for n in 0..2000 {
+        match encode(&mut encoder, &shared(), &file, n * 5_000_000) {
+            Some(body) => assert_eq!(decoded(&mut decoder, &body), file),
+            None => raw += 1,
+        }
+    }
+    assert!(raw > 1900, "{raw}");
+    cost_ns.store(100_000, Relaxed);
+    let mut last = None;
+    for n in 0..40 {
+        last = encode(&mut encoder, &shared(), &file, 20_000_000_000 + n * 1_000_000_000);
+        if let Some(body) = &last {
+            assert_eq!(decoded(&mut decoder, body), file);
+        }
+    }
+    assert!(last.expect("it is fast again").len() < 200, "it has remembered the file");
 }

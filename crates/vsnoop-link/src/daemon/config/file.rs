@@ -398,7 +398,7 @@ impl Reader<'_> {
         let rule = table.get_ref();
         let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
         let method = self.text("compress.method", &rule.method, parsed)?;
-        Ok(Compress {
+        let read = Compress {
             selector: Selector {
                 peer,
                 port: self.text("compress.port", &rule.port, value::interface)?,
@@ -415,7 +415,11 @@ impl Reader<'_> {
                 &rule.dictionary,
                 value::dictionary,
             )?,
-        })
+        };
+        match (read.check_dictionary(peers), &rule.dictionary) {
+            (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, &allowed)),
+            _ => Ok(read),
+        }
     }
 
     fn diverts(&self, tables: &[Spanned<DivertTable>], peers: &[Peer]) -> Result<Vec<Divert>> {

@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use crate::identity::PublicKey;
 
 pub use crate::compress::Method;
+pub use crate::forwarding::Mac;
 pub use rules::{Compress, Rules, Selector, TooManyRules, Traffic, Vm};
-pub use value::{Address, Mac, dictionary, is_link_name};
+pub use value::{Address, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
 pub const DIRECTORY: &str = "/etc/vsnoop/link";
@@ -212,8 +213,9 @@ impl Config {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
     }
 
-    /// Does it name what there is? Otherwise what is wrong with it.
-    pub fn check(&self, selector: &Selector) -> Result<(), String> {
+    /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.
+    pub fn check(&self, rule: &Compress) -> Result<(), String> {
+        let selector = &rule.selector;
         let among = |kind: &str, wanted: &Option<String>, names: Vec<&String>| match wanted {
             Some(wanted) if !names.contains(&wanted) => {
                 let names: Vec<_> = names.into_iter().map(String::as_str).collect();
@@ -223,7 +225,8 @@ impl Config {
             _ => Ok(()),
         };
         among("peer", &selector.peer, self.peers.iter().map(|peer| &peer.name).collect())?;
-        among("port", &selector.port, self.port_names().collect())
+        among("port", &selector.port, self.port_names().collect())?;
+        rule.check_dictionary(&self.peers)
     }
 
     /// Names that rules may call a port by: interfaces of ports, and taps with a diversion.

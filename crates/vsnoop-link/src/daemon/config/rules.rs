@@ -11,7 +11,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Mac, Method};
+use super::{Mac, Method, Peer, Transport};
 
 /// More rules than anybody writes.
 const MOST: usize = 256;
@@ -34,6 +34,24 @@ pub struct Compress {
     pub owner: Option<String>,
     /// Window of the dictionary that all flows of the rule and owner share, bytes; `None`: no sharing.
     pub dictionary_bytes: Option<u32>,
+}
+
+impl Compress {
+    /// Can there be a dictionary, if the rule has one? Otherwise why not.
+    pub fn check_dictionary(&self, peers: &[Peer]) -> Result<(), String> {
+        let concerned =
+            |peer: &&Peer| self.selector.peer.as_ref().is_none_or(|name| *name == peer.name);
+        let mut transports = peers.iter().filter(concerned).map(|peer| peer.transport);
+        if self.dictionary_bytes.is_none() {
+            Ok(())
+        } else if !matches!(self.method, Method::Zstd { .. } | Method::Auto) {
+            Err(format!("a dictionary goes with zstd and auto, and not with {}", self.method))
+        } else if !transports.any(Transport::is_ordered) {
+            Err("a dictionary goes with the transports tls and tcp: over udp each datagram stands alone".into())
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// Which traffic a rule is for: all that is given must fit.
@@ -192,6 +210,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Trust;
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -277,5 +296,29 @@ mod tests {
         assert_eq!(rules.len(), MOST);
         rules.set(rule(None, None, "off")).unwrap();
         assert_eq!(rules.len(), 2);
+    }
+
+    #[test]
+    fn a_dictionary_is_for_a_stream_that_a_peer_it_is_for_has() {
+        let peer = |name: &str, transport| Peer {
+            name: name.into(),
+            trust: Trust::Subject(name.into()),
+            address: None,
+            transport,
+            connections: 4,
+        };
+        let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
+        for (method, of, fits) in [
+            ("zstd", None, true),
+            ("auto", Some("c"), true),
+            ("zstd:3", Some("b"), false),
+            ("lz4", Some("c"), false),
+            ("off", None, false),
+        ] {
+            let rule = Compress { dictionary_bytes: Some(1 << 20), ..rule(of, None, method) };
+            assert_eq!(rule.check_dictionary(&peers).is_ok(), fits, "{method} of {of:?}");
+            let rule = Compress { dictionary_bytes: None, ..rule };
+            assert_eq!(rule.check_dictionary(&peers), Ok(()));
+        }
     }
 }

@@ -175,6 +175,16 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
             9,
             &["compress.dictionary", "1M to 128M"],
         ),
+        (
+            peer("[[compress]]\nmethod = \"zstd\"\ndictionary = \"1M\"\n"),
+            9,
+            &["compress.dictionary", "tls and tcp", "udp"],
+        ),
+        (
+            peer("transport = \"tls\"\n[[compress]]\nmethod = \"lz4\"\ndictionary = \"1M\"\n"),
+            10,
+            &["compress.dictionary", "zstd and auto", "lz4"],
+        ),
         (peer("[[divert]]\ninterface = \"t\"\npeer = \"b\"\n"), 7, &["[[divert]]", "prefix"]),
         (peer("[[divert]]\nprefix = \"10.0.0.0/8\"\npeer = \"b\"\n"), 7, &["interface"]),
         (peer("[[divert]]\nprefix = \"10.0.0.0/8\"\ninterface = \"t\"\n"), 7, &["peer"]),

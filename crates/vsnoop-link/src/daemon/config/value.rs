@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::PORT;
 
 /// IFNAMSIZ without its end.
@@ -18,55 +16,12 @@ const HOST_NAME_BYTES: usize = 253;
 /// A window of zstd's long distance matching: windowLog 20 to 27.
 const DICTIONARY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=128 << 20;
 
-/// An Ethernet address.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mac(pub [u8; 6]);
-
 /// Where a peer listens. A host name is resolved whenever it is dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// A name, or an address without brackets.
     pub host: String,
     pub port: u16,
-}
-
-impl FromStr for Mac {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no MAC address such as 52:54:00:00:00:01");
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(wrong)?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
-        }
-        if parts.next().is_some() { Err(wrong()) } else { Ok(Self(bytes)) }
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl TryFrom<String> for Mac {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> Self {
-        mac.to_string()
-    }
 }
 
 impl FromStr for Address {
@@ -212,16 +167,6 @@ mod tests {
         assert!(error.contains("[2001:db8::2:7946]:7946"), "{error}");
         for clear in ["2001:db8::2", "2001:db8:1:2:3:4:5:6", "::1", "192.0.2.2:7946"] {
             assert!(clear.parse::<Address>().is_ok(), "{clear}");
-        }
-    }
-
-    #[test]
-    fn a_mac_has_six_bytes_of_two_digits() {
-        assert_eq!("52:54:00:0A:00:01".parse(), Ok(Mac([0x52, 0x54, 0, 10, 0, 1])));
-        for wrong in
-            ["", "52:54:00:00:00", "52:54:00:00:00:01:02", "5:54:00:00:00:01", "+1:2:3:4:5:6"]
-        {
-            assert!(wrong.parse::<Mac>().is_err(), "{wrong}");
         }
     }
 

@@ -217,8 +217,14 @@ pub struct PeerStatus {
     pub rejected: u64,
     /// What waits to be sent.
     pub queue_bytes: u64,
-    /// Frames dropped before they were sent, by reason; "queue" is the entry of a full queue.
+    /// Messages of its sessions, more than these need, that were not looked at.
+    pub excess: u64,
+    /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by reason: "down" (no
+    /// session, or it ended), "queue_full" (no room), "queue_late" (waited too long); "send" counts datagrams,
+    /// which the host refused.
     pub dropped: BTreeMap<String, u64>,
+    /// Bytes of those.
+    pub dropped_bytes: BTreeMap<String, u64>,
     pub reconnects: u64,
     pub rekeys: u64,
     pub roams: u64,

@@ -258,7 +258,8 @@ impl Datagrams {
         let id = self.next_unit;
         self.next_unit = id.wrapping_add(1);
         let whole = [header, body].concat();
-        self.in_parts(socket, stats, Fragments::new(id, &whole, part_room), unit_part_header);
+        let parts = Fragments::new(id, &whole, part_room);
+        self.in_parts(socket, stats, whole.len(), parts, unit_part_header);
     }
 
     fn fragments(
@@ -273,7 +274,8 @@ impl Datagrams {
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         self.next_fragment = id.wrapping_add(1);
         let fragments = Fragments::new(id, frame, part_bytes);
-        self.in_parts(socket, stats, fragments, |fragment| fragment_header(owed, fragment, way));
+        let header = |fragment| fragment_header(owed, fragment, way);
+        self.in_parts(socket, stats, frame.len(), fragments, header);
     }
 
     /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is dropped.
@@ -281,11 +283,12 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
+        bytes: usize,
         fragments: Option<Fragments<'_>>,
         header: impl Fn(Fragment) -> H,
     ) {
         let Some(fragments) = fragments else {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, bytes as u64);
             return;
         };
         for (fragment, part) in fragments {
@@ -298,7 +301,7 @@ impl Datagrams {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
         if record_bytes > MAX_SEND_BYTES {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, record_bytes as u64);
             return;
         }
         self.make_room(socket, stats, record_bytes);
@@ -339,7 +342,7 @@ impl Datagrams {
     fn seal(&mut self, stats: &PeerStats, record_bytes: usize) {
         let record = &mut self.buffer[self.length..self.length + record_bytes];
         if !stats.seal.time(|| self.sealer.seal(record)) {
-            stats.dropped_send.add(1);
+            stats.dropped_send.add(1, record_bytes as u64);
             return;
         }
         if self.count == 0 {
@@ -370,9 +373,9 @@ impl Datagrams {
                     let bytes = self.segment_bytes;
                     self.too_long = Some(self.too_long.map_or(bytes, |shorter| shorter.min(bytes)));
                 }
-                stats.dropped_send.add(self.count as u64);
+                stats.dropped_send.add(self.count as u64, self.length as u64);
             }
-            None => stats.dropped_send.add(self.count as u64),
+            None => stats.dropped_send.add(self.count as u64, self.length as u64),
         }
         self.length = 0;
         self.count = 0;

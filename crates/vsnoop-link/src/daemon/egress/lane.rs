@@ -20,7 +20,7 @@ use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::Sending;
 use crate::daemon::stats::PeerStats;
-use crate::queue::{FairQueue, Limits};
+use crate::queue::{FairQueue, Limits, Stats};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 use crate::wire::stream::LENGTH_BYTES;
@@ -51,6 +51,8 @@ pub struct Lane {
     socket: TcpStream,
     codec: Codec,
     queue: FairQueue<Waiting>,
+    /// As far as they were counted.
+    queue_stats: Stats,
     encoder: Encoder,
     /// Encoded and not yet written.
     pending: Vec<u8>,
@@ -84,6 +86,7 @@ impl Lane {
             socket,
             codec,
             queue: FairQueue::new(limits),
+            queue_stats: Stats::default(),
             encoder,
             pending: Vec::new(),
             written: 0,
@@ -146,9 +149,28 @@ impl Lane {
         }
         let length = bytes.len();
         let waiting = Waiting { bytes, flow: item.flow, treatment: item.treatment.clone() };
-        let dropped = self.queue.push(item.flow, length, waiting, now_ns);
-        stats.dropped_queue_bytes.add(dropped as u64);
+        self.queue.push(item.flow, length, waiting, now_ns);
+        self.count_dropped(stats);
         Ok(())
+    }
+
+    /// What the queue has dropped since it was looked at last.
+    fn count_dropped(&mut self, stats: &PeerStats) {
+        let now = self.queue.stats();
+        let before = std::mem::replace(&mut self.queue_stats, now);
+        stats.dropped_full.add(
+            now.dropped_full_packets - before.dropped_full_packets,
+            now.dropped_full_bytes - before.dropped_full_bytes,
+        );
+        stats.dropped_late.add(
+            now.dropped_late_packets - before.dropped_late_packets,
+            now.dropped_late_bytes - before.dropped_late_bytes,
+        );
+    }
+
+    /// It ends: what waits is not sent any more.
+    pub fn count_waiting_as_dropped(&self, stats: &PeerStats) {
+        stats.dropped_down.add(self.queue.len() as u64, self.queue.bytes() as u64);
     }
 
     /// Goes on when the socket may have room.
@@ -157,7 +179,9 @@ impl Lane {
         self.blocked = false;
         self.write(now_ns)?;
         while !self.blocked {
-            let Some(waiting) = self.queue.pop(now_ns) else { break };
+            let waiting = self.queue.pop(now_ns);
+            self.count_dropped(stats);
+            let Some(waiting) = waiting else { break };
             let Waiting { bytes, flow, treatment } = waiting;
             self.encode(flow, &treatment, &[&bytes], now_ns, stats)?;
             if self.spare.len() < 8 {
@@ -312,5 +336,88 @@ fn hold_unsent(socket: &TcpStream, bytes: u64) {
 impl AsFd for Lane {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+pub mod testing {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::compress::Limits as Contexts;
+    use crate::wire::seal::{Material, Suite};
+
+    /// A lane over the loopback interface, and its far end.
+    pub fn lane() -> (Lane, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        let encoder = Encoder::new(Contexts::default());
+        let limits = Limits::default();
+        (Lane::new(socket, Codec::Records(sealer), limits, encoder, Arc::default()), far)
+    }
+
+    pub fn as_it_is() -> Treatment {
+        Treatment { class: None, counted: Arc::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{as_it_is, lane};
+    use super::*;
+
+    const BYTES: usize = 1000;
+
+    /// Sends items of many flows until the socket is full and so many wait.
+    fn fill(lane: &mut Lane, waiting: usize, stats: &PeerStats) {
+        let treatment = as_it_is();
+        for flow in 0.. {
+            let parts: &[&[u8]] = &[&[0; BYTES]];
+            lane.send(&Outgoing { flow, parts, treatment: &treatment }, 0, stats).unwrap();
+            if lane.queue.len() >= waiting || stats.dropped_full.frames.get() > 0 {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_in_frames_and_bytes() {
+        let (mut lane, _far) = lane();
+        let stats = PeerStats::default();
+        fill(&mut lane, usize::MAX, &stats);
+        let drops = &stats.dropped_full;
+        assert_eq!((drops.frames.get(), drops.bytes.get()), (1, BYTES as u64));
+        assert_eq!(stats.dropped_late.frames.get(), 0);
+    }
+
+    #[test]
+    fn what_has_waited_too_long_is_counted_in_frames_and_bytes() {
+        let (mut lane, mut far) = lane();
+        let stats = PeerStats::default();
+        fill(&mut lane, 100, &stats);
+        let waiting = lane.queue.len() as u64;
+        far.set_nonblocking(true).unwrap();
+        // A minute later there is room again.
+        while !lane.queue.is_empty() {
+            while matches!(far.read(&mut [0; 65_536]), Ok(1..)) {}
+            lane.go_on(60_000_000_000, &stats).unwrap();
+        }
+        let drops = &stats.dropped_late;
+        assert!(waiting > 0 && drops.frames.get() > 0);
+        assert_eq!(drops.frames.get() + lane.queue.stats().popped_packets, waiting);
+        assert_eq!(drops.bytes.get(), drops.frames.get() * BYTES as u64);
+    }
+
+    #[test]
+    fn what_waits_when_a_lane_ends_is_counted() {
+        let (mut lane, _far) = lane();
+        let stats = PeerStats::default();
+        fill(&mut lane, 100, &stats);
+        lane.count_waiting_as_dropped(&stats);
+        let drops = &stats.dropped_down;
+        assert_eq!((drops.frames.get(), drops.bytes.get()), (100, 100 * BYTES as u64));
     }
 }

@@ -235,7 +235,7 @@ impl Egress {
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
             outlet.flush(&self.shared.udp, &self.shared.peers[peer]);
         }
-        self.look_after(now_ns);
+        self.look_after();
     }
 
     fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
@@ -294,20 +294,15 @@ impl Egress {
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
             outlet.go_on(token, now_ns, &self.shared.peers[peer]);
         }
-        self.look_after(now_ns);
+        self.look_after();
     }
 
     /// Follows what sending did to the transports.
-    fn look_after(&mut self, now_ns: u64) {
+    fn look_after(&mut self) {
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.look_after(
-                &self.watch,
-                &self.shared.peers[peer],
-                now_ns,
-                &mut |session, fault| {
-                    let _ = self.events.send(Event::Outgoing { peer, session, fault });
-                },
-            );
+            outlet.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
+                let _ = self.events.send(Event::Outgoing { peer, session, fault });
+            });
         }
     }
 
@@ -326,7 +321,10 @@ impl Egress {
                     }
                 }
                 Order::Use { peer, session } => self.outlets[peer].use_session(session),
-                Order::Retire { peer, session } => self.outlets[peer].retire(session, &self.watch),
+                Order::Retire { peer, session } => {
+                    let stats = &self.shared.peers[peer];
+                    self.outlets[peer].retire(session, &self.watch, stats);
+                }
                 Order::Down { peer } => self.outlets[peer].down(),
                 Order::Address { peer, session, address } => {
                     self.outlets[peer].set_address(session, address);
@@ -365,7 +363,7 @@ impl Egress {
                 Order::Stop => return false,
             }
         }
-        self.look_after(self.shared.now_ns());
+        self.look_after();
         true
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::super::classes::Treatment;
@@ -125,7 +126,7 @@ impl Lanes {
     }
 
     /// Sends a frame on the lane of its flow; on a slow one a super-packet goes in parts, so that a drop
-    /// costs its flow less, and others wait for less.
+    /// costs its flow less, and others wait for less. `false`: its lane has ended.
     fn send(
         &mut self,
         stats: &PeerStats,
@@ -133,15 +134,15 @@ impl Lanes {
         treatment: &Treatment,
         scratch: &mut Vec<u8>,
         now_ns: u64,
-    ) {
+    ) -> bool {
         let flow = frame.flow();
         let chosen = self.classifier.lane(flow, frame.bytes, frame.kind(), now_ns);
         // A dictionary is of one connection: all flows that share it go there.
         let shared = treatment.class.filter(|class| class.dictionary.is_some());
         let bulk = self.lanes.len().saturating_sub(1).max(1);
-        let chosen = shared.map_or(chosen, |class| 1 + class.owner as usize % bulk);
+        let chosen = shared.map_or(chosen, |class| 1 + class.owner.spread() % bulk);
         let chosen = chosen % self.lanes.len().max(1);
-        let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return };
+        let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return false };
         let sent = match parts_of(frame, lane.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(owed, piece)| {
                 let header = FrameHeader::of(owed, frame.way);
@@ -157,8 +158,17 @@ impl Lanes {
                 lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
             }
         };
-        if let Err(error) = sent {
+        if let Err(error) = &sent {
             self.broken.get_or_insert(error.to_string());
+        }
+        sent.is_ok()
+    }
+
+    /// All lanes end; nothing more is heard of them.
+    fn end(&mut self, watch: &Watch, stats: &PeerStats) {
+        for (lane, _, _) in self.lanes.drain(..) {
+            watch.forget(lane.as_fd());
+            lane.count_waiting_as_dropped(stats);
         }
     }
 }
@@ -231,11 +241,9 @@ impl Outlet {
         self.ordered = false;
     }
 
-    pub fn retire(&mut self, session: u64, watch: &Watch) {
+    pub fn retire(&mut self, session: u64, watch: &Watch, stats: &PeerStats) {
         if let Some(Transport::Lanes(lanes)) = self.session(session) {
-            for (lane, _, _) in &lanes.lanes {
-                watch.forget(std::os::fd::AsFd::as_fd(lane));
-            }
+            lanes.end(watch, stats);
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
@@ -286,20 +294,10 @@ impl Outlet {
         scratch: &mut Vec<u8>,
         now_ns: u64,
     ) {
-        let Some(current) = self.current else {
-            stats.dropped_down.add(1);
-            return;
-        };
-        let Some(transport) = self.session(current) else {
-            stats.dropped_down.add(1);
-            return;
-        };
-        stats.frames_out.add(1);
-        stats.bytes_out.add(frame.bytes as u64);
-        treatment.counted.frames.add(1);
-        treatment.counted.bytes.add(frame.bytes as u64);
-        match transport {
-            Transport::Datagrams(datagrams) => {
+        let bytes = frame.bytes as u64;
+        let taken = match self.current.and_then(|current| self.session(current)) {
+            None => false,
+            Some(Transport::Datagrams(datagrams)) => {
                 let whole = if frame.head.is_empty() && frame.parts.len() == 1 {
                     frame.parts[0]
                 } else {
@@ -319,9 +317,18 @@ impl Outlet {
                     Some(treatment),
                     now_ns,
                 );
+                true
             }
-            Transport::Lanes(lanes) => lanes.send(stats, frame, treatment, scratch, now_ns),
+            Some(Transport::Lanes(lanes)) => lanes.send(stats, frame, treatment, scratch, now_ns),
+        };
+        if !taken {
+            stats.dropped_down.add(1, bytes);
+            return;
         }
+        stats.frames_out.add(1);
+        stats.bytes_out.add(bytes);
+        treatment.counted.frames.add(1);
+        treatment.counted.bytes.add(bytes);
     }
 
     /// Sends an item of the session itself.
@@ -380,7 +387,6 @@ impl Outlet {
         &mut self,
         watch: &Watch,
         stats: &PeerStats,
-        _now_ns: u64,
         report: &mut dyn FnMut(u64, Fault),
     ) {
         let mut waiting = 0;
@@ -402,11 +408,8 @@ impl Outlet {
                         }
                     }
                     if let Some(why) = lanes.broken.take() {
-                        // Nothing more is heard of it, or it would be told again and again.
-                        for (lane, _, _) in &lanes.lanes {
-                            watch.forget(std::os::fd::AsFd::as_fd(lane));
-                        }
-                        lanes.lanes.clear();
+                        // Or it would be told again and again.
+                        lanes.end(watch, stats);
                         report(*session, Fault::Broken(why));
                     }
                 }
@@ -447,5 +450,40 @@ pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
         }
         // Full, or the device is down: a frame is lost, as on any network.
         Ok(false) | Err(_) => stats.dropped_out.add(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::io::poll::{Half, Poll};
+    use super::super::lane::testing::{as_it_is, lane};
+    use super::*;
+    use crate::offload::testing::Segment;
+
+    #[test]
+    fn what_no_lane_takes_is_dropped_and_not_sent() {
+        let (lane, far) = lane();
+        let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (stats, treatment) = (PeerStats::default(), as_it_is());
+        let mut outlet = Outlet::default();
+        let lanes = Transport::Lanes(Box::new(Lanes::new(vec![lane])));
+        outlet.install(1, lanes, &watch, &mut 0).unwrap();
+        outlet.use_session(1);
+        drop(far);
+        let whole = Segment { payload: 1000, ..Segment::default() }.build();
+        let parts = [&whole[..]];
+        let (mut given, mut faults) = (0, 0);
+        while given < 1000 {
+            let frame = Frame::whole(Owed::default(), &parts);
+            outlet.send(&udp, &stats, &frame, &treatment, &mut Vec::new(), 0);
+            given += 1;
+            outlet.look_after(&watch, &stats, &mut |_, _| faults += 1);
+        }
+        assert_eq!(faults, 1, "it ended, and that was said once");
+        let (sent, dropped) = (stats.frames_out.get(), &stats.dropped_down);
+        assert!(sent < 1000 && treatment.counted.frames.get() == sent, "{sent}");
+        assert_eq!(sent + dropped.frames.get(), given);
+        assert_eq!(stats.bytes_out.get() + dropped.bytes.get(), given * whole.len() as u64);
     }
 }

@@ -7,15 +7,17 @@
 pub mod datagrams;
 mod gather;
 pub mod lane;
+mod reports;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use self::datagrams::{DatagramSession, Datagrams};
+use self::datagrams::{DatagramSession, Datagrams, Got};
 use self::gather::Gather;
 use self::lane::Lane;
+use self::reports::Reports;
 use super::egress::outlet::{self, Frame};
 use super::event::Event;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
@@ -64,7 +66,7 @@ const BATCHES_PER_TURN: usize = 16;
 pub struct Ingress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
-    events: wake::Sender<Event>,
+    reports: Reports,
     watch: Watch,
     datagrams: Datagrams,
     lanes: HashMap<u64, (usize, u64, Lane)>,
@@ -86,10 +88,11 @@ impl Ingress {
         let datagrams = Datagrams::default();
         let lanes = HashMap::new();
         let gather = Gather::default();
+        let reports = Reports::new(events, shared.peers.len());
         Ok(Self {
             shared,
             orders,
-            events,
+            reports,
             watch,
             datagrams,
             lanes,
@@ -120,8 +123,12 @@ impl Ingress {
     }
 
     fn udp(&mut self, batches: usize) {
+        let (shared, taken) = (&self.shared, &mut self.frames);
         for _ in 0..batches {
-            match self.datagrams.receive(&self.shared, &self.events) {
+            let mut to = |frames: &mut dyn Iterator<Item = Got<'_>>| {
+                hand_on(shared, frames.inspect(|_| *taken += 1));
+            };
+            match self.datagrams.receive(shared, &mut self.reports, &mut to) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
@@ -130,8 +137,6 @@ impl Ingress {
                     return;
                 }
             }
-            self.frames += self.datagrams.count();
-            hand_on(&self.shared, self.datagrams.frames());
         }
     }
 
@@ -139,7 +144,7 @@ impl Ingress {
         let Some((peer, session, lane)) = self.lanes.get_mut(&token) else { return };
         let (peer, session) = (*peer, *session);
         let shared = &self.shared;
-        let events = &self.events;
+        let reports = &mut self.reports;
         let gather = &mut self.gather;
         let mut frames = 0;
         let mut receive = |item: lane::Got<'_>| match item {
@@ -156,7 +161,7 @@ impl Ingress {
             }
             lane::Got::Message(item) => {
                 let message = Message { peer, session, item: item.to_vec(), datagram: None };
-                let _ = events.send(Event::Message(message));
+                reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
         let result = lane.receive(&shared.peers[peer], &mut receive);
@@ -166,7 +171,7 @@ impl Ingress {
             if let Some((_, _, lane)) = self.lanes.remove(&token) {
                 self.watch.forget(lane.as_fd());
             }
-            let _ = self.events.send(Event::Incoming { peer, session, why: error.to_string() });
+            self.reports.ended(peer, session, error.to_string());
         }
     }
 
@@ -183,8 +188,7 @@ impl Ingress {
                         let token = self.next_token;
                         self.next_token += 1;
                         if let Err(error) = self.watch.watch(&lane, token) {
-                            let why = error.to_string();
-                            let _ = self.events.send(Event::Incoming { peer, session, why });
+                            self.reports.ended(peer, session, error.to_string());
                             continue;
                         }
                         self.lanes.insert(token, (peer, session, lane));

@@ -6,10 +6,12 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::session::canonical;
 
 /// Datagrams that one send may carry (`UDP_MAX_SEGMENTS` of older kernels).
 pub const MAX_SEGMENTS: usize = 64;
@@ -296,13 +298,7 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
         .ok()?;
         address.as_socket()?
     };
-    Some(match address.ip() {
-        IpAddr::V6(v6) => match Ipv6Addr::to_ipv4_mapped(&v6) {
-            Some(v4) => SocketAddr::new(v4.into(), address.port()),
-            None => address,
-        },
-        IpAddr::V4(_) => address,
-    })
+    Some(canonical(address))
 }
 
 #[cfg(test)]

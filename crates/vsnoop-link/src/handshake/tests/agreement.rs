@@ -30,21 +30,12 @@ fn framed(message: &Value) -> Vec<u8> {
 #[test]
 fn the_agreement_is_what_both_can_do() {
     let mut pair = Pair::pinned();
-    pair.dials = Hello { lanes: 8, mtu_bytes: 9000, epoch: 7, ..pair.dials };
-    pair.dials.features.insert("dictionary".into());
+    pair.dials = Hello { lanes: 8, epoch: 7, ..pair.dials };
     pair.answer = Answer::Accept(Hello { epoch: 3, ..hello(2) });
     let (a, b) = pair.shake();
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!(a.agreed, b.agreed);
-    let features = ["lz4".to_owned(), "zstd".to_owned()].into();
-    let expected = Agreed {
-        version: 1,
-        epoch: 7,
-        transport: Transport::Udp,
-        lanes: 4,
-        mtu_bytes: 1500,
-        features,
-    };
+    let expected = Agreed { version: 1, epoch: 7, transport: Transport::Udp, lanes: 4 };
     assert_eq!(a.agreed, expected);
     assert_eq!((a.theirs, b.theirs), (b.ours, a.ours));
 }
@@ -119,11 +110,8 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
     let mut newer = serde_json::to_value(hello(1)).unwrap();
     newer["invented_later"] = json!({"a": [1, 2]});
     newer["versions"]["also"] = json!(true);
-    newer["role"] = json!("dances");
-    newer["features"] = json!(["lz4", "invented-later"]);
     let decoded = Hello::decode(newer.to_string().as_bytes()).unwrap();
-    assert_eq!(decoded.role, Role::Waits);
-    assert!(decoded.features.contains("invented-later"));
+    assert_eq!(decoded, hello(1));
     let older = json!({
         "versions": {"min": 1, "max": 1}, "purpose": "control", "network": "office",
         "instance": 1, "session": 2, "transport": "udp", "mtu_bytes": 1500,
@@ -151,12 +139,8 @@ fn a_message_survives_its_encoding() {
 
 #[test]
 fn what_is_too_large_is_neither_sent_nor_read() {
-    let many = (0..33).map(|n| n.to_string()).collect();
-    let long = ["x".repeat(65)].into();
     for hello in [
         Hello { network: "x".repeat(65), ..hello(1) },
-        Hello { features: many, ..hello(1) },
-        Hello { features: long, ..hello(1) },
         Hello { takes: vec!["10.0.0.0/8".parse().unwrap(); MOST_TAKES + 1], ..hello(1) },
         Hello { lanes: 0, ..hello(1) },
     ] {
@@ -186,8 +170,6 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
     assert_eq!(with(&|a, _| a.transport = Transport::UdpPlain), "transport");
     assert_eq!(with(&|a, _| a.lanes = 5), "lanes");
     assert_eq!(with(&|a, _| a.lanes = 0), "lanes");
-    assert_eq!(with(&|a, _| a.mtu_bytes = 9000), "MTU");
-    assert_eq!(with(&|a, _| a.features.extend(["x".into()])), "features");
     assert_eq!(with(&|_, t| t.network = "home".into()), "network");
     assert_eq!(with(&|_, t| t.instance = 1), "instance");
     let lane = Purpose::Lane { session: 1, index: 0, direction: Direction::ToDialler };

@@ -46,8 +46,8 @@ fn log(cli: &Cli, name: &str, level: LogLevel) -> Result<()> {
 }
 
 fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
-    if arguments.dictionary.is_some() && method == Method::Off {
-        return Err(usage("--dictionary goes with a compression method, not with off"));
+    if arguments.dictionary.is_some() && matches!(method, Method::Off | Method::Lz4) {
+        return Err(usage("--dictionary goes with the methods zstd and auto"));
     }
     let set = Set {
         selector: Selector {
