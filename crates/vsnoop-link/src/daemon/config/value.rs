@@ -33,6 +33,13 @@ pub struct Address {
     pub port: u16,
 }
 
+impl Address {
+    /// What needs no resolving.
+    pub fn literal(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
 impl FromStr for Mac {
     type Err = String;
 
