@@ -6,7 +6,7 @@
 //!
 //! The network between two hosts can be a [`Relay`] instead, which harms what passes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,11 +38,46 @@ pub struct Plan {
     pub transport: &'static str,
     /// Between two hosts is a relay. Of more it joins the first two, and nobody else.
     pub relayed: bool,
+    pub outside: Outside,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { hosts: 2, vms_per_host: 1, transport: "udp", relayed: false }
+        let outside = Outside::V4;
+        Self { hosts: 2, vms_per_host: 1, transport: "udp", relayed: false, outside }
+    }
+}
+
+/// By what hosts reach each other, and where links listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// IPv4, on IPv4 sockets.
+    V4,
+    /// IPv4, where links listen by default: on IPv6 sockets that take both.
+    V4ByDefault,
+    /// IPv6, where links listen by default.
+    V6,
+}
+
+impl Outside {
+    pub fn address(self, host: usize) -> IpAddr {
+        match self {
+            Self::V4 | Self::V4ByDefault => outer(host),
+            Self::V6 => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1 + host as u16).into(),
+        }
+    }
+
+    /// Of its network.
+    pub fn prefix_length(self) -> u8 {
+        if self == Self::V6 { 64 } else { 24 }
+    }
+
+    /// A line of `[link]`.
+    fn listen(self) -> String {
+        match self {
+            Self::V4 => format!("listen = \"0.0.0.0:{PORT}\"\n"),
+            Self::V4ByDefault | Self::V6 => String::new(),
+        }
     }
 }
 
@@ -106,7 +141,9 @@ impl Network {
                 netns.veth("uplink", &middle, &format!("to{number}"))?;
                 middle.add_port("net", &format!("to{number}"))?;
             }
-            netns.add_address("uplink", outer(number), 24)?;
+            netns.set_sysctl("net.ipv6.conf.uplink.accept_dad", "0")?;
+            let outside = plan.outside;
+            netns.add_address("uplink", outside.address(number), outside.prefix_length())?;
             netns.up("uplink")?;
             netns.bridge("br0")?;
             let mut vms = Vec::new();
@@ -191,18 +228,19 @@ impl Network {
                 .filter(|peer| *peer != host.number)
                 .map(|peer| {
                     format!(
-                        "[[peer]]\nname = \"h{peer}\"\nkey = \"{}\"\naddress = \"{}:{PORT}\"\n\
+                        "[[peer]]\nname = \"h{peer}\"\nkey = \"{}\"\naddress = \"{}\"\n\
                          transport = \"{}\"\n",
                         keys[peer],
-                        outer(peer),
+                        SocketAddr::new(self.plan.outside.address(peer), PORT),
                         self.plan.transport,
                     )
                 })
                 .collect();
             let text = format!(
-                "[link]\nname = \"{}\"\nnetwork = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\nkey = \
-                 \"{}\"\n[[port]]\nbridge = \"br0\"\nname = \"vsl0\"\n{peers}",
+                "[link]\nname = \"{}\"\nnetwork = \"test\"\n{}key = \"{}\"\n[[port]]\n\
+                 bridge = \"br0\"\nname = \"vsl0\"\n{peers}",
                 host.name,
+                self.plan.outside.listen(),
                 self.key_file(host.number).display(),
             );
             host.configure(&text)?;
