@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_lab::testbed::net::{Netns, Offloads, TapOptions, owned_name};
-use vsnoop_lab::testbed::relay::{Direction, Faults, Relay, RelayOptions};
+use vsnoop_lab::testbed::relay::{Counters, Direction, Faults, Relay, RelayOptions};
 use vsnoop_lab::workspace;
 
 use crate::PREFIX;
@@ -183,11 +183,18 @@ impl Network {
         }
     }
 
+    /// What the relay has done, each way.
+    pub fn counters(&self) -> Vec<Counters> {
+        let both = [Direction::LeftToRight, Direction::RightToLeft];
+        self.relay
+            .iter()
+            .flat_map(|relay| both.map(|direction| relay.counters(direction)))
+            .collect()
+    }
+
     /// Packets that the relay has thrown away.
     pub fn lost(&self) -> u64 {
-        let both = [Direction::LeftToRight, Direction::RightToLeft];
-        let relay = self.relay.iter();
-        relay.flat_map(|relay| both.map(|direction| relay.counters(direction).lost)).sum()
+        self.counters().iter().map(|counters| counters.lost).sum()
     }
 
     /// Somebody else on the hosts' network, who has so many addresses.

@@ -5,6 +5,7 @@
 
 mod certificates;
 mod divert;
+mod hostile;
 mod hosts;
 mod memory;
 mod paths;
@@ -33,6 +34,7 @@ fn main() {
         paths::trials(),
         vlans::trials(),
         certificates::trials(),
+        hostile::trials(),
         strangers::trials(),
         memory::trials(),
     ]
