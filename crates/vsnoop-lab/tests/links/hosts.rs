@@ -396,6 +396,13 @@ impl Host {
         number.with_context(|| format!("no {key} in the status of process {pid}"))
     }
 
+    /// Files and sockets that the link has open.
+    pub fn descriptors(&self) -> Result<u64> {
+        let pid = self.link.as_ref().context("no link runs")?.id();
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+        Ok(files.context("listing what a link has open")?.count() as u64)
+    }
+
     pub fn peer(&self, name: &str) -> Result<Value> {
         let status = self.status()?;
         let peers = status["peers"].as_array().context("no peers in the status")?;
