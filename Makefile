@@ -3,7 +3,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
 
-.PHONY: help setup build demo lab test bench install clean
+.PHONY: help setup build demo lab test bench fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -26,6 +26,9 @@ test: setup ## all tests; the last line counts them
 
 bench: build ## costs and throughput; results/bench/
 	target/release/vsnoop-bench
+
+fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
+	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
 install: build ## the command to $(DESTDIR)/usr/local/sbin
 	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop

@@ -6,7 +6,7 @@
 //!
 //! The network between two hosts can be a [`Relay`] instead, which harms what passes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_lab::testbed::net::{Netns, Offloads, TapOptions, owned_name};
-use vsnoop_lab::testbed::relay::{Direction, Faults, Relay, RelayOptions};
+use vsnoop_lab::testbed::relay::{Counters, Direction, Faults, Relay, RelayOptions};
 use vsnoop_lab::workspace;
 
 use crate::PREFIX;
@@ -38,11 +38,46 @@ pub struct Plan {
     pub transport: &'static str,
     /// Between two hosts is a relay. Of more it joins the first two, and nobody else.
     pub relayed: bool,
+    pub outside: Outside,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { hosts: 2, vms_per_host: 1, transport: "udp", relayed: false }
+        let outside = Outside::V4;
+        Self { hosts: 2, vms_per_host: 1, transport: "udp", relayed: false, outside }
+    }
+}
+
+/// By what hosts reach each other, and where links listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// IPv4, on IPv4 sockets.
+    V4,
+    /// IPv4, where links listen by default: on IPv6 sockets that take both.
+    V4ByDefault,
+    /// IPv6, where links listen by default.
+    V6,
+}
+
+impl Outside {
+    pub fn address(self, host: usize) -> IpAddr {
+        match self {
+            Self::V4 | Self::V4ByDefault => outer(host),
+            Self::V6 => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1 + host as u16).into(),
+        }
+    }
+
+    /// Of its network.
+    pub fn prefix_length(self) -> u8 {
+        if self == Self::V6 { 64 } else { 24 }
+    }
+
+    /// A line of `[link]`.
+    fn listen(self) -> String {
+        match self {
+            Self::V4 => format!("listen = \"0.0.0.0:{PORT}\"\n"),
+            Self::V4ByDefault | Self::V6 => String::new(),
+        }
     }
 }
 
@@ -106,7 +141,9 @@ impl Network {
                 netns.veth("uplink", &middle, &format!("to{number}"))?;
                 middle.add_port("net", &format!("to{number}"))?;
             }
-            netns.add_address("uplink", outer(number), 24)?;
+            netns.set_sysctl("net.ipv6.conf.uplink.accept_dad", "0")?;
+            let outside = plan.outside;
+            netns.add_address("uplink", outside.address(number), outside.prefix_length())?;
             netns.up("uplink")?;
             netns.bridge("br0")?;
             let mut vms = Vec::new();
@@ -146,11 +183,18 @@ impl Network {
         }
     }
 
+    /// What the relay has done, each way.
+    pub fn counters(&self) -> Vec<Counters> {
+        let both = [Direction::LeftToRight, Direction::RightToLeft];
+        self.relay
+            .iter()
+            .flat_map(|relay| both.map(|direction| relay.counters(direction)))
+            .collect()
+    }
+
     /// Packets that the relay has thrown away.
     pub fn lost(&self) -> u64 {
-        let both = [Direction::LeftToRight, Direction::RightToLeft];
-        let relay = self.relay.iter();
-        relay.flat_map(|relay| both.map(|direction| relay.counters(direction).lost)).sum()
+        self.counters().iter().map(|counters| counters.lost).sum()
     }
 
     /// Somebody else on the hosts' network, who has so many addresses.
@@ -206,18 +250,19 @@ impl Network {
                 .filter(|peer| *peer != host.number)
                 .map(|peer| {
                     format!(
-                        "[[peer]]\nname = \"h{peer}\"\nkey = \"{}\"\naddress = \"{}:{PORT}\"\n\
+                        "[[peer]]\nname = \"h{peer}\"\nkey = \"{}\"\naddress = \"{}\"\n\
                          transport = \"{}\"\n",
                         keys[peer],
-                        outer(peer),
+                        SocketAddr::new(self.plan.outside.address(peer), PORT),
                         self.plan.transport,
                     )
                 })
                 .collect();
             let text = format!(
-                "[link]\nname = \"{}\"\nnetwork = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\nkey = \
-                 \"{}\"\n[[port]]\nbridge = \"br0\"\nname = \"vsl0\"\n{peers}",
+                "[link]\nname = \"{}\"\nnetwork = \"test\"\n{}key = \"{}\"\n[[port]]\n\
+                 bridge = \"br0\"\nname = \"vsl0\"\n{peers}",
                 host.name,
+                self.plan.outside.listen(),
                 self.key_file(host.number).display(),
             );
             host.configure(&text)?;
@@ -364,6 +409,13 @@ impl Host {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
         number.with_context(|| format!("no {key} in the status of process {pid}"))
+    }
+
+    /// Files and sockets that the link has open.
+    pub fn descriptors(&self) -> Result<u64> {
+        let pid = self.link.as_ref().context("no link runs")?.id();
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+        Ok(files.context("listing what a link has open")?.count() as u64)
     }
 
     pub fn peer(&self, name: &str) -> Result<Value> {

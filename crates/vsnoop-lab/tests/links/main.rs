@@ -5,6 +5,7 @@
 
 mod certificates;
 mod divert;
+mod hostile;
 mod hosts;
 mod interfaces;
 mod memory;
@@ -35,6 +36,7 @@ fn main() {
         interfaces::trials(),
         vlans::trials(),
         certificates::trials(),
+        hostile::trials(),
         strangers::trials(),
         memory::trials(),
     ]

@@ -10,7 +10,7 @@ use vsnoop_frame::packet::Pool;
 use vsnoop_frame::vnet::VirtioNetHdr;
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
 
-use crate::hosts::{Host, Network, Plan, inner_v4};
+use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::trial;
 
 const CHUNK_BYTES: usize = 256 << 10;
@@ -21,9 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// More addresses, and more flows, than any table holds.
 const WARM_UP_FLOWS: u32 = 30_000;
 const FLOWS: u32 = 120_000;
-const RECONNECTS: u32 = 12;
+/// After some of them buffers and stacks have been used that are used again.
+const WARM_UP_RECONNECTS: u64 = 20;
+const RECONNECTS: u64 = 80;
 /// What an allocator's own ways may add.
 const GROWTH_KIB: u64 = 6 << 10;
+/// And at each reconnection, on average: half of what a session over UDP takes.
+const RECONNECT_GROWTH_KIB: u64 = 32;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -167,24 +171,30 @@ fn frame(flow: u32) -> Vec<u8> {
 }
 
 fn comes_back(transport: &'static str) -> Result<()> {
-    let mut network = Network::up(Plan { transport, ..Plan::default() })?;
-    let mut before = 0;
-    for number in 0..RECONNECTS {
-        let (left, right) = network.hosts.split_at_mut(1);
-        let (a, b) = (&left[0], &mut right[0]);
-        stream(a, b, 16 << 20)?;
-        if number == RECONNECTS / 3 {
-            before = a.in_proc_status("VmRSS")?;
+    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    // One waits to be called: where both call, a session more is kept for some seconds.
+    let at = format!("address = \"{}:{PORT}\"\n", outer(1));
+    network.edit_config(0, |text| text.replace(&at, ""))?;
+    start_all(&mut network.hosts)?;
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&left[0], &mut right[0]);
+    let mut again = |times: u64| -> Result<(u64, [u64; 2])> {
+        for _ in 0..times {
+            stream(a, b, 1 << 20)?;
+            b.end();
+            a.until("the peer is gone", |status| status["peers"][0]["state"] != "up")?;
+            b.start()?;
+            a.until_all_up()?;
+            b.until_all_up()?;
         }
-        b.end();
-        a.until("the peer is gone", |status| status["peers"][0]["state"] != "up")?;
-        b.start()?;
-        a.until_all_up()?;
-        b.until_all_up()?;
-    }
-    let a = &network.hosts[0];
-    is_flat(&[before], &[a.in_proc_status("VmRSS")?])?;
+        Ok((a.in_proc_status("VmRSS")?, [a.descriptors()?, a.in_proc_status("Threads")?]))
+    };
+    let (before_kib, held) = again(WARM_UP_RECONNECTS)?;
+    let (after_kib, holds) = again(RECONNECTS)?;
+    ensure!(holds == held, "descriptors and threads: {held:?} became {holds:?}");
+    let most_kib = before_kib + RECONNECTS * RECONNECT_GROWTH_KIB;
+    ensure!(after_kib <= most_kib, "memory grew from {before_kib} to {after_kib} KiB");
     let reconnects = a.peer("h1")?["reconnects"].as_u64().context("reconnects")?;
-    ensure!(reconnects >= u64::from(RECONNECTS), "{reconnects} reconnections");
+    ensure!(reconnects == WARM_UP_RECONNECTS + RECONNECTS, "{reconnects} reconnections");
     Ok(())
 }

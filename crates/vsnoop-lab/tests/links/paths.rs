@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_lab::testbed::relay::Faults;
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
+use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
 use crate::{transfer, trial};
 
 /// What passes the narrow path; the hosts' interfaces take 1500.
@@ -29,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
+    trials.push(trial("paths::tls::many_lanes_come_up_over_a_long_path", long));
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
         let name = format!("paths::{transport}::lanes_that_are_cut_in_mid_transfer_are_made_anew");
@@ -56,6 +57,22 @@ fn not_to_be_cut() -> Option<String> {
         Ok(false) => Some("this kernel closes no connections (CONFIG_INET_DIAG_DESTROY)".into()),
         Err(error) => Some(format!("ss -K does not run: {error}")),
     }
+}
+
+/// One after another, the handshakes of 32 lanes would take 96 round trips: longer than is waited for.
+fn long() -> Result<()> {
+    const CONNECTIONS: u64 = 16;
+    let plan = Plan { relayed: true, transport: "tls", ..Plan::default() };
+    let mut network = Network::build(plan)?;
+    let line = format!("transport = \"tls\"\nconnections = {CONNECTIONS}\n");
+    for host in 0..2 {
+        network.edit_config(host, |text| text.replace("transport = \"tls\"\n", &line))?;
+    }
+    network.set_faults(&Faults { delay: Duration::from_millis(200), ..Faults::default() });
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    network.set_faults(&Faults::default());
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &AtomicU64::new(0))
 }
 
 fn narrow() -> Faults {

@@ -1,12 +1,14 @@
 //! Peers that die, come back, move, or are not who they should be.
 
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use serde_json::Value;
 
-use crate::hosts::{Network, Plan, inner_v4, socket, start_all};
+use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, socket, start_all};
 use crate::{transfer, trial};
 
 pub fn trials() -> Vec<Trial> {
@@ -24,7 +26,12 @@ pub fn trials() -> Vec<Trial> {
             rekeyed(transport)
         }));
     }
-    trials.push(trial("peers::udp::moves_to_another_address", moved_address));
+    for (name, outside) in
+        [("ipv4", Outside::V4), ("ipv4_by_default", Outside::V4ByDefault), ("ipv6", Outside::V6)]
+    {
+        let name = format!("peers::udp::moves_to_another_address_by_{name}");
+        trials.push(trial(name, move || moved_address(outside)));
+    }
     trials.push(trial("peers::down_ends_it_and_tells_the_peer", down));
     trials.push(trial("peers::another_mtu_there_is_told", other_mtu));
     trials
@@ -99,21 +106,34 @@ fn rekeyed(transport: &'static str) -> Result<()> {
 }
 
 /// The dialler's address changes under a transfer; the acceptor follows.
-fn moved_address() -> Result<()> {
-    let network = Network::up(Plan::default())?;
+fn moved_address(outside: Outside) -> Result<()> {
+    const ELSEWHERE: usize = 99;
+    let mut network = Network::build(Plan { outside, ..Plan::default() })?;
+    // One waits, so that it is known who has to be followed.
+    let at = format!("address = \"{}\"\n", SocketAddr::new(outside.address(0), PORT));
+    network.edit_config(1, |text| text.replace(&at, ""))?;
+    start_all(&mut network.hosts)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let is_at = |host: usize| -> Result<Value> {
+        let peer = b.peer("h0")?;
+        // Where its datagrams come from, and not where its handshake came from.
+        let expected = SocketAddr::new(outside.address(host), PORT).to_string();
+        ensure!(peer["address"] == expected, "the peer is said to be at {}", peer["address"]);
+        Ok(peer["roams"].clone())
+    };
+    ensure!(is_at(0)? == 0, "a peer that has just come has moved: {}", b.words());
     let moved = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
         let running =
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
         transfer::until_moved(&moved, 8 << 20)?;
-        a.netns.ip("addr del 10.77.0.1/24 dev uplink")?;
-        a.netns.ip("addr add 10.77.0.100/24 dev uplink")?;
+        let length = outside.prefix_length();
+        a.netns.ip(&format!("addr del {}/{length} dev uplink", outside.address(0)))?;
+        a.netns.add_address("uplink", outside.address(ELSEWHERE), length)?;
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })?;
-    let peer = b.peer("h0")?;
-    let address = peer["address"].as_str().context("address")?;
-    ensure!(address.starts_with("10.77.0.100:"), "the peer is said to be at {address}");
+    ensure!(is_at(ELSEWHERE)? == 1, "it moved once");
+    ensure!(b.peer("h0")?["reconnects"] == 0, "the session was given up");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::hosts::{Network, Plan, inner_v4, inner_v6};
+use crate::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
 const TRANSPORTS: [&str; 5] = ["udp", "tls", "tcp", "udp-plain", "tcp-plain"];
@@ -33,6 +33,14 @@ pub fn trials() -> Vec<Trial> {
             .push(trial(format!("transports::{transport}::guests_without_offloads"), move || {
                 without_offloads(transport)
             }));
+    }
+    for transport in ["udp", "tls"] {
+        for (name, outside) in [("ipv6", Outside::V6), ("ipv4_by_default", Outside::V4ByDefault)] {
+            trials.push(trial(
+                format!("transports::{transport}::the_outside_is_{name}"),
+                move || mesh(Plan { transport, outside, ..Plan::default() }),
+            ));
+        }
     }
     trials
 }
@@ -67,6 +75,10 @@ fn mesh(plan: Plan) -> Result<()> {
         for peer in status["peers"].as_array().context("peers")? {
             ensure!(peer["state"] == "up", "a peer is not up any more: {peer}");
             ensure!(peer["rejected"] == 0, "records were refused: {peer}");
+            let at: SocketAddr = peer["address"].as_str().context("an address")?.parse()?;
+            // An IPv4 address is one, whatever socket it came through.
+            let outside = (0..plan.hosts).map(|host| plan.outside.address(host));
+            ensure!(outside.into_iter().any(|outside| outside == at.ip()), "a peer at {at}");
             if peer["encrypted"] == true {
                 let (seal, open) = (&peer["cpu"]["seal_ns"], &peer["cpu"]["open_ns"]);
                 let some = |ns: &Value| ns.as_u64() > Some(0);
@@ -76,7 +88,8 @@ fn mesh(plan: Plan) -> Result<()> {
         let [egress, ingress, all] =
             ["egress_ns", "ingress_ns", "process_ns"].map(|of| status["cpu"][of].as_u64());
         ensure!(egress.min(ingress) > Some(0) && all > egress.max(ingress), "{}", status["cpu"]);
-        ensure!(status["learned"].as_u64() >= Some(12), "12 VMs, learned {}", status["learned"]);
+        let vms = (plan.hosts * plan.vms_per_host) as u64;
+        ensure!(status["learned"].as_u64() >= Some(vms), "{vms} VMs, {}", status["learned"]);
     }
     Ok(())
 }

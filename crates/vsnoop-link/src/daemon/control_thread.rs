@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use super::complaints::Complaints;
-use super::config::{Config, Peer as PeerConfig, Transport, Trust};
+use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
 use super::counts::SessionCounts;
 use super::egress::outlet::Fault;
 use super::establish::{self, Incoming, Introduction, Made};
@@ -36,7 +36,7 @@ use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
 
 /// Lanes that were ready before their session was known here; more are let go.
 const STRAYS: usize = 64;
-/// A session that still waits for lanes after so long is given up.
+/// A session that waits for its next lane for so long is given up.
 const LANES_IN: Duration = Duration::from_secs(10);
 /// How often the egress thread hears of the path.
 const PATH_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +56,7 @@ struct Incomplete {
     control: Established,
     from: SocketAddr,
     lanes: Vec<Established>,
+    /// Since the last of them, or the beginning.
     since: Instant,
 }
 
@@ -198,6 +199,12 @@ impl Control {
             }
         });
         let peers = peers.collect();
+        let guard = Guard::new(GuardLimits::default());
+        for (peer, config) in config.peers.iter().enumerate() {
+            // Names are resolved when they are called.
+            let literal = config.address.as_ref().and_then(Address::literal);
+            guard.set_peer(peer, literal);
+        }
         let control = Self {
             shared,
             ports,
@@ -210,7 +217,7 @@ impl Control {
             egress,
             ingress,
             events,
-            guard: Guard::new(GuardLimits::default()),
+            guard,
             complaints: Complaints::default(),
             clamp_mss: config.clamp_mss,
         };
@@ -406,6 +413,7 @@ impl Control {
             return;
         };
         incomplete[at].lanes.push(lane);
+        incomplete[at].since = Instant::now();
         let wanted = 2 * usize::from(incomplete[at].control.agreed.lanes.max(1));
         if incomplete[at].lanes.len() < wanted {
             return;
@@ -584,8 +592,13 @@ impl Control {
         let hello = self.introduction.hello(epoch, config.transport, config.connections);
         let dialer = Arc::clone(&known.dialer);
         let events = self.events.clone();
+        let guard = self.guard.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
-            let result = establish::dial(&address, &dialer, hello).map(Box::new);
+            // Who can be called from here may call, too.
+            let resolved = |addresses: &[SocketAddr]| {
+                guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
+            };
+            let result = establish::dial(&address, &dialer, hello, resolved).map(Box::new);
             events.send(Event::Dialled { peer, result });
         });
         if let Err(error) = spawned {

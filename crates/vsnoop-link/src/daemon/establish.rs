@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -29,6 +30,8 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
+/// Lanes of a session that are dialled at the same time: half of what a listener lets one source have.
+const ABREAST: usize = 8;
 /// What IPv6 demands of every path, less the headers of IPv6 and TCP.
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A round trip of more is a long path.
@@ -122,35 +125,77 @@ pub enum Incoming {
     Lanes(Vec<ingress::lane::Lane>),
 }
 
-/// Calls a peer and makes a session with it.
-pub fn dial(address: &str, dialer: &Dialer, hello: Hello) -> Result<Made> {
-    let stream = connect(address)?;
+/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
+pub fn dial(
+    address: &str,
+    dialer: &Dialer,
+    hello: Hello,
+    resolved: impl FnOnce(&[SocketAddr]),
+) -> Result<Made> {
+    let addresses: Vec<_> =
+        address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
+    resolved(&addresses);
+    let stream = connect(address, &addresses)?;
     let reached = stream.peer_addr().context("the connection is gone")?;
     let deadline = Instant::now() + handshake::DEADLINE;
     let control = handshake::dial(stream, dialer, hello, deadline)?;
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
-    let mut lanes = Vec::new();
-    for index in 0..control.agreed.lanes.max(1) {
-        for direction in [Direction::ToAcceptor, Direction::ToDialler] {
-            let session = control.theirs.session;
-            let purpose = Purpose::Lane { session, index, direction };
-            let hello = Hello { purpose, ..control.ours.clone() };
-            let stream = TcpStream::connect_timeout(&reached, CONNECT)
-                .with_context(|| format!("calling {reached} for lane {index}"))?;
-            let deadline = Instant::now() + handshake::DEADLINE;
-            lanes.push(handshake::dial(stream, dialer, hello, deadline)?);
-        }
-    }
+    let lanes = dial_lanes(&control, dialer, reached)?;
     ordered(control, lanes, reached, true)
 }
 
-fn connect(address: &str) -> Result<TcpStream> {
-    let addresses: Vec<_> =
-        address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
+/// Dials all lanes of a session, some at a time: one after another they would take longer over a long path than
+/// the acceptor waits.
+fn dial_lanes(
+    control: &Established,
+    dialer: &Dialer,
+    reached: SocketAddr,
+) -> Result<Vec<Established>> {
+    let session = control.theirs.session;
+    let wanted: Vec<_> = (0..control.agreed.lanes.max(1))
+        .flat_map(|index| {
+            [Direction::ToAcceptor, Direction::ToDialler].map(|direction| Purpose::Lane {
+                session,
+                index,
+                direction,
+            })
+        })
+        .collect();
+    let mut lanes = Vec::new();
+    for abreast in wanted.chunks(ABREAST) {
+        thread::scope(|scope| -> Result<()> {
+            let dialling = abreast
+                .iter()
+                .map(|purpose| {
+                    let hello = Hello { purpose: *purpose, ..control.ours.clone() };
+                    thread::Builder::new()
+                        .name("lane".into())
+                        .spawn_scoped(scope, move || dial_lane(dialer, hello, reached))
+                        .context("no thread for a lane")
+                })
+                .collect::<Result<Vec<_>>>()?;
+            for lane in dialling {
+                let Ok(lane) = lane.join() else { bail!("the thread of a lane has panicked") };
+                lanes.push(lane?);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(lanes)
+}
+
+fn dial_lane(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
+    let stream = TcpStream::connect_timeout(&reached, CONNECT)
+        .with_context(|| format!("calling {reached} for a lane"))?;
+    let deadline = Instant::now() + handshake::DEADLINE;
+    Ok(handshake::dial(stream, dialer, hello, deadline)?)
+}
+
+fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream> {
     let mut last = None;
-    for address in &addresses {
+    for address in addresses {
         match call(address) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some((address, error)),

@@ -9,13 +9,16 @@
 //! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources call,
 //! all of them that have nothing under way are forgotten, and begin with a full allowance again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::DEADLINE;
+
+/// Addresses that count of what the name of a configured peer stands for.
+const PEER_ADDRESSES: usize = 16;
 
 /// What unknown callers may use up.
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +107,10 @@ impl Guard {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
 
-    /// The addresses of the configured peers, instead of those given before.
-    pub fn set_peers(&self, addresses: impl IntoIterator<Item = IpAddr>) {
-        self.book().configured = addresses.into_iter().map(|a| a.to_canonical()).collect();
+    /// The addresses of a configured peer, by its number, instead of those given before; only so many count.
+    pub fn set_peer(&self, peer: usize, addresses: impl IntoIterator<Item = IpAddr>) {
+        let addresses = addresses.into_iter().map(|a| a.to_canonical()).take(PEER_ADDRESSES);
+        self.book().configured.insert(peer, addresses.collect());
     }
 
     /// May a caller from this address have a handshake, now?
@@ -176,7 +180,8 @@ struct Account {
 struct Book {
     limits: GuardLimits,
     under_way: usize,
-    configured: HashSet<IpAddr>,
+    /// Addresses of the configured peers, by number.
+    configured: HashMap<usize, Vec<IpAddr>>,
     /// Addresses that peers have authenticated from, the latest last.
     proved: VecDeque<IpAddr>,
     accounts: HashMap<Source, Account>,
@@ -188,7 +193,7 @@ impl Book {
         Self {
             limits,
             under_way: 0,
-            configured: HashSet::new(),
+            configured: HashMap::new(),
             proved: VecDeque::new(),
             accounts: HashMap::new(),
             counts: GuardCounts::default(),
@@ -204,7 +209,8 @@ impl Book {
     }
 
     fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, Refused> {
-        let known = self.configured.contains(&from) || self.proved.contains(&from);
+        let configured = self.configured.values().any(|addresses| addresses.contains(&from));
+        let known = configured || self.proved.contains(&from);
         let places = if known { self.limits.places } else { self.limits.places - self.reserved() };
         if self.under_way >= places {
             self.counts.refused_full += 1;
@@ -283,7 +289,7 @@ mod tests {
     #[test]
     fn unknown_sources_cannot_take_the_places_of_peers() {
         let guard = Guard::new(GuardLimits::default());
-        guard.set_peers([peer()]);
+        guard.set_peer(0, [peer()]);
         let taken: Vec<_> = (0..1000).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
         assert_eq!(taken.len(), 48);
         assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), Refused::Full);
@@ -295,9 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_whose_name_stands_for_other_addresses_now_is_known_by_those_and_not_by_a_thousand() {
+        let guard = Guard::new(GuardLimits { places: 1, reserved: 1, ..GuardLimits::default() });
+        let is_known = |address| guard.admit(address, 0).is_ok();
+        guard.set_peer(0, [unknown(1), unknown(2)]);
+        guard.set_peer(1, [peer()]);
+        assert!(is_known(unknown(1)) && is_known(unknown(2)) && is_known(peer()));
+        guard.set_peer(0, (3..1003).map(unknown));
+        assert!(!is_known(unknown(1)) && is_known(unknown(3)) && is_known(peer()));
+        assert_eq!((3..1003).filter(|n| is_known(unknown(*n))).count(), PEER_ADDRESSES);
+    }
+
+    #[test]
     fn a_caller_is_in_a_hurry_only_when_it_is_unknown_and_places_are_scarce() {
         let guard = Guard::new(GuardLimits::default());
-        guard.set_peers([peer()]);
+        guard.set_peer(0, [peer()]);
         let taken: Vec<_> = (0..40).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
         assert_eq!(taken[0].allowance(), DEADLINE);
         assert_eq!(taken[39].allowance(), GuardLimits::default().hurried);
@@ -338,7 +356,7 @@ mod tests {
     #[test]
     fn an_ipv4_address_is_the_same_one_on_an_ipv6_listener() {
         let guard = Guard::new(GuardLimits { places: 1, reserved: 1, ..GuardLimits::default() });
-        guard.set_peers([peer()]);
+        guard.set_peer(0, [peer()]);
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
         assert!(guard.admit(mapped, 0).is_ok());
         assert!(guard.admit(unknown(1), 0).is_err());

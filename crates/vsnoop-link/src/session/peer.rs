@@ -55,6 +55,9 @@ struct Session {
     old_at_ns: u64,
     /// Of an instance of the peer that is gone: anything is better.
     void: bool,
+    /// Where its datagrams come from is known: not of one that the peer has dialled, until the first of them.
+    /// The handshake came from another port.
+    located: bool,
 }
 
 impl Session {
@@ -218,6 +221,9 @@ impl Peer {
             Event::Accepted(info) => self.install(info, now_ns),
             Event::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
             Event::Received { session, from, newest } => {
+                if newest {
+                    self.locate(session, from);
+                }
                 self.heard(session, now_ns);
                 if newest {
                     self.roam(session, from, now_ns);
@@ -294,6 +300,7 @@ impl Peer {
         let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
         let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
         self.actions.push(Action::Install(info.id));
+        let located = info.dialler == End::Us || self.settings.largest_packet_bytes.is_none();
         self.sessions.push(Session {
             info,
             phase,
@@ -301,6 +308,7 @@ impl Peer {
             since_ns: now_ns,
             old_at_ns,
             void: false,
+            located,
         });
     }
 
@@ -531,13 +539,22 @@ impl Peer {
         let Some(session) = self.session(id) else { return };
         let heard = traffic.received_packets > session.traffic.received_packets;
         session.traffic = traffic;
-        if heard {
+        // The packet that says where they come from is still to be told of, if it is not located.
+        if heard && session.located {
             self.heard(id, now_ns);
         }
         if let Some(used) = self.used().filter(|used| used.info.id == id) {
             let counters = used.counters();
             self.meter.received(counters);
         }
+    }
+
+    /// The first datagram says where the peer is, and moves nothing.
+    fn locate(&mut self, id: SessionId, from: SocketAddr) {
+        let Some(session) = self.session(id).filter(|session| !session.located) else { return };
+        session.located = true;
+        session.info.address = from;
+        self.actions.push(Action::Roam(id, from));
     }
 
     fn roam(&mut self, id: SessionId, from: SocketAddr, now_ns: u64) {

@@ -13,6 +13,8 @@ pub const MS: u64 = 1_000_000;
 pub const S: u64 = 1000 * MS;
 /// IP and UDP headers and the seal of a packet.
 const OVERHEAD_BYTES: u16 = 64;
+/// Where handshakes come from; datagrams come from elsewhere.
+const HANDSHAKE_PORT: u16 = 50_000;
 
 /// The two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -304,7 +306,10 @@ impl World {
             instance: self.host(side.other()).instance,
             address: self.host(side.other()).address,
         };
-        let address = self.host(side).address;
+        let mut address = self.host(side).address;
+        if self.host(side).settings.largest_packet_bytes.is_some() {
+            address.set_port(HANDSHAKE_PORT);
+        }
         let theirs = SessionInfo { dialler: End::Peer, instance, address, ..ours.clone() };
         let accepted_ns = now_ns + 2 * trip_ns;
         self.at(accepted_ns, Happening::Accepted(side.other(), theirs));
@@ -344,7 +349,8 @@ impl World {
             Happening::Accepted(side, info) => {
                 let host = self.host(side);
                 if host.up {
-                    let address = Some(info.address);
+                    let ordered = host.settings.largest_packet_bytes.is_none();
+                    let address = ordered.then_some(info.address);
                     host.sessions.insert(info.id, Carried { address, ..Carried::default() });
                     self.give(side, Event::Accepted(info));
                 }

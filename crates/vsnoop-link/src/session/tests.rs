@@ -239,6 +239,22 @@ fn a_peer_that_moves_keeps_its_session() {
 }
 
 #[test]
+fn a_peer_that_has_dialled_is_where_its_first_datagram_comes_from() {
+    let mut world = up(1, Dials::A, &settings(1500));
+    // A handshake came from another port, that of the first session and of the second.
+    world.run(world.b.settings.rekey_ns + 10 * S);
+    let status = world.b.peer.status();
+    assert!(status.rekeys >= 1);
+    assert_eq!((status.address, status.roams), (Some(world.a.address), 0));
+    let told = |report: &Report| match report {
+        Report::Up { address } => *address != world.a.address,
+        Report::Roamed { .. } => true,
+        _ => false,
+    };
+    assert!(!world.b.reports.iter().any(|(_, report)| told(report)), "{:?}", world.b.reports);
+}
+
+#[test]
 fn packets_that_were_overtaken_or_come_again_move_nothing() {
     let mut world = up(1, Dials::A, &settings(1500));
     let (session, from) = (world.b.used.unwrap(), "203.0.113.9:1".parse().unwrap());

@@ -31,7 +31,8 @@ pub struct SessionInfo {
     pub epoch: u32,
     /// The peer's instance: another one after each start of its process.
     pub instance: u64,
-    /// Where packets under it are sent to.
+    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled, where the
+    /// handshake came from: the first datagram says more.
     pub address: SocketAddr,
 }
 

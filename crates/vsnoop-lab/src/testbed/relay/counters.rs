@@ -38,6 +38,10 @@ counters! {
     duplicated,
     corrupted,
     falsified,
+    /// Datagrams that were changed on their way.
+    damaged,
+    /// Datagrams that nobody has sent.
+    forged,
     reordered,
     misdirected,
     marked,

@@ -21,6 +21,12 @@ pub struct Faults {
     /// One bit of TCP payload is flipped in a frame whose checksum is left to the receiver, which
     /// therefore trusts it. No network does that: it proves that streams are verified.
     pub falsify: f64,
+    /// A UDP datagram is changed, cut short or has a bit flipped, and its checksums made right again: what a
+    /// receiver's kernel hands on.
+    pub damage: f64,
+    /// A UDP datagram is followed, at the latest, by a copy from another address, half of the time a damaged
+    /// one: what someone on the way sends who has seen it.
+    pub forge: f64,
     /// A frame is held back by up to `reorder_by` while others pass it.
     pub reorder: f64,
     pub reorder_by: Duration,

@@ -18,6 +18,7 @@ use super::Control;
 use super::bottleneck::{Queue, Verdict};
 use super::counters::{add, count};
 use super::faults::{Faults, Freeze};
+use super::forgery::{self, Source};
 use super::queues::Queues;
 
 /// Frames, and bytes, read before the other direction has its turn: no answer waits for longer than
@@ -26,6 +27,8 @@ const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Frames that may wait for their time: 64 MB of the largest.
 const WAITING_FRAMES: usize = 1024;
+/// By which a forgery comes later than the datagram may.
+const BEHIND: Duration = Duration::from_millis(1);
 /// Before the IP header, without tags.
 const ETHERNET_BYTES: usize = 14;
 /// A unicast address that no device of a testbed has.
@@ -248,13 +251,21 @@ impl Lane {
             }
             None => parts.push(packet),
         }
-        for packet in parts.drain(..) {
+        for mut packet in parts.drain(..) {
             let bytes = packet.frame().len().saturating_sub(ETHERNET_BYTES);
             let too_long = self.faults.longest_bytes.is_some_and(|longest| bytes > longest);
             if too_long || self.hits(self.faults.loss) {
                 count(&self.control.counters.lost);
                 self.pool.give_back(packet);
                 continue;
+            }
+            if self.hits(self.faults.forge) {
+                self.forge(&packet, to);
+            }
+            if self.hits(self.faults.damage)
+                && forgery::rewrite(&mut packet, Source::Itself, true, &mut self.random)
+            {
+                count(&self.control.counters.damaged);
             }
             if self.hits(self.faults.duplicate) {
                 count(&self.control.counters.duplicated);
@@ -264,6 +275,19 @@ impl Lane {
             self.send(packet, to);
         }
         self.cut = parts;
+    }
+
+    /// Sends a forgery of a datagram; it is never before the datagram.
+    fn forge(&mut self, packet: &Packet, to: &Queues) {
+        let mut copy = self.pool.copy_of(packet);
+        let damaged = self.random.bool();
+        if forgery::rewrite(&mut copy, Source::Elsewhere, damaged, &mut self.random) {
+            count(&self.control.counters.forged);
+            let longest = self.faults.delay + self.faults.reorder_by;
+            self.send_at(copy, Instant::now() + longest + BEHIND, to);
+        } else {
+            self.pool.give_back(copy);
+        }
     }
 
     /// Writes a packet, or lets it wait.
@@ -277,8 +301,11 @@ impl Lane {
             count(&self.control.counters.reordered);
             wait += self.faults.reorder_by.mul_f64(self.random.f64());
         }
-        let until = left + wait;
-        if until <= now {
+        self.send_at(packet, left + wait, to);
+    }
+
+    fn send_at(&mut self, packet: Packet, until: Instant, to: &Queues) {
+        if until <= Instant::now() {
             self.write(packet, to);
         } else if self.waiting.len() >= WAITING_FRAMES {
             count(&self.control.counters.overflowed);

@@ -14,6 +14,7 @@
 mod bottleneck;
 mod counters;
 mod faults;
+mod forgery;
 mod lane;
 mod queues;
 

@@ -24,6 +24,13 @@ pub struct Address {
     pub port: u16,
 }
 
+impl Address {
+    /// What needs no resolving.
+    pub fn literal(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
 impl FromStr for Address {
     type Err = String;
 

@@ -277,7 +277,7 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
     // An unknown peer stays one, however often it calls.
     let guard = Guard::new(GuardLimits { proved: 0, ..GuardLimits::default() });
     if configured {
-        guard.set_peers([IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        guard.set_peer(0, [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
     }
     let half = Machine::dial(&pair.dialer, hello(1)).unwrap().send();
     let half = &half[..half.len() / 2];

@@ -1,0 +1,156 @@
+//! Frames of guests and of peers that mean harm, through all that reads their headers: cut into segments, merged,
+//! restored, cut into fragments and joined again. The input is a tape of frames: good ones, written from it, that it
+//! then damages, and noise.
+//!
+//!     cargo +nightly fuzz run link_offload
+#![no_main]
+
+use vsnoop_link::offload::restore::restore;
+use vsnoop_link::offload::{
+    Fragment, Fragments, Gso, GsoKind, Headers, Merger, Owed, Rejoin, Split, mss, settle,
+};
+
+/// More pieces than this of one frame are as good as these.
+const PIECES: usize = 64;
+
+libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
+    let mut frames = Vec::new();
+    let mut rest = tape;
+    while let Some((&[what, length, limit, at], after)) = rest.split_first_chunk() {
+        let (bytes, after) = after.split_at(after.len().min(usize::from(length)));
+        rest = after;
+        let frame = if what & 1 == 0 { segment(what, length, bytes) } else { bytes.to_vec() };
+        let kind = if what & 2 == 0 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+        let gso = (what & 4 != 0).then_some(Gso {
+            kind,
+            size: 1 + u16::from(limit) * 8,
+            ecn: what & 8 != 0,
+        });
+        let owed = Owed { checksum: gso.is_some() || what & 16 != 0, gso };
+        alone(owed, &frame, 16 * usize::from(limit), at);
+        if Headers::of(&frame).is_some() && gso.is_some() && what & 32 != 0 {
+            frames.extend(pieces(owed, &frame, 16 * usize::from(limit)));
+        }
+        frames.push((owed, frame));
+    }
+    merged(&frames);
+    rejoined(tape);
+});
+
+/// What a host does with one frame.
+fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
+    let headers = Headers::of(frame);
+    // A frame whose end is elsewhere.
+    if let Some(start) = Headers::of_start(&frame[..frame.len().min(usize::from(at))]) {
+        start.flow_hash(frame);
+        start.vlan(frame);
+    }
+    if let Some(headers) = headers {
+        let (ip, l4, payload) = (headers.ip, headers.l4, headers.payload);
+        assert!(ip <= l4 && l4 <= payload && u32::from(payload) <= headers.end);
+        assert!(headers.end as usize <= frame.len());
+        assert!(headers.payload_bytes() <= frame.len());
+        mss::clamp(&owed, &headers, &mut frame.to_vec(), limit_bytes as u16);
+    }
+    let header = owed.header(headers.as_ref());
+    settle::settle(&header, headers.as_ref(), &mut frame.to_vec());
+    settle::complete(&mut { owed }, headers.as_ref(), &mut frame.to_vec());
+    for offset in [0, usize::from(at), limit_bytes, u32::MAX as usize] {
+        let mut part = frame[..frame.len() - frame.len() / 4 * usize::from(at & 3)].to_vec();
+        if let Some(now) = restore(&mut part, offset, owed) {
+            assert!(now.gso.is_none() || now.checksum);
+            assert!(Headers::of(&part).is_some());
+        }
+    }
+    for (piece_owed, piece) in pieces(owed, frame, limit_bytes) {
+        assert_eq!(piece_owed, Split::OWED);
+        assert!(piece.len() <= limit_bytes && Headers::of(&piece).is_some());
+    }
+    if let Some(fragments) = Fragments::new(7, frame, limit_bytes) {
+        let mut rejoin = Rejoin::new(1_000_000_000);
+        let parts: Vec<_> = fragments.collect();
+        let (last, first) = parts.split_last().expect("a part");
+        // Whatever comes first.
+        for (fragment, part) in first.iter().rev() {
+            assert!(part.len() <= limit_bytes);
+            assert!(rejoin.push(*fragment, owed, part, 0).is_none());
+        }
+        assert_eq!(rejoin.push(last.0, owed, last.1, 0), Some((owed, frame)));
+    }
+}
+
+fn pieces(owed: Owed, frame: &[u8], limit_bytes: usize) -> Vec<(Owed, Vec<u8>)> {
+    let Some(headers) = Headers::of(frame) else { return Vec::new() };
+    let Some(mut split) = Split::new(owed, &headers, frame, limit_bytes) else {
+        return Vec::new();
+    };
+    let mut out = vec![0; split.piece_bytes()];
+    let pieces = std::iter::from_fn(|| split.next(&mut out).map(|bytes| out[..bytes].to_vec()));
+    pieces.take(PIECES).map(|piece| (Split::OWED, piece)).collect()
+}
+
+/// Nothing is made up: what comes out is not more than what came in, and whole.
+fn merged(frames: &[(Owed, Vec<u8>)]) {
+    let (mut came, mut count) = (0, 0);
+    let mut merger = Merger::new();
+    let mut emit = |merged: vsnoop_link::offload::Merged<'_, '_>| {
+        let parts: usize = merged.parts.iter().map(|part| part.len()).sum();
+        assert_eq!(merged.head.len() + parts, merged.bytes);
+        assert!(merged.owed.gso.is_none() || merged.owed.checksum);
+        came += merged.bytes;
+        count += 1;
+    };
+    for (owed, frame) in frames {
+        merger.push(*owed, frame, &mut emit);
+    }
+    merger.flush(&mut emit);
+    assert!(count <= frames.len());
+    assert!(came <= frames.iter().map(|(_, frame)| frame.len()).sum());
+}
+
+/// Parts that no host has made.
+fn rejoined(tape: &[u8]) {
+    let mut rejoin = Rejoin::new(1000);
+    let mut now_ns = 0;
+    for part in tape.chunks(16) {
+        let Some((&[id, index, count, passes], part)) = part.split_first_chunk() else { return };
+        now_ns += u64::from(passes) * 16;
+        let fragment = Fragment { id: (id & 7).into(), index: index & 15, count: count & 15 };
+        let part = part.repeat(1 + usize::from(passes & 7) * 600);
+        if let Some((_, whole)) = rejoin.push(fragment, Owed::default(), &part, now_ns) {
+            assert!(!whole.is_empty());
+        }
+    }
+}
+
+/// A TCP segment, with some of its bytes written over by the tape's.
+fn segment(what: u8, payload: u8, bytes: &[u8]) -> Vec<u8> {
+    let v6 = what & 2 != 0;
+    let payload_bytes = usize::from(payload) * 40;
+    let tcp_bytes = 20 + payload_bytes;
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if what & 64 != 0 {
+        frame.extend([0x81, 0, 0, 5]);
+    }
+    if v6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend((tcp_bytes as u16).to_be_bytes());
+        frame.extend([6, 64]);
+        frame.extend([0xfd; 32]);
+    } else {
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((20 + tcp_bytes as u16).to_be_bytes());
+        frame.extend([0, 7, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    let l4 = frame.len();
+    frame.extend([4, 210, 0, 80, 0, 0, 0, 0, 0, 0, 0, 77, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    frame.extend((0..payload_bytes).map(|at| at as u8));
+    // Pairs of a place, most of them in the headers, and what stands there.
+    for pair in bytes.chunks_exact(2) {
+        let at = if pair[0] & 0x80 == 0 { usize::from(pair[0]) } else { l4 + usize::from(pair[0] & 31) };
+        if let Some(byte) = frame.get_mut(at) {
+            *byte ^= pair[1];
+        }
+    }
+    frame
+}

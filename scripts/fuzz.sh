@@ -1,0 +1,19 @@
+#!/bin/sh
+# Runs each fuzz target (fuzz/fuzz_targets/) for some seconds: scripts/fuzz.sh [SECONDS [TARGET...]].
+#
+# Needs a nightly toolchain and cargo-fuzz, which nothing else does: `rustup toolchain install nightly`,
+# `cargo install cargo-fuzz`.  What was found to reach new code stays in fuzz/corpus/, and what failed in
+# fuzz/artifacts/; neither is kept in the repository.  Exits 1 when a target failed.
+set -u
+cd "$(dirname "$0")/../fuzz" || exit 1
+
+seconds=${1:-20}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- $(cd fuzz_targets && ls -- *.rs | sed 's/\.rs$//')
+
+failed=0
+for target; do
+	echo "== $target"
+	cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -verbosity=0 -print_final_stats=1 || failed=1
+done
+exit "$failed"
