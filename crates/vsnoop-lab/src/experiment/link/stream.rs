@@ -141,7 +141,8 @@ fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     loop {
         let left = match load.until {
             Until::Time(duration) if begin.elapsed() >= duration => 0,
-            Until::Stopped(stop) if stop.load(Ordering::Acquire) => 0,
+            // Something is sent in any case: `ss` may have answered at once.
+            Until::Stopped(stop) if sent > 0 && stop.load(Ordering::Acquire) => 0,
             Until::Time(_) | Until::Stopped(_) => u64::MAX,
             Until::Bytes(bytes) => bytes - sent,
         };
