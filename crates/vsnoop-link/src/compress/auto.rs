@@ -288,14 +288,15 @@ impl Judge {
     }
 
     /// Whether `auto` may use a dictionary for its next message.
-    pub fn dictionary_keeps_up(&mut self, now_ns: u64) -> bool {
+    pub fn dictionary_keeps_up(&mut self, bytes: usize, now_ns: u64) -> bool {
         if self.rate_bytes_per_s.is_none() {
             return false;
         }
         if self.dictionary_ns_per_byte < self.raw_ns() {
             return true;
         }
-        let due = now_ns >= self.dictionary_trial_ns;
+        // A short one would tell nothing.
+        let due = bytes >= COST_BYTES_MIN && now_ns >= self.dictionary_trial_ns;
         if due {
             self.dictionary_trial_ns = now_ns.saturating_add(BACK_OFF_NS_MAX);
         }

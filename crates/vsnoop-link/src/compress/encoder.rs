@@ -150,7 +150,7 @@ impl Encoder {
         if let (Some(window), Some(level)) = (class.dictionary, level)
             && self.limits.dictionaries > 0
         {
-            if class.method == Method::Auto && !self.judge.dictionary_keeps_up(now_ns) {
+            if class.method == Method::Auto && !self.judge.dictionary_keeps_up(bytes, now_ns) {
                 self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
                 return false;
             }
@@ -160,7 +160,9 @@ impl Encoder {
             let done = self.zstd(whose, parameters, parts, bytes, out);
             let ns = (self.clock_ns)().saturating_sub(began);
             self.stats.busy_ns += ns;
-            self.judge.measured_dictionary(bytes, ns);
+            if class.method == Method::Auto {
+                self.judge.measured_dictionary(bytes, ns);
+            }
             return done;
         }
         let key = (class.owner, flow);

@@ -4,8 +4,8 @@
 //! long to wake, on a virtual machine longer than all the rest of a frame's way, and the longer the more
 //! cores are asleep with it. So while there is little to do the ingress thread waits for both halves and
 //! the egress thread sleeps: an answer that a VM gives at once is taken by who brought the question.
-//! When more than a few frames wait at a time the work is divided, and united again after a moment in
-//! which the egress thread had next to nothing to do.
+//! When more than a few frames wait at a time, or a turn takes long, the work is divided, and united again
+//! after a moment in which the egress thread had next to nothing to do.
 //!
 //! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let to do
 //! that first: then the core has one thread that runs, and the kernel wakes the next on a frame's way on
@@ -25,10 +25,12 @@ use super::io::poll::{Half, Poll, of_both};
 
 /// More frames than these in a turn are a stream.
 const FEW_FRAMES: usize = 4;
+/// A turn that takes longer would keep the other half waiting.
+const LONG_TURN: Duration = Duration::from_millis(1);
 /// How long the egress thread looks at what it has to do.
 const MOMENT: Duration = Duration::from_millis(20);
-/// It is not needed for fewer frames than these in a moment.
-const WORTH_FRAMES: usize = 64;
+/// It is not needed for work of less than this part of the time.
+const SHARE: u32 = 10;
 /// The token of the bell among those of the ingress half.
 const BELL: u64 = u64::MAX;
 
@@ -39,8 +41,9 @@ pub struct Crew {
     ingress: Mutex<Ingress>,
     /// The egress thread has its half. Set by the ingress thread, cleared by the egress thread.
     divided: AtomicBool,
-    /// The egress half was told to stop.
-    over: AtomicBool,
+    /// The half was told to stop.
+    egress_over: AtomicBool,
+    ingress_over: AtomicBool,
     egress_thread: Mutex<Option<Thread>>,
     /// Calls the ingress thread when the work is united again.
     bell: EventFd,
@@ -56,7 +59,8 @@ impl Crew {
             egress: Mutex::new(egress),
             ingress: Mutex::new(ingress),
             divided: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            egress_over: AtomicBool::new(false),
+            ingress_over: AtomicBool::new(false),
             egress_thread: Mutex::new(None),
             bell,
         })
@@ -67,28 +71,16 @@ impl Crew {
         *lock(&self.egress_thread) = Some(std::thread::current());
         let poll = lock(&self.egress).poll();
         loop {
-            while !self.divided.load(Ordering::Acquire) {
-                if self.over.load(Ordering::Acquire) {
-                    return;
-                }
-                std::thread::park();
+            if self.egress_over.load(Ordering::Acquire) {
+                return;
             }
-            let (mut since, mut frames) = (Instant::now(), 0);
-            loop {
-                let ready = wait(&poll, Some(MOMENT));
-                let mut half = lock(&self.egress);
-                if !ready.into_iter().all(|token| half.handle(token)) {
-                    return;
-                }
-                frames += half.take_count();
-                drop(half);
-                if since.elapsed() < MOMENT {
-                    continue;
-                }
-                if frames < WORTH_FRAMES {
-                    break;
-                }
-                (since, frames) = (Instant::now(), 0);
+            if !self.is_divided() {
+                std::thread::park();
+                continue;
+            }
+            if !self.egress_alone(&poll) {
+                self.egress_over.store(true, Ordering::Release);
+                return;
             }
             self.divided.store(false, Ordering::Release);
             // It fails only when the counter is full; then it rings already.
@@ -96,30 +88,72 @@ impl Crew {
         }
     }
 
-    /// From peers to ports, and while there is little to do the other way too, until it is told to stop.
-    pub fn run_ingress(&self) {
-        let poll = lock(&self.ingress).poll();
+    /// Without the ingress thread the egress thread is on its own until it is told to stop, too.
+    fn is_divided(&self) -> bool {
+        self.divided.load(Ordering::Acquire) || self.ingress_over.load(Ordering::Acquire)
+    }
+
+    /// Works on the egress half until there is little to do; `false`: to stop.
+    fn egress_alone(&self, poll: &Poll) -> bool {
+        let (mut since, mut busy) = (Instant::now(), Duration::ZERO);
         loop {
-            if self.divided.load(Ordering::Acquire) || self.over.load(Ordering::Acquire) {
-                let ready = wait(&poll, None);
-                let mut half = lock(&self.ingress);
-                for token in ready {
-                    if token == BELL {
-                        let _ = self.bell.read();
-                    } else if !half.handle(token) {
-                        return;
-                    }
-                }
-            } else if !self.both_halves() {
-                return;
+            let ready = wait(poll, Some(MOMENT));
+            let begun = Instant::now();
+            let mut half = lock(&self.egress);
+            if !ready.into_iter().all(|token| half.handle(token)) {
+                return false;
             }
+            // Of interest only while one thread does both.
+            half.take_count();
+            drop(half);
+            let now = Instant::now();
+            busy += now - begun;
+            if now - since < MOMENT {
+                continue;
+            }
+            if busy < (now - since) / SHARE && !self.ingress_over.load(Ordering::Acquire) {
+                return true;
+            }
+            (since, busy) = (now, Duration::ZERO);
         }
     }
 
-    /// One turn of one thread with both halves; `false`: to stop.
+    /// From peers to ports, and while there is little to do the other way too, until it is told to stop.
+    pub fn run_ingress(&self) {
+        let poll = lock(&self.ingress).poll();
+        let goes_on = || {
+            if self.is_divided() || self.egress_over.load(Ordering::Acquire) {
+                self.ingress_alone(&poll)
+            } else {
+                self.both_halves()
+            }
+        };
+        while goes_on() {}
+        self.ingress_over.store(true, Ordering::Release);
+        self.call();
+    }
+
+    /// One turn with the ingress half; `false`: to stop.
+    fn ingress_alone(&self, poll: &Poll) -> bool {
+        let ready = wait(poll, None);
+        let mut half = lock(&self.ingress);
+        for token in ready {
+            if token == BELL {
+                // Nothing rang since: fine too.
+                let _ = self.bell.read();
+            } else if !half.handle(token) {
+                return false;
+            }
+        }
+        half.take_count();
+        true
+    }
+
+    /// One turn of one thread with both halves; `false`: the ingress half is to stop.
     fn both_halves(&self) -> bool {
         let ready = wait(&self.both, None);
         std::thread::yield_now();
+        let begun = Instant::now();
         let (mut egress, mut ingress) = (lock(&self.egress), lock(&self.ingress));
         for token in ready {
             match of_both(token) {
@@ -130,14 +164,15 @@ impl Crew {
                 }
                 (Half::Egress, token) => {
                     if !egress.handle(token) {
-                        self.over.store(true, Ordering::Release);
+                        self.egress_over.store(true, Ordering::Release);
                         self.call();
                         return true;
                     }
                 }
             }
         }
-        if egress.take_count() + ingress.take_count() > FEW_FRAMES {
+        let frames = egress.take_count() + ingress.take_count();
+        if frames > FEW_FRAMES || begun.elapsed() > LONG_TURN {
             self.divided.store(true, Ordering::Release);
             self.call();
         }
@@ -164,4 +199,82 @@ fn wait(poll: &Poll, timeout: Option<Duration>) -> Vec<u64> {
 /// A thread that panicked ends the link; until then the other goes on.
 fn lock<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
     half.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::daemon::classes::{Classes, Ruled};
+    use crate::daemon::config::Rules;
+    use crate::daemon::event::Event;
+    use crate::daemon::io::poll::Watch;
+    use crate::daemon::io::udp::UdpSocket;
+    use crate::daemon::io::wake;
+    use crate::daemon::own::Own;
+    use crate::daemon::shared::Shared;
+    use crate::daemon::{egress, ingress};
+    use crate::forwarding;
+
+    struct Running {
+        crew: Arc<Crew>,
+        egress: wake::Sender<egress::Order>,
+        ingress: wake::Sender<ingress::Order>,
+        ended: mpsc::Receiver<()>,
+        _events: wake::Receiver<Event>,
+    }
+
+    fn running() -> Running {
+        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let table = forwarding::Settings::default();
+        let shared = Arc::new(Shared::new(table, Vec::new(), None, 0, udp, Own::default()));
+        let (events, told) = wake::channel().unwrap();
+        let (egress, egress_orders) = wake::channel().unwrap();
+        let (ingress, ingress_orders) = wake::channel().unwrap();
+        let both = Arc::new(Poll::new().unwrap());
+        let watch = |half| Watch::new(&both, half).unwrap();
+        let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
+        let classes = Classes::new(Ruled::new(Rules::default()), [].into(), [].into());
+        let out = Egress::new(shared.clone(), egress_orders, events.clone(), classes, out).unwrap();
+        let back = Ingress::new(shared, ingress_orders, events, back).unwrap();
+        let crew = Arc::new(Crew::new(both, out, back).unwrap());
+        let (end, ended) = mpsc::channel();
+        for run in [Crew::run_egress, Crew::run_ingress] {
+            let (crew, end) = (crew.clone(), end.clone());
+            std::thread::spawn(move || {
+                run(&crew);
+                end.send(())
+            });
+        }
+        Running { crew, egress, ingress, ended, _events: told }
+    }
+
+    #[test]
+    fn both_threads_end_whoever_is_told_first_and_whoever_does_the_work() {
+        for divided in [false, true] {
+            for ingress_first in [false, true] {
+                for pause in [Duration::ZERO, 2 * MOMENT] {
+                    let running = running();
+                    if divided {
+                        running.crew.divided.store(true, Ordering::Release);
+                        running.crew.call();
+                    }
+                    if ingress_first {
+                        running.ingress.send(ingress::Order::Stop);
+                        std::thread::sleep(pause);
+                        running.egress.send(egress::Order::Stop);
+                    } else {
+                        running.egress.send(egress::Order::Stop);
+                        std::thread::sleep(pause);
+                        running.ingress.send(ingress::Order::Stop);
+                    }
+                    for _ in 0..2 {
+                        let ended = running.ended.recv_timeout(Duration::from_secs(10));
+                        assert!(ended.is_ok(), "divided {divided}, ingress first {ingress_first}");
+                    }
+                }
+            }
+        }
+    }
 }

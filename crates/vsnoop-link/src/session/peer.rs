@@ -735,5 +735,9 @@ fn cut(reason: &str) -> String {
 
 /// A dual-stack socket writes IPv4 addresses in another way.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        v4 if v4.is_ipv4() => SocketAddr::new(v4, address.port()),
+        // With the interface that a link-local address is of.
+        _ => address,
+    }
 }

@@ -247,6 +247,7 @@ impl Outlet {
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
+            stats.queue_bytes.set(0);
             self.down();
         }
     }

@@ -82,7 +82,10 @@ impl PacketSocket {
             )
         };
         if bound != 0 {
-            return Err(io::Error::last_os_error()).context("bind");
+            let error = io::Error::last_os_error();
+            // Or each attempt would leave one more.
+            let _ = option(&self.fd, libc::PACKET_DROP_MEMBERSHIP, &promiscuous(index));
+            return Err(error).context("bind");
         }
         self.index.store(index, Ordering::Relaxed);
         Ok(())

@@ -95,8 +95,12 @@ impl UdpSocket {
         }
         bytes.chunks(segment_bytes).try_for_each(|part| {
             let sent = self.socket.send_to(part, &to).map(|_| ());
-            // Once they are shorter, many at a time may go again.
-            sent.inspect_err(|_| *segmenting = Segmenting::default())
+            sent.inspect_err(|error| {
+                if error.raw_os_error() == Some(libc::EMSGSIZE) {
+                    // Once they are shorter, many at a time may go again.
+                    *segmenting = Segmenting::default();
+                }
+            })
         })
     }
 
