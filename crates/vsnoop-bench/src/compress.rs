@@ -57,6 +57,33 @@ struct Passage {
     bytes: usize,
     expanded_bytes: usize,
     link_bytes: usize,
+    /// The last super-packet that was encoded, as it came out.
+    expanded: Vec<u8>,
+}
+
+impl Passage {
+    /// Counts what became of a super-packet; of an encoded one `expand` must give it back.
+    fn count(
+        &mut self,
+        [head, payload]: [&[u8]; 2],
+        encoded: Encoded,
+        body: &[u8],
+        expand: impl FnOnce(&[u8], &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        if encoded == Encoded::Raw {
+            self.link_bytes += head.len() + payload.len();
+            return Ok(());
+        }
+        self.link_bytes += body.len();
+        self.expanded.clear();
+        let begun = cpu()?;
+        expand(body, &mut self.expanded)?;
+        self.expanding += cpu()? - begun;
+        self.expanded_bytes += payload.len();
+        let same = self.expanded.strip_prefix(head).is_some_and(|rest| rest == payload);
+        ensure!(same, "it came out changed");
+        Ok(())
+    }
 }
 
 pub fn measure() -> Result<Vec<Figure>> {
@@ -112,7 +139,7 @@ fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
         (Encoder::new(Limits::default()), Decoder::new(Limits::default()));
     encoder.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
-    let (mut body, mut out) = (Vec::new(), Vec::new());
+    let mut body = Vec::new();
     for (number, payload) in data.chunks(SEGMENTS * SEGMENT_BYTES).enumerate() {
         let head = head(number);
         let now_ns = number as u64 * GAP_NS;
@@ -120,17 +147,8 @@ fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
         let begun = cpu()?;
         let encoded = encoder.encode(1, class, &[&head, payload], now_ns, &mut body);
         passage.compressing += cpu()? - begun;
-        if encoded == Encoded::Raw {
-            passage.link_bytes += head.len() + payload.len();
-            continue;
-        }
-        passage.link_bytes += body.len();
-        out.clear();
-        let begun = cpu()?;
-        decoder.decode(&body, &mut out)?;
-        passage.expanding += cpu()? - begun;
-        passage.expanded_bytes += payload.len();
-        ensure!(out[..HEAD_BYTES] == head && &out[HEAD_BYTES..] == payload, "it came out changed");
+        let expand = |body: &[u8], out: &mut Vec<u8>| Ok(decoder.decode(body, out)?);
+        passage.count([&head, payload], encoded, &body, expand)?;
     }
     Ok(passage)
 }
@@ -139,7 +157,7 @@ fn units(data: &[u8], class: &Class) -> Result<Passage> {
     let (mut packer, mut unpacker) = (unit::Packer::default(), unit::Unpacker::default());
     packer.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
-    let (mut body, mut out) = (Vec::new(), Vec::new());
+    let mut body = Vec::new();
     for (number, mut payload) in data.chunks(SEGMENTS * SEGMENT_BYTES).enumerate() {
         let head = head(number);
         let now_ns = number as u64 * GAP_NS;
@@ -156,20 +174,8 @@ fn units(data: &[u8], class: &Class) -> Result<Passage> {
             passage.compressing += cpu()? - begun;
             let (taken, rest) = payload.split_at(packed.payload_bytes);
             payload = rest;
-            if packed.encoded == Encoded::Raw {
-                passage.link_bytes += head.len() + taken.len();
-                continue;
-            }
-            passage.link_bytes += body.len();
-            out.clear();
-            let begun = cpu()?;
-            unpacker.decompress(&body, &mut out)?;
-            passage.expanding += cpu()? - begun;
-            passage.expanded_bytes += taken.len();
-            ensure!(
-                out[..HEAD_BYTES] == head && &out[HEAD_BYTES..] == taken,
-                "it came out changed"
-            );
+            let expand = |body: &[u8], out: &mut Vec<u8>| Ok(unpacker.decompress(body, out)?);
+            passage.count([&head, taken], packed.encoded, &body, expand)?;
         }
     }
     Ok(passage)

@@ -8,8 +8,8 @@
 //! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
 //! while it is done. A way must be a tenth better than the present one to take its place. What less effort
 //! would do is only supposed while more is made, and wrong for some data: so it is tried for a while, ever
-//! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that became slow, or a CPU that
-//! became free, is noticed.
+//! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that
+//! became slow, or a CPU that became free, is noticed.
 //!
 //! What a dictionary gains is known only when something comes again. So it is not judged by its gain: `auto`
 //! uses it where encoding is faster than the link, and the link alone sets the pace.

@@ -91,7 +91,7 @@ impl Ends {
         let start = frame.start();
         let (destination, rest) = start.split_first_chunk()?;
         let macs = [Mac(*rest.first_chunk()?), Mac(*destination)];
-        let ips = frame.headers.as_ref().and_then(|headers| addresses(headers.addresses(start)));
+        let ips = frame.headers.as_ref().and_then(|headers| headers.ips(start));
         Some(Self { macs, ips })
     }
 }
@@ -159,19 +159,6 @@ impl Classes {
         let class = (rule.method != Method::Off).then_some(class);
         Some(Treatment { class, counted: self.ruled.counted.get(index)?.clone() })
     }
-}
-
-/// Source and destination, from both as they stand in an IP header.
-fn addresses(both: &[u8]) -> Option<[IpAddr; 2]> {
-    let (source, destination) = both.split_at_checked(both.len() / 2)?;
-    let address = |bytes: &[u8]| -> Option<IpAddr> {
-        match bytes.len() {
-            4 => Some(<[u8; 4]>::try_from(bytes).ok()?.into()),
-            16 => Some(<[u8; 16]>::try_from(bytes).ok()?.into()),
-            _ => None,
-        }
-    };
-    Some([address(source)?, address(destination)?])
 }
 
 #[cfg(test)]

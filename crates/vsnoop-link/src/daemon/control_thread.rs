@@ -531,8 +531,18 @@ impl Control {
     fn install(&mut self, peer: usize, id: SessionId) {
         let known = &mut self.peers[peer];
         let Some(made) = known.made.remove(&id) else { return };
-        let Made { address, transport, version, index, outgoing, incoming, counts, .. } = *made;
-        let Made { takes, mtu_bytes, .. } = *made;
+        let Made {
+            address,
+            transport,
+            version,
+            index,
+            outgoing,
+            incoming,
+            counts,
+            takes,
+            mtu_bytes,
+            ..
+        } = *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
         let ours = self.introduction.mtu_bytes;
         if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {

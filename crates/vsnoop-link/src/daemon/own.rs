@@ -65,19 +65,10 @@ impl Own {
         if !may_be_sent && !may_be_got {
             return false;
         }
-        let addresses = headers.addresses(frame);
-        let (source, destination) = addresses.split_at(addresses.len() / 2);
+        let Some([source, destination]) = headers.ips(frame) else { return false };
         let known = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
-        let is_ours = |address: &[u8]| ip(address).is_some_and(|ip| known.contains(&ip));
-        (may_be_sent && is_ours(source)) || (may_be_got && is_ours(destination))
+        (may_be_sent && known.contains(&source)) || (may_be_got && known.contains(&destination))
     }
-}
-
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    <[u8; 4]>::try_from(bytes)
-        .map(IpAddr::from)
-        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-        .ok()
 }
 
 #[cfg(test)]

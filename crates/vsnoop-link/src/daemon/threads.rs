@@ -103,8 +103,6 @@ impl Crew {
             if !ready.into_iter().all(|token| half.handle(token)) {
                 return false;
             }
-            // Of interest only while one thread does both.
-            half.take_count();
             drop(half);
             let now = Instant::now();
             busy += now - begun;
@@ -145,7 +143,6 @@ impl Crew {
                 return false;
             }
         }
-        half.take_count();
         true
     }
 
@@ -155,6 +152,9 @@ impl Crew {
         std::thread::yield_now();
         let begun = Instant::now();
         let (mut egress, mut ingress) = (lock(&self.egress), lock(&self.ingress));
+        // What was moved while the work was divided says nothing of this turn.
+        egress.take_count();
+        ingress.take_count();
         for token in ready {
             match of_both(token) {
                 (Half::Ingress, token) => {

@@ -4,6 +4,7 @@
 //! within the frame that they were read from, and `payload <= end`.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 /// Protocol numbers.
@@ -171,6 +172,17 @@ impl Headers {
         let ip = usize::from(self.ip);
         let range = if self.v6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
         frame.get(range).unwrap_or_default()
+    }
+
+    /// The same as they are written; `None` if `frame` is not the one that was read.
+    pub fn ips(&self, frame: &[u8]) -> Option<[IpAddr; 2]> {
+        let both = self.addresses(frame);
+        let (source, destination) = both.split_at_checked(both.len() / 2)?;
+        let ip = |bytes: &[u8]| {
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+        };
+        Some([ip(source)?, ip(destination)?])
     }
 
     /// The number of the outermost VLAN; 0 without a tag.

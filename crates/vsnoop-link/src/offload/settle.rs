@@ -26,12 +26,7 @@ pub fn settle(header: &VirtioNetHdr, headers: Option<&Headers>, frame: &mut [u8]
 }
 
 /// Sums from `start` to the end of the IP packet into the field at `start + offset`.
-pub(super) fn fill_in(
-    frame: &mut [u8],
-    headers: Option<&Headers>,
-    start: usize,
-    offset: usize,
-) -> bool {
+fn fill_in(frame: &mut [u8], headers: Option<&Headers>, start: usize, offset: usize) -> bool {
     let end = headers.map_or(frame.len(), |headers| headers.end as usize);
     let Some(summed) = frame.get_mut(start..end) else { return false };
     let mut value = !sum(summed);

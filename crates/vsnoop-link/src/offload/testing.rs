@@ -114,13 +114,8 @@ pub struct Datagram {
 impl Datagram {
     /// The frame with complete checksums.
     pub fn build(&self) -> Vec<u8> {
-        let (header, mut frame) = self.partial(0);
-        let l4 = usize::from(header.csum_start.get());
-        let whole = match !sum(&frame[l4..]) {
-            0 => 0xffff,
-            sum => sum,
-        };
-        frame[l4 + 6..l4 + 8].copy_from_slice(&whole.to_be_bytes());
+        let (_, mut frame) = self.partial(0);
+        complete(&mut frame);
         frame
     }
 
@@ -182,10 +177,14 @@ fn pseudo(v6: bool, tags: usize, protocol: u16, frame: &[u8]) -> u16 {
     add(add(sum(&frame[addresses]), protocol), (frame.len() - l4) as u16)
 }
 
-/// Fills in the TCP checksum of a frame that owes it, by the plainest means.
+/// Fills in the TCP or UDP checksum of a frame that owes it, by the plainest means.
 pub fn complete(frame: &mut [u8]) {
     let headers = Headers::of(frame).expect("IP");
     let l4 = usize::from(headers.l4);
-    let whole = !sum(&frame[l4..headers.end as usize]);
-    frame[l4 + 16..l4 + 18].copy_from_slice(&whole.to_be_bytes());
+    let at = l4 + if headers.tcp() { 16 } else { 6 };
+    let whole = match !sum(&frame[l4..headers.end as usize]) {
+        0 if headers.udp() => 0xffff,
+        sum => sum,
+    };
+    frame[at..at + 2].copy_from_slice(&whole.to_be_bytes());
 }

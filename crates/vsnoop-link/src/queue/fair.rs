@@ -134,14 +134,14 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes an item of a flow in. Returns the bytes that were dropped to make room, of the longest lines; an
-    /// item that alone is larger than the queue may be is dropped itself.
-    pub fn push(&mut self, flow: u64, bytes: usize, item: T, now_ns: u64) -> usize {
+    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that alone is
+    /// larger than the queue may be is dropped itself. [`Self::stats`] counts both.
+    pub fn push(&mut self, flow: u64, bytes: usize, item: T, now_ns: u64) {
         self.stats.pushed_packets += 1;
         self.stats.pushed_bytes += bytes as u64;
         if bytes > self.limits.bytes || self.limits.packets == 0 {
             self.count_full(bytes);
-            return bytes;
+            return;
         }
         self.largest_bytes = bytes.max(self.largest_bytes - self.largest_bytes / 64);
         let index = index_of(flow);
@@ -155,7 +155,7 @@ impl<T> FairQueue<T> {
         }
         self.backlog_bytes[at] += bytes;
         self.bytes += bytes;
-        self.make_room()
+        self.make_room();
     }
 
     /// The next item to send.
@@ -239,17 +239,14 @@ impl<T> FairQueue<T> {
         bound.max(LARGEST_ITEMS * self.largest_bytes).min(self.limits.bytes)
     }
 
-    fn make_room(&mut self) -> usize {
+    fn make_room(&mut self) {
         let bound = self.bound_bytes();
-        let mut dropped = 0;
         while self.bytes > bound || self.arena.len() > self.limits.packets {
             let waiting = (0..LINES).filter(|at| !self.flows[*at].line.is_empty());
             let longest = waiting.max_by_key(|at| self.backlog_bytes[*at]);
             let Some(entry) = longest.and_then(|at| self.remove(at)) else { break };
             self.count_full(entry.bytes);
-            dropped += entry.bytes;
         }
-        dropped
     }
 
     /// The first of a line that is worth sending.

@@ -10,7 +10,7 @@ use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
-use super::{Series, content, goals, plots, rounds, tables};
+use super::{Series, content, goals, plots, progress_of, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
@@ -130,9 +130,9 @@ fn run(options: &Options) -> Result<Results> {
         let takers = PAPER_CARRIERS.iter().copied().filter(|name| runs.contains(name));
         paper.extend(takers.flat_map(|name| PAPER_TESTS.map(|test| ((name, test), 1))));
     }
-    series.plan(&[&first, &turns, &paper]);
+    let mut progress = progress_of(&[&first, &turns, &paper]);
     for turns in [first, turns, paper] {
-        series.take_turns(&turns, |(name, content)| {
+        series.take_turns(&mut progress, &turns, |(name, content)| {
             let source = match content {
                 Content::TextAgain => Content::Text,
                 Content::Iperf10s | Content::Iperf30s | Content::Iperf200mb => Content::Digits,

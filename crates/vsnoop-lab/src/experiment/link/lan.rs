@@ -8,7 +8,7 @@ use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
-use super::{Series, goals, plots, rounds, tables};
+use super::{Series, goals, plots, progress_of, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, Link};
@@ -113,9 +113,9 @@ fn run(options: &Options) -> Result<Results> {
             turns.push(((name, false), rounds(options, ROUNDS_WITHOUT_OFFLOADS)));
         }
     }
-    series.plan(&[&turns]);
+    let mut progress = progress_of(&[&turns]);
     let stream = if options.quick { QUICK_STREAM } else { STREAM };
-    series.take_turns(&turns, |(name, offloads)| {
+    series.take_turns(&mut progress, &turns, |(name, offloads)| {
         let about = Link { rate_mbit: None, offloads, content: Content::Digits };
         let task = Task {
             cell: cell(about, 0.0, 0.0),

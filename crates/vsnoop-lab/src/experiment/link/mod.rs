@@ -35,7 +35,6 @@ pub const COMPRESS: Experiment = compress::EXPERIMENT;
 struct Series {
     rig: Rig,
     results: Results,
-    progress: Progress,
 }
 
 impl Series {
@@ -65,13 +64,13 @@ impl Series {
         }
         let rig = Rig::build(wire, carriers)?;
         rig.describe(&mut results);
-        Ok(Self { rig, results, progress: Progress::new(0) })
+        Ok(Self { rig, results })
     }
 
-    /// Takes turns in rounds, one measurement each; those of carriers that do not run are left out
-    /// before.
+    /// Takes turns in rounds, one measurement each, of the carrier that `task` names.
     fn take_turns<'t, T: Copy>(
         &mut self,
+        progress: &mut Progress,
         turns: &[(T, usize)],
         task: impl Fn(T) -> (&'static str, Task<'t>),
     ) -> Result<()> {
@@ -79,16 +78,10 @@ impl Series {
             let (name, task) = task(turn);
             let Some(link) = self.rig.link(name) else { return Ok(()) };
             let sample = self.rig.measure(link, task)?;
-            self.progress.step(format!("{name}, {}", task.cell));
+            progress.step(format!("{name}, {}", task.cell));
             self.results.samples.push(sample);
             Ok(())
         })
-    }
-
-    /// How much there is to do.
-    fn plan<T>(&mut self, turns: &[&[(T, usize)]]) {
-        let measurements = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
-        self.progress = Progress::new(measurements.sum());
     }
 
     fn end(mut self, figures: fn(&Results) -> Vec<Figure>) -> Results {
@@ -96,6 +89,12 @@ impl Series {
         self.results.figures = figures(&self.results);
         self.results
     }
+}
+
+/// Of all that the turns take.
+fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
+    let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
+    Progress::new(rounds.sum())
 }
 
 /// Of one configuration, unless the options say otherwise.

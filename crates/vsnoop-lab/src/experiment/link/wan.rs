@@ -8,7 +8,7 @@ use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
-use super::{Series, content, goals, plots, rounds, tables};
+use super::{Series, content, goals, plots, progress_of, rounds, tables};
 use crate::experiment::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
@@ -111,12 +111,12 @@ fn run(options: &Options) -> Result<Results> {
             .collect()
     };
     let (without, with) = (turns(false), turns(true));
-    series.plan(&[&without, &with]);
+    let mut progress = progress_of(&[&without, &with]);
     let data = content::make(Content::Digits, 1_000_000)?;
     for (turns, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)] {
         series.rig.hosts().set_faults(&faults(loss));
         let stream = if options.quick { QUICK_STREAM } else { stream };
-        series.take_turns(&turns, |name| {
+        series.take_turns(&mut progress, &turns, |name| {
             let about =
                 Link { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
             let task = Task {

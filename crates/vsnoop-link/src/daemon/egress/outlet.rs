@@ -164,6 +164,10 @@ impl Lanes {
         sent.is_ok()
     }
 
+    fn queue_bytes(&self) -> usize {
+        self.lanes.iter().map(|(lane, ..)| lane.queue_bytes()).sum()
+    }
+
     /// All lanes end; nothing more is heard of them.
     fn end(&mut self, watch: &Watch, stats: &PeerStats) {
         for (lane, _, _) in self.lanes.drain(..) {
@@ -247,7 +251,6 @@ impl Outlet {
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
-            stats.queue_bytes.set(0);
             self.down();
         }
     }
@@ -400,7 +403,6 @@ impl Outlet {
                 }
                 Transport::Lanes(lanes) => {
                     for (lane, token, wants) in &mut lanes.lanes {
-                        waiting += lane.queue_bytes();
                         if lane.blocked() != *wants {
                             *wants = lane.blocked();
                             if let Err(error) = watch.want_room(&*lane, *token, *wants) {
@@ -413,12 +415,11 @@ impl Outlet {
                         lanes.end(watch, stats);
                         report(*session, Fault::Broken(why));
                     }
+                    waiting += lanes.queue_bytes();
                 }
             }
         }
-        if self.ordered {
-            stats.queue_bytes.set(waiting as u64);
-        }
+        stats.queue_bytes.set(waiting as u64);
     }
 }
 
