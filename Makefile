@@ -12,7 +12,7 @@ setup: ## packages, toolchain, BPF file system; safe to repeat
 	@sh scripts/setup.sh
 
 build: setup ## the vsnoop command, the lab and the guests' init
-	cargo build --release --locked --workspace
+	cargo build --release --locked
 
 demo: build ## early acknowledgement on three real VMs; results/demo/
 	$(LAB) run demo

@@ -5,9 +5,10 @@
 //!     cargo +nightly fuzz run link_offload
 #![no_main]
 
+use vsnoop_frame::vnet::GSO_UDP_L4;
 use vsnoop_link::offload::restore::restore;
 use vsnoop_link::offload::{
-    Fragment, Fragments, Gso, GsoKind, Headers, Merger, Owed, Rejoin, Split, mss, settle,
+    Fragment, Fragments, Gso, GsoKind, Headers, Merger, Owed, Rejoin, Split, mss, settle, udp,
 };
 
 /// More pieces than this of one frame are as good as these.
@@ -54,7 +55,7 @@ fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
     }
     let header = owed.header(headers.as_ref());
     settle::settle(&header, headers.as_ref(), &mut frame.to_vec());
-    settle::complete(&mut { owed }, headers.as_ref(), &mut frame.to_vec());
+    datagrams(frame, limit_bytes as u16);
     for offset in [0, usize::from(at), limit_bytes, u32::MAX as usize] {
         let mut part = frame[..frame.len() - frame.len() / 4 * usize::from(at & 3)].to_vec();
         if let Some(now) = restore(&mut part, offset, owed) {
@@ -77,6 +78,23 @@ fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
         }
         assert_eq!(rejoin.push(last.0, owed, last.1, 0), Some((owed, frame)));
     }
+}
+
+/// As datagrams of so many bytes, if it can be; as the kernel describes such a super-packet.
+fn datagrams(frame: &[u8], size: u16) {
+    let Some(headers) = Headers::of(frame) else { return };
+    let mut header = Owed { checksum: true, gso: None }.header(Some(&headers));
+    header.gso_type = GSO_UDP_L4;
+    header.gso_size.set(size);
+    let Some(mut datagrams) = udp::Datagrams::of(&header, &headers, frame) else { return };
+    let mut out = vec![0; datagrams.longest_bytes()];
+    let (mut count, mut bytes) = (0, 0);
+    while let Some(length) = datagrams.next(frame, &mut out) {
+        let piece = Headers::of(&out[..length]).expect("a datagram");
+        assert!(piece.udp() && piece.end as usize == length);
+        (count, bytes) = (count + 1, bytes + piece.payload_bytes());
+    }
+    assert_eq!((count, bytes), (datagrams.count(), headers.payload_bytes()));
 }
 
 fn pieces(owed: Owed, frame: &[u8], limit_bytes: usize) -> Vec<(Owed, Vec<u8>)> {
@@ -123,31 +141,33 @@ fn rejoined(tape: &[u8]) {
     }
 }
 
-/// A TCP segment, with some of its bytes written over by the tape's.
+/// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the tape's.
 fn segment(what: u8, payload: u8, bytes: &[u8]) -> Vec<u8> {
     let v6 = what & 2 != 0;
     let payload_bytes = usize::from(payload) * 40;
-    let tcp_bytes = 20 + payload_bytes;
+    let l4_bytes = 20 + payload_bytes;
+    let protocol = if what & 128 != 0 { 17 } else { 6 };
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     if what & 64 != 0 {
         frame.extend([0x81, 0, 0, 5]);
     }
     if v6 {
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend((tcp_bytes as u16).to_be_bytes());
-        frame.extend([6, 64]);
+        frame.extend((l4_bytes as u16).to_be_bytes());
+        frame.extend([protocol, 64]);
         frame.extend([0xfd; 32]);
     } else {
         frame.extend([8, 0, 0x45, 0]);
-        frame.extend((20 + tcp_bytes as u16).to_be_bytes());
-        frame.extend([0, 7, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend((20 + l4_bytes as u16).to_be_bytes());
+        frame.extend([0, 7, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     }
     let l4 = frame.len();
     frame.extend([4, 210, 0, 80, 0, 0, 0, 0, 0, 0, 0, 77, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     frame.extend((0..payload_bytes).map(|at| at as u8));
     // Pairs of a place, most of them in the headers, and what stands there.
     for pair in bytes.chunks_exact(2) {
-        let at = if pair[0] & 0x80 == 0 { usize::from(pair[0]) } else { l4 + usize::from(pair[0] & 31) };
+        let at =
+            if pair[0] & 0x80 == 0 { usize::from(pair[0]) } else { l4 + usize::from(pair[0] & 31) };
         if let Some(byte) = frame.get_mut(at) {
             *byte ^= pair[1];
         }

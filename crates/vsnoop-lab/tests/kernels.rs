@@ -112,11 +112,11 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
 }
 
 /// Test programs of the workspace as cargo has built them, or builds them now: in the profile of this
-/// program, so that nothing is built that `cargo test --workspace` has not built before.
+/// program, so that nothing is built that `cargo test` has not built before.
 fn test_programs<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--workspace", "--locked", "--no-run", "--quiet"]);
+    command.args(["test", "--locked", "--no-run", "--quiet"]);
     command.args(["--message-format", "json-render-diagnostics"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
