@@ -55,6 +55,14 @@ pub fn trials() -> Vec<Trial> {
             ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
             Ok(())
         }),
+        trial("a_bridge_that_is_down_is_said_to_be_at_once", || {
+            let place = Place::new("down")?;
+            place.netns.ip("link set br0 down")?;
+            let ran = place.up()?.ok()?;
+            let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
+            ensure!(ran.out.contains(said), "{}", ran.out);
+            Ok(())
+        }),
         trial("a_link_that_is_not_up_is_said_not_to_be", || {
             for command in [&["down", "nowhere"][..], &["status", "nowhere"]] {
                 vsnoop([&["link"], command].concat())?
@@ -411,6 +419,7 @@ impl Place {
         let netns = Netns::create(&owned_name("vscli-", &format!("link-{role}")))?;
         netns.ip("link set lo up")?;
         netns.ip("link add br0 type bridge")?;
+        netns.ip("link set br0 up")?;
         let directory = std::env::temp_dir().join(netns.name());
         fs::create_dir(&directory)?;
         let place = Self { netns, directory };
