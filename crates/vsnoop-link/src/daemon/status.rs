@@ -103,7 +103,7 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             peer: hook.divert.peer.clone(),
             active: hook.state == DivertState::Active,
             state: hook.state,
-            reason: hook.reason.clone(),
+            reason: hook.reason(prefix),
             when_down: hook.divert.when_down,
             tap: hook.door.clone(),
             packets: counted.packets,

@@ -126,9 +126,28 @@ fn refused() -> Vec<Trial> {
         refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
             place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
-        refusal("a_diverted_interface_that_is_no_tap", 32, &["tap7", "not a tap"], |place| {
+        refusal(
+            "a_diverted_interface_that_is_no_tap",
+            32,
+            &["office.toml, line 11: divert.interface = \"tap7\"", "a veth, not a tap"],
+            |place| {
+                place.netns.ip("link add tap7 type veth peer name other")?;
+                place.write(&format!("{}{DIVERT}", place.config()))
+            },
+        ),
+        trial("what_is_no_tap_is_not_diverted_when_it_comes_later_either", || {
+            let place = Place::new("later")?;
+            place.write(&format!("{}{DIVERT}", place.config()))?;
+            place.up()?.ok()?;
             place.netns.ip("link add tap7 type veth peer name other")?;
-            place.write(&format!("{}{DIVERT}", place.config()))
+            wait_until("it is refused", || {
+                let divert = place.status()?["diverts"][0].clone();
+                let reason = divert["reason"].as_str().unwrap_or_default();
+                Ok(divert["state"] == "failed" && reason.contains("tap7 is not a tap"))
+            })?;
+            place.netns.ip("link del tap7")?;
+            place.netns.ip("tuntap add tap7 mode tap")?;
+            wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
         }),
         trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", || {
             let place = Place::new("filter")?;

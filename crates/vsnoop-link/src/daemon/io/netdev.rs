@@ -4,10 +4,15 @@
 //! in which it was mounted, which need not be the link's.
 
 use anyhow::{Context, Result, bail};
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Of linux/if_link.h.
+const IFLA_TUN_TYPE: u16 = 3;
 
 /// An interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +21,7 @@ pub struct Netdev {
     pub name: String,
     /// The kernel's word for its kind, such as "bridge"; empty for physical devices.
     pub kind: String,
+    pub is_tap: bool,
     /// It is set up.
     pub is_up: bool,
     /// Index of what it is a port of: a bridge, a bond, ...
@@ -69,16 +75,31 @@ fn read(link: LinkMessage) -> Netdev {
             LinkAttribute::IfName(name) => netdev.name = name,
             LinkAttribute::Controller(index) => netdev.master = Some(index),
             LinkAttribute::LinkInfo(infos) => {
-                let kind = infos.into_iter().find_map(|info| match info {
-                    LinkInfo::Kind(kind) => Some(kind.to_string()),
-                    _ => None,
-                });
-                netdev.kind = kind.unwrap_or_default();
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(kind) => netdev.kind = kind.to_string(),
+                        LinkInfo::Data(InfoData::Tun(data)) => {
+                            netdev.is_tap = data.iter().any(says_tap)
+                        }
+                        _ => {}
+                    }
+                }
             }
             _ => {}
         }
     }
     netdev
+}
+
+/// Taps are of the kind "tun", and so are interfaces without Ethernet frames.
+fn says_tap(attribute: &InfoTun) -> bool {
+    let InfoTun::Other(attribute) = attribute else { return false };
+    let mut value = [0];
+    if attribute.kind() != IFLA_TUN_TYPE || attribute.value_len() != value.len() {
+        return false;
+    }
+    attribute.emit_value(&mut value);
+    value == [libc::IFF_TAP as u8]
 }
 
 #[cfg(test)]
@@ -90,6 +111,7 @@ mod tests {
         let index = nix::net::if_::if_nametoindex("lo").unwrap();
         let lo = find("lo").unwrap().expect("every namespace has one");
         assert_eq!((lo.index, lo.name.as_str(), lo.master), (index, "lo", None));
+        assert!(!lo.is_tap);
         assert_eq!(find_index(index).unwrap(), Some(lo));
         assert_eq!(find("no-such-device").unwrap(), None);
         assert_eq!(find_index(i32::MAX as u32).unwrap(), None);

@@ -26,8 +26,8 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     }
     own_way_out(config)?;
     for interface in config.diverted_interfaces() {
-        if netdev::find(interface)?.is_some() {
-            netdev::find_tap(interface, place)?;
+        if let Some(device) = netdev::find(interface)? {
+            diverted(interface, &device, config)?;
         } else {
             warnings.push(format!(
                 "interface {interface} does not exist in the network namespace {place} now; its traffic is \
@@ -89,7 +89,7 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
     match netdev::find(name)? {
         Some(device) if device.kind == "bridge" => Ok(device),
         Some(device) => {
-            let kind = if device.kind.is_empty() { "physical device" } else { &device.kind };
+            let kind = kind(&device);
             let text = format!(
                 "{name} is no bridge but a {kind}; a link takes such an interface as `interface = \"{name}\"`"
             );
@@ -102,6 +102,26 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
                  `ip link add {name} type bridge` makes one, --netns names another namespace"
             ),
         )),
+    }
+}
+
+/// Diversion is of what a VM sends, which is known of its tap only.
+fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
+    let divert = config.diverts.iter().find(|divert| divert.interface == interface);
+    let Some(divert) = divert.filter(|_| device.tap.is_none()) else { return Ok(()) };
+    let why = format!(
+        "this is a {}, not a tap, and diversion is of what comes from the tap of a VM: name that one (`ip link \
+         show type tun` lists taps, those of VMs in pods in their network namespaces)",
+        kind(device)
+    );
+    Err(unfit(Unfit::NotATap, config.wrong_interface(divert, &why).to_string()))
+}
+
+fn kind(device: &Device) -> &str {
+    match device.kind.as_str() {
+        "" => "physical device",
+        "tun" => "tun without Ethernet frames",
+        kind => kind,
     }
 }
 
