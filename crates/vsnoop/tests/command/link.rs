@@ -55,6 +55,33 @@ pub fn trials() -> Vec<Trial> {
             ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
             Ok(())
         }),
+        trial("a_port_that_is_in_a_bridge_besides_warns", || {
+            let place = Place::new("twice-in")?;
+            place.netns.ip("link add vm0 type veth peer name other")?;
+            place.netns.ip("link set vm0 master br0")?;
+            let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
+            let both =
+                place.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
+            for (config, words) in [
+                (&alone, ["do not reach each other", "bridge = \"br0\" instead"]),
+                (&both, ["goes through the link twice", "leave out the [[port]]"]),
+            ] {
+                place.write(config)?;
+                let said = place.up()?.ok()?.err;
+                ensure!(said.contains("port vm0 is in bridge br0"), "{said}");
+                ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+                ensure!(said.contains("`ip link set vm0 nomaster`"), "{said}");
+                place.link(["down", "office"])?.ok()?;
+            }
+            place.netns.ip("link set vm0 nomaster")?;
+            for config in [&alone, &both] {
+                place.write(config)?;
+                let said = place.up()?.ok()?.err;
+                ensure!(said.is_empty(), "{said}");
+                place.link(["down", "office"])?.ok()?;
+            }
+            Ok(())
+        }),
         trial("a_bridge_that_is_down_is_said_to_be_at_once", || {
             let place = Place::new("down")?;
             place.netns.ip("link set br0 down")?;

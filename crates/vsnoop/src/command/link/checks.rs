@@ -66,11 +66,16 @@ fn identity(config: &Config) -> Result<()> {
     }
 }
 
-fn port(port: &Port, config: &Config, place: &str) -> Result<Option<String>> {
+fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
     let name = &port.name;
     let there = netdev::find(name)?;
+    let mut warnings = Vec::new();
     let carrier = match &port.kind {
-        PortKind::Interface => Some(there.ok_or_else(|| netdev::does_not_exist(name, place))?),
+        PortKind::Interface => {
+            let device = there.ok_or_else(|| netdev::does_not_exist(name, place))?;
+            warnings.extend(bridged(&device, config)?);
+            Some(device)
+        }
         PortKind::Bridge(_) | PortKind::Tap if there.is_some() => {
             let text = format!(
                 "interface {name} exists already, and the link would make it: `ip link del {name}` if it is \
@@ -82,7 +87,30 @@ fn port(port: &Port, config: &Config, place: &str) -> Result<Option<String>> {
         PortKind::Bridge(bridge) => Some(self::bridge(bridge, place)?),
         PortKind::Tap => None,
     };
-    Ok(carrier.and_then(|device| small(&device, config)))
+    warnings.extend(carrier.and_then(|device| small(&device, config)));
+    Ok(warnings)
+}
+
+/// The link sees what an interface receives before its bridge does, and the bridge goes on with it all the same.
+/// What the bridge sends out of the interface is not the link's.
+fn bridged(device: &Device, config: &Config) -> Result<Option<String>> {
+    let bridge = device.bridge.map(netdev::find_index).transpose()?.flatten();
+    let Some(bridge) = bridge.filter(|bridge| bridge.kind == "bridge") else { return Ok(None) };
+    let (name, bridge) = (&device.name, &bridge.name);
+    let is_port_too = config.ports.iter().any(|port| port.kind == PortKind::Bridge(bridge.clone()));
+    Ok(Some(if is_port_too {
+        format!(
+            "port {name} is in bridge {bridge}, which is a port, too: what comes in by {name} goes through the \
+             link twice; leave out the [[port]] with interface = \"{name}\", or take {name} out of the bridge \
+             (`ip link set {name} nomaster`)"
+        )
+    } else {
+        format!(
+            "port {name} is in bridge {bridge}, of which the link gets only what comes in by {name}: others \
+             in {bridge} and the peers do not reach each other; give bridge = \"{bridge}\" instead, or take \
+             {name} out of the bridge (`ip link set {name} nomaster`)"
+        )
+    }))
 }
 
 fn bridge(name: &str, place: &str) -> Result<Device> {
