@@ -176,18 +176,7 @@ fn refused() -> Vec<Trial> {
             place.netns.ip("tuntap add tap7 mode tap")?;
             wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
         }),
-        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", || {
-            let place = Place::new("filter")?;
-            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
-            let local = "[link]\nlocal = \"10.1.0.0/16\"";
-            place.write(&place.config().replace("[link]", local))?;
-            place.up()?.failed(3, &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"])?;
-            ensure!(place.netns.ip("link show vsd0").is_err(), "a tap is left");
-            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
-            place.up()?.ok()?;
-            ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
-            Ok(())
-        }),
+        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", filtered),
         trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
             let place = Place::new("divert")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;
@@ -240,6 +229,55 @@ fn refusal(
         spoil(&place)?;
         place.is_refused(code, words)
     })
+}
+
+/// What docs/link.md says to do about a reverse path filter.
+fn unfiltering() -> Result<&'static str> {
+    let blocks = include_str!("../../../../docs/link.md").split("```sh\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| block.split("```").next());
+    blocks.find(|block| block.contains("rp_filter")).context("the document has no such commands")
+}
+
+/// The kernel takes the greater of the filter of `all` and that of an interface.
+fn filtered() -> Result<()> {
+    let filter = |interface: &str| format!("net.ipv4.conf.{interface}.rp_filter");
+    for (all, loose, strict) in [("1", "2", "1"), ("2", "2", "2")] {
+        let place = Place::new("filter")?;
+        let netns = &place.netns;
+        // By default, and so new interfaces: not filtered by themselves.
+        netns.set_sysctl(&filter("default"), "0")?;
+        netns.ip("link add none type veth peer name loose")?;
+        netns.ip("link add strict type veth peer name other")?;
+        netns.set_sysctl(&filter("loose"), "2")?;
+        netns.set_sysctl(&filter("strict"), "1")?;
+        netns.set_sysctl(&filter("all"), all)?;
+        place.write(&place.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))?;
+        let words = [
+            &format!("net.ipv4.conf.all.rp_filter is {all}"),
+            &format!("is less than {all}, to {all}"),
+            "then set net.ipv4.conf.all.rp_filter to 0",
+        ];
+        let ran = place.up()?;
+        ran.failed(3, &words)?;
+        ensure!(netns.ip("link show vsd0").is_err(), "a tap is left");
+        let done = netns.command("sh").args(["-ec", unfiltering()?]).output()?;
+        ensure!(done.status.success(), "{}", text(&done.stderr));
+        place.up()?.ok()?;
+        ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
+        // As before, but for the link's tap: not filtered before is filtered by `all`.
+        for (interface, wanted) in [
+            ("all", "0"),
+            ("default", all),
+            ("none", all),
+            ("loose", loose),
+            ("strict", strict),
+            ("vsd0", "0"),
+        ] {
+            let now = netns.sysctl(&filter(interface))?;
+            ensure!(now == wanted, "{interface}: {now}, not {wanted}");
+        }
+    }
+    Ok(())
 }
 
 fn comes_and_goes() -> Result<()> {
