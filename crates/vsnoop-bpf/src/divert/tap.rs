@@ -50,8 +50,9 @@ fn forward_v4(name: &str) -> Result<()> {
     if all != "0" {
         return Err(Error::Unready(format!(
             "net.ipv4.conf.all.rp_filter is {all}, so this host drops all that comes out of {name}: \
-             set it to 0, and to {all} that of each interface which is to be filtered \
-             (net.ipv4.conf.INTERFACE.rp_filter)"
+             first set net.ipv4.conf.INTERFACE.rp_filter of default and of each interface where it is \
+             less than {all}, to {all}, so that these are filtered as before; then set \
+             net.ipv4.conf.all.rp_filter to 0"
         )));
     }
     for (key, value) in [("rp_filter", "0"), ("forwarding", "1")] {

@@ -39,6 +39,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("divert::new_keys_do_not_interrupt_it", rekeyed));
     trials.push(trial("divert::drop_leaves_no_other_way_while_the_peer_is_down", dropped));
     trials.push(trial("divert::what_the_peer_does_not_take_goes_the_ordinary_way", not_taken));
+    trials.push(trial("divert::each_prefix_that_is_not_diverted_has_its_own_reason", reasons));
     trials.push(trial("divert::a_tap_that_is_made_again_is_hooked_again", made_again));
     trials.push(trial("divert::each_interface_has_rules_and_a_tap_of_its_own", two_interfaces));
     trials.push(trial("divert::down_gives_the_traffic_back", down));
@@ -250,6 +251,35 @@ fn not_taken() -> Result<()> {
     ensure!(count(&diverted(a, &net_v4(1))?, "bytes")? > BYTES, "IPv4 was not diverted");
     let entered = entered(b, "h0")?;
     ensure!(entered["refused"] == serde_json::json!({}), "something was lost: {entered}");
+    Ok(())
+}
+
+/// Host 1 takes one of three prefixes of a table.
+fn reasons() -> Result<()> {
+    const OTHER: &str = "10.90.0.0/16";
+    fn v4_only(number: usize) -> Option<String> {
+        (number == 1).then(|| format!("[\"{}\"]", net_v4(1)))
+    }
+    fn one_table(number: usize) -> Option<String> {
+        let peer = 1 - number;
+        let more = (number == 0).then(|| OTHER.to_owned());
+        let all: Vec<_> = [net_v4(peer), net_v6(peer)].into_iter().chain(more).collect();
+        Some(divert(peer, &all))
+    }
+    let network = Routed::up(Plan { local: v4_only, diverts: one_table, ..Plan::default() })?;
+    let a = &network.hosts[0];
+    until_diverts(a, "not_taken")?;
+    let v6 = net_v6(1);
+    for (prefix, words) in [
+        (v6.as_str(), format!("{v6} is not in its link.local; add it there")),
+        (OTHER, format!("{OTHER} is not in its link.local; add it there")),
+        (&net_v4(1), format!("of which {v6}, {OTHER} are not in its link.local")),
+    ] {
+        let said = diverted(a, prefix)?["reason"].clone();
+        ensure!(said.as_str().is_some_and(|said| said.contains(&words)), "{prefix}: {said}");
+    }
+    let said = a.words();
+    ensure!(said.contains(&format!("not taken ({v6}, {OTHER} are not")), "{said}");
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this machine
 //! is listed as ignored, with the reason in its kind.
 
+mod bridges;
 mod certificates;
 mod divert;
 mod hostile;
@@ -34,6 +35,7 @@ fn main() {
         divert::trials(),
         paths::trials(),
         interfaces::trials(),
+        bridges::trials(),
         vlans::trials(),
         certificates::trials(),
         hostile::trials(),

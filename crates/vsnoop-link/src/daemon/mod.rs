@@ -14,6 +14,7 @@
 //! socket and the signals. [`establish`] makes sessions. [`divert`] is the second way into the link, past
 //! ports and table.
 
+mod bridge;
 mod classes;
 mod complaints;
 pub mod config;
@@ -125,7 +126,7 @@ pub fn run(
         spawn("egress", move || second.run_egress())?,
         spawn("ingress", move || crew.run_ingress())?,
     ];
-    let ports = Ports::new(Arc::clone(&shared), egress.clone());
+    let ports = Ports::new(&config.ports, Arc::clone(&shared), egress.clone());
     let parts = Parts {
         shared: Arc::clone(&shared),
         ports,

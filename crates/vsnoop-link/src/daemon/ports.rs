@@ -2,8 +2,8 @@
 //!
 //! An interface that exists without the link goes down and up, and a VM's tap is deleted and made anew with
 //! the VM: then the packet socket joins the new one, the same descriptor, so that the data threads need not
-//! know. A tap of the link's own, once deleted, is made with the next start of the link only. What is wrong
-//! is logged when it changes, never by frame.
+//! know. A tap of the link's own, once deleted, is made with the next start of the link only; while it is there
+//! it is kept in its bridge ([`bridge`]). What is wrong is logged when it changes, never by frame.
 
 use std::io;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use super::bridge;
+use super::config::{self, PortKind};
 use super::egress::Order;
 use super::io::device::Device;
 use super::io::port::Port;
@@ -30,11 +32,29 @@ pub struct Ports {
 struct State {
     /// Of the interface when the link began.
     first_index: Option<u32>,
+    /// Of a tap that is to be in one.
+    bridge: Option<String>,
     /// It is, and is up.
     is_there: bool,
-    /// Why it carries no frames.
-    reason: Option<String>,
+    seen: Sight,
     failure: Option<Failure>,
+}
+
+/// What a look at a port has found.
+#[derive(Debug, PartialEq, Eq)]
+struct Sight {
+    /// Frames come and go by it.
+    carries: bool,
+    /// Why they do not, or what else is not as configured.
+    reason: Option<String>,
+}
+
+impl Sight {
+    const WELL: Self = Self { carries: true, reason: None };
+
+    fn broken(reason: impl Into<String>) -> Self {
+        Self { carries: false, reason: Some(reason.into()) }
+    }
 }
 
 /// Why a port is not read, although its interface is there and up.
@@ -45,20 +65,34 @@ struct Failure {
 }
 
 impl Ports {
-    pub fn new(shared: Arc<Shared>, egress: wake::Sender<Order>) -> Self {
-        let state = |(port, _): &(Port, _)| State {
+    /// `configured`: as those of `shared`, one by one.
+    pub fn new(
+        configured: &[config::Port],
+        shared: Arc<Shared>,
+        egress: wake::Sender<Order>,
+    ) -> Self {
+        let state = |((port, _), configured): (&(Port, _), &config::Port)| State {
             first_index: index_of(port.name()),
+            bridge: match &configured.kind {
+                PortKind::Bridge(bridge) => Some(bridge.clone()),
+                PortKind::Tap | PortKind::Interface => None,
+            },
             is_there: true,
-            reason: None,
+            seen: Sight::WELL,
             failure: None,
         };
-        let states = shared.ports.iter().map(state).collect();
+        let states = shared.ports.iter().zip(configured).map(state).collect();
         Self { shared, egress, states, looked: Instant::now() }
     }
 
-    /// Why a port carries no frames; `None`: it does.
+    /// Whether a port carries frames.
+    pub fn carries(&self, port: usize) -> bool {
+        self.states.get(port).is_some_and(|state| state.seen.carries)
+    }
+
+    /// Why a port carries no frames, or what else is not as configured.
     pub fn reason(&self, port: usize) -> Option<&str> {
-        self.states.get(port)?.reason.as_deref()
+        self.states.get(port)?.seen.reason.as_deref()
     }
 
     /// A read of a port has failed.
@@ -87,59 +121,74 @@ impl Ports {
         }
     }
 
-    /// Looks at all of them.
+    /// Looks at all of them, and mends what can be.
     pub fn look(&mut self) {
         for ((port, _), state) in self.shared.ports.iter().zip(&mut self.states) {
-            let seen = state.see(port);
-            state.is_there = seen.is_ok();
-            let (reason, is_new) = match seen {
-                Ok(is_new) => {
-                    let failure = state.failure.as_ref();
-                    (failure.map(|failure| format!("reading it fails: {}", failure.error)), is_new)
-                }
-                Err(reason) => (Some(reason), false),
-            };
-            if !is_new && reason == state.reason {
+            let name = port.name();
+            let (seen, mended) = state.see(port);
+            if let Some(mended) = mended {
+                info!("port {name}: {mended}");
+            }
+            if seen == state.seen {
                 continue;
             }
-            let name = port.name();
-            match &reason {
+            match &seen.reason {
+                Some(reason) if seen.carries => warn!("port {name}: {reason}"),
                 Some(reason) => warn!("port {name} carries no frames: {reason}"),
-                None if is_new => info!("port {name}: the interface was made anew, and is joined"),
+                None if state.seen.carries => info!("port {name} is as configured again"),
                 None => info!("port {name} carries frames again"),
             }
-            state.reason = reason;
+            state.seen = seen;
         }
     }
 }
 
 impl State {
-    /// Why a port cannot carry frames, else whether its interface is another one than before.
-    fn see(&mut self, port: &Port) -> Result<bool, String> {
+    /// How the port is now, and what was mended.
+    fn see(&mut self, port: &Port) -> (Sight, Option<String>) {
         let name = port.name();
-        let index = index_of(name);
-        let mut is_new = false;
-        match (port, index) {
+        self.is_there = false;
+        let is_new = match self.find(port) {
+            Ok(is_new) => is_new,
+            Err(reason) => return (Sight::broken(reason), None),
+        };
+        let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
+        // Before it is asked whether the tap is up: it is kept in its bridge all the same.
+        let mut seen = Sight::WELL;
+        if let Some(bridge) = &self.bridge {
+            let standing = bridge::look(name, bridge);
+            if standing.is_put_back {
+                mended =
+                    Some(format!("its tap was in no bridge, and is put back into bridge {bridge}"));
+            }
+            seen = Sight { carries: standing.carries, reason: standing.reason };
+        }
+        self.is_there = Device::new(name).is_ok_and(|device| device.is_up());
+        if !self.is_there {
+            seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
+        } else if let Some(failure) = &self.failure {
+            seen = Sight::broken(format!("reading it fails: {}", failure.error));
+        }
+        (seen, mended)
+    }
+
+    /// Whether the interface of the port is another one than before, which is joined; else why there is none.
+    fn find(&mut self, port: &Port) -> Result<bool, String> {
+        let name = port.name();
+        match (port, index_of(name)) {
             (Port::Interface(_), None) => {
-                return Err(format!(
-                    "there is no interface {name}; it is joined again when it is back"
-                ));
+                Err(format!("there is no interface {name}; it is joined again when it is back"))
             }
             (Port::Interface(socket), Some(index)) if socket.index() != index => {
                 socket.join(index).map_err(|error| format!("{error:#}"))?;
                 // Whatever went wrong was of the other one.
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
-                is_new = true;
+                Ok(true)
             }
             (Port::Tap(_), index) if index.is_none() || index != self.first_index => {
-                return Err("the link's tap was deleted; start the link again".to_owned());
+                Err("the link's tap was deleted; start the link again".to_owned())
             }
-            _ => {}
-        }
-        if Device::new(name).is_ok_and(|device| device.is_up()) {
-            Ok(is_new)
-        } else {
-            Err(format!("it is down: `ip link set {name} up`"))
+            _ => Ok(false),
         }
     }
 
@@ -164,8 +213,13 @@ mod tests {
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
         let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
-        let mut state =
-            State { first_index: None, is_there: true, reason: None, failure: failure() };
+        let mut state = State {
+            first_index: None,
+            bridge: None,
+            is_there: true,
+            seen: Sight::WELL,
+            failure: failure(),
+        };
         let mut tries = 0;
         let mut pass = |state: &mut State| {
             state.retry(|| {

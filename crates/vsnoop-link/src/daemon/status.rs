@@ -103,7 +103,7 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             peer: hook.divert.peer.clone(),
             active: hook.state == DivertState::Active,
             state: hook.state,
-            reason: hook.reason.clone(),
+            reason: hook.reason(prefix),
             when_down: hook.divert.when_down,
             tap: hook.door.clone(),
             packets: counted.packets,
@@ -169,7 +169,6 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
     type Counted = (super::io::port::Port, super::stats::PortStats);
     let status = |(index, (port, (_, stats))): (usize, (&super::config::Port, &Counted))| {
-        let reason = states.reason(index).map(str::to_owned);
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),
@@ -179,8 +178,8 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
             name: port.name.clone(),
             kind: kind.into(),
             bridge,
-            up: reason.is_none(),
-            reason,
+            up: states.carries(index),
+            reason: states.reason(index).map(str::to_owned),
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
             dropped: reasons([("full", &stats.dropped_out)]),

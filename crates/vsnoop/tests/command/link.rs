@@ -55,6 +55,41 @@ pub fn trials() -> Vec<Trial> {
             ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
             Ok(())
         }),
+        trial("a_port_that_is_in_a_bridge_besides_warns", || {
+            let place = Place::new("twice-in")?;
+            place.netns.ip("link add vm0 type veth peer name other")?;
+            place.netns.ip("link set vm0 master br0")?;
+            let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
+            let both =
+                place.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
+            for (config, words) in [
+                (&alone, ["do not reach each other", "bridge = \"br0\" instead"]),
+                (&both, ["goes through the link twice", "leave out the [[port]]"]),
+            ] {
+                place.write(config)?;
+                let said = place.up()?.ok()?.err;
+                ensure!(said.contains("port vm0 is in bridge br0"), "{said}");
+                ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+                ensure!(said.contains("`ip link set vm0 nomaster`"), "{said}");
+                place.link(["down", "office"])?.ok()?;
+            }
+            place.netns.ip("link set vm0 nomaster")?;
+            for config in [&alone, &both] {
+                place.write(config)?;
+                let said = place.up()?.ok()?.err;
+                ensure!(said.is_empty(), "{said}");
+                place.link(["down", "office"])?.ok()?;
+            }
+            Ok(())
+        }),
+        trial("a_bridge_that_is_down_is_said_to_be_at_once", || {
+            let place = Place::new("down")?;
+            place.netns.ip("link set br0 down")?;
+            let ran = place.up()?.ok()?;
+            let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
+            ensure!(ran.out.contains(said), "{}", ran.out);
+            Ok(())
+        }),
         trial("a_link_that_is_not_up_is_said_not_to_be", || {
             for command in [&["down", "nowhere"][..], &["status", "nowhere"]] {
                 vsnoop([&["link"], command].concat())?
@@ -118,22 +153,30 @@ fn refused() -> Vec<Trial> {
         refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
             place.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
-        refusal("a_diverted_interface_that_is_no_tap", 32, &["tap7", "not a tap"], |place| {
-            place.netns.ip("link add tap7 type veth peer name other")?;
-            place.write(&format!("{}{DIVERT}", place.config()))
-        }),
-        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", || {
-            let place = Place::new("filter")?;
-            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "1")?;
-            let local = "[link]\nlocal = \"10.1.0.0/16\"";
-            place.write(&place.config().replace("[link]", local))?;
-            place.up()?.failed(3, &["net.ipv4.conf.all.rp_filter is 1", "set it to 0"])?;
-            ensure!(place.netns.ip("link show vsd0").is_err(), "a tap is left");
-            place.netns.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
+        refusal(
+            "a_diverted_interface_that_is_no_tap",
+            32,
+            &["office.toml, line 11: divert.interface = \"tap7\"", "a veth, not a tap"],
+            |place| {
+                place.netns.ip("link add tap7 type veth peer name other")?;
+                place.write(&format!("{}{DIVERT}", place.config()))
+            },
+        ),
+        trial("what_is_no_tap_is_not_diverted_when_it_comes_later_either", || {
+            let place = Place::new("later")?;
+            place.write(&format!("{}{DIVERT}", place.config()))?;
             place.up()?.ok()?;
-            ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
-            Ok(())
+            place.netns.ip("link add tap7 type veth peer name other")?;
+            wait_until("it is refused", || {
+                let divert = place.status()?["diverts"][0].clone();
+                let reason = divert["reason"].as_str().unwrap_or_default();
+                Ok(divert["state"] == "failed" && reason.contains("tap7 is not a tap"))
+            })?;
+            place.netns.ip("link del tap7")?;
+            place.netns.ip("tuntap add tap7 mode tap")?;
+            wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
         }),
+        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", filtered),
         trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
             let place = Place::new("divert")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;
@@ -186,6 +229,55 @@ fn refusal(
         spoil(&place)?;
         place.is_refused(code, words)
     })
+}
+
+/// What docs/link.md says to do about a reverse path filter.
+fn unfiltering() -> Result<&'static str> {
+    let blocks = include_str!("../../../../docs/link.md").split("```sh\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| block.split("```").next());
+    blocks.find(|block| block.contains("rp_filter")).context("the document has no such commands")
+}
+
+/// The kernel takes the greater of the filter of `all` and that of an interface.
+fn filtered() -> Result<()> {
+    let filter = |interface: &str| format!("net.ipv4.conf.{interface}.rp_filter");
+    for (all, loose, strict) in [("1", "2", "1"), ("2", "2", "2")] {
+        let place = Place::new("filter")?;
+        let netns = &place.netns;
+        // By default, and so new interfaces: not filtered by themselves.
+        netns.set_sysctl(&filter("default"), "0")?;
+        netns.ip("link add none type veth peer name loose")?;
+        netns.ip("link add strict type veth peer name other")?;
+        netns.set_sysctl(&filter("loose"), "2")?;
+        netns.set_sysctl(&filter("strict"), "1")?;
+        netns.set_sysctl(&filter("all"), all)?;
+        place.write(&place.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))?;
+        let words = [
+            &format!("net.ipv4.conf.all.rp_filter is {all}"),
+            &format!("is less than {all}, to {all}"),
+            "then set net.ipv4.conf.all.rp_filter to 0",
+        ];
+        let ran = place.up()?;
+        ran.failed(3, &words)?;
+        ensure!(netns.ip("link show vsd0").is_err(), "a tap is left");
+        let done = netns.command("sh").args(["-ec", unfiltering()?]).output()?;
+        ensure!(done.status.success(), "{}", text(&done.stderr));
+        place.up()?.ok()?;
+        ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
+        // As before, but for the link's tap: not filtered before is filtered by `all`.
+        for (interface, wanted) in [
+            ("all", "0"),
+            ("default", all),
+            ("none", all),
+            ("loose", loose),
+            ("strict", strict),
+            ("vsd0", "0"),
+        ] {
+            let now = netns.sysctl(&filter(interface))?;
+            ensure!(now == wanted, "{interface}: {now}, not {wanted}");
+        }
+    }
+    Ok(())
 }
 
 fn comes_and_goes() -> Result<()> {
@@ -411,6 +503,7 @@ impl Place {
         let netns = Netns::create(&owned_name("vscli-", &format!("link-{role}")))?;
         netns.ip("link set lo up")?;
         netns.ip("link add br0 type bridge")?;
+        netns.ip("link set br0 up")?;
         let directory = std::env::temp_dir().join(netns.name());
         fs::create_dir(&directory)?;
         let place = Self { netns, directory };

@@ -154,12 +154,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn complaint(&self, offset: usize, what: impl AsRef<str>) -> ConfigError {
-        let line = self.text.as_bytes()[..offset.min(self.text.len())]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1;
-        ConfigError(format!("{}, line {line}: {}", self.file.display(), what.as_ref()))
+        ConfigError::at(self.file, self.line(offset), what.as_ref())
     }
 
     fn document(&self) -> Result<Document> {
@@ -442,7 +437,9 @@ impl Reader<'_> {
             "drop" => Ok(WhenDown::Drop),
             _ => Err("give pass (the traffic goes its ordinary way) or drop".into()),
         })?;
+        let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
         Ok(Divert {
+            line: self.line(offset),
             interface: interface.ok_or_else(|| missing("an interface: the VM's tap"))?,
             prefixes,
             peer: self

@@ -134,6 +134,8 @@ pub enum Transport {
 pub struct Divert {
     /// The VM's tap.
     pub interface: String,
+    /// Of the file, where it is named.
+    pub line: usize,
     /// To these.
     pub prefixes: Vec<IpNet>,
     /// Name of the peer behind which they are.
@@ -154,6 +156,12 @@ pub enum WhenDown {
 /// What is wrong with a configuration, with its file, line and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
+
+impl ConfigError {
+    fn at(file: &Path, line: usize, what: &str) -> Self {
+        Self(format!("{}, line {line}: {what}", file.display()))
+    }
+}
 
 impl Transport {
     pub const ALL: [Self; 5] = [Self::Udp, Self::Tls, Self::Tcp, Self::UdpPlain, Self::TcpPlain];
@@ -211,6 +219,12 @@ impl Config {
     /// Peers whose traffic anybody on the way can read.
     pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
+    }
+
+    /// What is wrong with `interface` of a `[[divert]]` on this host.
+    pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
+        let what = format!("divert.interface = {:?}: {why}", divert.interface);
+        ConfigError::at(&self.file, divert.line, &what)
     }
 
     /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.

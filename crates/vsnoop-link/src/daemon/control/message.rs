@@ -157,8 +157,9 @@ pub struct PortStatus {
     pub kind: String,
     /// The bridge of a port of that kind.
     pub bridge: Option<String>,
+    /// It carries frames.
     pub up: bool,
-    /// Why it is not up.
+    /// Why it does not, or what else is not as configured.
     pub reason: Option<String>,
     /// From the VMs.
     pub received: Traffic,

@@ -15,6 +15,7 @@ use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
 use super::rules;
 use crate::daemon::config::{Config, Divert};
 use crate::daemon::control::DivertState;
+use crate::daemon::io::netdev;
 use crate::daemon::shared::Shared;
 
 /// How often taps are looked at.
@@ -31,8 +32,10 @@ struct Attached {
 pub struct Hook {
     pub divert: Divert,
     pub state: DivertState,
-    /// Why it does not divert.
-    pub reason: Option<String>,
+    /// Why it does not divert, all of it.
+    reason: Option<String>,
+    /// Those of its prefixes that the peer does not take.
+    not_taken: Vec<IpNet>,
     /// Name of the door behind it.
     pub door: String,
     peer: usize,
@@ -68,6 +71,7 @@ impl Hooks {
                 divert: divert.clone(),
                 state: DivertState::NoInterface,
                 reason: None,
+                not_taken: Vec::new(),
                 door,
                 peer,
                 door_ifindex,
@@ -123,6 +127,10 @@ impl Hook {
         if !is_door_there {
             bail!("the link's tap {} was deleted; start the link again", self.door);
         }
+        // The name may be of something else by now.
+        if netdev::find(&self.divert.interface)?.is_some_and(|found| !found.is_tap) {
+            bail!("{} is not a tap, and only a VM's tap can be diverted", self.divert.interface);
+        }
         let diversion = Diversion::attach(ifindex, self.door_ifindex, &self.rules)
             .with_context(|| format!("diverting what comes from {}", self.divert.interface))?;
         self.attached = Some(Attached { ifindex, diversion, is_up: false });
@@ -136,15 +144,12 @@ impl Hook {
             }
             return;
         };
+        self.not_taken =
+            takes.map_or(Vec::new(), |takes| rules::not_taken(&self.divert.prefixes, takes));
         let (state, reason) = match takes {
             None => (DivertState::PeerDown, None),
-            Some(takes) => match rules::not_taken(&self.divert.prefixes, takes) {
-                None => (DivertState::Active, None),
-                Some(prefix) => {
-                    let reason = format!("{prefix} is not in its link.local; add it there");
-                    (DivertState::NotTaken, Some(reason))
-                }
-            },
+            Some(_) if self.not_taken.is_empty() => (DivertState::Active, None),
+            Some(_) => (DivertState::NotTaken, Some(rules::why_none(&self.not_taken))),
         };
         let is_up = state == DivertState::Active;
         if attached.is_up != is_up {
@@ -172,6 +177,14 @@ impl Hook {
             );
         }
         (self.state, self.reason) = (state, reason);
+    }
+
+    /// Why what is for a prefix of the table is not diverted.
+    pub fn reason(&self, prefix: &IpNet) -> Option<String> {
+        match self.state {
+            DivertState::NotTaken => Some(rules::why_not(prefix, &self.not_taken)),
+            _ => self.reason.clone(),
+        }
     }
 
     /// What was diverted, by prefix of the table.

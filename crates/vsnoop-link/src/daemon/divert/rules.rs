@@ -53,9 +53,33 @@ impl Routes {
     }
 }
 
-/// The first of `prefixes` that a peer with these does not take whole.
-pub fn not_taken<'a>(prefixes: &'a [IpNet], takes: &[IpNet]) -> Option<&'a IpNet> {
-    prefixes.iter().find(|prefix| !takes.iter().any(|taken| taken.contains(*prefix)))
+/// Those of `prefixes` that a peer which takes these does not take whole.
+pub fn not_taken(prefixes: &[IpNet], takes: &[IpNet]) -> Vec<IpNet> {
+    let is_taken = |prefix: &&IpNet| takes.iter().any(|taken| taken.contains(*prefix));
+    prefixes.iter().filter(|prefix| !is_taken(prefix)).copied().collect()
+}
+
+/// Why a table diverts nothing whose peer does not take `missing`, to be said of the whole table.
+pub fn why_none(missing: &[IpNet]) -> String {
+    let (are, them) = if missing.len() == 1 { ("is", "it") } else { ("are", "them") };
+    format!("{} {are} not in its link.local; add {them} there", list(missing))
+}
+
+/// The same, to be said of `prefix` alone.
+pub fn why_not(prefix: &IpNet, missing: &[IpNet]) -> String {
+    if missing.contains(prefix) {
+        return why_none(&[*prefix]);
+    }
+    let (are, them) = if missing.len() == 1 { ("is", "it") } else { ("are", "them") };
+    format!(
+        "it is to take the whole [[divert]], of which {} {are} not in its link.local; add {them} there, or \
+         give {prefix} a [[divert]] of its own",
+        list(missing)
+    )
+}
+
+fn list(prefixes: &[IpNet]) -> String {
+    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -111,8 +135,22 @@ mod tests {
     #[test]
     fn a_prefix_is_taken_whole_or_not() {
         let wanted = [net("10.2.0.0/16"), net("fd00:2::/32")];
-        assert_eq!(not_taken(&wanted, &[net("10.0.0.0/8"), net("fd00:2::/32")]), None);
-        assert_eq!(not_taken(&wanted, &[net("10.2.0.0/17"), net("::/0")]), Some(&wanted[0]));
-        assert_eq!(not_taken(&wanted, &[]), Some(&wanted[0]));
+        assert_eq!(not_taken(&wanted, &[net("10.0.0.0/8"), net("fd00:2::/32")]), []);
+        assert_eq!(not_taken(&wanted, &[net("10.2.0.0/17"), net("::/0")]), wanted[..1]);
+        assert_eq!(not_taken(&wanted, &[net("10.0.0.0/8")]), wanted[1..]);
+        assert_eq!(not_taken(&wanted, &[]), wanted);
+    }
+
+    #[test]
+    fn each_prefix_has_the_reason_that_is_its_own() {
+        let [missing, also, taken] = [net("10.2.0.0/16"), net("10.3.0.0/16"), net("10.4.0.0/16")];
+        let both = [missing, also];
+        assert_eq!(why_not(&missing, &both), "10.2.0.0/16 is not in its link.local; add it there");
+        assert_eq!(why_not(&also, &both), "10.3.0.0/16 is not in its link.local; add it there");
+        let reason = why_not(&taken, &both);
+        assert!(reason.contains("of which 10.2.0.0/16, 10.3.0.0/16 are not"), "{reason}");
+        assert!(reason.contains("give 10.4.0.0/16 a [[divert]] of its own"), "{reason}");
+        let all = why_none(&both);
+        assert!(all.starts_with("10.2.0.0/16, 10.3.0.0/16 are not"), "{all}");
     }
 }

@@ -26,8 +26,8 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     }
     own_way_out(config)?;
     for interface in config.diverted_interfaces() {
-        if netdev::find(interface)?.is_some() {
-            netdev::find_tap(interface, place)?;
+        if let Some(device) = netdev::find(interface)? {
+            diverted(interface, &device, config)?;
         } else {
             warnings.push(format!(
                 "interface {interface} does not exist in the network namespace {place} now; its traffic is \
@@ -66,11 +66,16 @@ fn identity(config: &Config) -> Result<()> {
     }
 }
 
-fn port(port: &Port, config: &Config, place: &str) -> Result<Option<String>> {
+fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
     let name = &port.name;
     let there = netdev::find(name)?;
+    let mut warnings = Vec::new();
     let carrier = match &port.kind {
-        PortKind::Interface => Some(there.ok_or_else(|| netdev::does_not_exist(name, place))?),
+        PortKind::Interface => {
+            let device = there.ok_or_else(|| netdev::does_not_exist(name, place))?;
+            warnings.extend(bridged(&device, config)?);
+            Some(device)
+        }
         PortKind::Bridge(_) | PortKind::Tap if there.is_some() => {
             let text = format!(
                 "interface {name} exists already, and the link would make it: `ip link del {name}` if it is \
@@ -82,14 +87,37 @@ fn port(port: &Port, config: &Config, place: &str) -> Result<Option<String>> {
         PortKind::Bridge(bridge) => Some(self::bridge(bridge, place)?),
         PortKind::Tap => None,
     };
-    Ok(carrier.and_then(|device| small(&device, config)))
+    warnings.extend(carrier.and_then(|device| small(&device, config)));
+    Ok(warnings)
+}
+
+/// The link sees what an interface receives before its bridge does, and the bridge goes on with it all the same.
+/// What the bridge sends out of the interface is not the link's.
+fn bridged(device: &Device, config: &Config) -> Result<Option<String>> {
+    let bridge = device.bridge.map(netdev::find_index).transpose()?.flatten();
+    let Some(bridge) = bridge.filter(|bridge| bridge.kind == "bridge") else { return Ok(None) };
+    let (name, bridge) = (&device.name, &bridge.name);
+    let is_port_too = config.ports.iter().any(|port| port.kind == PortKind::Bridge(bridge.clone()));
+    Ok(Some(if is_port_too {
+        format!(
+            "port {name} is in bridge {bridge}, which is a port, too: what comes in by {name} goes through the \
+             link twice; leave out the [[port]] with interface = \"{name}\", or take {name} out of the bridge \
+             (`ip link set {name} nomaster`)"
+        )
+    } else {
+        format!(
+            "port {name} is in bridge {bridge}, of which the link gets only what comes in by {name}: others \
+             in {bridge} and the peers do not reach each other; give bridge = \"{bridge}\" instead, or take \
+             {name} out of the bridge (`ip link set {name} nomaster`)"
+        )
+    }))
 }
 
 fn bridge(name: &str, place: &str) -> Result<Device> {
     match netdev::find(name)? {
         Some(device) if device.kind == "bridge" => Ok(device),
         Some(device) => {
-            let kind = if device.kind.is_empty() { "physical device" } else { &device.kind };
+            let kind = kind(&device);
             let text = format!(
                 "{name} is no bridge but a {kind}; a link takes such an interface as `interface = \"{name}\"`"
             );
@@ -102,6 +130,26 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
                  `ip link add {name} type bridge` makes one, --netns names another namespace"
             ),
         )),
+    }
+}
+
+/// Diversion is of what a VM sends, which is known of its tap only.
+fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
+    let divert = config.diverts.iter().find(|divert| divert.interface == interface);
+    let Some(divert) = divert.filter(|_| device.tap.is_none()) else { return Ok(()) };
+    let why = format!(
+        "this is a {}, not a tap, and diversion is of what comes from the tap of a VM: name that one (`ip link \
+         show type tun` lists taps, those of VMs in pods in their network namespaces)",
+        kind(device)
+    );
+    Err(unfit(Unfit::NotATap, config.wrong_interface(divert, &why).to_string()))
+}
+
+fn kind(device: &Device) -> &str {
+    match device.kind.as_str() {
+        "" => "physical device",
+        "tun" => "tun without Ethernet frames",
+        kind => kind,
     }
 }
 

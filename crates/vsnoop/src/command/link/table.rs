@@ -155,7 +155,13 @@ fn port(port: &PortStatus) -> Vec<String> {
             Some(bridge) => format!("in {bridge}"),
             None => port.kind.clone(),
         },
-        if port.up { "up" } else { "down" }.into(),
+        match (port.up, &port.reason) {
+            (true, None) => "up",
+            // It carries frames, but not as configured.
+            (true, Some(_)) => "up, see below",
+            (false, _) => "down",
+        }
+        .into(),
         units::count(port.received.frames),
         units::bytes(port.received.bytes),
         units::count(port.sent.frames),
@@ -315,8 +321,13 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
 fn port_trouble(port: &PortStatus) -> Option<String> {
     let name = &port.name;
     let down = format!("it is down: `ip link set {name} up`");
-    let reason = port.reason.as_ref().unwrap_or(&down);
-    (!port.up).then(|| format!("port {name} carries no frames: {reason}"))
+    match (port.up, &port.reason) {
+        (true, None) => None,
+        (true, Some(reason)) => Some(format!("port {name}: {reason}")),
+        (false, reason) => {
+            Some(format!("port {name} carries no frames: {}", reason.as_ref().unwrap_or(&down)))
+        }
+    }
 }
 
 fn divert_trouble(divert: &DivertStatus) -> Option<String> {
@@ -530,6 +541,11 @@ mod tests {
         status.ports[0].reason = Some("the link's tap was deleted".into());
         let text = shown(&status);
         assert!(text.contains("vsl-office carries no frames: the link's tap was"), "{text}");
+        status.ports[0].up = true;
+        status.ports[0].reason = Some("it is in another bridge".into());
+        let text = shown(&status);
+        assert!(text.contains("port vsl-office: it is in another bridge"), "{text}");
+        assert!(text.contains("up, see below") && !text.contains("carries no frames"), "{text}");
         for word in ["peer b", "12 s", "connection refused", "h:1"] {
             assert!(last[2].contains(word), "{word} is not in {:?}", last[2]);
         }

@@ -105,10 +105,14 @@ fn line(status: &Status) -> String {
 }
 
 fn port(port: &PortStatus) -> String {
-    match &port.bridge {
-        Some(bridge) => format!("port {} in {bridge}", port.name),
-        None => format!("port {}", port.name),
+    let mut text = format!("port {}", port.name);
+    text.extend(port.bridge.iter().map(|bridge| format!(" in {bridge}")));
+    match (&port.reason, port.up) {
+        (Some(reason), false) => text += &format!(": down ({reason})"),
+        (Some(reason), true) => text += &format!(" ({reason})"),
+        (None, _) => {}
     }
+    text
 }
 
 fn divert(divert: &DivertStatus) -> String {

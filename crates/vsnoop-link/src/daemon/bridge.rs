@@ -1,0 +1,127 @@
+//! The tap of a port and its bridge: it may fall out of it, and a bridge may go and come again, as another one
+//! of the same name. A tap that is in no bridge is put back; one that is in another was put there by
+//! somebody, and stays.
+
+use anyhow::Result;
+
+use super::io::device::Device;
+use super::io::netdev::{self, Netdev};
+
+/// How a tap stands to its bridge.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// It had fallen out, and was put back.
+    pub is_put_back: bool,
+    /// Frames of a bridge reach it.
+    pub carries: bool,
+    /// What is not as configured.
+    pub reason: Option<String>,
+}
+
+/// Looks at the tap `tap`, and puts it into `bridge` if it is in none.
+pub fn look(tap: &str, bridge: &str) -> Standing {
+    let unknown = |error| Standing {
+        carries: true,
+        reason: Some(format!("whether it is in bridge {bridge} cannot be seen: {error:#}")),
+        ..Standing::default()
+    };
+    try_look(tap, bridge).unwrap_or_else(unknown)
+}
+
+fn try_look(tap: &str, bridge: &str) -> Result<Standing> {
+    // One that goes at this moment is missed at the next look.
+    let is_in = netdev::find(tap)?.and_then(|tap| tap.master);
+    let wanted = netdev::find(bridge)?;
+    let other = match is_in {
+        Some(index) if wanted.as_ref().is_none_or(|wanted| wanted.index != index) => {
+            netdev::find_index(index)?
+        }
+        _ => None,
+    };
+    let is_put_back = is_in.is_none() && wanted.as_ref().is_some_and(is_bridge);
+    if is_put_back && let Err(error) = Device::new(tap)?.join(bridge) {
+        let reason = Some(format!("{error:#}"));
+        return Ok(Standing { reason, ..Standing::default() });
+    }
+    let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref());
+    Ok(Standing { is_put_back, carries, reason })
+}
+
+fn is_bridge(device: &Netdev) -> bool {
+    device.kind == "bridge"
+}
+
+/// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's name; `other`:
+/// what the tap is in instead. It is in `wanted` if that is a bridge and there is no `other`.
+fn judge(
+    tap: &str,
+    bridge: &str,
+    wanted: Option<&Netdev>,
+    other: Option<&Netdev>,
+) -> (bool, Option<String>) {
+    let down = |device: &Netdev| format!("{0} is down: `ip link set {0} up`", device.name);
+    match (wanted, other) {
+        (_, Some(other)) => {
+            let (kind, name) = (&other.kind, &other.name);
+            let last = match is_bridge(other) {
+                true => format!("; bridge = \"{name}\" in the configuration is for good"),
+                false => String::new(),
+            };
+            let stopped = if other.is_up { String::new() } else { format!("; {}", down(other)) };
+            let reason = format!(
+                "somebody has put it into {kind} {name}, and it stays there; `ip link set {tap} master \
+                 {bridge}` puts it back into bridge {bridge}{last}{stopped}"
+            );
+            (other.is_up, Some(reason))
+        }
+        (Some(wanted), None) if !is_bridge(wanted) => {
+            let kind = if wanted.kind.is_empty() { "physical device" } else { &wanted.kind };
+            let reason = format!(
+                "{bridge} is no bridge any more but a {kind}; it is put into bridge {bridge} when there is one"
+            );
+            (false, Some(reason))
+        }
+        (Some(wanted), None) if !wanted.is_up => (false, Some(format!("bridge {}", down(wanted)))),
+        (Some(_), None) => (true, None),
+        (None, None) => {
+            let reason = format!(
+                "there is no bridge {bridge} (`ip link add {bridge} type bridge`); it is put into it when it is \
+                 back"
+            );
+            (false, Some(reason))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, kind: &str, is_up: bool) -> Netdev {
+        Netdev { name: name.into(), kind: kind.into(), is_up, ..Netdev::default() }
+    }
+
+    #[test]
+    fn a_tap_in_a_bridge_that_is_up_carries_frames_and_else_the_way_out_is_told() {
+        let (up, down) = (device("br0", "bridge", true), device("br0", "bridge", false));
+        let (other, other_down) = (device("br1", "bridge", true), device("br1", "bridge", false));
+        let (veth, bond) = (device("br0", "veth", true), device("bond0", "bond", true));
+        let card = device("br0", "", true);
+        assert_eq!(judge("vsl0", "br0", Some(&up), None), (true, None));
+        for (wanted, is_in, carries, words) in [
+            (Some(&down), None, false, ["bridge br0 is down", "`ip link set br0 up`"]),
+            (None, None, false, ["no bridge br0", "ip link add br0 type bridge"]),
+            (Some(&veth), None, false, ["no bridge any more but a veth", "when there is one"]),
+            (Some(&card), None, false, ["but a physical device", "when there is one"]),
+            (Some(&up), Some(&other), true, ["bridge br1", "`ip link set vsl0 master br0`"]),
+            (None, Some(&other), true, ["into bridge br1", "bridge = \"br1\""]),
+            (Some(&up), Some(&bond), true, ["into bond bond0", "`ip link set vsl0 master br0`"]),
+            (Some(&up), Some(&other_down), false, ["into bridge br1", "`ip link set br1 up`"]),
+        ] {
+            let (said, reason) = judge("vsl0", "br0", wanted, is_in);
+            let reason = reason.expect("something is wrong");
+            assert_eq!(said, carries, "{reason}");
+            assert!(words.iter().all(|word| reason.contains(word)), "{words:?}: {reason}");
+        }
+    }
+}
