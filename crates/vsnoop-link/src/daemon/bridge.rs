@@ -3,9 +3,9 @@
 //! somebody, and stays.
 
 use anyhow::Result;
+use vsnoop_netdev as netdev;
 
 use super::io::device::Device;
-use super::io::netdev::{self, Netdev};
 
 /// How a tap stands to its bridge.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn try_look(tap: &str, bridge: &str) -> Result<Standing> {
     Ok(Standing { is_put_back, carries, reason })
 }
 
-fn is_bridge(device: &Netdev) -> bool {
+fn is_bridge(device: &netdev::Device) -> bool {
     device.kind == "bridge"
 }
 
@@ -56,10 +56,10 @@ fn is_bridge(device: &Netdev) -> bool {
 fn judge(
     tap: &str,
     bridge: &str,
-    wanted: Option<&Netdev>,
-    other: Option<&Netdev>,
+    wanted: Option<&netdev::Device>,
+    other: Option<&netdev::Device>,
 ) -> (bool, Option<String>) {
-    let down = |device: &Netdev| format!("{0} is down: `ip link set {0} up`", device.name);
+    let down = |device: &netdev::Device| format!("{0} is down: `ip link set {0} up`", device.name);
     match (wanted, other) {
         (_, Some(other)) => {
             let (kind, name) = (&other.kind, &other.name);
@@ -67,12 +67,12 @@ fn judge(
                 true => format!("; bridge = \"{name}\" in the configuration is for good"),
                 false => String::new(),
             };
-            let stopped = if other.is_up { String::new() } else { format!("; {}", down(other)) };
+            let stopped = if other.up { String::new() } else { format!("; {}", down(other)) };
             let reason = format!(
                 "somebody has put it into {kind} {name}, and it stays there; `ip link set {tap} master \
                  {bridge}` puts it back into bridge {bridge}{last}{stopped}"
             );
-            (other.is_up, Some(reason))
+            (other.up, Some(reason))
         }
         (Some(wanted), None) if !is_bridge(wanted) => {
             let kind = if wanted.kind.is_empty() { "physical device" } else { &wanted.kind };
@@ -81,7 +81,7 @@ fn judge(
             );
             (false, Some(reason))
         }
-        (Some(wanted), None) if !wanted.is_up => (false, Some(format!("bridge {}", down(wanted)))),
+        (Some(wanted), None) if !wanted.up => (false, Some(format!("bridge {}", down(wanted)))),
         (Some(_), None) => (true, None),
         (None, None) => {
             let reason = format!(
@@ -97,8 +97,8 @@ fn judge(
 mod tests {
     use super::*;
 
-    fn device(name: &str, kind: &str, is_up: bool) -> Netdev {
-        Netdev { name: name.into(), kind: kind.into(), is_up, ..Netdev::default() }
+    fn device(name: &str, kind: &str, is_up: bool) -> netdev::Device {
+        netdev::Device { name: name.into(), kind: kind.into(), up: is_up, ..Default::default() }
     }
 
     #[test]

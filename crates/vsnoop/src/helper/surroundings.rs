@@ -86,7 +86,7 @@ impl Surroundings {
 /// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters (Open
 /// vSwitch, a VRF) take no frame for the senders.
 pub fn bridge_of(device: &Device) -> Result<u32> {
-    let Some(index) = device.bridge else { return Ok(0) };
+    let Some(index) = device.master else { return Ok(0) };
     let master = netdev::find_index(index)?.filter(|master| master.kind == "bridge");
     Ok(master.map_or(0, |bridge| bridge.index))
 }
@@ -94,7 +94,7 @@ pub fn bridge_of(device: &Device) -> Result<u32> {
 /// A tap that is no port of a bridge any more keeps its last one: scripts take a tap off its bridge
 /// before they delete it, and the senders are still behind it.
 fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
-    if device.bridge.unwrap_or(0) == attached.meta.bridge {
+    if device.master.unwrap_or(0) == attached.meta.bridge {
         return Ok(());
     }
     let bridge = bridge_of(device)?;

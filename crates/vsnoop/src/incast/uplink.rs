@@ -7,13 +7,13 @@
 use anyhow::{Context, Result};
 use serde::Serialize;
 use vsnoop_bpf::{Port, Uplink, UplinkSettings, uplink_rate};
+use vsnoop_netdev::ethtool;
 
 use super::bits_per_second;
 use super::configured::Defaults;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
 use crate::error::{Unfit, unfit, usage};
 use crate::output::units;
-use crate::system::ethtool;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
@@ -146,14 +146,14 @@ fn uplink_of(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Device>
         });
     }
     let name = &tap.name;
-    let Some(bridge) = tap.bridge else {
+    let Some(bridge) = tap.master else {
         return Err(usage(format!(
             "port {name} is in no bridge, so that nothing tells its uplink: name it with --uplink"
         )));
     };
     let mut others: Vec<Device> = netdev::list()?
         .into_iter()
-        .filter(|device| device.bridge == Some(bridge) && device.tap.is_none())
+        .filter(|device| device.master == Some(bridge) && device.tap.is_none())
         .collect();
     match others.len() {
         1 => Ok(others.remove(0)),
@@ -178,7 +178,7 @@ fn refuse(uplink: &Device, tap: &Device, place: &Netns) -> Result<()> {
     let port = &tap.name;
     let what = if uplink.index == tap.index {
         "is the port itself".to_owned()
-    } else if tap.bridge == Some(uplink.index) {
+    } else if tap.master == Some(uplink.index) {
         format!("is the bridge of port {port}, which does not see what it forwards")
     } else if uplink.tap.is_some() && Port::open(place.inode, uplink.index).is_ok() {
         "is an attached port, with a VM behind it".to_owned()

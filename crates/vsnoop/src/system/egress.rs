@@ -13,9 +13,10 @@ use libbpf_rs::ProgramHandle;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use serde::Serialize;
+use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
-use super::{netlink, qdisc};
+use super::qdisc;
 use crate::error::{Unfit, unfit};
 
 /// Somebody else's program or filter.

@@ -4,10 +4,8 @@
 
 pub mod cgroup;
 pub mod egress;
-pub mod ethtool;
 pub mod kernel;
 pub mod netdev;
-pub mod netlink;
 pub mod netns;
 pub mod offload;
 pub mod process;

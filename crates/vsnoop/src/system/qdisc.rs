@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
-use super::netlink;
 use crate::error::{Unfit, unfit};
 
 pub const NOQUEUE: &str = "noqueue";

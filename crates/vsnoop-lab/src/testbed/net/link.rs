@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 
-use super::offload::{self, Offload};
 use super::{Netns, Tap, TapOptions};
+use vsnoop_netdev::ethtool::{self, Offload};
 
 impl Netns {
     /// Makes (or, when it is persistent, joins) a tap here. It is down at first.
@@ -51,7 +51,7 @@ impl Netns {
     /// Packets of one flow that come in together are merged (generic receive offload), as network
     /// cards' drivers do; a veth does not by itself.
     pub fn merge_on_receipt(&self, device: &str) -> Result<()> {
-        self.run(|| offload::set(device, Offload::Gro, true))
+        self.run(|| ethtool::switch(device, Offload::Gro, true))
             .with_context(|| format!("switch GRO on for {device} in {}", self.name()))
     }
 
@@ -67,7 +67,7 @@ impl Netns {
         }
         self.run(|| {
             for offload in order {
-                match offload::set(device, offload, on) {
+                match ethtool::switch(device, offload, on) {
                     Err(_) if on => (),
                     result => {
                         result.with_context(|| format!("switch {offload:?} off for {device}"))?;

@@ -11,7 +11,6 @@
 mod command;
 mod counter;
 mod link;
-mod offload;
 mod ping;
 mod sockets;
 mod stale;

@@ -15,7 +15,6 @@ use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
 use super::rules;
 use crate::daemon::config::{Config, Divert};
 use crate::daemon::control::DivertState;
-use crate::daemon::io::netdev;
 use crate::daemon::shared::Shared;
 
 /// How often taps are looked at.
@@ -128,7 +127,7 @@ impl Hook {
             bail!("the link's tap {} was deleted; start the link again", self.door);
         }
         // The name may be of something else by now.
-        if netdev::find(&self.divert.interface)?.is_some_and(|found| !found.is_tap) {
+        if vsnoop_netdev::find(&self.divert.interface)?.is_some_and(|found| found.tap.is_none()) {
             bail!("{} is not a tap, and only a VM's tap can be diverted", self.divert.interface);
         }
         let diversion = Diversion::attach(ifindex, self.door_ifindex, &self.rules)

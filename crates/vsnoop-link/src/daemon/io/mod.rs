@@ -1,7 +1,6 @@
 //! The system calls under a link: ports, UDP with segmentation offload, wake-ups.
 
 pub mod device;
-pub mod netdev;
 pub mod packet_socket;
 pub mod poll;
 pub mod port;

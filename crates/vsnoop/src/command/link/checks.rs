@@ -94,7 +94,7 @@ fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
 /// The link sees what an interface receives before its bridge does, and the bridge goes on with it all the same.
 /// What the bridge sends out of the interface is not the link's.
 fn bridged(device: &Device, config: &Config) -> Result<Option<String>> {
-    let bridge = device.bridge.map(netdev::find_index).transpose()?.flatten();
+    let bridge = device.master.map(netdev::find_index).transpose()?.flatten();
     let Some(bridge) = bridge.filter(|bridge| bridge.kind == "bridge") else { return Ok(None) };
     let (name, bridge) = (&device.name, &bridge.name);
     let is_port_too = config.ports.iter().any(|port| port.kind == PortKind::Bridge(bridge.clone()));

@@ -1,0 +1,101 @@
+//! What a device's driver tells, and what it is told to do (SIOCETHTOOL).
+
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+// include/uapi/linux/ethtool.h
+const ETHTOOL_GSET: u32 = 0x1;
+const SPEED_UNKNOWN: u32 = u32::MAX;
+
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolCmd {
+    command: u32,
+    supported: u32,
+    advertising: u32,
+    speed: u16,
+    ports: [u8; 6],
+    most_packets: [u32; 2],
+    speed_high: u16,
+    mdix: [u8; 2],
+    partner: u32,
+    reserved: [u32; 2],
+}
+
+nix::ioctl_readwrite_bad!(siocethtool, libc::SIOCETHTOOL, libc::ifreq);
+
+/// Something that a device may do for the stack, by the command that reads it; the next one writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// Checksums of what is sent (`ETHTOOL_GTXCSUM`).
+    SendChecksum = 0x16,
+    /// TCP segmentation (`ETHTOOL_GTSO`).
+    Tso = 0x1e,
+    /// Segmentation in the stack, just before the device (`ETHTOOL_GGSO`).
+    Gso = 0x23,
+    /// Merging on receipt (`ETHTOOL_GGRO`).
+    Gro = 0x2b,
+}
+
+impl Offload {
+    fn reads(self) -> u32 {
+        self as u32
+    }
+
+    fn writes(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Asks the driver of a device of the calling thread's namespace.
+///
+/// # Safety
+/// `record` begins with a command, and has the layout that this command reads and fills in.
+unsafe fn ask<T>(device: &str, record: &mut T) -> Result<()> {
+    ensure!(device.len() < libc::IFNAMSIZ, "{device:?} is too long for a device");
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
+        .context("open a socket")?;
+    // SAFETY: an all-zero ifreq is a valid value of that plain C structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(record).cast();
+    // SAFETY: the request is zero-terminated, as the name is shorter, and points at a live record of
+    // the command's own layout, as the caller promises.
+    unsafe { siocethtool(socket.as_raw_fd(), &mut request) }?;
+    Ok(())
+}
+
+/// Whether an offload of a device is on.
+pub fn is_on(device: &str, offload: Offload) -> Result<bool> {
+    let mut value = EthtoolValue { command: offload.reads(), data: 0 };
+    // SAFETY: the record of these commands.
+    unsafe { ask(device, &mut value) }?;
+    Ok(value.data != 0)
+}
+
+/// Switches an offload of a device.
+pub fn switch(device: &str, offload: Offload, on: bool) -> Result<()> {
+    let mut value = EthtoolValue { command: offload.writes(), data: on.into() };
+    // SAFETY: the record of these commands.
+    unsafe { ask(device, &mut value) }
+}
+
+/// Bits per second; `None` when the driver does not tell, or the link is down.
+pub fn link_speed(device: &str) -> Option<u64> {
+    let mut answer = EthtoolCmd { command: ETHTOOL_GSET, ..EthtoolCmd::default() };
+    // SAFETY: the record of this command.
+    unsafe { ask(device, &mut answer) }.ok()?;
+    let megabits = u32::from(answer.speed_high) << 16 | u32::from(answer.speed);
+    (megabits != 0 && megabits != SPEED_UNKNOWN).then(|| u64::from(megabits) * 1_000_000)
+}
