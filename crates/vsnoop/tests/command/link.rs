@@ -247,7 +247,7 @@ fn left_over() -> Result<()> {
     fs::create_dir_all(SOCKETS)?;
     let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
     let lock = |text: String| Ok(fs::write(file("lock"), text)?);
-    let socket = || Ok(drop(UnixListener::bind(file("sock"))?));
+    let socket = || UnixListener::bind(file("sock")).map(drop).context("leave a socket");
     let own = || std::process::id().to_string();
     let cases: [(&str, &dyn Fn() -> Result<()>); 4] = [
         ("both", &|| lock(own()).and_then(|()| socket())),
