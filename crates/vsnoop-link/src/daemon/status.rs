@@ -200,7 +200,7 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     };
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
-    let measured = status.round_trip.count > 0;
+    let measured = status.round_trip_now();
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let drops = [
@@ -223,9 +223,9 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
             .or_else(|| known.config.address.as_ref().map(ToString::to_string)),
         epoch: status.epoch.unwrap_or(0).into(),
         version: session.map_or(0, |(version, _)| version.into()),
-        rtt_ns: measured.then_some(status.round_trip.smoothed_ns),
-        rtt_min_ns: measured.then_some(status.round_trip.min_ns),
-        jitter_ns: measured.then_some(status.round_trip.jitter_ns),
+        rtt_ns: measured.map(|trip| trip.smoothed_ns),
+        rtt_min_ns: measured.map(|trip| trip.min_ns),
+        jitter_ns: measured.map(|trip| trip.jitter_ns),
         path_mtu_bytes: status.path_mtu_bytes.map(u32::from),
         sent: Carried::new(
             stats.frames_out.get(),
