@@ -158,7 +158,7 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
             counted.frames.get(),
             counted.bytes.get(),
             counted.compressed_bytes.get(),
-            0,
+            counted.wire_bytes.get(),
         ),
         raw_frames: counted.raw.get(),
         compress_ns: counted.compress_ns.get(),

@@ -239,7 +239,7 @@ pub struct Carried {
     pub bytes: u64,
     /// After it.
     pub compressed_bytes: u64,
-    /// Records with all headers, as they pass the network.
+    /// Records of the link with their headers; not those of UDP, TCP, TLS and IP.
     pub wire_bytes: u64,
     /// `bytes` over `compressed_bytes`; null before the first frame.
     pub ratio: Option<f64>,
