@@ -25,7 +25,7 @@ use crate::identity::PublicKey;
 
 pub use crate::compress::Method;
 pub use crate::forwarding::Mac;
-pub use rules::{Compress, Rules, Selector, TooManyRules, Traffic, Vm};
+pub use rules::{Compress, Outcome, Rules, Selector, TooManyRules, Traffic, Vm};
 pub use value::{Address, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.

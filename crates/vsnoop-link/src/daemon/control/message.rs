@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::config::{Compress, Mac, Method, Selector, Transport, WhenDown};
+use crate::daemon::config::{Compress, Mac, Method, Outcome, Selector, Transport, WhenDown};
 
 /// What the command asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,8 @@ impl FromStr for LogLevel {
 pub enum Response {
     Status(Box<Status>),
     Done,
+    /// To [`Request::Set`].
+    Set(Outcome),
     /// Why not.
     Refused {
         reason: String,
