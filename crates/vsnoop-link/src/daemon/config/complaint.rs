@@ -51,7 +51,8 @@ pub fn words(text: &str, error: &Error) -> String {
 /// The line that an error is in, and the table that it belongs to.
 struct Place<'a> {
     line: &'a str,
-    table: Option<&'a str>,
+    /// As it stands there.
+    header: Option<&'a str>,
 }
 
 impl<'a> Place<'a> {
@@ -64,8 +65,13 @@ impl<'a> Place<'a> {
             })
         };
         let line = line_of(at).last().unwrap_or_default().trim();
-        let header = line_of(at).map(str::trim).filter(|line| line.starts_with('[')).last();
-        Self { line, table: header.map(|header| header.trim_matches(['[', ']'])) }
+        let bare = |line: &'a str| line.split('#').next().unwrap_or_default().trim();
+        let header = line_of(at).map(bare).filter(|line| line.starts_with('[')).last();
+        Self { line, header }
+    }
+
+    fn table(&self) -> Option<&'a str> {
+        self.header.map(|header| header.trim_matches(['[', ']']))
     }
 
     fn is_header(&self) -> bool {
@@ -74,12 +80,12 @@ impl<'a> Place<'a> {
 
     /// "link.mtu", "[[port]]"; empty where none can be seen.
     fn key(&self) -> String {
-        if self.is_header() {
-            return self.line.to_owned();
+        if let Some(header) = self.header.filter(|_| self.is_header()) {
+            return header.to_owned();
         }
         let key = self.line.split_once('=').map_or(self.line, |(key, _)| key).trim();
         let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        match self.table {
+        match self.table() {
             _ if key.is_empty() || !key.bytes().all(is_bare) => String::new(),
             Some(table) => format!("{table}.{key}"),
             None => key.to_owned(),
@@ -121,8 +127,8 @@ impl<'a> Place<'a> {
             let (unknown, known) = rest.split_once(", expected ").unwrap_or((rest, ""));
             let known = known.trim_start_matches("one of ").replace('`', "");
             let kind = if self.is_header() { "table" } else { "key" };
-            let place = match self.table {
-                Some(table) if !self.is_header() => format!(" in [{table}]"),
+            let place = match self.header {
+                Some(header) if !self.is_header() => format!(" in {header}"),
                 _ => String::new(),
             };
             return format!("unknown {kind} {unknown}{place}; there is {known}");
@@ -135,7 +141,7 @@ impl<'a> Place<'a> {
         }
         match message.split_once(", expected ") {
             Some((_, SEVERAL)) => {
-                let name = self.table.filter(|_| self.is_header()).map(str::to_owned);
+                let name = self.table().filter(|_| self.is_header()).map(str::to_owned);
                 let name = name.unwrap_or_else(|| self.key());
                 format!(
                     "{}give [[{name}]], in double brackets: there may be several",

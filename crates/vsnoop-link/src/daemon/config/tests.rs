@@ -111,7 +111,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
     let peer = |lines: &str| format!("{port}[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n{lines}");
     for (text, line, words) in [
         ("[link]\nmut = 1500\n".to_owned(), 2, &["key `mut` in [link]", "mtu"][..]),
-        (peer("adress = \"h\"\n"), 7, &["key `adress` in [peer]", "subject, address"]),
+        (peer("adress = \"h\"\n"), 7, &["key `adress` in [[peer]]", "subject, address"]),
         ("[link]\n[[prot]]\n".into(), 2, &["table `prot`", "link, port, peer"]),
         (format!("mtu = 1500\n{LEAST}"), 1, &["key `mtu`; there is link"]),
         ("[link\n".into(), 1, &["in `[link`"]),
@@ -128,7 +128,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ("peer = [1]\n[link]\n".into(), 1, &["peer: give a table"]),
         (LEAST.replace("[link]", "[[link]]"), 1, &["[[link]]: give one table, [link]"]),
         ("link = 5\n".into(), 1, &["link: give one table, [link]"]),
-        (LEAST.replace("[link]", "[link]\nmtu = 1500.5"), 2, &["link.mtu = 1500.5"]),
+        (LEAST.replace("[link]", "[link]\nmtu = 1500.0"), 2, &["link.mtu = 1500.0"]),
         (
             LEAST.replace("[link]", "[link]\nmtu = 99999999999999999999"),
             2,
