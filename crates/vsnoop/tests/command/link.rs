@@ -244,6 +244,7 @@ fn killed() -> Result<()> {
     ensure!(files().len() == 2, "nothing stale to be told apart: {:?}", files());
     let list = place.link(["status"])?.ok()?;
     ensure!(list.out.contains("no link is up"), "{}", list.out);
+    ensure!(files().is_empty(), "a file was left: {:?}", files());
     place.link(["status", "office"])?.failed(41, &["office is not up"])?;
     place.up()?.ok()?;
     ensure!(place.status()?["pid"] != status["pid"], "the link is the one that was killed");
