@@ -213,6 +213,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
@@ -265,18 +266,31 @@ mod tests {
 
     #[test]
     fn nobody_who_tidies_up_is_taken_for_a_link() {
+        const LOOKERS: usize = 4;
+        const ROUNDS: usize = 2000;
         let directory = tempfile::tempdir().unwrap();
         let place = Place::below(directory.path(), "office");
-        for round in 0..500 {
-            leave(&place);
-            if round % 2 == 0 {
-                fs::remove_file(place.lock()).unwrap();
+        let (together, mistaken) = (Barrier::new(LOOKERS + 1), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..LOOKERS {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        together.wait();
+                        mistaken.fetch_add(place.is_taken().unwrap().into(), Ordering::Relaxed);
+                        together.wait();
+                    }
+                });
             }
-            thread::scope(|scope| {
-                let look = || assert!(!place.is_taken().unwrap());
-                (0..4).for_each(|_| drop(scope.spawn(look)));
-            });
-        }
+            for round in 0..ROUNDS {
+                leave(&place);
+                if round % 2 == 0 {
+                    fs::remove_file(place.lock()).unwrap();
+                }
+                together.wait();
+                together.wait();
+            }
+        });
+        assert_eq!(mistaken.into_inner(), 0);
     }
 
     #[test]
