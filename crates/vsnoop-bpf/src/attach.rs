@@ -165,7 +165,7 @@ pub(crate) fn check_bpffs() -> Result<()> {
     // SAFETY: a valid C string and a buffer of the right type.
     let rc = unsafe { libc::statfs(path.as_ptr(), st.as_mut_ptr()) };
     // SAFETY: statfs() fills the zeroed buffer or leaves it zeroed.
-    if rc != 0 || unsafe { st.assume_init() }.f_type as i64 != BPF_FS_MAGIC {
+    if rc != 0 || unsafe { st.assume_init() }.f_type != BPF_FS_MAGIC {
         return Err(Error::NoBpfFs);
     }
     Ok(())

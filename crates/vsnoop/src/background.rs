@@ -160,9 +160,12 @@ pub fn leave_the_terminal() -> Result<()> {
     Ok(())
 }
 
+/// Changes what is logged: given a filter, in the words of RUST_LOG.
+pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
+
 /// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does what is
-/// returned: given a filter in the same words.
-pub fn log_to(foreground: bool) -> Result<Box<dyn Fn(&str) -> Result<()>>> {
+/// returned.
+pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if foreground {
@@ -186,9 +189,7 @@ pub fn log_to(foreground: bool) -> Result<Box<dyn Fn(&str) -> Result<()>>> {
 }
 
 /// Takes the filter as text.
-fn changing(
-    reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + 'static,
-) -> Box<dyn Fn(&str) -> Result<()>> {
+fn changing(reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + 'static) -> LogBy {
     Box::new(move |text| {
         let filter = EnvFilter::try_new(text).with_context(|| format!("log by {text}"))?;
         reload(filter).context("change what is logged")

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
 use vsnoop_link::daemon::config::{Method, Vm, dictionary};
 use vsnoop_link::daemon::control::LogLevel;
@@ -239,8 +239,8 @@ pub enum LinkAction {
     Down(LinkDown),
     /// Which links are up, and how they and their peers are.
     Status(LinkStatus),
-    /// Change which traffic is compressed, and how, while packets flow; the configuration file stays as it
-    /// is.
+    /// Change which traffic is compressed, and how, or what is logged, while packets flow; the configuration
+    /// file stays as it is.
     Set(LinkSet),
 }
 
@@ -285,17 +285,19 @@ pub struct LinkStatus {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").args(["compress", "log"]).required(true)))]
 pub struct LinkSet {
     /// Name of the link.
     pub name: String,
-    /// off, lz4, zstd, zstd:LEVEL or auto.
-    #[arg(long, value_name = "METHOD", required_unless_present = "log")]
+    /// How traffic is compressed: off, lz4, zstd, zstd:LEVEL or auto; all of it, or what the options below
+    /// choose.
+    #[arg(long, value_name = "METHOD")]
     pub compress: Option<Method>,
     /// What it logs from now on: error, warn, info, debug or trace.
     #[arg(
         long,
         value_name = "LEVEL",
-        conflicts_with_all = ["compress", "dictionary", "peer", "port", "vm", "prefix"]
+        conflicts_with_all = ["dictionary", "peer", "port", "vm", "prefix"]
     )]
     pub log: Option<LogLevel>,
     /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when that is
@@ -404,6 +406,24 @@ mod tests {
         ] {
             let error: clap::Error = attach(wrong).unwrap_err();
             assert!(error.to_string().contains("--hold"), "{wrong:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_link_is_one_of_two_and_both_are_named() {
+        let set = |options: &[&str]| {
+            let all = ["vsnoop", "link", "set", "office"].iter().chain(options);
+            Cli::try_parse_from(all).map(drop).map_err(|error| error.to_string())
+        };
+        for options in [&[][..], &["--peer", "b"]] {
+            let error = set(options).unwrap_err();
+            assert!(error.contains("<--compress <METHOD>|--log <LEVEL>>"), "{error}");
+        }
+        for options in [&["--compress", "off"][..], &["--log", "debug"]] {
+            assert_eq!(set(options), Ok(()));
+        }
+        for more in [["--compress", "off"], ["--peer", "b"], ["--prefix", "10.0.0.0/8"]] {
+            assert!(set(&[&["--log", "debug"][..], &more].concat()).is_err(), "{more:?}");
         }
     }
 

@@ -143,7 +143,7 @@ impl World {
 
     /// After a freeze some VMs look at their timers first, some at the ring.
     fn timer_lag(&self) -> u64 {
-        if self.sc.seed % 2 == 0 { 0 } else { 200_000 }
+        if self.sc.seed.is_multiple_of(2) { 0 } else { 200_000 }
     }
 
     /// Runs the connection to its end.

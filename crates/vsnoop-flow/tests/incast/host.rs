@@ -33,6 +33,7 @@ pub struct Host {
     pub turns: u64,
 }
 
+#[allow(clippy::wrong_self_convention, reason = "called as the hooks are, to_vm and from_vm")]
 impl Host {
     pub fn new(uplink: uplink, policy: policy) -> Self {
         Host {

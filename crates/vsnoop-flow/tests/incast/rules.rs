@@ -438,7 +438,7 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     c.u().slot_ns = now;
     c.u().slot_bytes = 0;
     // Half of C.
-    c.u().bytes = rate * t / 2 >> 20;
+    c.u().bytes = (rate * t / 2) >> 20;
     incast::turn(c.u(), now + t - 1);
     assert_eq!(c.u().is_granting, 0);
     incast::turn(c.u(), now + t);
@@ -450,7 +450,7 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
     assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
     // More than may be promised came: nothing is given away.
-    c.u().bytes += rate * t * 95 / 100 >> 20;
+    c.u().bytes += (rate * t * 95 / 100) >> 20;
     incast::turn(c.u(), now + 3 * t);
     assert_eq!((c.u().is_granting, c.u().quota), (1, 0));
 }

@@ -325,7 +325,7 @@ impl Sim {
             self.step(event);
             self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
             self.steps += 1;
-            if self.steps % 1_000 == 0 {
+            if self.steps.is_multiple_of(1_000) {
                 assert_eq!(
                     self.host.owed(),
                     incast::granted(&self.host.uplink),

@@ -149,7 +149,12 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     let ratio = sent["ratio"].as_f64().context("no ratio")?;
     // auto does not compress where nothing is gained, as between two namespaces.
     ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
-    let class = a.status()?["classes"][0].clone();
+    let classes = a.status()?["classes"].clone();
+    for class in classes.as_array().context("no classes")? {
+        let sent = &class["sent"];
+        ensure!(sent["bytes"] == 0 || sent["wire_bytes"].as_u64() > Some(0), "{class}");
+    }
+    let class = classes[0].clone();
     let flows = class["methods"].as_object().context("no methods")?;
     // Whatever auto has made of the data of both transfers, it is said.
     let is_said = |said: &String| method == "auto" || said == method;

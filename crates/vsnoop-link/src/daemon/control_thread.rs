@@ -16,7 +16,7 @@ use super::complaints::Complaints;
 use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
 use super::counts::SessionCounts;
 use super::egress::outlet::Fault;
-use super::establish::{self, Incoming, Introduction, Made};
+use super::establish::{self, Incoming, Introduction, Made, Unreached};
 use super::event::Event;
 use super::io::udp::route_mtu;
 use super::io::wake;
@@ -28,8 +28,8 @@ use crate::handshake::{
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
-    Action, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings, Status,
-    canonical,
+    Action, DialError, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings,
+    Status, canonical,
 };
 use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
 use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
@@ -295,9 +295,11 @@ impl Control {
                 }
                 Err(error) => {
                     let refused = error.downcast_ref::<handshake::Error>();
-                    let why =
+                    let reason =
                         refused.map_or_else(|| format!("{error:#}"), |e| e.what().to_string());
-                    self.tell(peer, PeerEvent::Dialled(Err(why)));
+                    let answered = error.downcast_ref::<Unreached>().is_none();
+                    let error = DialError { reason, answered };
+                    self.tell(peer, PeerEvent::Dialled(Err(error)));
                 }
             },
             Event::Accepted { from, established } => match established {

@@ -4,6 +4,7 @@
 //! an ordered transport dials its lanes next, each with a handshake of its own, and each for one
 //! direction only, so that one thread at each end owns it.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -120,6 +121,18 @@ impl Made {
     }
 }
 
+/// Nobody was there to make a session with.
+#[derive(Debug)]
+pub struct Unreached(String);
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreached {}
+
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
     Lanes(Vec<ingress::lane::Lane>),
@@ -132,8 +145,8 @@ pub fn dial(
     hello: Hello,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made> {
-    let addresses: Vec<_> =
-        address.to_socket_addrs().with_context(|| format!("resolving {address}"))?.collect();
+    let unresolved = |error| Unreached(format!("resolving {address}: {error}"));
+    let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
     resolved(&addresses);
     let stream = connect(address, &addresses)?;
     let reached = stream.peer_addr().context("the connection is gone")?;
@@ -193,7 +206,7 @@ fn dial_lane(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Estab
     Ok(handshake::dial(stream, dialer, hello, deadline)?)
 }
 
-fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream> {
+fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Unreached> {
     let mut last = None;
     for address in addresses {
         match call(address) {
@@ -201,10 +214,10 @@ fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream> {
             Err(error) => last = Some((address, error)),
         }
     }
-    match last {
-        Some((address, error)) => bail!("calling {address} (TCP): {error}"),
-        None => bail!("{address} has no address"),
-    }
+    Err(Unreached(match last {
+        Some((address, error)) => format!("calling {address} (TCP): {error}"),
+        None => format!("{address} has no address"),
+    }))
 }
 
 /// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP

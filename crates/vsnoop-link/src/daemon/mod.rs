@@ -182,10 +182,10 @@ pub fn run(
                 }
                 let mut rules = ruled.rules.clone();
                 match rules.set(rule) {
-                    Ok(()) => {
+                    Ok(outcome) => {
                         ruled.replace(rules);
                         egress.send(egress::Order::Classes(classes_of(&config, &ruled)));
-                        Response::Done
+                        Response::Set(outcome)
                     }
                     Err(error) => Response::Refused { reason: error.to_string() },
                 }

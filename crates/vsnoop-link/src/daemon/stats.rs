@@ -113,6 +113,8 @@ pub struct ClassStats {
     pub bytes: Counter,
     /// What became of those bytes.
     pub compressed_bytes: Counter,
+    /// In records, with their headers. Over UDP those that the kernel refused are included.
+    pub wire_bytes: Counter,
     /// Frames, or parts of them over UDP, that went as they were although the rule would compress.
     pub raw: Counter,
     pub compress_ns: Counter,

@@ -158,7 +158,7 @@ fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
             counted.frames.get(),
             counted.bytes.get(),
             counted.compressed_bytes.get(),
-            0,
+            counted.wire_bytes.get(),
         ),
         raw_frames: counted.raw.get(),
         compress_ns: counted.compress_ns.get(),
@@ -199,7 +199,7 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     };
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
-    let measured = status.round_trip.count > 0;
+    let measured = status.round_trip_now();
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let drops = [
@@ -222,9 +222,9 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
             .or_else(|| known.config.address.as_ref().map(ToString::to_string)),
         epoch: status.epoch.unwrap_or(0).into(),
         version: session.map_or(0, |(version, _)| version.into()),
-        rtt_ns: measured.then_some(status.round_trip.smoothed_ns),
-        rtt_min_ns: measured.then_some(status.round_trip.min_ns),
-        jitter_ns: measured.then_some(status.round_trip.jitter_ns),
+        rtt_ns: measured.map(|trip| trip.smoothed_ns),
+        rtt_min_ns: measured.map(|trip| trip.min_ns),
+        jitter_ns: measured.map(|trip| trip.jitter_ns),
         path_mtu_bytes: status.path_mtu_bytes.map(u32::from),
         sent: Carried::new(
             stats.frames_out.get(),

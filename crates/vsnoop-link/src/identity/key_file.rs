@@ -55,7 +55,17 @@ pub(super) fn public_key(signer: &dyn SigningKey) -> Result<PublicKey> {
 }
 
 fn how_to_make(path: &Path) -> String {
-    format!("make one with `vsnoop link keygen {}`", path.display())
+    let keygen = format!("`vsnoop link keygen {}`", path.display());
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() && !directory.exists() => {
+            format!("make one with `{}` and {keygen}", how_to_make_directory(directory))
+        }
+        _ => format!("make one with {keygen}"),
+    }
+}
+
+fn how_to_make_directory(directory: &Path) -> String {
+    format!("mkdir -p {}", directory.display())
 }
 
 /// The bytes of a file that nobody else can read.
@@ -109,7 +119,14 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
         .mode(0o600)
         .open(&unfinished.0)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
-    written.with_context(|| format!("cannot write a key file in {}", directory.display()))?;
+    written.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound if !directory.exists() => anyhow!(
+            "there is no directory {} for the key file; make it with `{}`",
+            directory.display(),
+            how_to_make_directory(directory)
+        ),
+        _ => anyhow!("cannot write a key file in {}: {e}", directory.display()),
+    })?;
     // Unlike a rename, this refuses when the file exists.
     fs::hard_link(&unfinished.0, path).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => anyhow!(

@@ -48,6 +48,18 @@ fn a_key_file_is_never_overwritten() {
 }
 
 #[test]
+fn a_directory_that_is_missing_is_said_how_to_make() {
+    let files = Files::new();
+    let file = files.path("not/there/key");
+    let mkdir = format!("`mkdir -p {}`", file.parent().unwrap().display());
+    for error in [keygen(&file), public(&file)].map(|result| result.unwrap_err().to_string()) {
+        assert!(error.contains(&mkdir), "{error}");
+    }
+    let error = public(&files.path("key")).unwrap_err().to_string();
+    assert!(error.contains("vsnoop link keygen") && !error.contains("mkdir"), "{error}");
+}
+
+#[test]
 fn a_key_that_others_could_read_is_refused() {
     let files = Files::new();
     for mode in [0o640, 0o604, 0o620, 0o677] {

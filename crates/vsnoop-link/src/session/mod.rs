@@ -22,5 +22,5 @@ mod types;
 pub use message::{Counters, Message};
 pub use peer::{Peer, canonical};
 pub use types::{
-    Action, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+    Action, DialError, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
 };

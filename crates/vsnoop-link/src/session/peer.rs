@@ -18,7 +18,7 @@ use super::path_mtu::PathMtu;
 use super::probes::{Probes, Purpose};
 use super::round_trip::RoundTrip;
 use super::types::{
-    Action, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+    Action, DialError, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
 };
 
 /// Sessions at the same time, whatever a peer does.
@@ -31,6 +31,8 @@ const FASTER: u64 = 5;
 const ROAMS_PER_S: u64 = 4;
 /// Longer error texts are cut.
 const REASON_CHARS: usize = 400;
+/// The reason of a peer that said farewell.
+const TAKEN_DOWN: &str = "the peer has taken the link down";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -88,6 +90,8 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
+    /// The peer said farewell, and nobody has answered there since.
+    taken_down: bool,
     reported: Option<String>,
     probes: Probes,
     probe_at_ns: u64,
@@ -128,6 +132,7 @@ impl Peer {
             closed: false,
             since_ns: now_ns,
             reason: None,
+            taken_down: false,
             reported: None,
             probes,
             probe_at_ns: u64::MAX,
@@ -214,9 +219,9 @@ impl Peer {
                 self.dialling = false;
                 self.install(info, now_ns);
             }
-            Event::Dialled(Err(reason)) => {
+            Event::Dialled(Err(DialError { reason, answered })) => {
                 self.dialling = false;
-                self.dial_failed(&reason, now_ns);
+                self.dial_failed(&reason, answered, now_ns);
             }
             Event::Accepted(info) => self.install(info, now_ns),
             Event::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
@@ -375,6 +380,7 @@ impl Peer {
             self.ups += 1;
             self.since_ns = now_ns;
             self.reported = None;
+            self.taken_down = false;
             self.actions.push(Action::Report(Report::Up { address: info.address }));
         }
         self.follow_path(info.address, now_ns);
@@ -407,7 +413,7 @@ impl Peer {
                 self.reason = Some(reason);
                 self.dial_later(now_ns);
             }
-            Phase::Pending { .. } if ours => self.dial_failed(reason, now_ns),
+            Phase::Pending { .. } if ours => self.dial_failed(reason, true, now_ns),
             Phase::Pending { .. } => self.reason = Some(cut(reason)),
             Phase::Retiring { .. } => {}
         }
@@ -494,9 +500,14 @@ impl Peer {
         self.actions.push(Action::Dial { address, epoch: self.epochs.advance() });
     }
 
-    fn dial_failed(&mut self, reason: &str, now_ns: u64) {
+    fn dial_failed(&mut self, reason: &str, answered: bool, now_ns: u64) {
         let reason = cut(reason);
-        self.reason = Some(reason.clone());
+        self.taken_down &= !answered;
+        // That nobody answers is what a farewell leads to, and must not hide it.
+        self.reason = Some(match self.taken_down {
+            true => format!("{TAKEN_DOWN}; since then: {reason}"),
+            false => reason.clone(),
+        });
         // With a session in use there is only a hurry if that was to be replaced.
         if self.used().is_some() && !self.rekeying {
             return;
@@ -639,8 +650,9 @@ impl Peer {
                 }
             }
             Message::Bye(reason) => {
+                self.taken_down |= used && reason == Reason::Down;
                 let reason = match reason {
-                    Reason::Down => "the peer has taken the link down",
+                    Reason::Down => TAKEN_DOWN,
                     Reason::Silence => "the peer has heard nothing from here",
                     Reason::Other(_) => "the peer has ended the session",
                 };

@@ -78,7 +78,7 @@ enum Happening {
     /// The acceptor has the session now.
     Accepted(Side, SessionInfo),
     /// The end of a dialling, of an instance.
-    Dialled(Side, u64, Result<SessionInfo, String>),
+    Dialled(Side, u64, Result<SessionInfo, DialError>),
     Data(Side),
 }
 
@@ -290,11 +290,11 @@ impl World {
         let now_ns = self.now_ns;
         let instance = self.host(side).instance;
         if there.cut || back.cut {
-            let error = Err("timed out".into());
+            let error = Err(unreached("timed out"));
             return self.at(now_ns + 5 * S, Happening::Dialled(side, instance, error));
         }
         if !self.host(side.other()).up {
-            let error = Err("connection refused".into());
+            let error = Err(unreached("connection refused"));
             return self.at(now_ns + trip_ns, Happening::Dialled(side, instance, error));
         }
         let id = SessionId(self.next_session);
@@ -361,7 +361,7 @@ impl World {
                     let cut = self.ways.iter().any(|way| way.cut);
                     let there = self.host(side.other());
                     let same = there.up && there.instance == info.instance;
-                    if cut || !same { Err("connection lost".into()) } else { Ok(info) }
+                    if cut || !same { Err(unreached("connection lost")) } else { Ok(info) }
                 });
                 let host = self.host(side);
                 if !host.up || host.instance != instance {
@@ -464,4 +464,9 @@ impl World {
         }
         self.agrees().then_some(limit_ns)
     }
+}
+
+/// Nobody has answered.
+fn unreached(reason: &str) -> DialError {
+    DialError { reason: reason.into(), answered: false }
 }

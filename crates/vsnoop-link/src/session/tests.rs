@@ -355,12 +355,41 @@ fn going_down_is_told_and_the_peer_calls_again() {
     world.run(100 * MS);
     let status = world.b.peer.status();
     assert!(matches!(status.state, State::Dialling { .. }), "{status:?}");
+    assert!(status.round_trip.count > 0 && status.round_trip_now().is_none(), "{status:?}");
     let down = Report::Down { reason: "the peer has taken the link down".into() };
     assert!(world.b.reports.iter().any(|(_, report)| *report == down));
     world.run(800 * MS);
     world.start(Side::A);
     let took_ns = world.run_until_agreed(5 * S).expect("up again");
     assert!(took_ns < 2 * S, "{}", took_ns / MS);
+    world.run(S);
+    assert!(world.b.peer.status().round_trip_now().is_some());
+}
+
+#[test]
+fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
+    let mut world = up(1, Dials::B, &settings(1500));
+    world.give(Side::A, Event::Close);
+    world.kill(Side::A);
+    let farewell = "the peer has taken the link down";
+    // One end hears it, and calls in vain many times.
+    for _ in 0..10 {
+        world.run(5 * S);
+        let reason = world.b.peer.status().reason.unwrap();
+        assert_eq!(reason, format!("{farewell}; since then: connection refused"));
+    }
+    let error = DialError { reason: "it has another key".into(), answered: true };
+    world.give(Side::B, Event::Dialled(Err(error)));
+    assert_eq!(world.b.peer.status().reason.as_deref(), Some("it has another key"));
+    world.run(60 * S);
+    assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
+    // One that comes back and dies without a word has said no farewell.
+    world.start(Side::A);
+    world.run_until_agreed(40 * S).expect("up again");
+    world.run(12 * S);
+    world.kill(Side::A);
+    world.run(30 * S);
+    assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
 }
 
 #[test]
@@ -458,7 +487,9 @@ mod any {
         prop_oneof![
             info.clone().prop_map(|info| Event::Dialled(Ok(info))),
             info.prop_map(Event::Accepted),
-            Just(Event::Dialled(Err("no".into()))),
+            any::<bool>().prop_map(|answered| {
+                Event::Dialled(Err(DialError { reason: "no".into(), answered }))
+            }),
             (id(), traffic).prop_map(|(id, traffic)| Event::Traffic(id, traffic)),
             (id(), address(), any::<bool>()).prop_map(|(session, from, newest)| Event::Received {
                 session,

@@ -108,7 +108,7 @@ pub enum Event {
     /// The configuration is new, or was changed.
     Configured(Settings),
     /// The end of what [`Action::Dial`] began: exactly one for each.
-    Dialled(Result<SessionInfo, String>),
+    Dialled(Result<SessionInfo, DialError>),
     /// The peer has dialled.
     Accepted(SessionInfo),
     /// Counters of a session.
@@ -153,6 +153,15 @@ pub enum Event {
     Close,
     /// Time has passed: at [`Peer::deadline_ns`](super::Peer::deadline_ns), or earlier.
     Tick,
+}
+
+/// Why an attempt to dial has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialError {
+    /// For the status.
+    pub reason: String,
+    /// Somebody was there, and something else went wrong.
+    pub answered: bool,
 }
 
 /// What is to be done.
@@ -262,7 +271,7 @@ pub struct Status {
     pub state: State,
     /// Since when.
     pub since_ns: u64,
-    /// The last error, unless it is up.
+    /// The last error, unless it is up; that the peer said farewell, as long as nobody answers there.
     pub reason: Option<String>,
     /// Where packets go to.
     pub address: Option<SocketAddr>,
@@ -280,4 +289,12 @@ pub struct Status {
     pub rekeys: u64,
     /// Changes of address.
     pub roams: u64,
+}
+
+impl Status {
+    /// The round trip, if there is one now: the peer is up, and a probe has come back.
+    pub fn round_trip_now(&self) -> Option<RoundTrip> {
+        let is_up = matches!(self.state, State::Up(_));
+        (is_up && self.round_trip.count > 0).then_some(self.round_trip)
+    }
 }

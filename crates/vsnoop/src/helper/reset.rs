@@ -33,10 +33,11 @@ pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     let bridge = deserted_bridge(port).unwrap_or_default();
     for segment in [Segment::ResetVm, Segment::ResetSender] {
         let sent = frame(key, flow, segment).and_then(|frame| {
-            Ok(match bridge {
+            match bridge {
                 Some(bridge) if segment.is_for_sender() => port.send_out_of(bridge, &frame)?,
                 _ => port.inject(&frame, segment.is_for_sender())?,
-            })
+            }
+            Ok(())
         });
         if let Err(error) = sent {
             tracing::debug!("{segment:?}: {error:#}");

@@ -193,6 +193,15 @@ fn refused() -> Vec<Trial> {
         refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |place| {
             Ok(fs::remove_file(place.key())?)
         }),
+        refusal("a_key_in_no_directory", 3, &["mkdir -p", "keys", "vsnoop link keygen"], |place| {
+            place.write(&place.config().replace("office.key", "keys/office.key"))
+        }),
+        trial("a_directory_for_a_configuration_is_refused", || {
+            let place = Place::new("directory")?;
+            let directory = place.directory.to_str().context("a path")?;
+            vsnoop(["link", "up", &format!("{directory}/")])?
+                .failed(2, &["is a directory", "NAME.toml"])
+        }),
         refusal("a_key_that_others_can_read", 3, &["office.key", "chmod 600"], |place| {
             Ok(fs::set_permissions(place.key(), Permissions::from_mode(0o644))?)
         }),
@@ -327,6 +336,7 @@ fn killed() -> Result<()> {
     ensure!(files().len() == 2, "nothing stale to be told apart: {:?}", files());
     let list = place.link(["status"])?.ok()?;
     ensure!(list.out.contains("no link is up"), "{}", list.out);
+    ensure!(files().is_empty(), "a file was left: {:?}", files());
     place.link(["status", "office"])?.failed(41, &["office is not up"])?;
     place.up()?.ok()?;
     ensure!(place.status()?["pid"] != status["pid"], "the link is the one that was killed");
@@ -339,7 +349,7 @@ fn left_over() -> Result<()> {
     fs::create_dir_all(SOCKETS)?;
     let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
     let lock = |text: String| Ok(fs::write(file("lock"), text)?);
-    let socket = || Ok(drop(UnixListener::bind(file("sock"))?));
+    let socket = || UnixListener::bind(file("sock")).map(drop).context("leave a socket");
     let own = || std::process::id().to_string();
     let cases: [(&str, &dyn Fn() -> Result<()>); 4] = [
         ("both", &|| lock(own()).and_then(|()| socket())),
@@ -411,6 +421,9 @@ fn set() -> Result<()> {
     let rules: Vec<_> = (0..3).map(|class| classes[class]["rule"]["method"].clone()).collect();
     ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{classes}");
     ensure!(classes[0]["rule"]["dictionary_bytes"] == 64 << 20, "{classes}");
+    let neither = place.link(["set", "office"])?;
+    let both = ["--compress", "--log"];
+    ensure!(neither.code == 2 && both.iter().all(|o| neither.err.contains(o)), "{}", neither.err);
     let wrong = ["set", "office", "--compress", "lz4", "--peer", "x"];
     place.link(wrong)?.failed(2, &["no peer x", "it has b, c"])?;
     let wrong = ["set", "office", "--compress", "lz4", "--port", "x"];
@@ -423,6 +436,19 @@ fn set() -> Result<()> {
     let gzip = place.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
     ensure!(place.status()?["classes"] == classes, "something changed");
+    // Wider than the one before it, then the same, then for everything.
+    let b = ["set", "office", "--peer", "b", "--prefix", "10.1.0.0/16,10.2.0.0/16", "--compress"];
+    let ran = place.link([&b[..], &["lz4"]].concat())?.ok()?;
+    ensure!(ran.out.lines().count() == 1, "{}", ran.out);
+    let ran = place.link(["set", "office", "--compress", "auto", "--peer", "b"])?.ok()?;
+    for words in ["set before: peer b (zstd:3)", "no effect now: peer b, prefix 10.1.0.0/16"] {
+        ensure!(ran.out.contains(words), "{words:?} is not in: {}", ran.out);
+    }
+    let ran = place.link(["set", "office", "--compress", "off", "--json"])?.json()?;
+    let replaced = ran["replaced"].as_array().context("a list")?;
+    let methods: Vec<_> = replaced.iter().map(|rule| rule["method"].clone()).collect();
+    ensure!(methods == ["auto", "lz4", "zstd"], "{ran}");
+    ensure!(ran["without_effect"] == Value::Array(Vec::new()), "{ran}");
     Ok(())
 }
 
@@ -481,6 +507,10 @@ fn keygen() -> Result<()> {
     let file = place.directory.join("new.key");
     let name = file.to_str().context("a path")?;
     vsnoop(["link", "keygen", "--show", name])?.failed(1, &[name, "vsnoop link keygen"])?;
+    let missing = place.directory.join("not/there");
+    let deep = missing.join("new.key");
+    let mkdir = format!("`mkdir -p {}`", missing.display());
+    vsnoop(["link", "keygen", deep.to_str().context("a path")?])?.failed(1, &[&mkdir])?;
     let made = vsnoop(["link", "keygen", name])?.ok()?.out;
     ensure!(made.len() == 44, "{made}");
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others can read it");

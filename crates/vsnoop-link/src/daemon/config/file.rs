@@ -17,7 +17,7 @@ use toml::{Spanned, Value};
 
 use super::{
     Authority, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT, Peer, Port,
-    PortKind, Rules, Selector, Transport, Trust, WhenDown, value,
+    PortKind, Rules, Selector, Transport, Trust, WhenDown, complaint, value,
 };
 use crate::handshake::MOST_TAKES;
 
@@ -28,18 +28,18 @@ type Result<T> = std::result::Result<T, ConfigError>;
 #[serde(deny_unknown_fields)]
 struct Document {
     link: Spanned<LinkTable>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "complaint::tables")]
     port: Vec<Spanned<PortTable>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "complaint::tables")]
     peer: Vec<Spanned<PeerTable>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "complaint::tables")]
     compress: Vec<Spanned<CompressTable>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "complaint::tables")]
     divert: Vec<Spanned<DivertTable>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "one table, [link]")]
 struct LinkTable {
     name: Field,
     network: Field,
@@ -56,7 +56,7 @@ struct LinkTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct PortTable {
     name: Field,
     bridge: Field,
@@ -65,7 +65,7 @@ struct PortTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct PeerTable {
     name: Field,
     key: Field,
@@ -76,7 +76,7 @@ struct PeerTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct CompressTable {
     peer: Field,
     port: Field,
@@ -88,7 +88,7 @@ struct CompressTable {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table")]
 struct DivertTable {
     interface: Field,
     prefix: Field,
@@ -159,7 +159,7 @@ impl Reader<'_> {
 
     fn document(&self) -> Result<Document> {
         toml::from_str(self.text).map_err(|error| {
-            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let what = complaint::words(self.text, &error);
             self.complaint(error.span().map_or(0, |span| span.start), what)
         })
     }
@@ -595,6 +595,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => format!("{text:?}"),
         Value::Integer(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
         Value::Boolean(truth) => truth.to_string(),
         other => format!("({})", other.type_str()),
     }

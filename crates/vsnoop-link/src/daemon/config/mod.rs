@@ -1,9 +1,11 @@
 //! What a link is to be, as its file says: plain structs, checked before anything is made.
 //!
-//! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of single
-//! values, `rules` is the list of compression rules, which may change while the link runs. Nothing here
-//! looks at the host: whether a bridge is there, or a key readable, is found out by whoever uses it.
+//! `file` reads the TOML and says what is wrong with its line and key (`complaint`: when that is its form),
+//! `value` knows the forms of single values, `rules` is the list of compression rules, which may change while
+//! the link runs. Nothing here looks at the host: whether a bridge is there, or a key readable, is found out
+//! by whoever uses it.
 
+mod complaint;
 mod file;
 mod rules;
 #[cfg(test)]
@@ -11,6 +13,7 @@ mod tests;
 mod value;
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +25,7 @@ use crate::identity::PublicKey;
 
 pub use crate::compress::Method;
 pub use crate::forwarding::Mac;
-pub use rules::{Compress, Rules, Selector, TooManyRules, Traffic, Vm};
+pub use rules::{Compress, Outcome, Rules, Selector, TooManyRules, Traffic, Vm};
 pub use value::{Address, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
@@ -204,9 +207,8 @@ impl std::error::Error for ConfigError {}
 impl Config {
     /// Reads and checks a file.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            ConfigError(format!("the configuration {} cannot be read: {error}", file.display()))
-        })?;
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError(unreadable(file, &error)))?;
         Self::parse(file, &text)
     }
 
@@ -256,5 +258,20 @@ impl Config {
         };
         let first = self.diverts.iter().enumerate().filter(is_first);
         first.map(|(_, divert)| &divert.interface)
+    }
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> String {
+    let shown = file.display();
+    match error.kind() {
+        ErrorKind::IsADirectory => format!(
+            "{shown} is a directory, and the configuration of a link is one file: give its path, such as {}",
+            file.join("NAME.toml").display()
+        ),
+        ErrorKind::NotFound => {
+            format!("there is no configuration {shown}; docs/link.md says what to write there")
+        }
+        ErrorKind::InvalidData => format!("the configuration {shown} is no text in UTF-8"),
+        _ => format!("the configuration {shown} cannot be read: {error}"),
     }
 }

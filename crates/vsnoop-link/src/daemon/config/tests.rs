@@ -110,9 +110,30 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
     let port = "[link]\n[[port]]\nbridge = \"br0\"\n";
     let peer = |lines: &str| format!("{port}[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n{lines}");
     for (text, line, words) in [
-        ("[link]\nmut = 1500\n".to_owned(), 2, &["mut", "mtu"][..]),
-        ("[link\n".into(), 1, &[]),
-        ("".into(), 1, &["link"]),
+        ("[link]\nmut = 1500\n".to_owned(), 2, &["key `mut` in [link]", "mtu"][..]),
+        (peer("adress = \"h\"\n"), 7, &["key `adress` in [[peer]]", "subject, address"]),
+        ("[link]\n[[prot]]\n".into(), 2, &["table `prot`", "link, port, peer"]),
+        (format!("mtu = 1500\n{LEAST}"), 1, &["key `mtu`; there is link"]),
+        ("[link\n".into(), 1, &["in `[link`"]),
+        ("".into(), 1, &["the table [link] is missing"]),
+        ("[link]\nmtu 1500\n".into(), 2, &["expected `=`", "in `mtu 1500`"]),
+        ("[link]\nname = \"x\n".into(), 2, &["link.name", "expected `\"`", "in `name = \"x`"]),
+        ("[link]\nname = x\n".into(), 2, &["link.name: a text stands in quotes"]),
+        (peer("address = 192.0.2.2:7946\n"), 7, &["peer.address: a text stands in quotes"]),
+        ("[link]\nclamp_mss = True\n".into(), 2, &["link.clamp_mss: ", "`true`"]),
+        ("[link]\nmtu = 1500\nmtu = 1500\n".into(), 3, &["link.mtu is given twice"]),
+        (format!("{LEAST}[link]\n"), 7, &["[link] is given twice"]),
+        (LEAST.replace("[[port]]", "[port]"), 2, &["[port]: give [[port]]", "several"]),
+        ("port = 5\n[link]\n".into(), 1, &["port: give [[port]]"]),
+        ("peer = [1]\n[link]\n".into(), 1, &["peer: give a table"]),
+        (LEAST.replace("[link]", "[[link]]"), 1, &["[[link]]: give one table, [link]"]),
+        ("link = 5\n".into(), 1, &["link: give one table, [link]"]),
+        (LEAST.replace("[link]", "[link]\nmtu = 1500.0"), 2, &["link.mtu = 1500.0"]),
+        (
+            LEAST.replace("[link]", "[link]\nmtu = 99999999999999999999"),
+            2,
+            &["link.mtu: the number is too large"],
+        ),
         (LEAST.replace("[link]", "[link]\nmtu = 1279"), 2, &["link.mtu = 1279", "1280 to 9216"]),
         (LEAST.replace("[link]", "[link]\nmtu = 100000"), 2, &["100000", "1280 to 9216"]),
         (LEAST.replace("[link]", "[link]\nmtu = \"x\""), 2, &["link.mtu = \"x\""]),
@@ -231,8 +252,17 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
 
 #[test]
 fn a_file_that_cannot_be_read_is_named() {
-    let error = Config::read(Path::new("/nowhere/office.toml")).unwrap_err().to_string();
-    assert!(error.contains("/nowhere/office.toml"), "{error}");
+    let error = |file: &Path| Config::read(file).unwrap_err().to_string();
+    let missing = error(Path::new("/nowhere/office.toml"));
+    assert!(missing.contains("no configuration /nowhere/office.toml"), "{missing}");
+    let directory = tempfile::tempdir().unwrap();
+    let shown = directory.path().display().to_string();
+    let of_directory = error(directory.path());
+    assert!(of_directory.contains(&format!("{shown} is a directory")), "{of_directory}");
+    assert!(of_directory.contains(&format!("{shown}/NAME.toml")), "{of_directory}");
+    let file = directory.path().join("office.toml");
+    std::fs::write(&file, b"\xff\xfe").unwrap();
+    assert!(error(&file).contains("office.toml is no text in UTF-8"), "{}", error(&file));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::config::{Compress, Mac, Method, Selector, Transport, WhenDown};
+use crate::daemon::config::{Compress, Mac, Method, Outcome, Selector, Transport, WhenDown};
 
 /// What the command asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,8 @@ impl FromStr for LogLevel {
 pub enum Response {
     Status(Box<Status>),
     Done,
+    /// To [`Request::Set`].
+    Set(Outcome),
     /// Why not.
     Refused {
         reason: String,
@@ -240,7 +242,7 @@ pub struct Carried {
     pub bytes: u64,
     /// After it.
     pub compressed_bytes: u64,
-    /// Records with all headers, as they pass the network.
+    /// Records of the link with their headers; not those of UDP, TCP, TLS and IP.
     pub wire_bytes: u64,
     /// `bytes` over `compressed_bytes`; null before the first frame.
     pub ratio: Option<f64>,

@@ -1,8 +1,9 @@
 //! The files of a running link, of which a name stands for one on a host whatever its network namespace.
 //!
 //! NAME.lock is locked by the process while it lives, however it ends. So a socket whose lock is free is
-//! stale, and may be removed by whoever holds the lock then. The lock itself is removed by the process that
-//! holds it for itself, and by nobody else; who has locked a file that was removed meanwhile tries again.
+//! stale, and may be removed by whoever holds the lock then. The lock itself is removed by a process that
+//! holds it for itself, the link at its end or who finds what a killed one has left, and by nobody else; who
+//! has locked a file that was removed meanwhile tries again.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -19,7 +20,7 @@ use nix::fcntl::{Flock, FlockArg};
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
 
-/// Whoever looks whether a link runs takes its lock for a moment.
+/// Whoever looks whether a link runs, or tidies up, takes its lock for a moment.
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
@@ -103,15 +104,27 @@ impl Place {
 
     /// Does a process have the name? Removes what one that was killed has left.
     pub fn is_taken(&self) -> Result<bool> {
-        // Shared: several may look at a time.
-        match self.try_lock(FlockArg::LockSharedNonblock) {
-            Ok(None) => Ok(true),
-            Ok(Some(_lock)) => {
-                self.remove_socket()?;
-                Ok(false)
+        let mut tries = 0..TRIES;
+        loop {
+            // Shared: several may look at a time.
+            match self.try_lock(FlockArg::LockSharedNonblock) {
+                // Without a socket it is a link that begins or ends, or somebody who tidies up.
+                Ok(None) if self.socket().exists() || tries.next().is_none() => return Ok(true),
+                Ok(None) => thread::sleep(TRY_AGAIN),
+                Ok(Some(lock)) => {
+                    self.remove_socket()?;
+                    drop(lock);
+                    // Unless somebody has the name by now, or looks just then.
+                    if let Some(_lock) = self.try_lock(FlockArg::LockExclusiveNonblock)? {
+                        self.remove_lock()?;
+                    }
+                    return Ok(false);
+                }
+                Err(error) if !is_missing(&error) => return Err(error),
+                // A socket without a lock can be removed by nobody.
+                Err(_) if self.socket().exists() => drop(self.open(true)?),
+                Err(_) => return Ok(false),
             }
-            Err(error) if is_missing(&error) => Ok(false),
-            Err(error) => Err(error),
         }
     }
 
@@ -119,14 +132,7 @@ impl Place {
     fn try_lock(&self, kind: FlockArg) -> Result<Option<Flock<File>>> {
         let path = self.lock();
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(matches!(kind, FlockArg::LockExclusiveNonblock))
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)
-                .with_context(|| format!("open {}", path.display()))?;
+            let file = self.open(matches!(kind, FlockArg::LockExclusiveNonblock))?;
             match Flock::lock(file, kind) {
                 Ok(lock) if self.is_that_of(&lock)? => return Ok(Some(lock)),
                 // A link ended between the opening and the locking. That takes one each time.
@@ -137,6 +143,18 @@ impl Place {
                 }
             }
         }
+    }
+
+    fn open(&self, create: bool) -> Result<File> {
+        let path = self.lock();
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(create)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| format!("open {}", path.display()))
     }
 
     /// Is this file still the one that is found there?
@@ -195,6 +213,7 @@ fn is_missing(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
@@ -220,6 +239,58 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// As a process that was killed leaves its files.
+    fn leave(place: &Place) {
+        fs::write(place.lock(), "1").unwrap();
+        fs::write(place.socket(), "").unwrap();
+    }
+
+    #[test]
+    fn who_looks_removes_what_a_killed_link_has_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let left = || fs::read_dir(directory.path()).unwrap().count();
+        leave(&place);
+        assert!(!place.is_taken().unwrap());
+        assert_eq!(left(), 0);
+        // Somebody has removed the lock alone.
+        fs::write(place.socket(), "").unwrap();
+        assert!(!place.is_taken().unwrap());
+        assert_eq!(left(), 0);
+        let _lock = place.take().unwrap();
+        assert!(place.is_taken().unwrap());
+        assert_eq!(left(), 1);
+    }
+
+    #[test]
+    fn nobody_who_tidies_up_is_taken_for_a_link() {
+        const LOOKERS: usize = 4;
+        const ROUNDS: usize = 2000;
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::below(directory.path(), "office");
+        let (together, mistaken) = (Barrier::new(LOOKERS + 1), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..LOOKERS {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        together.wait();
+                        mistaken.fetch_add(place.is_taken().unwrap().into(), Ordering::Relaxed);
+                        together.wait();
+                    }
+                });
+            }
+            for round in 0..ROUNDS {
+                leave(&place);
+                if round % 2 == 0 {
+                    fs::remove_file(place.lock()).unwrap();
+                }
+                together.wait();
+                together.wait();
+            }
+        });
+        assert_eq!(mistaken.into_inner(), 0);
     }
 
     #[test]

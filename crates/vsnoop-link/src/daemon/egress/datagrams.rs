@@ -51,6 +51,8 @@ pub struct Datagrams {
     body: Vec<u8>,
     /// The shortest datagram that the host refused for its length.
     too_long: Option<usize>,
+    /// In all records so far.
+    sealed_bytes: u64,
     counts: Arc<SessionCounts>,
 }
 
@@ -76,6 +78,7 @@ impl Datagrams {
             packer: Packer::default(),
             body: Vec::new(),
             too_long: None,
+            sealed_bytes: 0,
             counts,
         }
     }
@@ -124,15 +127,34 @@ impl Datagrams {
         treatment: Option<&Treatment>,
         now_ns: u64,
     ) {
-        if let (Some(treatment), Some(headers)) = (treatment, headers)
-            && treatment.class.is_some()
-            && self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
-        {
-            return;
+        let before = self.sealed_bytes;
+        let in_units = match (treatment, headers) {
+            (Some(treatment), Some(headers)) if treatment.class.is_some() => {
+                self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
+            }
+            _ => false,
+        };
+        if !in_units {
+            self.as_it_is(socket, stats, owed, way, headers, frame);
         }
-        if let Some(treatment) = treatment {
-            treatment.counted.compressed_bytes.add(frame.len() as u64);
+        if let Some(Treatment { counted, .. }) = treatment {
+            counted.wire_bytes.add(self.sealed_bytes - before);
+            if !in_units {
+                counted.compressed_bytes.add(frame.len() as u64);
+            }
         }
+    }
+
+    /// Queues a frame whole, or in segments, or in fragments.
+    fn as_it_is(
+        &mut self,
+        socket: &UdpSocket,
+        stats: &PeerStats,
+        owed: Owed,
+        way: Way,
+        headers: Option<&Headers>,
+        frame: &[u8],
+    ) {
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         if owed.gso.is_none() && frame.len() <= room {
@@ -246,7 +268,7 @@ impl Datagrams {
         let mut piece = [&frame[..payload_at], part].concat();
         let Some(owed) = restore(&mut piece, offset, owed) else { return };
         let headers = Headers::of(&piece);
-        self.frame(socket, stats, owed, way, headers.as_ref(), &piece, 0, None, 0);
+        self.as_it_is(socket, stats, owed, way, headers.as_ref(), &piece);
     }
 
     fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
@@ -350,6 +372,7 @@ impl Datagrams {
         }
         self.length += record_bytes;
         self.count += 1;
+        self.sealed_bytes += record_bytes as u64;
     }
 
     /// Sends what is queued.
@@ -379,5 +402,43 @@ impl Datagrams {
         }
         self.length = 0;
         self.count = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compress::{Method, Owner};
+    use crate::offload::testing::Segment;
+    use crate::wire::seal::{Material, Suite};
+
+    #[test]
+    fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
+        let (socket, far) = (socket.unwrap(), far.unwrap().local_addr().unwrap());
+        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        let mut datagrams = Datagrams::new(sealer, Some(far), 1472, Arc::default());
+        let stats = PeerStats::default();
+        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let treatments =
+            [None, Some(class)].map(|class| Treatment { class, counted: Arc::default() });
+        let mut frame = Segment { payload: 1300, ..Segment::default() }.build();
+        let headers = Headers::of(&frame).unwrap();
+        // The sum of zeroes: its checksum is still to be made.
+        frame[usize::from(headers.payload)..].fill(0);
+        let owed = Owed { checksum: true, gso: None };
+        let mut sum = 0;
+        for treatment in &treatments {
+            let (way, headers, treatment) = (Way::Forwarded, Some(&headers), Some(treatment));
+            datagrams.frame(&socket, &stats, owed, way, headers, &frame, 1, treatment, 0);
+            datagrams.flush(&socket, &stats);
+            let counted = &treatment.unwrap().counted;
+            let headers = counted.wire_bytes.get() - counted.compressed_bytes.get();
+            assert!((1..100).contains(&headers), "{headers}");
+            sum += counted.wire_bytes.get();
+            assert_eq!(stats.wire_bytes_out.get(), sum);
+        }
+        assert!(treatments[1].counted.wire_bytes.get() < 650, "nothing was compressed");
     }
 }

@@ -19,7 +19,7 @@ use crate::compress::{Class, Decision, Encoded, Encoder};
 use crate::daemon::classes::Treatment;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::Sending;
-use crate::daemon::stats::PeerStats;
+use crate::daemon::stats::{ClassStats, PeerStats};
 use crate::queue::{FairQueue, Limits, Stats};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
@@ -242,17 +242,17 @@ impl Lane {
                 stats.compressed_to.add(after);
                 counted.compressed_bytes.add(after);
                 let body = std::mem::take(&mut self.compressed);
-                let done = self.put(&[&[COMPRESSED], &body], stats);
+                let done = self.put(&[&[COMPRESSED], &body], stats, counted);
                 self.compressed = body;
                 return done;
             }
             counted.raw.add(1);
         }
         counted.compressed_bytes.add(before);
-        self.put(parts, stats)
+        self.put(parts, stats, counted)
     }
 
-    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats) -> io::Result<()> {
+    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &ClassStats) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
@@ -269,6 +269,7 @@ impl Lane {
                     *slice = IoSlice::new(part);
                 }
                 stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
+                of.wire_bytes.add((LENGTH_BYTES + bytes) as u64);
                 let slices = &slices[..=parts.len()];
                 let given = stats.seal.time(|| tls.writer().write_vectored(slices))?;
                 if given == LENGTH_BYTES + bytes {
@@ -280,6 +281,7 @@ impl Lane {
             Codec::Records(sealer) => {
                 let record_bytes = bytes + sealer.suite().overhead_bytes();
                 stats.wire_bytes_out.add((LENGTH_BYTES + record_bytes) as u64);
+                of.wire_bytes.add((LENGTH_BYTES + record_bytes) as u64);
                 self.pending.extend_from_slice(&(record_bytes as u32).to_be_bytes());
                 let begin = self.pending.len();
                 self.pending.extend_from_slice(&[0; HEADER_BYTES]);
@@ -368,6 +370,7 @@ pub mod testing {
 mod tests {
     use super::testing::{as_it_is, lane};
     use super::*;
+    use crate::compress::{Method, Owner};
 
     const BYTES: usize = 1000;
 
@@ -381,6 +384,25 @@ mod tests {
                 return;
             }
         }
+    }
+
+    #[test]
+    fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
+        let (mut lane, _far) = lane();
+        let stats = PeerStats::default();
+        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressed = Treatment { class: Some(class), counted: Arc::default() };
+        let mut sum = 0;
+        for treatment in [&as_it_is(), &compressed] {
+            let parts: &[&[u8]] = &[&[b'a'; BYTES]];
+            lane.send(&Outgoing { flow: 1, parts, treatment }, 0, &stats).unwrap();
+            let counted = &treatment.counted;
+            let headers = counted.wire_bytes.get() - counted.compressed_bytes.get();
+            assert!((1..100).contains(&headers), "{headers}");
+            sum += counted.wire_bytes.get();
+            assert_eq!(stats.wire_bytes_out.get(), sum);
+        }
+        assert!(compressed.counted.wire_bytes.get() < BYTES as u64 / 2);
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn tell(name: &str, request: &Request) -> Result<()> {
     match control::ask(name, request)? {
         Response::Done => Ok(()),
         Response::Refused { reason } => Err(usage(reason)),
-        Response::Status(_) => bail!("link {name} gave an answer to something else"),
+        _ => bail!("link {name} gave an answer to something else"),
     }
 }
 
@@ -65,7 +65,7 @@ fn status_of(name: &str, addresses: bool) -> Result<Status> {
     match control::ask(name, &Request::Status { addresses })? {
         Response::Status(status) => Ok(*status),
         Response::Refused { reason } => bail!("link {name}: {reason}"),
-        Response::Done => bail!("link {name} gave an answer to something else"),
+        _ => bail!("link {name} gave an answer to something else"),
     }
 }
 

@@ -1,9 +1,9 @@
 //! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while packets flow.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_link::daemon::config::{Method, Selector};
-use vsnoop_link::daemon::control::{LogLevel, Request, Set};
+use vsnoop_link::daemon::config::{Compress, Method, Outcome, Selector};
+use vsnoop_link::daemon::control::{self, LogLevel, Request, Response, Set};
 
 use super::{require_root, tell};
 use crate::cli::{self, Cli};
@@ -11,12 +11,17 @@ use crate::error::usage;
 use crate::output::units;
 use crate::output::watch::print;
 
+/// Rules that are listed; programs get them all.
+const SHOWN: usize = 8;
+
 #[derive(Serialize)]
 struct Document<'a> {
     link: &'a str,
     result: &'static str,
     #[serde(flatten)]
     set: &'a Set,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
 }
 
 #[derive(Serialize)]
@@ -59,22 +64,76 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
         method,
         dictionary_bytes: arguments.dictionary,
     };
-    tell(&arguments.name, &Request::Set(set.clone()))?;
+    let outcome = match control::ask(&arguments.name, &Request::Set(set.clone()))? {
+        Response::Set(outcome) => outcome,
+        Response::Refused { reason } => return Err(usage(reason)),
+        _ => bail!("link {} gave an answer to something else", arguments.name),
+    };
     if cli.json {
         print(&serde_json::to_string(&Document {
             link: &arguments.name,
             result: "set",
             set: &set,
+            outcome: &outcome,
         })?)?;
     } else {
-        print(&line(&arguments.name, &set))?;
+        print(&text(&arguments.name, &set, &outcome))?;
     }
     Ok(())
 }
 
-fn line(name: &str, set: &Set) -> String {
+/// A line, and others for what the rule did to those before it.
+fn text(name: &str, set: &Set, outcome: &Outcome) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
         format!(" with a dictionary of {}", units::memory(bytes.into()))
     });
-    format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)
+    let mut lines =
+        vec![format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)];
+    let others = [
+        ("in the place of what was set before", &outcome.replaced),
+        ("behind it, of no effect now", &outcome.without_effect),
+    ];
+    let said = others.into_iter().filter(|(_, rules)| !rules.is_empty());
+    lines.extend(said.map(|(what, rules)| format!("{what}: {}", list(rules))));
+    lines.join("\n")
+}
+
+/// "peer b (lz4); prefix 10.0.0.0/8 (zstd); and 3 more"
+fn list(rules: &[Compress]) -> String {
+    let shown = rules.iter().take(SHOWN);
+    let mut parts: Vec<_> =
+        shown.map(|rule| format!("{} ({})", rule.selector, rule.method)).collect();
+    if rules.len() > SHOWN {
+        parts.push(format!("and {} more", rules.len() - SHOWN));
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rule_did_to_others_is_said_and_a_long_list_is_cut() {
+        let rule = |prefix: String| Compress {
+            selector: Selector { prefixes: vec![prefix.parse().unwrap()], ..Selector::default() },
+            method: Method::Lz4,
+            owner: None,
+            dictionary_bytes: None,
+        };
+        let rules = |count: usize| (0..count).map(|n| rule(format!("10.{n}.0.0/16"))).collect();
+        let set =
+            Set { selector: Selector::default(), method: Method::Off, dictionary_bytes: None };
+        let said = |replaced, hidden| {
+            let outcome = Outcome { replaced: rules(replaced), without_effect: rules(hidden) };
+            text("office", &set, &outcome).lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(said(0, 0), ["link office: compression of all is off"]);
+        let told = said(1, 2);
+        assert_eq!(told[1], "in the place of what was set before: prefix 10.0.0.0/16 (lz4)");
+        let hidden = "prefix 10.0.0.0/16 (lz4); prefix 10.1.0.0/16 (lz4)";
+        assert_eq!(told[2], format!("behind it, of no effect now: {hidden}"));
+        let told = said(SHOWN + 3, 0);
+        assert!(told.len() == 2 && told[1].ends_with("(lz4); and 3 more"), "{told:?}");
+    }
 }
