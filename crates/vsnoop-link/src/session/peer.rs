@@ -203,7 +203,7 @@ impl Peer {
             reason: if used.is_some() { None } else { self.reason.clone() },
             address: used.map(|session| session.info.address),
             epoch: used.map(|session| session.info.epoch),
-            path_mtu_bytes: self.path_mtu.as_ref().map(PathMtu::bytes),
+            path_mtu_bytes: used.and(self.path_mtu.as_ref()).map(PathMtu::bytes),
             round_trip: self.round_trip,
             delivery: self.meter.delivery(),
             reconnects: self.ups.saturating_sub(1),

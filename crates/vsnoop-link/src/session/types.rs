@@ -277,7 +277,7 @@ pub struct Status {
     pub address: Option<SocketAddr>,
     /// Of the session in use.
     pub epoch: Option<u32>,
-    /// IP packet, bytes; datagrams only.
+    /// IP packet, bytes; datagrams only, of the session in use.
     pub path_mtu_bytes: Option<u16>,
     /// Of probes.
     pub round_trip: RoundTrip,

@@ -124,24 +124,20 @@ impl Datagrams {
         headers: Option<&Headers>,
         frame: &[u8],
         flow: u64,
-        treatment: Option<&Treatment>,
+        treatment: &Treatment,
         now_ns: u64,
     ) {
         let before = self.sealed_bytes;
-        let in_units = match (treatment, headers) {
-            (Some(treatment), Some(headers)) if treatment.class.is_some() => {
-                self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
-            }
-            _ => false,
-        };
+        let in_units = headers.is_some_and(|headers| {
+            self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
+        });
         if !in_units {
             self.as_it_is(socket, stats, owed, way, headers, frame);
         }
-        if let Some(Treatment { counted, .. }) = treatment {
-            counted.wire_bytes.add(self.sealed_bytes - before);
-            if !in_units {
-                counted.compressed_bytes.add(frame.len() as u64);
-            }
+        let counted = &treatment.counted;
+        counted.wire_bytes.add(self.sealed_bytes - before);
+        if !in_units {
+            counted.compressed_bytes.add(frame.len() as u64);
         }
     }
 
@@ -430,10 +426,10 @@ mod tests {
         let owed = Owed { checksum: true, gso: None };
         let mut sum = 0;
         for treatment in &treatments {
-            let (way, headers, treatment) = (Way::Forwarded, Some(&headers), Some(treatment));
+            let (way, headers) = (Way::Forwarded, Some(&headers));
             datagrams.frame(&socket, &stats, owed, way, headers, &frame, 1, treatment, 0);
             datagrams.flush(&socket, &stats);
-            let counted = &treatment.unwrap().counted;
+            let counted = &treatment.counted;
             let headers = counted.wire_bytes.get() - counted.compressed_bytes.get();
             assert!((1..100).contains(&headers), "{headers}");
             sum += counted.wire_bytes.get();

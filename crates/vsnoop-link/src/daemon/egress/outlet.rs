@@ -318,7 +318,7 @@ impl Outlet {
                     headers.as_ref(),
                     whole,
                     flow,
-                    Some(treatment),
+                    treatment,
                     now_ns,
                 );
                 true
