@@ -28,20 +28,30 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
     let program = packaged("fastd", "fastd")?;
     let port = site.port();
     let keys = [keys(&program)?, keys(&program)?];
-    for side in Side::BOTH {
+    // One calls the other: handshakes that cross each other may leave two ends with different sessions.
+    for side in [Side::B, Side::A] {
+        let remote = match side {
+            Side::A => format!("remote {}:{port};", side.other().address()),
+            Side::B => String::new(),
+        };
         let text = format!(
             "mode tap;\nmtu {MTU_BYTES};\ninterface \"{}\";\nmethod \"{method}\";\nbind {}:{port};\n\
-             secret \"{}\";\npeer \"other\" {{ key \"{}\"; remote {}:{port}; }}\n",
+             secret \"{}\";\npeer \"other\" {{ key \"{}\"; {remote} }}\n",
             site.device(side),
             side.address(),
             keys[side as usize].secret,
             keys[side.other() as usize].public,
-            side.other().address()
         );
         let file = site.write(&format!("{}.conf", side.name()), &text)?;
         let mut command = site.command(side, &program);
         command.arg("--config").arg(file);
         site.start(side, command, &[])?;
+        // A call to nobody would be repeated after longer than the lab waits.
+        let (host, bound) = (site.host(side), format!(":{port:04X} "));
+        site.until("socket", || {
+            let sockets = host.run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/udp")?))?;
+            Ok(sockets.contains(&bound))
+        })?;
     }
     site.tunnel()
 }
