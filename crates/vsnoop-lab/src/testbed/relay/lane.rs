@@ -259,13 +259,13 @@ impl Lane {
                 self.pool.give_back(packet);
                 continue;
             }
-            if self.hits(self.faults.forge) {
-                self.forge(&packet, to);
-            }
             if self.hits(self.faults.damage)
                 && forgery::rewrite(&mut packet, Source::Itself, true, &mut self.random)
             {
                 count(&self.control.counters.damaged);
+            } else if self.hits(self.faults.forge) {
+                // Of what arrives as it is: else it would be the first of these bytes, and believed rightly.
+                self.forge(&packet, to);
             }
             if self.hits(self.faults.duplicate) {
                 count(&self.control.counters.duplicated);
