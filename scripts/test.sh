@@ -22,7 +22,8 @@ VSNOOP_NETNS_HOLD=16M timeout 600 cargo test --release --locked -p vsnoop-lab --
 	--skip hold:: --skip network:: --skip guest::prompt_vm 2>&1 | tee -a "$log"
 
 # Fuzz targets run elsewhere (scripts/fuzz.sh), but must keep up with what they fuzz.
-timeout 600 cargo build --release --locked -p vsnoop-fuzz 2>&1 | tee -a "$log"
+{ timeout 600 cargo build --release --locked -p vsnoop-fuzz 2>&1 ||
+	echo "error: could not compile the fuzz targets"; } | tee -a "$log"
 
 awk '
 	# Both the standard harness and libtest-mimic end so.

@@ -31,6 +31,18 @@ pub struct Device {
     pub qdisc: String,
 }
 
+impl Device {
+    /// What people call its kind.
+    pub fn kind_words(&self) -> &str {
+        match self.kind.as_str() {
+            "" => "physical device",
+            "tun" if self.tap.is_some() => "tap",
+            "tun" => "tun without Ethernet frames",
+            kind => kind,
+        }
+    }
+}
+
 /// What is known of a tap beyond other devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tap {

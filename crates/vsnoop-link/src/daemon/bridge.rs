@@ -18,17 +18,17 @@ pub struct Standing {
     pub reason: Option<String>,
 }
 
-/// Looks at the tap `tap`, and puts it into `bridge` if it is in none.
-pub fn look(tap: &str, bridge: &str) -> Standing {
+/// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `others`: bridges of other ports.
+pub fn look(tap: &str, bridge: &str, others: &[&str]) -> Standing {
     let unknown = |error| Standing {
         carries: true,
         reason: Some(format!("whether it is in bridge {bridge} cannot be seen: {error:#}")),
         ..Standing::default()
     };
-    try_look(tap, bridge).unwrap_or_else(unknown)
+    try_look(tap, bridge, others).unwrap_or_else(unknown)
 }
 
-fn try_look(tap: &str, bridge: &str) -> Result<Standing> {
+fn try_look(tap: &str, bridge: &str, others: &[&str]) -> Result<Standing> {
     // One that goes at this moment is missed at the next look.
     let is_in = netdev::find(tap)?.and_then(|tap| tap.master);
     let wanted = netdev::find(bridge)?;
@@ -43,7 +43,14 @@ fn try_look(tap: &str, bridge: &str) -> Result<Standing> {
         let reason = Some(format!("{error:#}"));
         return Ok(Standing { reason, ..Standing::default() });
     }
-    let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref());
+    let (carries, mut reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref());
+    if let (Some(other), Some(reason)) = (other, &mut reason)
+        && others.contains(&other.name.as_str())
+    {
+        let looped =
+            format!("; {} is a port of the link already, so FRAMES GO ROUND FOR EVER", other.name);
+        reason.push_str(&looped);
+    }
     Ok(Standing { is_put_back, carries, reason })
 }
 
@@ -62,20 +69,22 @@ fn judge(
     let down = |device: &netdev::Device| format!("{0} is down: `ip link set {0} up`", device.name);
     match (wanted, other) {
         (_, Some(other)) => {
-            let (kind, name) = (&other.kind, &other.name);
+            let (kind, name) = (other.kind_words(), &other.name);
             let last = match is_bridge(other) {
                 true => format!("; bridge = \"{name}\" in the configuration is for good"),
                 false => String::new(),
             };
-            let stopped = if other.up { String::new() } else { format!("; {}", down(other)) };
+            // Others, such as a virtual switch's, may carry frames while they are down.
+            let is_stopped = is_bridge(other) && !other.up;
+            let stopped = if is_stopped { format!("; {}", down(other)) } else { String::new() };
             let reason = format!(
                 "somebody has put it into {kind} {name}, and it stays there; `ip link set {tap} master \
                  {bridge}` puts it back into bridge {bridge}{last}{stopped}"
             );
-            (other.up, Some(reason))
+            (!is_stopped, Some(reason))
         }
         (Some(wanted), None) if !is_bridge(wanted) => {
-            let kind = if wanted.kind.is_empty() { "physical device" } else { &wanted.kind };
+            let kind = wanted.kind_words();
             let reason = format!(
                 "{bridge} is no bridge any more but a {kind}; it is put into bridge {bridge} when there is one"
             );
@@ -107,6 +116,7 @@ mod tests {
         let (other, other_down) = (device("br1", "bridge", true), device("br1", "bridge", false));
         let (veth, bond) = (device("br0", "veth", true), device("bond0", "bond", true));
         let card = device("br0", "", true);
+        let switch = device("ovs-system", "openvswitch", false);
         assert_eq!(judge("vsl0", "br0", Some(&up), None), (true, None));
         for (wanted, is_in, carries, words) in [
             (Some(&down), None, false, ["bridge br0 is down", "`ip link set br0 up`"]),
@@ -116,6 +126,7 @@ mod tests {
             (Some(&up), Some(&other), true, ["bridge br1", "`ip link set vsl0 master br0`"]),
             (None, Some(&other), true, ["into bridge br1", "bridge = \"br1\""]),
             (Some(&up), Some(&bond), true, ["into bond bond0", "`ip link set vsl0 master br0`"]),
+            (Some(&up), Some(&switch), true, ["openvswitch ovs-system", "puts it back"]),
             (Some(&up), Some(&other_down), false, ["into bridge br1", "`ip link set br1 up`"]),
         ] {
             let (said, reason) = judge("vsl0", "br0", wanted, is_in);

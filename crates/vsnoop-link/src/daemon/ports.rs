@@ -123,9 +123,14 @@ impl Ports {
 
     /// Looks at all of them, and mends what can be.
     pub fn look(&mut self) {
-        for ((port, _), state) in self.shared.ports.iter().zip(&mut self.states) {
+        let bridges: Vec<_> = self.states.iter().map(|state| state.bridge.clone()).collect();
+        for (number, ((port, _), state)) in
+            self.shared.ports.iter().zip(&mut self.states).enumerate()
+        {
             let name = port.name();
-            let (seen, mended) = state.see(port);
+            let others = bridges.iter().enumerate().filter(|(other, _)| *other != number);
+            let others: Vec<_> = others.filter_map(|(_, bridge)| bridge.as_deref()).collect();
+            let (seen, mended) = state.see(port, &others);
             if let Some(mended) = mended {
                 info!("port {name}: {mended}");
             }
@@ -144,8 +149,8 @@ impl Ports {
 }
 
 impl State {
-    /// How the port is now, and what was mended.
-    fn see(&mut self, port: &Port) -> (Sight, Option<String>) {
+    /// How the port is now, and what was mended. `others`: bridges of other ports.
+    fn see(&mut self, port: &Port, others: &[&str]) -> (Sight, Option<String>) {
         let name = port.name();
         self.is_there = false;
         let is_new = match self.find(port) {
@@ -156,7 +161,7 @@ impl State {
         // Before it is asked whether the tap is up: it is kept in its bridge all the same.
         let mut seen = Sight::WELL;
         if let Some(bridge) = &self.bridge {
-            let standing = bridge::look(name, bridge);
+            let standing = bridge::look(name, bridge, others);
             if standing.is_put_back {
                 mended =
                     Some(format!("its tap was in no bridge, and is put back into bridge {bridge}"));

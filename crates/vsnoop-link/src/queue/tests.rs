@@ -176,11 +176,13 @@ proptest! {
         let limits = Limits { bytes, packets, ..Limits::default() };
         let mut queue = FairQueue::new(limits);
         let alive = Rc::new(());
-        let (mut now_ns, mut popped) = (0, 0_u64);
+        let (mut now_ns, mut popped, mut dropped) = (0, 0_u64, 0);
         let mut order = std::collections::BTreeMap::new();
         for (number, (flow, bytes, pops, ms)) in program.iter().copied().enumerate() {
             now_ns += ms * MS;
+            let before = queue.bytes();
             queue.push(flow, bytes, (flow, number, alive.clone()), now_ns);
+            dropped += (before + bytes - queue.bytes()) as u64;
             prop_assert!(queue.bytes() <= limits.bytes && queue.len() <= limits.packets);
             prop_assert!(queue.bytes() <= queue.bound_bytes());
             for _ in 0..pops {
@@ -198,6 +200,7 @@ proptest! {
         let stats = queue.stats();
         prop_assert!(queue.is_empty() && queue.bytes() == 0);
         prop_assert_eq!(stats.popped_packets, popped);
+        prop_assert_eq!(stats.dropped_full_bytes, dropped, "to make room");
         let dropped = stats.dropped_full_packets + stats.dropped_late_packets;
         prop_assert_eq!(stats.pushed_packets, popped + dropped);
         let dropped = stats.dropped_full_bytes + stats.dropped_late_bytes;

@@ -17,24 +17,27 @@ use toml::{Spanned, Value};
 
 use super::{
     Authority, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT, Peer, Port,
-    PortKind, Rules, Selector, Transport, Trust, WhenDown, complaint, value,
+    PortKind, Rules, Selector, Transport, Trust, WhenDown, value,
 };
 use crate::handshake::MOST_TAKES;
 
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
 
+/// What an error shows of a line.
+const EXCERPT_CHARS: usize = 80;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     link: Spanned<LinkTable>,
-    #[serde(default, deserialize_with = "complaint::tables")]
+    #[serde(default)]
     port: Vec<Spanned<PortTable>>,
-    #[serde(default, deserialize_with = "complaint::tables")]
+    #[serde(default)]
     peer: Vec<Spanned<PeerTable>>,
-    #[serde(default, deserialize_with = "complaint::tables")]
+    #[serde(default)]
     compress: Vec<Spanned<CompressTable>>,
-    #[serde(default, deserialize_with = "complaint::tables")]
+    #[serde(default)]
     divert: Vec<Spanned<DivertTable>>,
 }
 
@@ -159,8 +162,13 @@ impl Reader<'_> {
 
     fn document(&self) -> Result<Document> {
         toml::from_str(self.text).map_err(|error| {
-            let what = complaint::words(self.text, &error);
-            self.complaint(error.span().map_or(0, |span| span.start), what)
+            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let what = what.replace("expected a sequence", "expected double brackets: several");
+            let Some(span) = error.span() else { return self.complaint(0, what) };
+            // Of a key the parser speaks only if it is unknown.
+            let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
+            let place = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
+            self.complaint(span.start, format!("{what}{place}"))
         })
     }
 
@@ -272,6 +280,20 @@ impl Reader<'_> {
             "port",
             |port| Some(&port.name),
             |name| format!("interface {name} is a port already; each tap needs a name of its own"),
+        )?;
+        self.differ(
+            tables,
+            &ports,
+            "port",
+            |port| match &port.kind {
+                PortKind::Bridge(bridge) => Some(bridge),
+                PortKind::Tap | PortKind::Interface => None,
+            },
+            |bridge| {
+                format!(
+                    "bridge {bridge} has a port already; with two, frames would go round for ever"
+                )
+            },
         )?;
         Ok(ports)
     }
@@ -589,6 +611,12 @@ fn transport(text: &str) -> std::result::Result<Transport, String> {
         .into_iter()
         .find(|transport| transport.name() == text)
         .ok_or_else(|| "give udp, tls or tcp; without encryption udp-plain or tcp-plain".into())
+}
+
+/// Of a line, which may be anything.
+fn excerpt(line: &str) -> String {
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    line.chars().take(EXCERPT_CHARS).map(printable).collect()
 }
 
 fn shown(value: &Value) -> String {

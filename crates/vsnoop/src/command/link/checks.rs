@@ -117,7 +117,7 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
     match netdev::find(name)? {
         Some(device) if device.kind == "bridge" => Ok(device),
         Some(device) => {
-            let kind = kind(&device);
+            let kind = device.kind_words();
             let text = format!(
                 "{name} is no bridge but a {kind}; a link takes such an interface as `interface = \"{name}\"`"
             );
@@ -140,17 +140,9 @@ fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
     let why = format!(
         "this is a {}, not a tap, and diversion is of what comes from the tap of a VM: name that one (`ip link \
          show type tun` lists taps, those of VMs in pods in their network namespaces)",
-        kind(device)
+        device.kind_words()
     );
     Err(unfit(Unfit::NotATap, config.wrong_interface(divert, &why).to_string()))
-}
-
-fn kind(device: &Device) -> &str {
-    match device.kind.as_str() {
-        "" => "physical device",
-        "tun" => "tun without Ethernet frames",
-        kind => kind,
-    }
 }
 
 /// The link's own packets must not leave by a port: they would be taken for the VMs' and carried again.
