@@ -43,14 +43,7 @@ fn try_look(tap: &str, bridge: &str, others: &[&str]) -> Result<Standing> {
         let reason = Some(format!("{error:#}"));
         return Ok(Standing { reason, ..Standing::default() });
     }
-    let (carries, mut reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref());
-    if let (Some(other), Some(reason)) = (other, &mut reason)
-        && others.contains(&other.name.as_str())
-    {
-        let looped =
-            format!("; {} is a port of the link already, so FRAMES GO ROUND FOR EVER", other.name);
-        reason.push_str(&looped);
-    }
+    let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref(), others);
     Ok(Standing { is_put_back, carries, reason })
 }
 
@@ -59,12 +52,14 @@ fn is_bridge(device: &netdev::Device) -> bool {
 }
 
 /// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's name; `other`:
-/// what the tap is in instead. It is in `wanted` if that is a bridge and there is no `other`.
+/// what the tap is in instead; `others`: bridges of other ports. It is in `wanted` if that is a bridge and there is
+/// no `other`.
 fn judge(
     tap: &str,
     bridge: &str,
     wanted: Option<&netdev::Device>,
     other: Option<&netdev::Device>,
+    others: &[&str],
 ) -> (bool, Option<String>) {
     let down = |device: &netdev::Device| format!("{0} is down: `ip link set {0} up`", device.name);
     match (wanted, other) {
@@ -77,9 +72,13 @@ fn judge(
             // Others, such as a virtual switch's, may carry frames while they are down.
             let is_stopped = is_bridge(other) && !other.up;
             let stopped = if is_stopped { format!("; {}", down(other)) } else { String::new() };
+            let looped = match others.contains(&name.as_str()) {
+                true => format!("; {name} is a port of the link already: FRAMES GO ROUND FOR EVER"),
+                false => String::new(),
+            };
             let reason = format!(
                 "somebody has put it into {kind} {name}, and it stays there; `ip link set {tap} master \
-                 {bridge}` puts it back into bridge {bridge}{last}{stopped}"
+                 {bridge}` puts it back into bridge {bridge}{last}{stopped}{looped}"
             );
             (!is_stopped, Some(reason))
         }
@@ -116,8 +115,9 @@ mod tests {
         let (other, other_down) = (device("br1", "bridge", true), device("br1", "bridge", false));
         let (veth, bond) = (device("br0", "veth", true), device("bond0", "bond", true));
         let card = device("br0", "", true);
+        let second = device("br2", "bridge", true);
         let switch = device("ovs-system", "openvswitch", false);
-        assert_eq!(judge("vsl0", "br0", Some(&up), None), (true, None));
+        assert_eq!(judge("vsl0", "br0", Some(&up), None, &["br2"]), (true, None));
         for (wanted, is_in, carries, words) in [
             (Some(&down), None, false, ["bridge br0 is down", "`ip link set br0 up`"]),
             (None, None, false, ["no bridge br0", "ip link add br0 type bridge"]),
@@ -126,10 +126,11 @@ mod tests {
             (Some(&up), Some(&other), true, ["bridge br1", "`ip link set vsl0 master br0`"]),
             (None, Some(&other), true, ["into bridge br1", "bridge = \"br1\""]),
             (Some(&up), Some(&bond), true, ["into bond bond0", "`ip link set vsl0 master br0`"]),
+            (Some(&up), Some(&second), true, ["bridge br2", "FRAMES GO ROUND"]),
             (Some(&up), Some(&switch), true, ["openvswitch ovs-system", "puts it back"]),
             (Some(&up), Some(&other_down), false, ["into bridge br1", "`ip link set br1 up`"]),
         ] {
-            let (said, reason) = judge("vsl0", "br0", wanted, is_in);
+            let (said, reason) = judge("vsl0", "br0", wanted, is_in, &["br2"]);
             let reason = reason.expect("something is wrong");
             assert_eq!(said, carries, "{reason}");
             assert!(words.iter().all(|word| reason.contains(word)), "{words:?}: {reason}");
