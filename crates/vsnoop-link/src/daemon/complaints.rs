@@ -52,7 +52,12 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn presented(why: CertificateError) -> Error {
-        Error::Tls { with: None, ours: PublicKey::of_spki(b"ours"), error: why.into() }
+        Error::Tls {
+            with: None,
+            proved: false,
+            ours: PublicKey::of_spki(b"ours"),
+            error: why.into(),
+        }
     }
 
     #[test]
@@ -70,13 +75,14 @@ mod tests {
     #[test]
     fn a_peer_is_the_same_wherever_it_calls_from_and_a_stranger_nobody() {
         let mut complaints = Complaints::default();
-        let cut = |with| Error::Cut { with, waited_for: "hello" };
+        let cut = |with| Error::Cut { with, proved: false, waited_for: "hello" };
         let peer = || Some(PeerId::new("b"));
         assert!(complaints.is_due(HERE, &cut(peer()), 0));
         assert!(!complaints.is_due("192.0.2.1".parse().unwrap(), &cut(peer()), 0));
         assert!(!complaints.is_due(HERE, &cut(None), 0));
         let none = Error::Tls {
             with: None,
+            proved: false,
             ours: PublicKey::of_spki(b"ours"),
             error: rustls::Error::NoCertificatesPresented,
         };

@@ -16,7 +16,7 @@ use super::complaints::Complaints;
 use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
 use super::counts::SessionCounts;
 use super::egress::outlet::Fault;
-use super::establish::{self, Incoming, Introduction, Made, Unreached};
+use super::establish::{self, Incoming, Introduction, Made};
 use super::event::Event;
 use super::io::udp::route_mtu;
 use super::io::wake;
@@ -293,14 +293,7 @@ impl Control {
                     self.tell(peer, PeerEvent::Dialled(Ok(info)));
                     self.peers[peer].made.clear();
                 }
-                Err(error) => {
-                    let refused = error.downcast_ref::<handshake::Error>();
-                    let reason =
-                        refused.map_or_else(|| format!("{error:#}"), |e| e.what().to_string());
-                    let answered = error.downcast_ref::<Unreached>().is_none();
-                    let error = DialError { reason, answered };
-                    self.tell(peer, PeerEvent::Dialled(Err(error)));
-                }
+                Err(error) => self.tell(peer, PeerEvent::Dialled(Err(error))),
             },
             Event::Accepted { from, established } => match established {
                 Ok(established) => self.accepted(from, *established),
@@ -614,7 +607,8 @@ impl Control {
             events.send(Event::Dialled { peer, result });
         });
         if let Err(error) = spawned {
-            let result = Err(anyhow::anyhow!("no thread for a call: {error}"));
+            let reason = format!("no thread for a call: {error}");
+            let result = Err(DialError { reason, answered: false });
             self.events.send(Event::Dialled { peer, result });
         }
     }

@@ -4,7 +4,6 @@
 //! an ordered transport dials its lanes next, each with a handshake of its own, and each for one
 //! direction only, so that one thread at each end owns it.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use crate::compress::{Decoder, Encoder, Limits};
 use crate::handshake::{self, Cipher, Direction, Established, Hello, Purpose, Secrets, Versions};
 use crate::identity::{Dialer, PublicKey};
 use crate::queue;
+use crate::session::DialError;
 use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
@@ -121,37 +121,41 @@ impl Made {
     }
 }
 
-/// Nobody was there to make a session with.
-#[derive(Debug)]
-pub struct Unreached(String);
-
-impl fmt::Display for Unreached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unreached {}
-
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
     Lanes(Vec<ingress::lane::Lane>),
 }
 
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
+///
+/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a process that ends.
 pub fn dial(
     address: &str,
     dialer: &Dialer,
     hello: Hello,
     resolved: impl FnOnce(&[SocketAddr]),
-) -> Result<Made> {
-    let unresolved = |error| Unreached(format!("resolving {address}: {error}"));
+) -> Result<Made, DialError> {
+    let unreached = |reason| DialError { reason, answered: false };
+    let unresolved = |error| unreached(format!("resolving {address}: {error}"));
     let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
     resolved(&addresses);
-    let stream = connect(address, &addresses)?;
-    let reached = stream.peer_addr().context("the connection is gone")?;
+    let stream = connect(address, &addresses).map_err(unreached)?;
+    let gone = |error| unreached(format!("the connection is gone: {error}"));
+    let reached = stream.peer_addr().map_err(gone)?;
     let deadline = Instant::now() + handshake::DEADLINE;
-    let control = handshake::dial(stream, dialer, hello, deadline)?;
+    let control = handshake::dial(stream, dialer, hello, deadline).map_err(|error| DialError {
+        reason: error.what().to_string(),
+        answered: error.proved(),
+    })?;
+    made(control, dialer, reached).map_err(|error| {
+        let handshake = error.downcast_ref::<handshake::Error>();
+        let reason = handshake.map_or_else(|| format!("{error:#}"), |e| e.what().to_string());
+        DialError { reason, answered: true }
+    })
+}
+
+/// What a handshake that we began has come to, with the lanes that it takes.
+fn made(control: Established, dialer: &Dialer, reached: SocketAddr) -> Result<Made> {
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
@@ -206,7 +210,7 @@ fn dial_lane(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Estab
     Ok(handshake::dial(stream, dialer, hello, deadline)?)
 }
 
-fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Unreached> {
+fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, String> {
     let mut last = None;
     for address in addresses {
         match call(address) {
@@ -214,10 +218,10 @@ fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Unreach
             Err(error) => last = Some((address, error)),
         }
     }
-    Err(Unreached(match last {
+    Err(match last {
         Some((address, error)) => format!("calling {address} (TCP): {error}"),
         None => format!("{address} has no address"),
-    }))
+    })
 }
 
 /// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP
@@ -359,4 +363,62 @@ fn transport_of(control: &Established) -> Result<Transport> {
 pub fn is_ordered(transport: handshake::Transport) -> bool {
     use handshake::Transport::{Tcp, TcpPlain, Tls};
     matches!(transport, Tls | Tcp | TcpPlain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::handshake::{Answer, Refusal, RefusalKind};
+    use crate::identity::testing::{Files, peer, pinned};
+    use crate::identity::{Identity, Trust};
+
+    fn hello() -> Hello {
+        let introduction =
+            Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
+        introduction.hello(0, Transport::Udp, 1)
+    }
+
+    /// Calls b from a, where `far` has the connection, and says why there is no session.
+    fn call_in_vain(a: &Identity, b: &Identity, far: impl FnOnce(TcpStream) + Send) -> DialError {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let dialer = a.dialer(&peer("b"), &pinned(b)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| far(listener.accept().unwrap().0));
+            dial(&address, &dialer, hello(), |_| {}).err().expect("no session")
+        })
+    }
+
+    /// As b that knows `knows`, and refuses it.
+    fn refuse(b: &Identity, knows: Trust, stream: TcpStream) {
+        let acceptor = b.acceptor(&[(peer("a"), knows)]).unwrap();
+        let policy = |_: &_, _: &_| Answer::Refuse(Refusal::new(RefusalKind::Other, "not now"));
+        let _ = handshake::accept(
+            stream,
+            &acceptor,
+            &policy,
+            Instant::now() + 12 * handshake::DEADLINE,
+        );
+    }
+
+    #[test]
+    fn only_who_has_the_peers_key_has_answered() {
+        let files = Files::new();
+        let [a, b, stranger] = ["a", "b", "c"].map(|name| files.host(name));
+        // A port forwarder with nowhere to go, at once or after the first bytes.
+        let error = call_in_vain(&a, &b, drop);
+        assert!(!error.answered, "{error:?}");
+        let error = call_in_vain(&a, &b, |mut stream| {
+            let _ = io::Read::read(&mut stream, &mut [0; 64]);
+        });
+        assert!(!error.answered, "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&stranger, pinned(&a), stream));
+        assert!(!error.answered && error.reason.contains("key"), "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&a), stream));
+        assert!(error.answered && error.reason.contains("not now"), "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&stranger), stream));
+        assert!(error.answered && error.reason.contains("does not know our key"), "{error:?}");
+    }
 }

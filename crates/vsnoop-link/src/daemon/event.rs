@@ -3,12 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 
-use anyhow::Result;
-
 use super::egress::outlet::Fault;
 use super::establish::Made;
 use super::ingress::Message;
 use crate::handshake::{self, Established};
+use crate::session::DialError;
 
 /// From the data threads, and from those that make sessions.
 pub enum Event {
@@ -44,7 +43,7 @@ pub enum Event {
     },
     Dialled {
         peer: usize,
-        result: Result<Box<Made>>,
+        result: Result<Box<Made>, DialError>,
     },
     Accepted {
         from: SocketAddr,

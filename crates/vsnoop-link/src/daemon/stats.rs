@@ -92,6 +92,18 @@ pub struct PeerStats {
     pub expanded_to: Counter,
 }
 
+impl PeerStats {
+    /// What became of [`PeerStats::bytes_out`] when some were compressed.
+    pub fn after_compression(&self) -> u64 {
+        after(&self.bytes_out, &self.compressed_from, &self.compressed_to)
+    }
+
+    /// What [`PeerStats::bytes_in`] came as.
+    pub fn before_expansion(&self) -> u64 {
+        after(&self.bytes_in, &self.expanded_to, &self.expanded_from)
+    }
+}
+
 /// Of the link.
 #[derive(Debug, Default)]
 pub struct LinkStats {
@@ -111,8 +123,9 @@ pub struct ClassStats {
     /// Frames for peers, and their bytes.
     pub frames: Counter,
     pub bytes: Counter,
-    /// What became of those bytes.
-    pub compressed_bytes: Counter,
+    /// Bytes given to and got from the compressor, of what was compressed.
+    pub compressed_from: Counter,
+    pub compressed_to: Counter,
     /// In records, with their headers. Over UDP those that the kernel refused are included.
     pub wire_bytes: Counter,
     /// Frames, or parts of them over UDP, that went as they were although the rule would compress.
@@ -120,4 +133,40 @@ pub struct ClassStats {
     pub compress_ns: Counter,
     /// Flows in use, by what becomes of them: as of the last survey.
     pub flows: Mutex<BTreeMap<String, u64>>,
+}
+
+impl ClassStats {
+    /// What became of [`ClassStats::bytes`] when some were compressed.
+    pub fn after_compression(&self) -> u64 {
+        after(&self.bytes, &self.compressed_from, &self.compressed_to)
+    }
+}
+
+/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the link's own
+/// with each frame, so that the difference alone could be more than there was.
+fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
+    let saved = from.get().saturating_sub(to.get());
+    bytes.get().saturating_sub(saved).max(to.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_what_was_not_compressed_and_what_became_of_the_rest() {
+        for (bytes, from, to, left) in [
+            (1000, 0, 0, 1000),
+            (1000, 600, 100, 500),
+            // With four bytes of the link's own in each of 25 frames.
+            (1000, 1100, 40, 40),
+        ] {
+            let [bytes, from, to] = [bytes, from, to].map(|value| {
+                let counter = Counter::default();
+                counter.set(value);
+                counter
+            });
+            assert_eq!(after(&bytes, &from, &to), left);
+        }
+    }
 }

@@ -9,17 +9,17 @@ use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose};
 use super::{BadHello, Refusal};
 use crate::identity::{PeerId, PublicKey};
 
-/// Why a handshake failed.
+/// Why a handshake failed. `proved`: the other end had shown by then that it is a peer, or the one that was called.
 #[derive(Debug)]
 pub enum Error {
     /// It took too long.
-    TimedOut { with: Option<PeerId>, waited_for: &'static str },
+    TimedOut { with: Option<PeerId>, proved: bool, waited_for: &'static str },
     /// The other end closed the connection, or the network did.
-    Cut { with: Option<PeerId>, waited_for: &'static str },
+    Cut { with: Option<PeerId>, proved: bool, waited_for: &'static str },
     /// The connection itself.
-    Io { with: Option<PeerId>, error: io::Error },
+    Io { with: Option<PeerId>, proved: bool, error: io::Error },
     /// TLS: the other end is not who it must be, does not believe us, or speaks something else.
-    Tls { with: Option<PeerId>, ours: PublicKey, error: rustls::Error },
+    Tls { with: Option<PeerId>, proved: bool, ours: PublicKey, error: rustls::Error },
     /// It is a peer, and says what it must not.
     Peer { peer: PeerId, why: String },
     /// The peer refuses us.
@@ -60,6 +60,16 @@ impl Error {
                 Some(peer)
             }
             Self::Ours(_) => None,
+        }
+    }
+
+    /// The other end has shown who it is: what went wrong is between the two, and not somebody else's doing.
+    pub fn proved(&self) -> bool {
+        match self {
+            Self::TimedOut { proved, .. } | Self::Cut { proved, .. } => *proved,
+            Self::Io { proved, .. } | Self::Tls { proved, .. } => *proved,
+            Self::Peer { .. } | Self::RefusedBy { .. } | Self::Refused { .. } => true,
+            Self::Ours(_) => false,
         }
     }
 

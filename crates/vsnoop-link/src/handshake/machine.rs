@@ -53,6 +53,8 @@ pub struct Machine {
     tls: Connection,
     end: End,
     state: State,
+    /// The other end has shown who it is.
+    proved: bool,
     /// Bytes of the current record that are still to come, once its header is here.
     record_left: Option<usize>,
     header: Vec<u8>,
@@ -88,7 +90,7 @@ impl Machine {
         let end = End::Dialler(dialer.clone(), hello);
         match dialer.connection() {
             Ok(tls) => Ok(Self::new(tls.into(), end)),
-            Err(error) => Err(end.tls(error)),
+            Err(error) => Err(end.tls(error, false)),
         }
     }
 
@@ -97,7 +99,7 @@ impl Machine {
         let end = End::Acceptor(acceptor.clone());
         match acceptor.connection() {
             Ok(tls) => Ok(Self::new(tls.into(), end)),
-            Err(error) => Err(end.tls(error)),
+            Err(error) => Err(end.tls(error, false)),
         }
     }
 
@@ -106,6 +108,7 @@ impl Machine {
             tls,
             end,
             state: State::Handshake,
+            proved: false,
             record_left: None,
             header: Vec::new(),
             read_bytes: 0,
@@ -146,6 +149,11 @@ impl Machine {
             (_, End::Dialler(..)) => "answer to our hello",
             (_, End::Acceptor(_)) => "hello",
         }
+    }
+
+    /// Whether the other end has shown who it is: that it has the key of [`Machine::peer`].
+    pub fn is_proved(&self) -> bool {
+        self.proved
     }
 
     /// With whom, if that is known.
@@ -211,25 +219,25 @@ impl Machine {
             Ok(secrets) => {
                 Ok(Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls })
             }
-            Err(error) => Err(Error::Tls { with, ours: self.end.key(), error }),
+            Err(error) => Err(Error::Tls { with, proved: true, ours: self.end.key(), error }),
         })
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.count(bytes);
         if self.read_bytes > MOST_HANDSHAKE_BYTES {
-            return Err(self.end.tls(rustls::Error::General("it does not end".into())));
+            return Err(self.tls_error(rustls::Error::General("it does not end".into())));
         }
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.tls.read_tls(&mut rest) {
                 Ok(0) | Err(_) => {
                     let full = rustls::Error::General("more than a handshake needs".into());
-                    return Err(self.end.tls(full));
+                    return Err(self.tls_error(full));
                 }
                 Ok(_) => (),
             }
-            self.tls.process_new_packets().map_err(|e| self.end.tls(e))?;
+            self.tls.process_new_packets().map_err(|e| self.tls_error(e))?;
         }
         if matches!(self.state, State::Handshake) && !self.tls.is_handshaking() {
             self.shaken()?;
@@ -265,14 +273,15 @@ impl Machine {
     /// TLS is done: who is it?
     fn shaken(&mut self) -> Result<(), Error> {
         if self.tls.alpn_protocol() != Some(crate::identity::ALPN) {
-            return Err(self.end.tls(rustls::Error::NoApplicationProtocol));
+            return Err(self.tls_error(rustls::Error::NoApplicationProtocol));
         }
         let chain = self.tls.peer_certificates().unwrap_or_default();
         let (peer, key) = match &self.end {
             End::Dialler(dialer, _) => dialer.peer_of(chain),
             End::Acceptor(acceptor) => acceptor.peer_of(chain),
         }
-        .map_err(|e| self.end.tls(e))?;
+        .map_err(|e| self.tls_error(e))?;
+        self.proved = true;
         if let End::Dialler(_, hello) = &self.end {
             let hello = hello.encode();
             #[cfg(test)]
@@ -313,7 +322,7 @@ impl Machine {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 _ => {
                     let waited_for = self.waits_for();
-                    return Err(Error::Cut { with: Some(peer), waited_for });
+                    return Err(Error::Cut { with: Some(peer), proved: true, waited_for });
                 }
             }
         }
@@ -360,7 +369,12 @@ impl Machine {
     fn say(&mut self, message: Result<Vec<u8>, BadHello>) -> Result<(), Error> {
         let message = message.map_err(Error::Ours)?;
         let written = self.tls.writer().write_all(&message);
-        written.map_err(|error| Error::Io { with: self.peer().cloned(), error })
+        let proved = self.proved;
+        written.map_err(|error| Error::Io { with: self.peer().cloned(), proved, error })
+    }
+
+    fn tls_error(&self, error: rustls::Error) -> Error {
+        self.end.tls(error, self.proved)
     }
 }
 
@@ -379,8 +393,8 @@ impl End {
         }
     }
 
-    fn tls(&self, error: rustls::Error) -> Error {
-        Error::Tls { with: self.peer().cloned(), ours: self.key(), error }
+    fn tls(&self, error: rustls::Error, proved: bool) -> Error {
+        Error::Tls { with: self.peer().cloned(), proved, ours: self.key(), error }
     }
 }
 

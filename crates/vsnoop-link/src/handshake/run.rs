@@ -71,14 +71,15 @@ fn run(
 ) -> Result<Established, Error> {
     let failed = |error: io::Error, machine: &Machine| {
         let (with, waited_for) = (machine.peer().cloned(), machine.waits_for());
+        let proved = machine.is_proved();
         match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                Error::TimedOut { with, waited_for }
+                Error::TimedOut { with, proved, waited_for }
             }
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe => Error::Cut { with, waited_for },
-            _ => Error::Io { with, error },
+            | io::ErrorKind::BrokenPipe => Error::Cut { with, proved, waited_for },
+            _ => Error::Io { with, proved, error },
         }
     };
     let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true));
@@ -110,9 +111,9 @@ fn run(
     }
     let blocking = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
     blocking.map_err(|e| failed(e, &machine))?;
-    let waited_for = machine.waits_for();
+    let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
     let Some(outcome) = machine.finish() else {
-        return Err(Error::Cut { with: None, waited_for });
+        return Err(Error::Cut { with: None, proved, waited_for });
     };
     let Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls } = outcome?;
     let purpose = theirs.purpose;

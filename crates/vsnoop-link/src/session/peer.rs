@@ -90,8 +90,9 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
-    /// The peer said farewell, and nobody has answered there since.
-    taken_down: bool,
+    /// What we know from the peer itself: its farewell, until a handshake, or that nothing came under a session
+    /// that it has dialled, until something does. Our own calls that reach nobody must not hide either.
+    known: Option<String>,
     reported: Option<String>,
     probes: Probes,
     probe_at_ns: u64,
@@ -132,7 +133,7 @@ impl Peer {
             closed: false,
             since_ns: now_ns,
             reason: None,
-            taken_down: false,
+            known: None,
             reported: None,
             probes,
             probe_at_ns: u64::MAX,
@@ -288,6 +289,7 @@ impl Peer {
         if self.session(info.id).is_some() {
             return;
         }
+        self.known.take_if(|known| known == TAKEN_DOWN);
         if self.epochs.saw(&info) {
             for session in &mut self.sessions {
                 session.void = session.info.instance != info.instance;
@@ -380,7 +382,7 @@ impl Peer {
             self.ups += 1;
             self.since_ns = now_ns;
             self.reported = None;
-            self.taken_down = false;
+            self.known = None;
             self.actions.push(Action::Report(Report::Up { address: info.address }));
         }
         self.follow_path(info.address, now_ns);
@@ -426,12 +428,17 @@ impl Peer {
         };
         while let Some(session) = self.sessions.iter().find(over) {
             let (id, address) = (session.info.id, session.info.address);
+            let theirs =
+                session.info.dialler == End::Peer && matches!(session.phase, Phase::Pending { .. });
             let medium = match self.settings.largest_packet_bytes {
                 Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",
                 None => "its data connections carried nothing: does a firewall cut them?",
             };
             let reason = format!("the handshake with {address} went well, but {medium}");
             self.failed(id, &reason, now_ns);
+            if theirs {
+                self.known = Some(cut(&reason));
+            }
         }
     }
 
@@ -502,11 +509,12 @@ impl Peer {
 
     fn dial_failed(&mut self, reason: &str, answered: bool, now_ns: u64) {
         let reason = cut(reason);
-        self.taken_down &= !answered;
-        // That nobody answers is what a farewell leads to, and must not hide it.
-        self.reason = Some(match self.taken_down {
-            true => format!("{TAKEN_DOWN}; since then: {reason}"),
-            false => reason.clone(),
+        if answered {
+            self.known = None;
+        }
+        self.reason = Some(match &self.known {
+            Some(known) => cut(&format!("{known}; since then: {reason}")),
+            None => reason.clone(),
         });
         // With a session in use there is only a hurry if that was to be replaced.
         if self.used().is_some() && !self.rekeying {
@@ -650,7 +658,9 @@ impl Peer {
                 }
             }
             Message::Bye(reason) => {
-                self.taken_down |= used && reason == Reason::Down;
+                if used && reason == Reason::Down {
+                    self.known = Some(TAKEN_DOWN.into());
+                }
                 let reason = match reason {
                     Reason::Down => TAKEN_DOWN,
                     Reason::Silence => "the peer has heard nothing from here",

@@ -378,9 +378,9 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
         let reason = world.b.peer.status().reason.unwrap();
         assert_eq!(reason, format!("{farewell}; since then: connection refused"));
     }
-    let error = DialError { reason: "it has another key".into(), answered: true };
+    let error = DialError { reason: "it refuses us".into(), answered: true };
     world.give(Side::B, Event::Dialled(Err(error)));
-    assert_eq!(world.b.peer.status().reason.as_deref(), Some("it has another key"));
+    assert_eq!(world.b.peer.status().reason.as_deref(), Some("it refuses us"));
     world.run(60 * S);
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
     // One that comes back and dies without a word has said no farewell.
@@ -390,6 +390,38 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
     world.kill(Side::A);
     world.run(30 * S);
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
+}
+
+#[test]
+fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_refused() {
+    let mut world = up(1, Dials::B, &settings(1500));
+    world.give(Side::A, Event::Close);
+    world.kill(Side::A);
+    world.run(5 * S);
+    let reason = |world: &World| world.b.peer.status().reason.unwrap();
+    assert!(reason(&world).starts_with("the peer has taken the link down"), "{}", reason(&world));
+    // It calls: the handshake passes, datagrams do not. Our own calls go on in vain.
+    world.both_ways(|way| way.mtu_bytes = 0);
+    let info = SessionInfo {
+        id: SessionId(1_000_000),
+        dialler: End::Peer,
+        epoch: 1,
+        instance: 7,
+        address: world.a.address,
+    };
+    world.give(Side::B, Event::Accepted(info));
+    for _ in 0..9 {
+        world.run(10 * S);
+        let reason = reason(&world);
+        assert!(!reason.contains("taken the link down"), "{reason}");
+    }
+    let reason = reason(&world);
+    assert!(reason.contains("no datagram came through"), "{reason}");
+    assert!(reason.ends_with("; since then: connection refused"), "{reason}");
+    // When a call of ours reaches it, that is the news.
+    let error = DialError { reason: "it refuses us".into(), answered: true };
+    world.give(Side::B, Event::Dialled(Err(error)));
+    assert_eq!(world.b.peer.status().reason.as_deref(), Some("it refuses us"));
 }
 
 #[test]

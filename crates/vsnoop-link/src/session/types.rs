@@ -160,7 +160,7 @@ pub enum Event {
 pub struct DialError {
     /// For the status.
     pub reason: String,
-    /// Somebody was there, and something else went wrong.
+    /// The peer itself was there, as its key has proved, and something else went wrong.
     pub answered: bool,
 }
 

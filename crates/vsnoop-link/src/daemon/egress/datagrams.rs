@@ -134,11 +134,7 @@ impl Datagrams {
         if !in_units {
             self.as_it_is(socket, stats, owed, way, headers, frame);
         }
-        let counted = &treatment.counted;
-        counted.wire_bytes.add(self.sealed_bytes - before);
-        if !in_units {
-            counted.compressed_bytes.add(frame.len() as u64);
-        }
+        treatment.counted.wire_bytes.add(self.sealed_bytes - before);
     }
 
     /// Queues a frame whole, or in segments, or in fragments.
@@ -234,11 +230,11 @@ impl Datagrams {
             if packed.encoded == Encoded::Compressed {
                 stats.compressed_from.add(of_frame as u64);
                 stats.compressed_to.add(body.len() as u64);
-                counted.compressed_bytes.add(body.len() as u64);
+                counted.compressed_from.add(of_frame as u64);
+                counted.compressed_to.add(body.len() as u64);
                 self.unit(socket, stats, &unit_header(owed, at, way), &body);
             } else {
                 counted.raw.add(1);
-                counted.compressed_bytes.add(of_frame as u64);
                 self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
@@ -430,7 +426,8 @@ mod tests {
             datagrams.frame(&socket, &stats, owed, way, headers, &frame, 1, treatment, 0);
             datagrams.flush(&socket, &stats);
             let counted = &treatment.counted;
-            let headers = counted.wire_bytes.get() - counted.compressed_bytes.get();
+            counted.bytes.add(frame.len() as u64);
+            let headers = counted.wire_bytes.get() - counted.after_compression();
             assert!((1..100).contains(&headers), "{headers}");
             sum += counted.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);

@@ -240,7 +240,8 @@ impl Lane {
                 let after = self.compressed.len() as u64;
                 stats.compressed_from.add(before);
                 stats.compressed_to.add(after);
-                counted.compressed_bytes.add(after);
+                counted.compressed_from.add(before);
+                counted.compressed_to.add(after);
                 let body = std::mem::take(&mut self.compressed);
                 let done = self.put(&[&[COMPRESSED], &body], stats, counted);
                 self.compressed = body;
@@ -248,7 +249,6 @@ impl Lane {
             }
             counted.raw.add(1);
         }
-        counted.compressed_bytes.add(before);
         self.put(parts, stats, counted)
     }
 
@@ -394,10 +394,14 @@ mod tests {
         let compressed = Treatment { class: Some(class), counted: Arc::default() };
         let mut sum = 0;
         for treatment in [&as_it_is(), &compressed] {
-            let parts: &[&[u8]] = &[&[b'a'; BYTES]];
+            // The header is the link's own, and not of the frame.
+            let parts: &[&[u8]] = &[&[0; 2], &[b'a'; BYTES]];
             lane.send(&Outgoing { flow: 1, parts, treatment }, 0, &stats).unwrap();
             let counted = &treatment.counted;
-            let headers = counted.wire_bytes.get() - counted.compressed_bytes.get();
+            counted.bytes.add(BYTES as u64);
+            let after = counted.after_compression();
+            assert_eq!(after == BYTES as u64, treatment.class.is_none(), "{after}");
+            let headers = counted.wire_bytes.get() - after;
             assert!((1..100).contains(&headers), "{headers}");
             sum += counted.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);

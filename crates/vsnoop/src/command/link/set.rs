@@ -64,11 +64,8 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
         method,
         dictionary_bytes: arguments.dictionary,
     };
-    let outcome = match control::ask(&arguments.name, &Request::Set(set.clone()))? {
-        Response::Set(outcome) => outcome,
-        Response::Refused { reason } => return Err(usage(reason)),
-        _ => bail!("link {} gave an answer to something else", arguments.name),
-    };
+    let answer = control::ask(&arguments.name, &Request::Set(set.clone()))?;
+    let outcome = outcome(&arguments.name, answer)?;
     if cli.json {
         print(&serde_json::to_string(&Document {
             link: &arguments.name,
@@ -80,6 +77,16 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
         print(&text(&arguments.name, &set, &outcome))?;
     }
     Ok(())
+}
+
+fn outcome(name: &str, answer: Response) -> Result<Outcome> {
+    match answer {
+        Response::Set(outcome) => Ok(outcome),
+        // A link that was started by an older version, which does not tell what became of other rules.
+        Response::Done => Ok(Outcome::default()),
+        Response::Refused { reason } => Err(usage(reason)),
+        Response::Status(_) => bail!("link {name} gave an answer to something else"),
+    }
 }
 
 /// A line, and others for what the rule did to those before it.
@@ -112,6 +119,14 @@ fn list(rules: &[Compress]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_of_an_older_version_that_says_no_more_than_done_has_set_the_rule() {
+        let answer = serde_json::from_str(r#"{"response":"done"}"#).unwrap();
+        assert_eq!(outcome("office", answer).unwrap(), Outcome::default());
+        let refused = Response::Refused { reason: "the list is full".into() };
+        assert!(outcome("office", refused).unwrap_err().to_string().contains("the list is full"));
+    }
 
     #[test]
     fn what_a_rule_did_to_others_is_said_and_a_long_list_is_cut() {
