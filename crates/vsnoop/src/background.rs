@@ -2,7 +2,7 @@
 //! holds the process id of the one that works; here is how it is started, and where it logs.
 
 use std::fs::{self, File};
-use std::io::{Seek, Write};
+use std::io::{IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -169,7 +169,9 @@ pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     if foreground {
-        let builder = builder.with_writer(std::io::stderr).with_filter_reloading();
+        let is_terminal = std::io::stderr().is_terminal();
+        let builder = builder.with_writer(std::io::stderr).with_ansi(is_terminal);
+        let builder = builder.with_filter_reloading();
         let handle = builder.reload_handle();
         builder.init();
         return Ok(changing(move |filter| handle.reload(filter)));

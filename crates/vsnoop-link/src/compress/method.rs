@@ -45,8 +45,8 @@ impl fmt::Display for MethodError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is no compression method: use off, lz4, zstd, zstd:LEVEL with a level from {} to {}, \
-             or auto",
+            "'{}' is no compression method: use off, lz4, zstd, zstd:LEVEL with a level from {} to {} \
+             but 0, or auto",
             self.0,
             ZSTD_LEVELS.start(),
             ZSTD_LEVELS.end()

@@ -140,7 +140,8 @@ fn tls(f: &mut fmt::Formatter<'_>, ours: PublicKey, error: &rustls::Error) -> fm
                 "it does not know our key {ours}, or our name; compare with the `key` or `subject` that \
                  its configuration has for this host"
             ),
-            Alert::UnknownCA => write!(
+            // Of two authorities with one name the signature does not fit.
+            Alert::UnknownCA | Alert::DecryptError => write!(
                 f,
                 "it does not believe the authority of our certificate; compare the `ca` there with the \
                  `cert` here"

@@ -27,7 +27,10 @@ impl Identity {
             Some(file) => {
                 let chain = read_certificates(file)?;
                 let theirs = key_of(&chain[0])
-                    .with_context(|| format!("{} is not usable", file.display()))?;
+                    .with_context(|| {
+                        let file = file.display();
+                        format!("{file} is not usable (is the name of the host in it? docs/link.md has the commands)")
+                    })?;
                 ensure!(
                     theirs == public,
                     "the certificate {} is for another key ({theirs}) than that in {} ({public})",

@@ -77,10 +77,10 @@ fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
             Some(device)
         }
         PortKind::Bridge(_) | PortKind::Tap if there.is_some() => {
+            let file = config.file.display();
             let text = format!(
-                "interface {name} exists already, and the link would make it: `ip link del {name}` if it is \
-                 left over, or name another one in {}",
-                config.file.display()
+                "interface {name} exists already, and the link would make it: give interface = \"{name}\" in \
+                 {file} if it is a VM's, or name another one; `ip link del {name}` if it is left over"
             );
             return Err(unfit(Unfit::Other, text));
         }
