@@ -410,6 +410,10 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
         address: world.a.address,
     };
     world.give(Side::B, Event::Accepted(info));
+    // From the handshake on, before it is known what comes of it.
+    let error = DialError { reason: "connection refused".into(), answered: false };
+    world.give(Side::B, Event::Dialled(Err(error)));
+    assert_eq!(reason(&world), "connection refused");
     for _ in 0..9 {
         world.run(10 * S);
         let reason = reason(&world);
