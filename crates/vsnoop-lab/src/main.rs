@@ -25,6 +25,7 @@ enum Action {
     List,
     /// Runs experiments; results go to results/NAME.
     Run {
+        /// Of experiments, as `list` has them.
         #[arg(required = true)]
         names: Vec<String>,
         /// Few repetitions, only to see that everything works.

@@ -7,6 +7,8 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::results::OPTIONS;
+
 /// What every experiment records; what cannot be found out is `unknown`.
 pub fn describe() -> BTreeMap<String, Value> {
     let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
@@ -29,6 +31,7 @@ pub fn describe() -> BTreeMap<String, Value> {
     // Other work at the start: on a busy machine the tails say more about that than about vsnoop.
     let busy =
         text("/proc/loadavg").and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    let options = std::env::args().skip(1).skip_while(|argument| !argument.starts_with('-'));
     let or_unknown = |value: Option<String>| json!(value.unwrap_or_else(|| "unknown".into()));
     BTreeMap::from([
         ("kernel".into(), or_unknown(text("/proc/sys/kernel/osrelease"))),
@@ -38,5 +41,6 @@ pub fn describe() -> BTreeMap<String, Value> {
         ("memory_mb".into(), json!(memory_mb)),
         ("system".into(), or_unknown(system)),
         ("qemu".into(), or_unknown(qemu)),
+        (OPTIONS.into(), json!(options.collect::<Vec<_>>().join(" "))),
     ])
 }

@@ -54,7 +54,7 @@ pub enum Part {
     CappedBackground,
     /// Flows without an end.
     Long,
-    /// As [`FixedSize`](Self::FixedSize), with a real machine as the receiver.
+    /// As fixed-size, with a real machine as the receiver.
     Vm,
     /// Receiver and senders are real machines, with DCTCP and a last hop that marks.
     Dctcp,

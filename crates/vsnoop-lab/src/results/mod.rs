@@ -183,6 +183,8 @@ pub struct Figure {
     pub better: String,
 }
 
+/// Of the environment: the options of the command.
+pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 
 /// Configurations as tables list them: the plain machine, what is done for it, the limit.

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
-use super::Results;
 use super::table::Style;
+use super::{OPTIONS, Results};
 
 /// Words of an experiment for its report.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +34,19 @@ pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
+/// The options of the run, with which there may be less to see.
+fn with(results: &Results) -> String {
+    let options = results.environment.get(OPTIONS).and_then(Value::as_str).unwrap_or_default();
+    match options {
+        "" => String::new(),
+        options => format!(" with `{options}`; goals are meant for a run without options"),
+    }
+}
+
 fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> {
     let mut text = String::new();
     writeln!(text, "# {}\n", words.title)?;
-    writeln!(text, "Started {}, made by `{}`.\n", results.started, words.command)?;
+    writeln!(text, "Started {}, made by `{}`{}.\n", results.started, words.command, with(results))?;
     writeln!(text, "## Results\n")?;
     writeln!(text, "{}\n", (words.tables)(results, Style::Markdown))?;
     writeln!(text, "{}\n", words.what_to_see)?;
@@ -59,4 +69,19 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
         writeln!(text, "| `{name}` | {:.2} | {unit} | {better} |", figure.value)?;
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_run_are_named_and_the_lack_of_them_is_not() {
+        let mut results = Results::begin("link-lan", Default::default());
+        assert_eq!(with(&results), "");
+        results.environment.insert(OPTIONS.into(), "".into());
+        assert_eq!(with(&results), "");
+        results.environment.insert(OPTIONS.into(), "--quick".into());
+        assert!(with(&results).contains("with `--quick`"));
+    }
 }
