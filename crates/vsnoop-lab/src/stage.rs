@@ -29,8 +29,10 @@ use crate::vm::{Accelerator, Network, Vm};
 use crate::vsnoop::Vsnoop;
 use path::Path;
 
-const BRIDGE: &str = "vslab-br";
-const PREFIX_LENGTH: u8 = 24;
+/// All taps and the path are in it.
+pub const BRIDGE: &str = "vslab-br";
+/// Of the addresses of host and machines.
+pub const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// As the credit scheduler of the paper's Xen.
 pub const SLICE_MS: u32 = 30;
@@ -278,7 +280,8 @@ pub struct TapCounts {
 /// The host's address on the bridge.
 pub const HOST: Ipv4Addr = address(false, 2);
 
-fn vm_address(index: usize, tuned: bool) -> Ipv4Addr {
+/// Where a machine is, by its plain or its tuned device.
+pub fn vm_address(index: usize, tuned: bool) -> Ipv4Addr {
     address(tuned, 10 + index as u8)
 }
 

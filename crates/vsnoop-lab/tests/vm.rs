@@ -14,6 +14,11 @@
 mod background;
 #[path = "vm/hold.rs"]
 mod hold;
+#[path = "links/hosts.rs"]
+#[allow(dead_code, reason = "shared with the tests in tests/links")]
+mod hosts;
+#[path = "vm/link.rs"]
+mod link;
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::process::{Command as Process, ExitCode, Stdio};
@@ -38,6 +43,8 @@ use vsnoop_lab::workspace;
 /// The machine that suffers, and its neighbour.
 const VICTIM: usize = 0;
 const NEIGHBOUR: usize = 1;
+/// Of the namespaces of hosts with a link; a number follows.
+const PREFIX: &str = "vsv";
 const KB: u64 = 1000;
 const MB: u64 = 1000 * KB;
 /// A tap's ring as the kernel makes it, in frames.
@@ -56,11 +63,13 @@ struct Bench {
 
 type Test = fn(&Bench) -> Result<()>;
 
-const TESTS: [(&str, Test); 14] = [
+const TESTS: [(&str, Test); 16] = [
     ("rounds_of_dctcp_senders_in_a_guest_are_exact", rounds),
     ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
     ("a_loaded_vm_receives_exact_streams", loaded),
     ("a_vm_frozen_in_mid_transfer_loses_nothing", frozen),
+    ("a_link_over_udp_carries_exact_streams_of_a_machine", link::by_udp),
+    ("a_link_over_tls_carries_exact_streams_of_a_machine", link::by_tls),
     ("a_small_ring_loses_nothing", small_ring),
     ("a_ring_shrunk_while_full_ends_or_resets_connections", shrunk_ring),
     ("detach_and_attach_in_mid_transfer_lose_nothing", detach_and_attach),
