@@ -90,14 +90,14 @@ fn made_anew() -> Result<()> {
     until_in(a, "br0")?;
     until_port(a, false, Some("bridge br0 is down"))?;
     a.netns.up("br0")?;
-    a.netns.ip("link set vm0 master br0")?;
+    a.netns.add_port("br0", "vm0")?;
     until_port(a, true, None)?;
     said_once(a, PUT_BACK)?;
     cross(&network)?;
     // Nobody sees that there was none.
     a.netns.delete("br0")?;
     a.netns.bridge("br0")?;
-    a.netns.ip("link set vm0 master br0")?;
+    a.netns.add_port("br0", "vm0")?;
     until_in(a, "br0")?;
     cross(&network)
 }
@@ -120,7 +120,7 @@ fn moved() -> Result<()> {
     let a = &network.hosts[0];
     a.netns.bridge("br1")?;
     for port in [TAP, "vm0"] {
-        a.netns.ip(&format!("link set {port} master br1"))?;
+        a.netns.add_port("br1", port)?;
     }
     until_port(a, true, Some("into bridge br1"))?;
     for _ in 0..LOOKS {
@@ -135,7 +135,7 @@ fn moved() -> Result<()> {
     a.netns.ip("link set br1 down")?;
     until_port(a, false, Some("`ip link set br1 up`"))?;
     for port in [TAP, "vm0"] {
-        a.netns.ip(&format!("link set {port} master br0"))?;
+        a.netns.add_port("br0", port)?;
     }
     until_port(a, true, None)?;
     cross(&network)

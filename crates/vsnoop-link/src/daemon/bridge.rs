@@ -18,17 +18,17 @@ pub struct Standing {
     pub reason: Option<String>,
 }
 
-/// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `others`: bridges of other ports.
-pub fn look(tap: &str, bridge: &str, others: &[&str]) -> Standing {
+/// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `ports`: bridges of all ports.
+pub fn look(tap: &str, bridge: &str, ports: &[String]) -> Standing {
     let unknown = |error| Standing {
         carries: true,
         reason: Some(format!("whether it is in bridge {bridge} cannot be seen: {error:#}")),
         ..Standing::default()
     };
-    try_look(tap, bridge, others).unwrap_or_else(unknown)
+    try_look(tap, bridge, ports).unwrap_or_else(unknown)
 }
 
-fn try_look(tap: &str, bridge: &str, others: &[&str]) -> Result<Standing> {
+fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing> {
     // One that goes at this moment is missed at the next look.
     let is_in = netdev::find(tap)?.and_then(|tap| tap.master);
     let wanted = netdev::find(bridge)?;
@@ -43,7 +43,7 @@ fn try_look(tap: &str, bridge: &str, others: &[&str]) -> Result<Standing> {
         let reason = Some(format!("{error:#}"));
         return Ok(Standing { reason, ..Standing::default() });
     }
-    let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref(), others);
+    let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref(), ports);
     Ok(Standing { is_put_back, carries, reason })
 }
 
@@ -52,14 +52,14 @@ fn is_bridge(device: &netdev::Device) -> bool {
 }
 
 /// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's name; `other`:
-/// what the tap is in instead; `others`: bridges of other ports. It is in `wanted` if that is a bridge and there is
+/// what the tap is in instead; `ports`: bridges of all ports. It is in `wanted` if that is a bridge and there is
 /// no `other`.
 fn judge(
     tap: &str,
     bridge: &str,
     wanted: Option<&netdev::Device>,
     other: Option<&netdev::Device>,
-    others: &[&str],
+    ports: &[String],
 ) -> (bool, Option<String>) {
     let down = |device: &netdev::Device| format!("{0} is down: `ip link set {0} up`", device.name);
     match (wanted, other) {
@@ -72,7 +72,7 @@ fn judge(
             // Others, such as a virtual switch's, may carry frames while they are down.
             let is_stopped = is_bridge(other) && !other.up;
             let stopped = if is_stopped { format!("; {}", down(other)) } else { String::new() };
-            let looped = match others.contains(&name.as_str()) {
+            let looped = match ports.contains(name) {
                 true => format!("; {name} is a port of the link already: FRAMES GO ROUND FOR EVER"),
                 false => String::new(),
             };
@@ -116,8 +116,9 @@ mod tests {
         let (veth, bond) = (device("br0", "veth", true), device("bond0", "bond", true));
         let card = device("br0", "", true);
         let second = device("br2", "bridge", true);
+        let ports = ["br0", "br2"].map(str::to_owned);
         let switch = device("ovs-system", "openvswitch", false);
-        assert_eq!(judge("vsl0", "br0", Some(&up), None, &["br2"]), (true, None));
+        assert_eq!(judge("vsl0", "br0", Some(&up), None, &ports), (true, None));
         for (wanted, is_in, carries, words) in [
             (Some(&down), None, false, ["bridge br0 is down", "`ip link set br0 up`"]),
             (None, None, false, ["no bridge br0", "ip link add br0 type bridge"]),
@@ -130,7 +131,7 @@ mod tests {
             (Some(&up), Some(&switch), true, ["openvswitch ovs-system", "puts it back"]),
             (Some(&up), Some(&other_down), false, ["into bridge br1", "`ip link set br1 up`"]),
         ] {
-            let (said, reason) = judge("vsl0", "br0", wanted, is_in, &["br2"]);
+            let (said, reason) = judge("vsl0", "br0", wanted, is_in, &ports);
             let reason = reason.expect("something is wrong");
             assert_eq!(said, carries, "{reason}");
             assert!(words.iter().all(|word| reason.contains(word)), "{words:?}: {reason}");

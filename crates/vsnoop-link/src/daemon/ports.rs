@@ -26,6 +26,8 @@ pub struct Ports {
     shared: Arc<Shared>,
     egress: wake::Sender<Order>,
     states: Vec<State>,
+    /// Those of all ports; no two have the same.
+    bridges: Vec<String>,
     looked: Instant,
 }
 
@@ -81,8 +83,9 @@ impl Ports {
             seen: Sight::WELL,
             failure: None,
         };
-        let states = shared.ports.iter().zip(configured).map(state).collect();
-        Self { shared, egress, states, looked: Instant::now() }
+        let states: Vec<_> = shared.ports.iter().zip(configured).map(state).collect();
+        let bridges = states.iter().filter_map(|state| state.bridge.clone()).collect();
+        Self { shared, egress, states, bridges, looked: Instant::now() }
     }
 
     /// Whether a port carries frames.
@@ -123,14 +126,9 @@ impl Ports {
 
     /// Looks at all of them, and mends what can be.
     pub fn look(&mut self) {
-        let bridges: Vec<_> = self.states.iter().map(|state| state.bridge.clone()).collect();
-        for (number, ((port, _), state)) in
-            self.shared.ports.iter().zip(&mut self.states).enumerate()
-        {
+        for ((port, _), state) in self.shared.ports.iter().zip(&mut self.states) {
             let name = port.name();
-            let others = bridges.iter().enumerate().filter(|(other, _)| *other != number);
-            let others: Vec<_> = others.filter_map(|(_, bridge)| bridge.as_deref()).collect();
-            let (seen, mended) = state.see(port, &others);
+            let (seen, mended) = state.see(port, &self.bridges);
             if let Some(mended) = mended {
                 info!("port {name}: {mended}");
             }
@@ -149,8 +147,8 @@ impl Ports {
 }
 
 impl State {
-    /// How the port is now, and what was mended. `others`: bridges of other ports.
-    fn see(&mut self, port: &Port, others: &[&str]) -> (Sight, Option<String>) {
+    /// How the port is now, and what was mended. `bridges`: those of all ports.
+    fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
         self.is_there = false;
         let is_new = match self.find(port) {
@@ -161,7 +159,7 @@ impl State {
         // Before it is asked whether the tap is up: it is kept in its bridge all the same.
         let mut seen = Sight::WELL;
         if let Some(bridge) = &self.bridge {
-            let standing = bridge::look(name, bridge, others);
+            let standing = bridge::look(name, bridge, bridges);
             if standing.is_put_back {
                 mended =
                     Some(format!("its tap was in no bridge, and is put back into bridge {bridge}"));

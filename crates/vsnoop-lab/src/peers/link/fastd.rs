@@ -47,11 +47,8 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
         command.arg("--config").arg(file);
         site.start(side, command, &[])?;
         // A call to nobody would be repeated after longer than the lab waits.
-        let (host, bound) = (site.host(side), format!(":{port:04X} "));
-        site.until("socket", || {
-            let sockets = host.run(|| Ok(std::fs::read_to_string("/proc/thread-self/net/udp")?))?;
-            Ok(sockets.contains(&bound))
-        })?;
+        let host = site.host(side);
+        site.until("socket", || host.has_datagrams_at(port))?;
     }
     site.tunnel()
 }

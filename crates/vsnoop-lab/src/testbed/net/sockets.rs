@@ -1,4 +1,4 @@
-//! The TCP sockets of a namespace, from `/proc/net/tcp`.
+//! The sockets of a namespace over IPv4, from `/proc/net/tcp` and `/proc/net/udp`.
 
 use anyhow::{Context, Result};
 
@@ -17,20 +17,25 @@ struct Socket {
 impl Netns {
     /// Whether somebody listens on this TCP port, on any IPv4 address.
     pub fn listens(&self, port: u16) -> Result<bool> {
-        let sockets = self.tcp_sockets()?;
+        let sockets = self.sockets("tcp")?;
         Ok(sockets.iter().any(|socket| socket.state == LISTEN && socket.local_port == port))
     }
 
     /// Whether a TCP connection over IPv4 still has something to send or to wait for.
     pub fn has_connections(&self) -> Result<bool> {
-        let sockets = self.tcp_sockets()?;
+        let sockets = self.sockets("tcp")?;
         Ok(sockets.iter().any(|socket| ![LISTEN, TIME_WAIT].contains(&socket.state)))
     }
 
-    fn tcp_sockets(&self) -> Result<Vec<Socket>> {
+    /// Whether a UDP socket has this port, at any IPv4 address.
+    pub fn has_datagrams_at(&self, port: u16) -> Result<bool> {
+        Ok(self.sockets("udp")?.iter().any(|socket| socket.local_port == port))
+    }
+
+    fn sockets(&self, protocol: &str) -> Result<Vec<Socket>> {
         // The thread's own, for it is the thread that entered the namespace.
-        let path = "/proc/thread-self/net/tcp";
-        let text = self.run(|| std::fs::read_to_string(path).with_context(|| path.to_owned()))?;
+        let path = format!("/proc/thread-self/net/{protocol}");
+        let text = self.run(|| std::fs::read_to_string(&path).with_context(|| path.clone()))?;
         Ok(parse(&text))
     }
 }

@@ -150,14 +150,10 @@ impl Rules {
         }
         let configured = self.rules.split_off(self.set);
         self.set = kept.len() + 1;
-        let behind = kept.into_iter().chain(configured);
-        self.rules = std::iter::once(rule).chain(behind).collect();
-        let without_effect = match &self.rules[..] {
-            [new, behind @ ..] => {
-                behind.iter().filter(|old| new.selector.covers(&old.selector)).cloned().collect()
-            }
-            [] => Vec::new(),
-        };
+        let behind = kept.iter().chain(&configured);
+        let covered = behind.filter(|old| rule.selector.covers(&old.selector));
+        let without_effect = covered.cloned().collect();
+        self.rules = std::iter::once(rule).chain(kept).chain(configured).collect();
         Ok(Outcome { replaced, without_effect })
     }
 }
