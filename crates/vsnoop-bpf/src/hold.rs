@@ -109,7 +109,7 @@ impl Memory {
 
     /// No hold with a higher number was ever used; some with a lower one may not have been.
     pub fn highest(&self) -> u32 {
-        let offset = std::mem::offset_of!(port_state, holds_high);
+        let offset = std::mem::offset_of!(port_state, slabs);
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
         let word = unsafe { AtomicU32::from_ptr(self.port.at(offset).cast()) };
         word.load(Ordering::Acquire).min(self.hold_count)

@@ -68,7 +68,7 @@ pub fn headers(hold: &hold, frame: &Frame, marked: bool) -> Result<Vec<u8>> {
     let tags: Vec<_> =
         [vlan(key.vlan_outer)?, vlan(key.vlan_inner)?].into_iter().flatten().collect();
     let mut ethernet =
-        Ethernet2Header { source: hold.sender_mac, destination: key.vm_mac, ether_type };
+        Ethernet2Header { source: hold.next_hop, destination: key.vm_mac, ether_type };
     if !tags.is_empty() {
         ethernet.ether_type = EtherType(u16::from_be(hold.tag_proto));
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use vsnoop_bpf::types::reset_reason::RESET_REFUSED;
 use vsnoop_bpf::types::{HOLD_OVER, seq};
 use vsnoop_bpf::{Hold, Memory, Tended};
 use vsnoop_hold::{Chain, Chunks, Flow, Frame, Kind, View};
@@ -286,7 +287,7 @@ impl EnginePort {
         let Some(flow) = port.flow(&hold.key)? else { return Ok(()) };
         let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        if place.run(|| reset(port, &hold.key, &flow))? {
+        if place.run(|| reset(port, &hold.key, &flow, RESET_REFUSED))? {
             tracing::warn!(
                 "port {}: a connection was reset: its VM ran and did not take what it was sent",
                 self.attached.name

@@ -70,7 +70,7 @@ fn known_ack(flow: &flow) -> u32 {
 
 /// An Ethernet frame with the segment.
 pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Result<Vec<u8>> {
-    let sender = (socket(key.sender_addr, key.sender_port), flow.sender_mac);
+    let sender = (socket(key.sender_addr, key.sender_port), flow.next_hop);
     let vm = (socket(key.vm_addr, key.vm_port), key.vm_mac);
     let (from, to) = if segment.is_for_sender() { (vm, sender) } else { (sender, vm) };
     let tcp = segment.header(flow, from.0.port(), to.0.port())?;
@@ -155,7 +155,7 @@ mod tests {
             snd_una: seq::new(66),
             ts_recent: 0xaaaa_0001,
             vm_tsval: 0xbbbb_0002,
-            sender_mac: [4; 6],
+            next_hop: [4; 6],
             ..Default::default()
         }
     }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use vsnoop_bpf::Port;
-use vsnoop_bpf::types::{flow, flow_key};
+use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 
 use super::frame::{Segment, frame};
 use super::loss::is_behind;
@@ -14,12 +14,12 @@ use crate::system::netdev;
 
 /// Resets the connection at both ends; false when the VM has acknowledged something since `flow` was
 /// read. The calling thread must be in the tap's network namespace.
-pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
+pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
     if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
     }
     let lost_bytes = flow.next_seq.diff(flow.vm_seq).max(0) as u64;
-    port.count_helper_resets(1, lost_bytes)?;
+    port.count_reset(why, 1, lost_bytes)?;
     send(port, key, flow);
     Ok(true)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason, seq};
 use vsnoop_bpf::{Port, Record};
 
 use super::engines::{Engines, Held};
@@ -161,7 +161,12 @@ impl Watched {
         self.notice_desertion(attached, &flows)?;
         let care = self.held.look(attached, &flows)?;
         self.notice_abandoned(attached)?;
-        self.reset(attached, &care.abandoned, "the engine that had their bytes is gone")?;
+        self.reset(
+            attached,
+            &care.abandoned,
+            reset_reason::RESET_ENGINE_GONE,
+            "the engine that had their bytes is gone",
+        )?;
         // The engine looks after those that it has the bytes of.
         let flows = care.rest;
         let behind = flows.iter().any(|(_, flow)| is_behind(flow));
@@ -174,7 +179,12 @@ impl Watched {
         let chance = self.vm.chance(elapsed);
         let judgement = self.suspects.judge(&flows, chance);
         let lost: Vec<_> = judgement.lost.into_iter().copied().collect();
-        self.reset(attached, &lost, "the VM ran and did not acknowledge what it was given")?;
+        self.reset(
+            attached,
+            &lost,
+            reset_reason::RESET_SILENT,
+            "the VM ran and did not acknowledge what it was given",
+        )?;
         self.ask(attached, &judgement.ask)?;
         self.notice_shrinking(attached, &flows)
     }
@@ -274,7 +284,12 @@ impl Watched {
             before.get(key.as_bytes()).is_some_and(|next| next.diff(flow.vm_seq) > 0)
         };
         let lost: Vec<_> = flows.iter().filter(was_in_ring).copied().collect();
-        self.reset(attached, &lost, "the tap's ring shrank while data was in it")
+        self.reset(
+            attached,
+            &lost,
+            reset_reason::RESET_REFUSED,
+            "the tap's ring shrank while data was in it",
+        )
     }
 
     /// A VM that was killed leaves a persistent tap behind: what its connections wait for is lost.
@@ -289,7 +304,12 @@ impl Watched {
         if self.deserted.get_or_insert_with(Instant::now).elapsed() < DESERTED {
             return Ok(());
         }
-        self.reset(attached, &behind, "nobody reads the tap any more: the VM is gone")
+        self.reset(
+            attached,
+            &behind,
+            reset_reason::RESET_DESERTED,
+            "nobody reads the tap any more: the VM is gone",
+        )
     }
 
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
@@ -300,7 +320,13 @@ impl Watched {
         }
     }
 
-    fn reset(&mut self, attached: &Attached, flows: &[(flow_key, flow)], why: &str) -> Result<()> {
+    fn reset(
+        &mut self,
+        attached: &Attached,
+        flows: &[(flow_key, flow)],
+        reason: reset_reason::Type,
+        why: &str,
+    ) -> Result<()> {
         if flows.is_empty() {
             return Ok(());
         }
@@ -309,7 +335,7 @@ impl Watched {
         let reset_flows = place.run(|| {
             let mut count = 0u64;
             for (key, flow) in flows {
-                count += u64::from(reset(&attached.port, key, flow)?);
+                count += u64::from(reset(&attached.port, key, flow, reason)?);
             }
             Ok(count)
         })?;
