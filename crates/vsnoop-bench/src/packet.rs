@@ -114,7 +114,7 @@ fn attach(host: &Netns, run: port_run::Type) -> Result<(Port, EmptyProgram)> {
         let mut spec = AttachSpec::new(ifindex, PORT, netns);
         spec.policy.run = run;
         spec.policy.thin = 0;
-        spec.policy.hold_chunks = HOLD_CHUNKS;
+        spec.policy.hold_chunks = 4096;
         Ok((Port::attach(&spec)?, EmptyProgram::attach(ifindex, Hook::ToVm)?))
     })
 }
