@@ -367,7 +367,7 @@ __noinline int hold_take(const struct flow_key *key)
 		h->tag_proto = 0;
 		h->releases = h->resends = 0;
 		h->resent_bytes = 0;
-		__builtin_memcpy(h->sender_mac, f->sender_mac, 6);
+		__builtin_memcpy(h->next_hop, f->sender_mac, 6);
 		/* No less than the number, whatever other CPUs add; and once for all. */
 		__sync_fetch_and_or(&port.holds_high, w.at + 1);
 		bpf_spin_lock(&f->lock);

@@ -176,6 +176,12 @@ enum flow_sample {
  * truth; what the hooks write here is told to the engine.
  */
 #define HOLD_CHUNK 4096 /* bytes */
+#define SLAB_CHUNKS 64
+#define SLAB_BYTES (SLAB_CHUNKS * HOLD_CHUNK)
+#define SLAB_HOLDS 32
+#define SLABS 1024 /* of one port at most: 256 MiB */
+/* As owner of a chunk, or in `used` of a hold: the engine takes the slab away. */
+#define HOLD_RESERVED 0xffffffff
 
 /* How large a port's maps are; constants of the programs. */
 struct hold_sizes {
@@ -222,7 +228,7 @@ struct hold {
 	__u16 sender_window; /* raw */
 	__u16 mss;
 	__u16 flags; /* HOLD_* */
-	__u8 sender_mac[6];
+	__u8 next_hop[6]; /* frames for the VM come from there */
 	__u16 tag_proto; /* of the outer VLAN tag, network byte order; 0: not seen yet */
 	__u16 zero;
 	__u32 marked; /* held segments with a CE mark (RFC 3168): the VM is to echo it */
@@ -248,20 +254,14 @@ struct hold {
 #define HOLD_OVER 0x04 /* the connection was reset: nothing is to be sent any more */
 #define HOLD_UNCONFIRMED 0x08 /* the VM has sent nothing beyond its SYN-ACK */
 
-/* Memory of a port is taken when it is used, a slab at a time: chunk c lives in slab
- * c / 64, hold n (from 1) in slab (n - 1) / 32.  A slab is the one value of a map. */
-#define HOLD_SLAB_CHUNKS 64
-#define HOLD_SLAB_HOLDS 32
-#define HOLD_SLABS 1024 /* at most */
-/* The engine is about to take the slab away: as a chunk's owner, and as a hold's `used`. */
-#define HOLD_RESERVED 0xffffffff
-
+/* Chunk c is chunk c % SLAB_CHUNKS of slab c / SLAB_CHUNKS; hold n, from 1, is hold
+ * (n - 1) % SLAB_HOLDS of slab (n - 1) / SLAB_HOLDS. */
 struct hold_slab {
-	__u8 bytes[HOLD_SLAB_CHUNKS * HOLD_CHUNK];
-	struct hold_chunk chunks[HOLD_SLAB_CHUNKS];
-	struct hold holds[HOLD_SLAB_HOLDS];
-	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  Set by
-	 * the hooks if it is not, cleared by the engine. */
+	__u8 bytes[SLAB_BYTES];
+	struct hold_chunk chunks[SLAB_CHUNKS];
+	struct hold holds[SLAB_HOLDS];
+	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  The
+	 * hooks set it if it is not, the engine clears it. */
 	__u32 busy;
 	__u32 zero;
 };
@@ -489,20 +489,19 @@ struct port_meta {
 	char qdisc[16]; /* the default that noqueue replaced; empty: none was */
 	__u32 tx_queue_len; /* of the tap when it was attached */
 	__u32 tx_queues;
-	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
-	__u64 helper_reset_bytes;
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
 	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
 	__u64 times_held; /* how often PORT_HELD was set */
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
+	__u64 reset_bytes; /* ... and what the VM had not acknowledged of them */
 	__u64 reserved[2];
 };
 
-/* What failed for connections to a port number of the VM, in the map `failures`. */
-struct failure {
-	__u32 count;
-	__u32 pad;
-	__u64 since_ns; /* the first one */
+/* Of connections of one port number of the VM. */
+struct failures {
+	__u32 count; /* within the last minute */
+	__u32 total;
+	__u64 since_ns; /* of the first that counts */
 	__u64 until_ns; /* new connections are left alone until then */
 };
 

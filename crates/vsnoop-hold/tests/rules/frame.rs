@@ -25,7 +25,7 @@ fn hold(mss: u16) -> hold {
     hold {
         key,
         mss,
-        sender_mac: [4; 6],
+        next_hop: [4; 6],
         snd_una: seq::new(0x1122_3344),
         sender_window: 0x5566,
         tsval: 7,

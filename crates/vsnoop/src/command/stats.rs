@@ -83,8 +83,8 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
             Ok(Sample {
                 identity: Identity::of(&attached, &names),
                 stats: attached.port.stats()?,
-                helper_resets: attached.meta.helper_resets,
-                helper_reset_bytes: attached.meta.helper_reset_bytes,
+                helper_resets: attached.meta.resets.iter().sum(),
+                helper_reset_bytes: attached.meta.reset_bytes,
                 ring_full: attached.port.state()?.ring_full,
                 hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
                 incast: UplinkState::of_port(&attached)?,
