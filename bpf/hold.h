@@ -56,6 +56,16 @@ static __always_inline struct hold_chunk *chunk_number(__u32 chunk)
 	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
 }
 
+/* Something is kept in this hold: the engine looks at it until the VM has acknowledged it. */
+static __always_inline void mark_busy(__u32 number)
+{
+	struct hold_slab *slab = slab_number((number - 1) / SLAB_HOLDS);
+	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
+
+	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
+		__sync_fetch_and_or(&slab->busy, bit);
+}
+
 /* The engine is asked for more memory, unless it was, or the quota is reached. */
 static __always_inline void want_slabs(void)
 {

@@ -262,6 +262,10 @@ struct hold_slab {
 	__u8 bytes[SLAB_BYTES];
 	struct hold_chunk chunks[SLAB_CHUNKS];
 	struct hold holds[SLAB_HOLDS];
+	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  The
+	 * hooks set it if it is not, the engine clears it. */
+	__u32 busy;
+	__u32 zero;
 };
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot

@@ -22,6 +22,7 @@ mod pins;
 mod port;
 mod record;
 mod run;
+mod slabs;
 mod uplink;
 
 pub use attach::{AttachSpec, Limits, SILENCE_MS};

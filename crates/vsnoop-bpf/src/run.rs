@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
+use vsnoop_flow::types::{PORT_HELD, policy, port_run, reset_reason};
 
 use crate::error::{Error, Result};
 use crate::port::Port;
@@ -72,12 +72,7 @@ impl Port {
     }
 
     /// Counts connections that user space reset, and what the VM had not acknowledged of them.
-    pub fn count_reset(
-        &self,
-        why: types::reset_reason::Type,
-        flows: u64,
-        bytes: u64,
-    ) -> Result<()> {
+    pub fn count_reset(&self, why: reset_reason::Type, flows: u64, bytes: u64) -> Result<()> {
         let _turn = self.turn()?;
         let mut meta = self.meta()?;
         meta.resets[why as usize] += flows;

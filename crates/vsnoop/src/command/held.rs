@@ -78,8 +78,7 @@ impl Holds {
     /// The hold of this flow, if it has one.
     fn of(&self, key: &flow_key, flow: &flow) -> Option<Hold> {
         let memory = self.memory.as_ref().filter(|_| flow.hold != 0)?;
-        let number = u32::from(flow.hold);
-        let hold = (number <= memory.highest()).then(|| memory.read(number))?;
+        let hold = memory.read(flow.hold.into());
         (hold.used != 0 && hold.key.as_bytes() == key.as_bytes()).then_some(hold)
     }
 
