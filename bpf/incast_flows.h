@@ -16,7 +16,7 @@
 static __always_inline enum incast_waiting open_window(struct flow *f, const struct segment *vm,
 						       __u64 now)
 {
-	enum incast_waiting waits = incast_open(f, &uplink, incast_reason(f, vm), now);
+	enum incast_waiting waits = incast_open(f, &uplink, &port.incast, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;
@@ -35,7 +35,7 @@ static __always_inline void stand_in_line(const struct flow_key *key, struct flo
 	if (!queue_push(waits, key))
 		return;
 	bpf_spin_lock(&f->lock);
-	incast_leave_line(f, &uplink);
+	incast_leave_line(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 }
 
@@ -54,7 +54,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
 	if (f->incast.shaped)
-		incast_received(f, &uplink, s, now);
+		incast_received(f, &uplink, &port.incast, s, now);
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
@@ -94,7 +94,7 @@ __noinline int incast_flow_ends(const struct flow_key *key)
 	if (!f || !f->incast.shaped)
 		return 0;
 	bpf_spin_lock(&f->lock);
-	incast_end(f, &uplink);
+	incast_end(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 	return 0;
 }

@@ -118,7 +118,7 @@ static __noinline __u32 syn_of_vm(const struct flow_key *key, const struct segme
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
 		if (!own && f->incast.shaped)
-			incast_end(f, &uplink);
+			incast_end(f, &uplink, &port.incast);
 		bpf_spin_unlock(&f->lock);
 		if (own)
 			return s->window;
@@ -129,7 +129,8 @@ static __noinline __u32 syn_of_vm(const struct flow_key *key, const struct segme
 		return s->window;
 	embryo_from_vm(&fresh, s);
 	if (incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
-		__u32 first = incast_first_window(&uplink, INCAST_LEAST_MSS);
+		__u32 first = incast_first_window(&uplink, &port.incast,
+						  INCAST_LEAST_MSS);
 
 		if (fresh.shown > first)
 			fresh.shown = first;

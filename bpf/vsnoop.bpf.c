@@ -123,7 +123,7 @@ static __always_inline int send_turn(struct __sk_buff *skb, const struct packet 
 static __noinline int pass_with_turn(struct __sk_buff *skb, const struct packet *p,
 				     const struct flow_key *key, struct port_stats *st)
 {
-	if (!incast_next(&uplink, bpf_ktime_get_ns()))
+	if (!incast_next(&uplink, &port.incast, bpf_ktime_get_ns()))
 		return HOOK_NEXT;
 	if (!hand_over(skb, st))
 		return HOOK_NEXT;
@@ -248,7 +248,7 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (incast_somebody_waits(&uplink) && !s.len && verdict <= FROM_VM_REWRITE &&
+	if (incast_somebody_waits(&port.incast) && !s.len && verdict <= FROM_VM_REWRITE &&
 	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;
@@ -301,23 +301,25 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Gives a flow that waits its turn, where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of it.  cb[0]: enum incast_waiting. */
+/* Gives somebody who waits a turn where no packet comes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's. */
 SEC("tcx/egress")
 int turn(struct __sk_buff *skb)
 {
-	__u32 waits = skb->cb[0];
 	struct flow_key key = {};
 	struct segment s = {};
 	struct packet p;
 
-	skb->cb[0] = 0;
-	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_own_turn(&key, waits))
-		return 0;
+	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
+		return TURN_NOBODY;
+	if (!take_turn(&key))
+		return incast_next(&uplink, &port.incast, bpf_ktime_get_ns()) ? TURN_LATER :
+										TURN_NOBODY;
 	if (become_turn(skb, &p))
-		return 0;
+		return TURN_LATER;
 	set_mark(skb, MARK_REPLY);
-	return !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	return TURN_TAKEN;
 }
 
 /* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
