@@ -76,7 +76,8 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	if (st)
 		count_events(st, out);
 	if (out->events & EVENT_CLOSED) {
-		incast_flow_ends(key);
+		if (config.incast)
+			incast_flow_ends(key);
 		bpf_map_delete_elem(&flows, key);
 	}
 }

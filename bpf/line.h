@@ -67,7 +67,7 @@ __noinline int ask_head(const struct flow_key *like)
 	int granted = 0;
 	__u64 now;
 
-	if (!like)
+	if (!config.incast || !like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
@@ -94,6 +94,8 @@ __noinline int take_turn(const struct flow_key *like)
 {
 	int i, granted;
 
+	if (!config.incast || !like)
+		return 0;
 	for (i = 0; i < TURN_TRIES; i++) {
 		granted = ask_head(like);
 		if (granted)

@@ -117,7 +117,7 @@ static __noinline __u32 syn_of_vm(const struct flow_key *key, const struct segme
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
-		if (!own && f->incast.shaped)
+		if (config.incast && !own && f->incast.shaped)
 			incast_end(f, &uplink, &port.incast);
 		bpf_spin_unlock(&f->lock);
 		if (own)
@@ -128,7 +128,7 @@ static __noinline __u32 syn_of_vm(const struct flow_key *key, const struct segme
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
-	if (incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
+	if (config.incast && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
 		__u32 first = incast_first_window(&uplink, &port.incast,
 						  INCAST_LEAST_MSS);
 

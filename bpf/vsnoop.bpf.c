@@ -153,7 +153,7 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	if (incast_is_asked_for(&uplink) && s.len)
+	if (incast_is_used() && s.len)
 		waits = incast_data(&key, &s);
 	verdict = decide(&key, &s, &out);
 	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
@@ -161,7 +161,7 @@ int to_vm(struct __sk_buff *skb)
 	if (verdict == NO_FLOW) {
 		if (!flow_for_sender(skb, &key, &s, st))
 			return HOOK_NEXT;
-		if (incast_is_asked_for(&uplink) && s.len)
+		if (incast_is_used() && s.len)
 			waits = incast_data(&key, &s);
 		verdict = decide(&key, &s, &out);
 	}
@@ -229,13 +229,13 @@ int from_vm(struct __sk_buff *skb)
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
-	if (incast_is_asked_for(&uplink))
+	if (incast_is_used())
 		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == NO_FLOW) {
 		if (!flow_for_vm(skb, &key, &s, st))
 			return HOOK_NEXT;
-		if (incast_is_asked_for(&uplink))
+		if (incast_is_used())
 			incast_answer(&key, &s);
 		verdict = decide_from_vm(&key, &s, &out);
 	}
@@ -248,7 +248,7 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (incast_somebody_waits(&port.incast) && !s.len && verdict <= FROM_VM_REWRITE &&
+	if (incast_has_line() && !s.len && verdict <= FROM_VM_REWRITE &&
 	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;

@@ -23,6 +23,10 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"))
 /// `BPF_FS_MAGIC`, linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
+/// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
+const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_PROGRAM: &str = "turn";
+
 /// Bounds of one port's tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -120,6 +124,20 @@ impl AttachSpec {
         policy
     }
 
+    /// What is constant in the programs.
+    fn config(&self) -> types::port_config {
+        types::port_config {
+            hold: u32::from(self.policy.run != types::port_run::PORT_OBSERVE),
+            incast: u32::from(self.uplink != 0),
+            lists: self.effective_policy().lists,
+        }
+    }
+
+    /// The constants as they stand in bpf/maps.h, one after the other.
+    fn constants(&self) -> Vec<u8> {
+        [self.hold_sizes().as_bytes(), self.config().as_bytes()].concat()
+    }
+
     fn hold_sizes(&self) -> types::hold_sizes {
         let chunks = self.policy.hold_chunks.max(1);
         // A flow with something kept has a chunk at least; the number of a hold has 16 bits.
@@ -208,6 +226,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         .and_then(|b| b.open_memory(OBJECT))
         .map_err(refused("the BPF object"))?;
     set_sizes(&mut open, spec).map_err(refused("the maps"))?;
+    for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
+        program.set_autoload(spec.uplink != 0);
+    }
     if spec.uplink != 0 {
         let uplink = Uplink::open(spec.netns, spec.uplink)?
             .ok_or_else(|| Error::NotAttached(format!("to interface {}", spec.uplink)))?;
@@ -226,7 +247,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     }
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        if pins::PROGRAMS.contains(&name.as_str()) {
+        if pins::PROGRAMS.contains(&name.as_str()) && program.autoload() {
             let path = dir.join(name);
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
@@ -251,7 +272,7 @@ fn map_pin_name(name: &str) -> &str {
         name if name == uplink::SECTION => "uplink",
         name if name.ends_with(".data") => "policy",
         name if name.ends_with(".bss") => "port",
-        name if name.ends_with(".rodata") => "sizes",
+        name if name.ends_with(".rodata") => "constants",
         name => name,
     }
 }
@@ -267,7 +288,8 @@ fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> 
             "chunks" => map.set_max_entries(spec.policy.hold_chunks.max(1))?,
             "holds" => map.set_max_entries(spec.hold_sizes().holds)?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            "sizes" => map.set_initial_value(spec.hold_sizes().as_bytes())?,
+            "constants" => map.set_initial_value(&spec.constants())?,
+            name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }
     }

@@ -41,6 +41,7 @@ records!(
     hold,
     hold_chunk,
     hold_sizes,
+    port_config,
     port_meta,
     port_state,
     port_stats,
