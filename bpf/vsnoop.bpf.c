@@ -153,8 +153,12 @@ int to_vm(struct __sk_buff *skb)
 	st->to_vm_bytes += skb->len;
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	if (incast_is_used() && s.len)
-		waits = incast_data(&key, &s);
+	if (incast_is_used()) {
+		if (s.tcp_flags & TCP_SYN)
+			incast_syn(&key, skb->ingress_ifindex);
+		if (s.len)
+			waits = incast_data(&key, &s, skb->ingress_ifindex);
+	}
 	verdict = decide(&key, &s, &out);
 	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
 		st->without_hold++;
@@ -162,7 +166,7 @@ int to_vm(struct __sk_buff *skb)
 		if (!flow_for_sender(skb, &key, &s, st))
 			return HOOK_NEXT;
 		if (incast_is_used() && s.len)
-			waits = incast_data(&key, &s);
+			waits = incast_data(&key, &s, skb->ingress_ifindex);
 		verdict = decide(&key, &s, &out);
 	}
 	if (verdict == TO_VM_PASS) {

@@ -24,7 +24,7 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"))
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
-const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_MAPS: [&str; 4] = ["beside", "line", "shut", "turns"];
 const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables.
@@ -240,7 +240,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     fill_lists(&object, spec)?;
     for mut map in object.maps_mut() {
         let name = map_pin_name(&map.name().to_string_lossy()).to_owned();
-        if pins::MAPS.contains(&name.as_str()) {
+        if pins::MAPS.contains(&name.as_str()) && map.autocreate() {
             let path = dir.join(&name);
             map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
