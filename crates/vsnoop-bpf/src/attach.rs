@@ -29,7 +29,7 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
 /// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
-const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_MAPS: [&str; 4] = ["beside", "line", "shut", "turns"];
 const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables.
@@ -224,7 +224,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     fill_lists(&object, spec)?;
     for mut map in object.maps_mut() {
         let name = map_pin_name(&map.name().to_string_lossy()).to_owned();
-        if pins::MAPS.contains(&name.as_str()) {
+        if pins::MAPS.contains(&name.as_str()) && map.autocreate() {
             let path = dir.join(&name);
             map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }

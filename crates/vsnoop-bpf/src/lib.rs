@@ -34,5 +34,5 @@ pub use line::{Line, PortIncast, Taken};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time, bytes_owed};
 pub use record::{ProgramInfo, Record};
-pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, uplink_rate};
+pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS, uplink_rate};
 pub use vsnoop_flow::types;

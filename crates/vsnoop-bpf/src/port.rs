@@ -353,14 +353,15 @@ impl Port {
         inject::inject(&self.dir.join("inject"), ifindex, frame, false)
     }
 
-    /// Runs a hook on a frame that goes nowhere, `repeat` times: the hook's
+    /// Runs a hook on a frame that goes nowhere and has come through the uplink, `repeat` times: the hook's
     /// verdict (-1: pass on, 2: drop) and the frame as it left it. The calling
     /// thread must be in the tap's network namespace.
     pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let what = || format!("run {hook:?} on a frame");
         let program =
             ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
-        let run = inject::run(&program, self.meta()?.ifindex, 0, frame, repeat)
+        let meta = self.meta()?;
+        let run = inject::run_from(&program, meta.ifindex, meta.uplink, frame, repeat)
             .map_err(Error::bpf(what()))?;
         Ok((run.verdict, run.frame))
     }
