@@ -17,7 +17,7 @@ use crate::case::Case;
 use crate::{FAMILIES, trial};
 
 /// What takes longer has hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// By then a receiver has sent the ACK that it delays (RFC 9293, section 3.8.6.3, allows half a second).
 const DELAYED_ACK: Duration = Duration::from_millis(500);
 /// The burst whose fate is in question.

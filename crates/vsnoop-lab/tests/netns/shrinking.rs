@@ -21,7 +21,7 @@ use crate::trial;
 /// Two looks of the helper, where nothing delays it.
 const LOOKS: Duration = Duration::from_millis(600);
 /// Anything that lasts longer does not happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// In the ring when it is harmed.
 const FRAMES: usize = 16;
 
