@@ -24,7 +24,7 @@ mod record;
 mod run;
 mod uplink;
 
-pub use attach::{AttachSpec, Limits};
+pub use attach::{AttachSpec, Limits, Loaded};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};

@@ -20,9 +20,7 @@ use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::topology::{self, Side};
 
 use crate::helper::{Network, Pair};
-use crate::sandbox::{
-    PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until,
-};
+use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
 use crate::trial;
 
 /// More than the window that the stand-in for a VM begins with.

@@ -165,6 +165,15 @@ impl Ran {
         serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
     }
 
+    /// What it says of a failure with `--json`.
+    pub fn failure(&self) -> Result<Value> {
+        let document: Value = serde_json::from_str(&self.out)
+            .with_context(|| format!("not JSON: {:?}", self.out))?;
+        let error = document["error"].clone();
+        ensure!(error["exit_code"] == self.code, "exit code {}: {document}", self.code);
+        Ok(error)
+    }
+
     /// It failed with this code and one line that contains all of `words`.
     pub fn failed(&self, code: i32, words: &[&str]) -> Result<()> {
         ensure!(self.code == code, "exit code {} instead of {code}: {}", self.code, self.err);

@@ -170,6 +170,32 @@ pub fn trials() -> Vec<Trial> {
                 network.detach()
             },
         ),
+        trial("a_tap_that_is_renamed_is_shown_by_its_new_name", || {
+            const NEW: &str = "vscli-new0";
+            let place = Place::new("name")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            place.netns.ip(&format!("link set {PORT} down"))?;
+            place.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
+            for command in ["status", "stats", "flows"] {
+                wait_until(&format!("{command} has the new name"), || {
+                    let json = place.vsnoop([command, "--json"])?.json()?;
+                    Ok(json["ports"][0]["port"] == NEW)
+                })?;
+            }
+            let json = place.vsnoop(["pause", NEW, "--json"])?.json()?;
+            ensure!(json["ports"][0]["port"] == NEW, "{json}");
+            place.vsnoop(["detach", NEW])?.ok().map(drop)
+        }),
+        trial("a_port_behind_another_qdisc_is_not_called_active", || {
+            let place = Place::new("fq")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+            let blocked = status(&place)?;
+            ensure!(blocked["state"] == "blocked" && blocked["qdisc"] == "pfifo_fast", "{blocked}");
+            place.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
+            ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
         trial("a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it", || {
             let network = Network::new("join")?;
             network.detach()?;
