@@ -147,7 +147,8 @@ pub fn are_any() -> bool {
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
         let place = Netns::chosen(netns)?;
-        let ports = once_each(names).into_iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
+        let ports =
+            once_each(names).into_iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
         return Ok(Inventory { ports, damaged: Vec::new() });
     }
     let mut inventory = settled()?;

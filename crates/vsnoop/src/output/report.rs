@@ -128,8 +128,8 @@ pub fn each(
     let mut code = 0;
     let mut outcomes = Vec::new();
     for name in once_each(names) {
-        let outcome = work(name)
-            .unwrap_or_else(|error| Outcome::failed(name, Failure::of(&error, netns)));
+        let outcome =
+            work(name).unwrap_or_else(|error| Outcome::failed(name, Failure::of(&error, netns)));
         if let Some(failure) = &outcome.error
             && code == 0
         {

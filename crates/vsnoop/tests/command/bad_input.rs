@@ -160,10 +160,13 @@ pub fn trials() -> Vec<Trial> {
             let status = vsnoop(["status"])?.ok()?.out;
             ensure!(status.contains(&tc), "{tc} is not in: {status}");
             place.vsnoop(["detach", PORT])?.ok()?;
-            place.vsnoop(["detach", PORT])?.failed(39, &[&format!("`vsnoop --netns {name} status`")])
+            place
+                .vsnoop(["detach", PORT])?
+                .failed(39, &[&format!("`vsnoop --netns {name} status`")])
         }),
         trial("nothing_is_repeated_every_0_seconds", || {
-            for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]] {
+            for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]]
+            {
                 let ran = vsnoop([command, &["--watch", "0"]].concat())?;
                 ensure!(ran.code == 2 && ran.err.contains("more than 0"), "{ran:?}");
             }

@@ -167,8 +167,8 @@ impl Ran {
 
     /// What it says of a failure with `--json`.
     pub fn failure(&self) -> Result<Value> {
-        let document: Value = serde_json::from_str(&self.out)
-            .with_context(|| format!("not JSON: {:?}", self.out))?;
+        let document: Value =
+            serde_json::from_str(&self.out).with_context(|| format!("not JSON: {:?}", self.out))?;
         let error = document["error"].clone();
         ensure!(error["exit_code"] == self.code, "exit code {}: {document}", self.code);
         Ok(error)
