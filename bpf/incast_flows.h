@@ -4,19 +4,54 @@
  * whatever ACK follows shows the window that is right by then.
  *
  * Functions of their own, with a look-up and a lock of their own: the verifier proves each
- * once, and a port without incast control does not pay for them.
+ * once.  A port without incast control has none of it: config.incast is a constant, and what is
+ * behind it is dropped when the programs are loaded.
  */
 #ifndef VSNOOP_BPF_INCAST_FLOWS_H
 #define VSNOOP_BPF_INCAST_FLOWS_H
 
 #include "maps.h"
 
+/* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
+static __always_inline bool incast_is_used(void)
+{
+	return config.incast && incast_is_asked_for(&uplink);
+}
+
+/* Does anybody of this port wait?  The next pure ACK may be what he waits for. */
+static __always_inline bool incast_has_line(void)
+{
+	return config.incast && incast_somebody_waits(&port.incast);
+}
+
+/* A SYN or SYN-ACK of the sender came in by this interface: it says which way the connection takes
+ * before there is a record.  Only the others are remembered: what the network sends, a flood of SYNs
+ * too, takes no memory here. */
+__noinline int incast_syn(const struct flow_key *key, __u32 ifindex)
+{
+	__u32 yes = 1;
+
+	if (!config.incast || !key)
+		return 0;
+	if (incast_is_way(&uplink, ifindex))
+		bpf_map_delete_elem(&beside, key);
+	else
+		bpf_map_update_elem(&beside, key, &yes, BPF_ANY);
+	return 0;
+}
+
+/* Did the connection's SYN come another way than through the uplink? */
+static __always_inline bool incast_began_beside(const struct flow_key *key)
+{
+	return config.incast && bpf_map_lookup_elem(&beside, key);
+}
+
 /* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
  * from now on. */
 static __always_inline enum incast_waiting open_window(struct flow *f, const struct segment *vm,
 						       __u64 now)
 {
-	enum incast_waiting waits = incast_open(f, &uplink, incast_reason(f, vm), now);
+	enum incast_waiting waits = incast_open(f, &uplink, &port.incast, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;
@@ -35,26 +70,30 @@ static __always_inline void stand_in_line(const struct flow_key *key, struct flo
 	if (!queue_push(waits, key))
 		return;
 	bpf_spin_lock(&f->lock);
-	incast_leave_line(f, &uplink);
+	incast_leave_line(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 }
 
-/* A segment with data is on its way to the VM.  1: it has closed its flow's window. */
-__noinline int incast_data(const struct flow_key *key, const struct segment *s)
+/* A segment with data is on its way to the VM, and came in by this interface.  1: it has closed its
+ * flow's window. */
+__noinline int incast_data(const struct flow_key *key, const struct segment *s, __u32 ifindex)
 {
 	struct flow *f;
 	enum incast_waiting waits;
+	bool is_way;
 	__u64 now;
 
-	if (!key || !s)
+	if (!config.incast || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
 		return 0;
 	now = bpf_ktime_get_ns();
+	is_way = incast_is_way(&uplink, ifindex);
 	bpf_spin_lock(&f->lock);
-	if (f->incast.shaped)
-		incast_received(f, &uplink, s, now);
+	incast_note_way(f, is_way);
+	if (f->incast.shaped && is_way)
+		incast_received(f, &uplink, &port.incast, s, now);
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
@@ -69,7 +108,7 @@ __noinline int incast_answer(const struct flow_key *key, const struct segment *s
 	enum incast_waiting waits;
 	__u64 now;
 
-	if (!key || !s)
+	if (!config.incast || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
@@ -88,13 +127,13 @@ __noinline int incast_flow_ends(const struct flow_key *key)
 {
 	struct flow *f;
 
-	if (!key)
+	if (!config.incast || !key)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f || !f->incast.shaped)
 		return 0;
 	bpf_spin_lock(&f->lock);
-	incast_end(f, &uplink);
+	incast_end(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 	return 0;
 }

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramHandle};
 use vsnoop_flow::types::{self, flow, uplink};
@@ -23,6 +23,7 @@ use vsnoop_flow::types::{self, flow, uplink};
 use crate::attach::{check_bpffs, open_map, tcx_link};
 use crate::error::{Error, Result};
 use crate::inject;
+use crate::line::PortIncast;
 use crate::link::PinnedLink;
 use crate::mapping::Mapping;
 use crate::pins;
@@ -39,6 +40,9 @@ const MAP: &str = "uplink";
 const LINK: &str = "link_count";
 /// Leads to the name of the interface, which is no file.
 const NAME: &str = "interface";
+
+/// How many interfaces may lead from an uplink to its ports; a 0 ends them.
+pub const WAYS: usize = types::INCAST_WAYS as usize - 1;
 
 /// Which uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,6 +107,11 @@ impl Uplink {
         let dir = directory(UplinkId { netns, ifindex });
         fs::create_dir_all(&dir).map_err(Error::io(format!("create {}", dir.display())))?;
         let made = load(&dir, ifindex, ifname).and_then(|()| Self::open_dir(dir.clone()));
+        if let Ok(uplink) = &made
+            && is_new
+        {
+            uplink.set_ways(&[ifindex]);
+        }
         if made.is_err() && is_new {
             // Best effort: the error that led here is the one to report.
             let _ = pins::clear(&dir);
@@ -170,22 +179,6 @@ impl Uplink {
         })
     }
 
-    /// Connections in line for credit.
-    pub fn waiting(&self) -> i32 {
-        self.i32(std::mem::offset_of!(uplink, waiting)).load(Ordering::Relaxed)
-    }
-
-    /// All that came in, as on the wire.
-    pub fn bytes(&self) -> u64 {
-        self.i64(std::mem::offset_of!(uplink, bytes)).load(Ordering::Relaxed) as u64
-    }
-
-    /// Connections with a closed window that had nothing to send.
-    pub fn shut(&self) -> i32 {
-        let count = |offset| self.i32(offset).load(Ordering::Relaxed);
-        count(std::mem::offset_of!(uplink, shut)) + count(std::mem::offset_of!(uplink, idle))
-    }
-
     /// Where the map is pinned: for the programs of a port.
     pub(crate) fn map_path(&self) -> PathBuf {
         self.dir.join(MAP)
@@ -225,30 +218,34 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
     }
 
+    /// The interfaces that what comes through the uplink may be seen to come in by, from now on. At most
+    /// [`WAYS`]; the rest is left out.
+    pub fn set_ways(&self, ways: &[u32]) {
+        let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ways) + 4 * at);
+        for (at, way) in ways.iter().take(WAYS).chain([&0]).enumerate() {
+            of_record(at).store(*way, Ordering::Release);
+        }
+    }
+
+    /// As [`Uplink::set_ways`] has set them.
+    pub fn ways(&self) -> Result<Vec<u32>> {
+        Ok(self.state()?.ways.into_iter().take_while(|way| *way != 0).collect())
+    }
+
     /// Turns incast control off: windows are those of the VMs again.
     pub fn disable(&self) {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// A record that was shaped has been forgotten, with all that it counted for.
-    pub fn forget(&self, flow: &flow) {
+    /// A record of this port that was shaped has been forgotten, with all that it counted for.
+    pub fn forget(&self, flow: &flow, port: &PortIncast) {
         if flow.incast.shaped == 0 {
             return;
         }
         let mut gone = *flow;
-        // SAFETY: the mapping holds an uplink and lives as long as `self`; the hooks' own function
-        // changes what it shares with them by atomic instructions only.
-        unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast()) };
-    }
-
-    fn i64(&self, offset: usize) -> &AtomicI64 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        unsafe { AtomicI64::from_ptr(self.words.at(offset).cast()) }
-    }
-
-    fn i32(&self, offset: usize) -> &AtomicI32 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
+        // SAFETY: the mappings hold an uplink and a port's record, and live as long as `self` and
+        // `port`; the hooks' own function changes what it shares with them by atomic instructions only.
+        unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast(), port.as_ptr()) };
     }
 
     /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.

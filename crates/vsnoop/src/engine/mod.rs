@@ -2,16 +2,18 @@
 //!
 //! One process per host, started and watched by the helper while a port has a hold, and gone again
 //! when none has. It waits for the doorbells of all ports, on which the hooks write the numbers of
-//! holds with news, and looks at all holds [`TICK`] by [`TICK`] in case a timer is due. All that matters
+//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters
 //! is in pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one
 //! goes on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of an engine
 //! that does not.
 //!
-//! `port` is one port and its holds, `frame` the headers, `device` the way into the tap.
+//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm` and
+//! `chance` say for how long a VM had its turn.
 
+mod chance;
 mod device;
-mod frame;
 mod port;
+mod vm;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,10 +23,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use vsnoop_bpf::{Memory, Port};
+use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::command::flows::monotonic_ns;
 use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
@@ -34,9 +36,9 @@ use crate::system::netns::Netns;
 use port::EnginePort;
 
 /// How often timers are looked at and a sign of life is given.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_nanos(TICK_NS);
 /// A ring that took no more is tried again after this long, if the VM says nothing.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY: Duration = Duration::from_nanos(RETRY_NS);
 /// How often ports are looked at, when none came or went.
 const DISCOVERY: Duration = Duration::from_millis(1000);
 /// A command that attaches waits at most this long for the engine.
@@ -121,13 +123,12 @@ impl Engine {
             if now >= tick_at {
                 tick_at = now + TICK;
                 priority.renew();
-                let now_ns = monotonic_ns()?;
-                self.ports.values_mut().for_each(|port| port.tick(now_ns));
+                self.ports.values_mut().for_each(EnginePort::tick);
             }
             self.ports.values_mut().for_each(EnginePort::work);
             let most = match self.ports.values().map(EnginePort::urgency).max() {
-                Some(port::Urgency::Now) => Duration::ZERO,
-                Some(port::Urgency::Soon) => RETRY,
+                Some(Urgency::Now) => Duration::ZERO,
+                Some(Urgency::Soon) => RETRY,
                 _ => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
@@ -154,7 +155,10 @@ impl Engine {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let known = earlier.remove(&key).filter(|port| port.is_of(&attached));
             let port = match known {
-                Some(port) => Ok(Some(port)),
+                Some(mut port) => {
+                    port.is_called(&attached.name);
+                    Ok(Some(port))
+                }
                 None => self.open(attached),
             };
             match port {

@@ -1,12 +1,13 @@
 //! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it may be set
-//! to (`setting`) and is without an option (`configured`), how uplinks are (`state`), which there are
-//! (`listed`), and what is shaped behind them.
+//! to (`setting`) and is without an option (`configured`), how its packets come (`ways`), how uplinks are
+//! (`state`), which there are (`listed`), and what is shaped behind them.
 
 pub mod configured;
 pub mod listed;
 pub mod setting;
 pub mod state;
 pub mod uplink;
+pub mod ways;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -119,7 +120,7 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
         return Ok(());
     }
     if let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? {
-        uplink.forget(flow);
+        uplink.forget(flow, &attached.port.incast()?);
     }
     Ok(())
 }
@@ -131,10 +132,11 @@ pub fn forget_all(port: &Port) -> Result<()> {
         return Ok(());
     }
     let Some(uplink) = Uplink::open(meta.netns, meta.uplink)? else { return Ok(()) };
+    let share = port.incast()?;
     for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.shaped != 0) {
         // Not twice, should this be interrupted and repeated.
         if port.delete_flow_if(key, |_| true)? {
-            uplink.forget(flow);
+            uplink.forget(flow, &share);
         }
     }
     Ok(())
