@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 
 use vsnoop_flow::types::{PORT_HELD, policy, port_run, reset_reason};
 
+use crate::attach::c_name;
 use crate::error::{Error, Result};
 use crate::port::Port;
 
@@ -68,6 +69,14 @@ impl Port {
         let _turn = self.turn()?;
         let mut meta = self.meta()?;
         meta.bridge = ifindex;
+        self.write_meta(&meta)
+    }
+
+    /// The tap has another name now.
+    pub fn set_ifname(&self, ifname: &str) -> Result<()> {
+        let _turn = self.turn()?;
+        let mut meta = self.meta()?;
+        meta.ifname = c_name(ifname);
         self.write_meta(&meta)
     }
 
