@@ -17,8 +17,6 @@
 struct turn {
 	struct flow_key key;
 	struct ack_fields ack;
-	__u8 sender_mac[6];
-	__u16 zero;
 };
 
 struct {
@@ -53,7 +51,6 @@ static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits,
 		h = 0;
 	granted = incast_serve(f, h, &uplink, waits, &port, &policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
-	__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
 	return granted;
 }
 
@@ -119,16 +116,11 @@ static __noinline int become_turn(struct __sk_buff *skb, const struct packet *p)
 {
 	struct turn *t;
 	__u32 zero = 0;
-	__u8 macs[12];
 
 	t = bpf_map_lookup_elem(&turns, &zero);
 	if (!t)
 		return -1;
-	if (make_reply(skb, p, &t->key, &t->ack, REPLY_TO_SENDER | TCP_ACK))
-		return -1;
-	__builtin_memcpy(macs, t->sender_mac, 6);
-	__builtin_memcpy(macs + 6, t->key.vm_mac, 6);
-	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+	return make_reply(skb, p, &t->key, &t->ack, REPLY_TO_SENDER | TCP_ACK);
 }
 
 #endif

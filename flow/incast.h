@@ -777,6 +777,7 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
+	flow_fill_way(f, ack);
 }
 
 /* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its

@@ -25,7 +25,7 @@ mod run;
 mod slabs;
 mod uplink;
 
-pub use attach::{AttachSpec, Limits};
+pub use attach::{AttachSpec, Limits, SILENCE_MS};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};

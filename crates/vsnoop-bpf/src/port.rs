@@ -441,8 +441,7 @@ impl Port {
     }
 
     /// Takes the hooks off and forgets everything, also what is held: the caller
-    /// has reset its connections. What strict has acknowledged is in the tap's
-    /// ring.
+    /// has reset its connections.
     pub fn detach(mut self) -> Result<()> {
         let left = self.leave();
         // The pins go all the same: without them the kernel takes the hooks off by itself.

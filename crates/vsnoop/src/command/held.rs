@@ -41,7 +41,6 @@ pub struct FlowHold {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortHold {
     pub size_bytes: u64,
-    pub per_flow_bytes: u64,
     pub used_bytes: u64,
     /// Connections that something may be kept of.
     pub flows: u64,
@@ -120,7 +119,6 @@ impl Holds {
             (state.engine_ns != 0).then(|| self.now_ns.saturating_sub(state.engine_ns));
         let mut sum = PortHold {
             size_bytes: bytes(policy.hold_chunks),
-            per_flow_bytes: policy.hold_flow.into(),
             // The count runs ahead for a moment where there is no memory.
             used_bytes: bytes(state.chunks_used.min(policy.hold_chunks)),
             flows: 0,

@@ -42,7 +42,7 @@ impl Segment {
 
 /// An Ethernet frame with the segment.
 pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Result<Vec<u8>> {
-    let sender = (socket(key.sender_addr, key.sender_port), flow.sender_mac);
+    let sender = (socket(key.sender_addr, key.sender_port), flow.next_hop);
     let vm = (socket(key.vm_addr, key.vm_port), key.vm_mac);
     let (from, to) = if segment.is_for_sender() { (vm, sender) } else { (sender, vm) };
     let tcp = segment.header(flow, from.0.port(), to.0.port());
@@ -127,7 +127,7 @@ mod tests {
             snd_una: seq::new(66),
             ts_recent: 0xaaaa_0001,
             vm_tsval: 0xbbbb_0002,
-            sender_mac: [4; 6],
+            next_hop: [4; 6],
             ..Default::default()
         }
     }
