@@ -196,6 +196,7 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	bpf_spin_lock(&f->lock);
 	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
+	mark_busy(out->hold);
 	settle(key, out, now);
 	wake_engine(out);
 	return verdict;

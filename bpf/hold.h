@@ -56,14 +56,13 @@ static __always_inline struct hold_chunk *chunk_number(__u32 chunk)
 	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
 }
 
-/* Tells the engine, at its next tick, that the VM may have to acknowledge something of this hold.
- * Until it clears the bit, that costs a look. */
-static __always_inline void note_busy(__u32 number)
+/* Something is kept in this hold: the engine looks at it until the VM has acknowledged it. */
+static __always_inline void mark_busy(__u32 number)
 {
 	struct hold_slab *slab = slab_number((number - 1) / SLAB_HOLDS);
 	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
 
-	if (slab && !(slab->busy & bit))
+	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
 		__sync_fetch_and_or(&slab->busy, bit);
 }
 
@@ -294,7 +293,6 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 
 	if (!h || !len || len > 65536)
 		return -1;
-	note_busy(number);
 	if (h->key.vlan_outer && !h->tag_proto)
 		note_tag(skb, h);
 	if (seq_eq(h->first, h->tail) && !h->ahead_count)

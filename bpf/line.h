@@ -5,7 +5,8 @@
  * Credit is paid back by data of one flow and may be what another waits for, whose
  * sender has to be told.  No packet of its own comes for that: the next ACK that
  * passes is turned into one for the flow whose turn it is, or brings it along.
- * Where no packet passes any more the helper sends it (prog `turn`).
+ * Where no packet passes any more the helper sends one that goes nowhere else (prog
+ * `turn`).
  */
 #ifndef VSNOOP_BPF_LINE_H
 #define VSNOOP_BPF_LINE_H
@@ -63,11 +64,11 @@ __noinline int ask_head(const struct flow_key *like)
 	int granted = 0;
 	__u64 now;
 
-	if (!like)
+	if (!config.incast || !like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
-	waits = incast_next(&uplink, now);
+	waits = incast_next(&uplink, &port.incast, now);
 	if (!t || !waits)
 		return -1;
 	if (waits == INCAST_IN_LINE ? bpf_map_pop_elem(&line, &t->key) :
@@ -90,25 +91,14 @@ __noinline int take_turn(const struct flow_key *like)
 {
 	int i, granted;
 
+	if (!config.incast || !like)
+		return 0;
 	for (i = 0; i < TURN_TRIES; i++) {
 		granted = ask_head(like);
 		if (granted)
 			return granted > 0;
 	}
 	return 0;
-}
-
-/* This flow, which waits so, gets credit; 0: it does not. */
-__noinline int take_own_turn(const struct flow_key *key, __u32 waits)
-{
-	struct turn *t;
-	__u32 zero = 0;
-
-	t = bpf_map_lookup_elem(&turns, &zero);
-	if (!t || !key)
-		return 0;
-	t->key = *key;
-	return serve_flow(t, waits, bpf_ktime_get_ns()) > 0;
 }
 
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */

@@ -105,7 +105,8 @@ struct {
 	__uint(max_entries, 4096);
 } doorbell SEC(".maps");
 
-/* Flows in line for credit, and those that are shut (line.h). */
+/* Flows in line for credit, and those that are shut (line.h).  These and what belongs to them are
+ * made for ports with incast control only. */
 struct flow_queue {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 4096);
@@ -113,7 +114,7 @@ struct flow_queue {
 } line SEC(".maps"), shut SEC(".maps");
 
 /* As the loader has set them; constants, so that the verifier drops what is not used. */
-const volatile struct port_config config = { .hold = 1 };
+const volatile struct port_config config = { .hold = 1, .incast = 1 };
 
 /* Written by the command, read by the hooks. */
 struct policy policy = {

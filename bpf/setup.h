@@ -131,8 +131,8 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
-		if (INCAST_USED && !own && f->incast.shaped)
-			incast_end(f, &uplink);
+		if (config.incast && !own && f->incast.shaped)
+			incast_end(f, &uplink, &port.incast);
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
 			note_failure(key, false);
@@ -144,8 +144,9 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
-	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
-		__u32 first = incast_first_window(&uplink, INCAST_LEAST_MSS);
+	if (config.incast && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
+		__u32 first = incast_first_window(&uplink, &port.incast,
+						  INCAST_LEAST_MSS);
 
 		if (fresh.shown > first)
 			fresh.shown = first;

@@ -59,6 +59,15 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *
 	return taken;
 }
 
+/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
+static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
+{
+	if (become_turn(skb, p))
+		return HOOK_DROP;
+	set_mark(skb, MARK_REPLY);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* The VM gets nothing of the packet but what it tells beside its data.  Cuts the packet. */
 static __noinline int tell_vm(struct __sk_buff *skb, const struct packet *p,
 			      const struct flow_key *key)
@@ -79,7 +88,7 @@ static __noinline int tell_vm(struct __sk_buff *skb, const struct packet *p,
 /* TO_VM_KEEP: copies, hands over what lies within the VM's window, answers. */
 static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 				const struct flow_key *key, const struct segment *s,
-				struct outcome *out, struct port_stats *st)
+				struct outcome *out, bool waits, struct port_stats *st)
 {
 	__u32 bytes = s->len - out->skip;
 	bool taken = false, copied;
@@ -116,6 +125,9 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
+	/* What would close its window can wait until its turn. */
+	if (config.incast && waits && taken && take_turn(key))
+		return send_turn(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
@@ -131,21 +143,12 @@ static __noinline int freshen(struct __sk_buff *skb, const struct packet *p,
 	return rewrite_ack(skb, p, s, &ack) ? HOOK_DROP : HOOK_NEXT;
 }
 
-/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
-static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
-{
-	if (become_turn(skb, p))
-		return HOOK_DROP;
-	set_mark(skb, MARK_REPLY);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-}
-
 /* A segment that closed its flow's window goes to the VM, which may answer late: somebody in
  * line has a turn at once. */
 static __noinline int pass_with_turn(struct __sk_buff *skb, const struct packet *p,
 				     const struct flow_key *key, struct port_stats *st)
 {
-	if (!incast_next(&uplink, bpf_ktime_get_ns()))
+	if (!incast_next(&uplink, &port.incast, bpf_ktime_get_ns()))
 		return HOOK_NEXT;
 	if (!hand_over(skb, st))
 		return HOOK_NEXT;
@@ -182,16 +185,16 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	if (is_engine)
 		return freshen(skb, &p, &key, &s);
-	if (INCAST_USED && incast_is_asked_for(&uplink) && s.len)
+	if (incast_is_used() && s.len)
 		waits = incast_data(&key, &s);
 	verdict = decide_to_vm(&key, &s, &out);
 	if (verdict == TO_VM_NO_FLOW && flow_for_sender(&key, &s, st)) {
-		if (INCAST_USED && incast_is_asked_for(&uplink) && s.len)
+		if (incast_is_used() && s.len)
 			waits = incast_data(&key, &s);
 		verdict = decide_locked(&key, &s, &out);
 	}
 	if (config.hold && verdict == TO_VM_KEEP)
-		return keep(skb, &p, &key, &s, &out, st);
+		return keep(skb, &p, &key, &s, &out, waits, st);
 	if (config.hold && out.events & EVENT_NEWS && tell_vm(skb, &p, &key))
 		return HOOK_DROP;
 	switch (verdict) {
@@ -256,13 +259,13 @@ int from_vm(struct __sk_buff *skb)
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
-	if (INCAST_USED && incast_is_asked_for(&uplink))
+	if (incast_is_used())
 		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
 	if (verdict == FROM_VM_NO_FLOW) {
 		if (!flow_for_vm(&key, &s, st))
 			return HOOK_NEXT;
-		if (INCAST_USED && incast_is_asked_for(&uplink))
+		if (incast_is_used())
 			incast_answer(&key, &s);
 		verdict = decide_from_vm(&key, &s, &out);
 	}
@@ -277,7 +280,7 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (INCAST_USED && incast_somebody_waits(&uplink) && !s.len && verdict <= FROM_VM_REWRITE &&
+	if (incast_has_line() && !s.len && verdict <= FROM_VM_REWRITE &&
 	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;
@@ -319,23 +322,25 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Gives a flow that waits its turn, where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of it.  cb[0]: enum incast_waiting. */
+/* Gives somebody who waits a turn where no packet comes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's. */
 SEC("tcx/egress")
 int turn(struct __sk_buff *skb)
 {
-	__u32 waits = skb->cb[0];
 	struct flow_key key = {};
 	struct segment s = {};
 	struct packet p;
 
-	skb->cb[0] = 0;
-	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_own_turn(&key, waits))
-		return 0;
+	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
+		return TURN_NOBODY;
+	if (!take_turn(&key))
+		return incast_next(&uplink, &port.incast, bpf_ktime_get_ns()) ? TURN_LATER :
+										TURN_NOBODY;
 	if (become_turn(skb, &p))
-		return 0;
+		return TURN_LATER;
 	set_mark(skb, MARK_REPLY);
-	return !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	return TURN_TAKEN;
 }
 
 /* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,

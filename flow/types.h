@@ -85,12 +85,20 @@ enum flow_mode {
 #define INCAST_WIDE 0x20 /* it was shown a window of two segments once */
 #define INCAST_ASKED 0x80 /* the VM sent it something, and it has not answered yet */
 #define INCAST_GIVEN 0x40 /* it was given a window that its sender was not shown yet */
+#define INCAST_BESIDE 0x400 /* its sender's segments do not come through the uplink */
 
 enum incast_waiting {
 	INCAST_NOT_WAITING = 0,
 	INCAST_IN_LINE = 1, /* for credit, its window closed */
 	INCAST_SHUT = 2, /* it had nothing to send when its window closed, and only answers */
 	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
+};
+
+/* What came of a turn that the helper offered. */
+enum incast_turn_taken {
+	TURN_NOBODY = 0, /* nobody can have one now */
+	TURN_TAKEN = 1,
+	TURN_LATER = 2, /* those that were asked did not take it; others may */
 };
 
 struct incast {
@@ -458,6 +466,32 @@ struct failures {
 	__u64 until_ns; /* new connections are left alone until then */
 };
 
+#define INCAST_EPOCHS 16
+
+/* What flows owe an uplink: those of one port, or those of all ports behind it. */
+struct incast_account {
+	__s64 granted; /* what live flows owe: the sum of granted edge - received */
+	__s64 silent; /* the same of those that were not active of late, or have finished */
+	__s64 ends[INCAST_EPOCHS]; /* of `granted`, what counts until that epoch ends */
+	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__s32 open; /* flows that are shaped, idle ones too */
+	__s32 waiting; /* flows in line */
+	__u32 zero;
+};
+
+/* Incast control of one port; written by its hooks, without a lock. */
+struct incast_port {
+	struct incast_account own;
+	__u32 flows; /* that sent data during the last census, or wait */
+	__u32 counted; /* so far in this one */
+	__u32 census; /* the uplink's, when `flows` was set */
+	__u32 wanted; /* the latest census in which the port wanted more than there was */
+	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
+	__s32 idle; /* ... and INCAST_IDLE */
+	__u32 turns; /* how many were taken */
+	__u32 wanted_before; /* the latest such census before that one */
+};
+
 /* What is known about the VM behind a port: how promptly it answers. */
 struct port_state {
 	__u64 late_ns; /* when it was last seen late */
@@ -472,7 +506,10 @@ struct port_state {
 	__u32 chunk_cursor; /* where the search for a free chunk begins */
 	__u32 hold_cursor;
 	__u32 zero;
+	struct incast_port incast;
 };
+
+#define INCAST_WAYS 64
 
 /*
  * An uplink: the interface through which the senders' packets come, and what incast
@@ -485,9 +522,7 @@ struct uplink {
 	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
 
 	/* Written by the hooks of all ports, without a lock. */
-	__s64 granted; /* what live flows owe: the sum of granted edge - received */
-	__s64 silent; /* the same of those that were not active of late, or have finished */
-	__s64 ends[16]; /* of `granted`, what counts until that epoch ends */
+	struct incast_account all;
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */
@@ -497,16 +532,16 @@ struct uplink {
 	__u32 total; /* BW_T */
 	__u32 t_ns; /* T */
 	__u32 base_rtt_ns; /* of an empty queue */
-	__u32 flows; /* that sent data during the last census, or wait */
-	__u32 counted; /* so far in this one */
-	__u32 census; /* its number */
-	__s32 waiting; /* flows in line */
-	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
-	__s32 idle; /* ... and INCAST_IDLE */
-	__u32 zero;
-	__s32 open; /* flows that are shaped, idle ones too */
-	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__u32 census; /* number of the present one */
+	__u32 active; /* ports that data came for during the last census */
+	__u32 active_now; /* ... and so far in this one */
+	__u32 wanting; /* ports that wanted more than their share of all: likewise */
+	__u32 wanting_now;
 	__u32 is_granting; /* the second half of the slot */
+
+	/* Interfaces that the uplink's packets may be seen to come in by: itself, what it is
+	 * a port of, and what is stacked on these.  Written by user space; ends with a 0. */
+	__u32 ways[INCAST_WAYS];
 };
 
 /* Why user space reset a connection. */

@@ -28,6 +28,9 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
+/// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
+const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables.
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +210,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         .and_then(|b| b.open_memory(OBJECT))
         .map_err(refused("the BPF object"))?;
     set_sizes(&mut open, spec).map_err(refused("the maps"))?;
+    for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
+        program.set_autoload(spec.uplink != 0);
+    }
     if spec.uplink != 0 {
         let uplink = Uplink::open(spec.netns, spec.uplink)?
             .ok_or_else(|| Error::NotAttached(format!("to interface {}", spec.uplink)))?;
@@ -225,7 +231,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     }
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        if pins::PROGRAMS.contains(&name.as_str()) {
+        if pins::PROGRAMS.contains(&name.as_str()) && program.autoload() {
             let path = dir.join(name);
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
@@ -264,8 +270,7 @@ fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> 
             "policy" => map.set_initial_value(spec.policy.as_bytes())?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
             "config" => map.set_initial_value(spec.config().as_bytes())?,
-            // Connections in line for credit.
-            "line" | "shut" if spec.uplink == 0 => map.set_max_entries(1)?,
+            name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }
     }

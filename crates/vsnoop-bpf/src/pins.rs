@@ -27,7 +27,7 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
 /// Maps that are pinned, by their names in bpf/maps.h; `policy` and `port` are
 /// the data sections of the object.
-pub(crate) const MAPS: [&str; 12] = [
+pub(crate) const MAPS: [&str; 14] = [
     "flows",
     "embryos",
     "stats",
@@ -40,6 +40,8 @@ pub(crate) const MAPS: [&str; 12] = [
     "failures",
     "doorbell",
     "uplink",
+    "line",
+    "shut",
 ];
 
 /// Programs that user space runs.

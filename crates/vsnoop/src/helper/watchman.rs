@@ -10,7 +10,7 @@ use vsnoop_bpf::{Port, Record, bytes_owed};
 
 use super::engines::{Engines, Held};
 use super::expiry;
-use super::line::Line;
+use super::line::{Line, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
@@ -34,6 +34,8 @@ const DESERTED: Duration = Duration::from_secs(3);
 pub struct Watchman {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
+    /// Which line is looked at first.
+    first_line: usize,
 }
 
 struct Watched {
@@ -92,7 +94,8 @@ impl Watchman {
     /// Windows that no packet opens. When to look again; `None`: no port has incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
         let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
-        lines.map(Line::serve).min()
+        self.first_line = self.first_line.wrapping_add(1);
+        serve_all(&mut lines.collect::<Vec<_>>(), self.first_line)
     }
 }
 
