@@ -53,6 +53,17 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 	}
 }
 
+/* The flow of this hold has ended: the engine gives it back. */
+static __always_inline void give_back(__u32 number)
+{
+	struct hold *h = config.hold ? hold_number(number) : 0;
+
+	if (!h)
+		return;
+	h->flags |= HOLD_OVER;
+	ring_doorbell(number);
+}
+
 /* What a decision leaves to be done apart from the packet itself. */
 static __always_inline void settle(const struct flow_key *key, struct outcome *out, __u64 now)
 {
@@ -75,6 +86,7 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 		if (INCAST_USED)
 			incast_flow_ends(key);
 		bpf_map_delete_elem(&flows, key);
+		give_back(out->hold);
 	}
 }
 

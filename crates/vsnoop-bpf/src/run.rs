@@ -10,11 +10,13 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use vsnoop_flow::types::{PORT_HELD, policy, port_run, reset_reason};
+use libbpf_rs::{MapCore, MapFlags};
+use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
 
-use crate::attach::c_name;
+use crate::attach::{c_name, open_map};
 use crate::error::{Error, Result};
 use crate::port::Port;
+use crate::record::Record;
 
 /// While it lives, no other process changes the records of a port that user space writes.
 #[derive(Debug)]
@@ -81,12 +83,34 @@ impl Port {
     }
 
     /// Counts connections that user space reset, and what the VM had not acknowledged of them.
-    pub fn count_reset(&self, why: reset_reason::Type, flows: u64, bytes: u64) -> Result<()> {
+    pub fn count_reset(
+        &self,
+        why: types::reset_reason::Type,
+        flows: u64,
+        bytes: u64,
+    ) -> Result<()> {
         let _turn = self.turn()?;
         let mut meta = self.meta()?;
         meta.resets[why as usize] += flows;
         meta.reset_bytes += bytes;
         self.write_meta(&meta)
+    }
+
+    /// A connection of this VM port (host byte order) was reset: after two within a minute the hooks leave new
+    /// ones of it alone for some minutes. `now_ns` is CLOCK_MONOTONIC. What the hooks note at the same moment
+    /// may be lost.
+    pub fn note_failure(&self, vm_port: u16, now_ns: u64) -> Result<()> {
+        let _turn = self.turn()?;
+        let path = self.dir().join("failures");
+        let what = || format!("note a failure in {}", path.display());
+        let damaged = |reason| Error::Damaged { path: self.dir().to_owned(), reason };
+        let map = open_map::<types::failures>(&path).map_err(damaged)?;
+        let key = u32::from(vm_port).to_ne_bytes();
+        let found = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
+        let mut failures =
+            found.and_then(|bytes| types::failures::from_bytes(&bytes)).unwrap_or_default();
+        vsnoop_flow::note_failure(&mut failures, now_ns);
+        map.update(&key, failures.as_bytes(), MapFlags::ANY).map_err(Error::bpf(what()))
     }
 
     /// Waits for it. Whoever reads a record, changes it and writes it back must have it; the

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use libc::c_int;
 use vsnoop_hold::Sent;
 
-/// MARK_HANDED in bpf/reply.h.
-const MARK_HANDED: u32 = 0x5e10_0000;
+/// As in bpf/reply.h: the hook lets the frame pass, with the newest ACK and window of the sender.
+const MARK_ENGINE: u32 = 0x5e30_0000;
 /// Frames beyond what the socket may have on its way are refused; the tap's ring has its own bound.
 const SEND_BUFFER: c_int = 64 << 20;
 
@@ -34,7 +34,7 @@ impl Device {
         // SAFETY: a fresh descriptor that nobody else owns.
         let device = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, ifindex };
         device.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).context("use virtio_net_hdr")?;
-        device.set(libc::SOL_SOCKET, libc::SO_MARK, MARK_HANDED as c_int).context("mark frames")?;
+        device.set(libc::SOL_SOCKET, libc::SO_MARK, MARK_ENGINE as c_int).context("mark frames")?;
         device
             .set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
             .context("size its buffer")?;

@@ -17,9 +17,18 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) 
     if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
     }
-    port.count_reset(why, 1, bytes_owed(flow))?;
     send(port, key, flow);
+    port.count_reset(why, 1, bytes_owed(flow))?;
+    if is_of_the_host(why) {
+        port.note_failure(u16::from_be(key.vm_port), monotonic_ns()?)?;
+    }
     Ok(true)
+}
+
+/// Might the connection have done well without vsnoop? Not when its VM has gone.
+fn is_of_the_host(why: reset_reason::Type) -> bool {
+    use reset_reason::{RESET_ENGINE_GONE, RESET_REFUSED, RESET_SILENT};
+    matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)
 }
 
 /// Sends the RST to both ends, also again: one may be lost like any segment, and an end that only
