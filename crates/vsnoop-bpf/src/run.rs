@@ -39,6 +39,18 @@ impl Port {
         self.write_policy(&policy { run: run | policy.run & PORT_HELD, ..policy })
     }
 
+    /// Changes how much is held at most, and how far senders may run ahead of the VM's own window.
+    /// Packets that come when it returns meet the new bounds; what is kept beyond them stays until
+    /// the VM has acknowledged it.
+    pub fn set_bounds(&self, hold_chunks: Option<u32>, ahead: Option<u32>) -> Result<policy> {
+        let _turn = self.turn()?;
+        let mut policy = self.raw_policy()?;
+        policy.hold_chunks = hold_chunks.unwrap_or(policy.hold_chunks);
+        policy.ahead = ahead.unwrap_or(policy.ahead);
+        self.write_policy(&policy)?;
+        Ok(policy)
+    }
+
     /// Is the port held back?
     pub fn is_held(&self) -> Result<bool> {
         Ok(self.raw_policy()?.run & PORT_HELD != 0)

@@ -39,6 +39,8 @@ pub enum Command {
     Observe(Observe),
     /// Accelerate TCP to the VMs behind these taps.
     Attach(Attach),
+    /// Change how much is held for attached ports, while packets flow.
+    Set(Set),
     /// Stop accelerating: waits until the VM has acknowledged everything, then lets go.
     Detach(Drain),
     /// Stop early acknowledgements and wait likewise, but stay attached (before a live migration).
@@ -100,19 +102,16 @@ pub struct Attach {
     /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
-    /// Cap the window that a VM advertises to this many bytes (suffixes K, M, G); 0: no cap.
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
-    pub buf_size: u32,
-    /// Memory, for each port, in which the host keeps what it acknowledged until the VM has it, so that
-    /// large transfers gain too: 256K to 256M (suffixes K, M, G). Taken at once, given back by `detach`.
-    #[arg(long, value_name = "SIZE", value_parser = config::hold_size)]
-    pub hold: Option<u32>,
-    /// Most of that memory that one connection may have, from 64K up [default: as configured, or all of
-    /// it, shared fairly].
-    #[arg(long, value_name = "SIZE", requires = "hold", value_parser = config::per_flow_size)]
-    pub hold_per_flow: Option<u32>,
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// Went away.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    pub buf_size: Option<String>,
+    /// Went away.
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    pub hold_per_flow: Option<String>,
     /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it is.
-    #[arg(long, conflicts_with_all = ["hold", "hold_per_flow", "buf_size", "no_thin"])]
+    #[arg(long, conflicts_with_all = ["hold", "ahead", "no_thin"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
     /// host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link
@@ -136,6 +135,30 @@ pub struct Attach {
     pub no_thin: bool,
     #[command(flatten)]
     pub lists: Lists,
+}
+
+/// What the host keeps for a port; [`Set`] changes it.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Bounds {
+    /// Most memory, for each port, in which the host keeps what it acknowledged until the VM has
+    /// acknowledged it: 256K to 256M (suffixes K, M, G). Taken when it is used, and given back
+    /// [default of `attach`: from the host's memory, the number of VMs and what other ports may have].
+    #[arg(long, value_name = "SIZE", value_parser = config::hold_size)]
+    pub hold: Option<u32>,
+    /// How far a sender may run ahead of the VM's own window, up to 1G (suffixes K, M, G); 0: not at
+    /// all [default of `attach`: as far as the hold allows].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub ahead: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("bound").args(["hold", "ahead"]).required(true).multiple(true))]
+pub struct Set {
+    /// Names of taps.
+    #[arg(required = true, value_name = "PORT")]
+    pub ports: Vec<String>,
+    #[command(flatten)]
+    pub bounds: Bounds,
 }
 
 /// Which connections are accelerated. Once something is allowed, what is not named is denied.
@@ -392,28 +415,34 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_has_bounds_and_a_bound_per_connection_needs_one() {
-        let attach = |arguments: &[&str]| {
-            let all = ["vsnoop", "attach", "t"].iter().chain(arguments);
-            match Cli::try_parse_from(all)?.command {
-                Command::Attach(attach) => Ok((attach.hold, attach.hold_per_flow)),
+    fn a_hold_has_bounds() {
+        let attach =
+            |hold: &str| match Cli::try_parse_from(["vsnoop", "attach", "t", "--hold", hold])?
+                .command
+            {
+                Command::Attach(attach) => Ok(attach.bounds.hold),
                 _ => panic!("not attach"),
-            }
-        };
-        let both = attach(&["--hold", "16M", "--hold-per-flow", "64K"]).unwrap();
-        assert_eq!(both, (Some(16 << 20), Some(64 << 10)));
-        assert_eq!(attach(&["--hold", "256K"]).unwrap(), (Some(256 << 10), None));
-        assert_eq!(attach(&["--hold", "256M"]).unwrap(), (Some(256 << 20), None));
-        for wrong in [
-            &["--hold", "0"][..],
-            &["--hold", "255K"],
-            &["--hold", "257M"],
-            &["--hold", "5G"],
-            &["--hold", "16M", "--hold-per-flow", "63K"],
-            &["--hold-per-flow", "1M"],
-        ] {
+            };
+        assert_eq!(attach("256K").unwrap(), Some(256 << 10));
+        assert_eq!(attach("256M").unwrap(), Some(256 << 20));
+        for wrong in ["0", "255K", "257M", "5G"] {
             let error: clap::Error = attach(wrong).unwrap_err();
             assert!(error.to_string().contains("--hold"), "{wrong:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn set_changes_something() {
+        let set = |options: &[&str]| {
+            let all = ["vsnoop", "set", "t"].iter().chain(options);
+            Cli::try_parse_from(all).map(drop).map_err(|error| error.to_string())
+        };
+        let error = set(&[]).unwrap_err();
+        assert!(error.contains("--hold") && error.contains("--ahead"), "{error}");
+        for options in
+            [&["--hold", "1M"][..], &["--ahead", "0"], &["--hold", "1M", "--ahead", "1G"]]
+        {
+            set(options).unwrap();
         }
     }
 

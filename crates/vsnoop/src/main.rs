@@ -21,6 +21,7 @@ mod lock;
 mod output;
 mod ports;
 mod priority;
+mod quota;
 mod release;
 mod system;
 
@@ -72,6 +73,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     }
     match &cli.command {
         Command::Attach(arguments) => command::attach::run(cli, arguments),
+        Command::Set(arguments) => command::set::run(cli, arguments),
         Command::Detach(arguments) => command::detach::run(cli, arguments),
         Command::Pause(arguments) => command::pause::pause(cli, arguments),
         Command::Resume(arguments) => command::pause::resume(cli, arguments),

@@ -13,7 +13,8 @@ use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port, SILENCE_MS};
 
 use crate::cli::{self, Cli};
-use crate::command::config::{self, Config};
+use crate::command::config::Config;
+use crate::command::set::{UNBOUNDED, ahead_bytes, bounds_text};
 use crate::engine;
 use crate::error::{Unfit, unfit, usage};
 use crate::helper;
@@ -22,9 +23,9 @@ use crate::incast::uplink::{Joined, Wanted, prepare};
 use crate::lists;
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
-use crate::output::units;
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached};
+use crate::ports;
+use crate::quota;
 use crate::system::netdev::Device;
 use crate::system::netns::Netns;
 use crate::system::{egress, kernel, netdev, qdisc};
@@ -37,6 +38,8 @@ const HOST_FLOWS: u64 = 1 << 20;
 /// What is the same for all ports of the command.
 struct Request<'a> {
     policy: policy,
+    /// Bytes; `None`: the default.
+    hold: Option<u32>,
     port_rules: Vec<(u16, bool)>,
     prefix_rules: Vec<(IpAddr, u8, bool)>,
     limits: Limits,
@@ -49,7 +52,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let port_rules = lists::port_rules(&arguments.lists)?;
     let prefix_rules = lists::prefix_rules(&arguments.lists)?;
     let config = Config::read(cli.config.as_deref())?;
-    let (hold_bytes, _) = hold(arguments, &config)?;
+    refuse_removed(arguments)?;
     kernel::require()?;
     kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
@@ -59,11 +62,13 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
         policy: policy {
             run: if is_observed { port_run::PORT_OBSERVE } else { port_run::PORT_PAUSED },
             thin: u32::from(!arguments.no_thin),
-            hold_chunks: if is_observed { 0 } else { hold_bytes / HOLD_CHUNK },
-            ahead: u32::MAX,
+            // Each port's own; see attach().
+            hold_chunks: 0,
+            ahead: arguments.bounds.ahead.unwrap_or(UNBOUNDED),
             silence_ms: SILENCE_MS,
             zero: 0,
         },
+        hold: arguments.bounds.hold,
         port_rules,
         prefix_rules,
         limits: Limits { max_flows: arguments.max_flows, ..Limits::default() },
@@ -84,28 +89,26 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
-    if hold_bytes > 0 {
+    if !is_observed {
         engine::ensure_working(&arguments.ports, &place);
     }
     Ok(code)
 }
 
-/// Bytes for a hold, and those of them that one connection may have; nothing without `--hold`.
-fn hold(arguments: &cli::Attach, config: &Config) -> Result<(u32, u32)> {
-    let bytes = arguments.hold.unwrap_or(16 << 20);
-    if let Some(per_flow) = arguments.hold_per_flow.filter(|per_flow| *per_flow > bytes) {
-        return Err(usage(format!(
-            "--hold-per-flow {} is more than the whole hold of {}; give a smaller one, or a larger --hold",
-            units::memory(per_flow.into()),
-            units::memory(bytes.into())
-        )));
+/// Options of earlier versions.
+fn refuse_removed(arguments: &cli::Attach) -> Result<()> {
+    if arguments.buf_size.is_some() {
+        return Err(usage(
+            "--buf-size went away: leave it out, or bound how far a sender may run ahead of the VM's own \
+             window with --ahead SIZE (0: not at all)",
+        ));
     }
-    Ok((bytes, arguments.hold_per_flow.or(config.per_flow).unwrap_or(bytes).min(bytes)))
-}
-
-/// The memory of a port's hold.
-pub fn hold_bytes_of(policy: &policy) -> u64 {
-    u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
+    if arguments.hold_per_flow.is_some() {
+        return Err(usage(
+            "--hold-per-flow went away: leave it out, for connections share the hold of their port fairly",
+        ));
+    }
+    Ok(())
 }
 
 fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
@@ -127,7 +130,10 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
         spec.prefix_rules.clone_from(&request.prefix_rules);
         spec.limits = request.limits;
         refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
-        refuse_too_much(&spec, request.config)?;
+        if !is_observed {
+            let bytes = quota::bytes_for(name, request.hold, request.config, place, None)?;
+            spec.policy.hold_chunks = bytes / HOLD_CHUNK;
+        }
         if let (false, qdisc::Root::Default(kind)) = (is_observed, &root) {
             spec.qdisc_replaced = Some(kind.clone());
         }
@@ -147,7 +153,8 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
             }
         })?;
         Ok(Outcome {
-            hold_bytes: Some(hold_bytes_of(&spec.policy)),
+            hold_bytes: Some(quota::bytes_of(&spec.policy)),
+            ahead_bytes: ahead_bytes(spec.policy.ahead).filter(|_| !is_observed),
             incast: incast.clone(),
             ..Outcome::done(name, "attached", text(&spec, incast.as_ref()))
         })
@@ -158,8 +165,10 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
     let mut text = format!("{}: attached", spec.ifname);
     if spec.policy.run == port_run::PORT_OBSERVE {
         text.push_str(", acknowledging nothing early");
+    } else {
+        let bounds = bounds_text(quota::bytes_of(&spec.policy), spec.policy.ahead);
+        text.push_str(&format!(", {bounds}"));
     }
-    text.push_str(&hold_text(&spec.policy));
     if let Some(joined) = incast {
         text.push_str(&format!(", with {}", joined.text()));
     }
@@ -167,13 +176,6 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
         text.push_str(&format!("; its default qdisc {kind} is now noqueue"));
     }
     text
-}
-
-fn hold_text(policy: &policy) -> String {
-    match hold_bytes_of(policy) {
-        0 => String::new(),
-        bytes => format!(", with a hold of {}", units::memory(bytes)),
-    }
 }
 
 /// What `attach` and `observe` have in common.
@@ -212,57 +214,6 @@ pub fn refuse_too_many(spec: &AttachSpec, way_out: &str) -> Result<()> {
             spec.ifname
         ),
     ))
-}
-
-/// The memory of a hold is taken when its port is attached, used or not.
-fn refuse_too_much(spec: &AttachSpec, config: &Config) -> Result<()> {
-    let wanted = hold_bytes_of(&spec.policy);
-    if wanted == 0 {
-        return Ok(());
-    }
-    let host = config::host_memory().context(
-        "/proc/meminfo does not tell the host's memory; set hold.total in the configuration",
-    );
-    let total = config.total.map_or_else(|| host.map(|bytes| config.total_bytes(bytes)), Ok)?;
-    let others = holds(&ports::inventory()?.ports)?;
-    let taken: u64 = others.iter().map(|(_, bytes)| bytes).sum();
-    if taken + wanted <= total {
-        return Ok(());
-    }
-    Err(unfit(
-        Unfit::Other,
-        format!(
-            "port {} asks for a hold of {}, but all holds of this host may have {} ({}), and {}",
-            spec.ifname,
-            units::memory(wanted),
-            units::memory(total),
-            config.total_source(),
-            match &others[..] {
-                [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
-                _ => format!(
-                    "{} are taken ({}); give a smaller --hold, detach a port, or raise the total",
-                    units::memory(taken),
-                    others
-                        .iter()
-                        .map(|(name, bytes)| format!("{name} {}", units::memory(*bytes)))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                ),
-            }
-        ),
-    ))
-}
-
-/// The ports that have a hold, and its memory.
-pub fn holds(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
-    let mut found = Vec::new();
-    for attached in ports {
-        match hold_bytes_of(&attached.port.policy()?) {
-            0 => {}
-            bytes => found.push((attached.name.clone(), bytes)),
-        }
-    }
-    Ok(found)
 }
 
 fn switch_on(port: &Port, device: &Device, root: &qdisc::Root) -> Result<()> {

@@ -2,7 +2,6 @@
 //!
 //! ```toml
 //! [hold]
-//! per_flow = "4M"  # most of a port's hold that one connection may have
 //! total = "2G"     # memory for the holds of all ports of the host
 //!
 //! [incast]            # of an uplink, where `attach --incast` does not say it
@@ -37,8 +36,6 @@ const PART: u64 = 4;
 pub const HOLD_LEAST: u64 = 256 << 10;
 /// The maps of the kernel side are made for no more.
 pub const HOLD_MOST: u64 = 256 << 20;
-/// One super-packet.
-const PER_FLOW_LEAST: u64 = 64 << 10;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +44,6 @@ pub struct Config {
     pub file: PathBuf,
     /// Whether that file is there.
     pub is_there: bool,
-    /// Most of a port's hold that one connection may have, bytes.
-    pub per_flow: Option<u32>,
     /// For the holds of all ports, bytes; without it a part of the host's memory.
     pub total: Option<u64>,
     pub incast: Defaults,
@@ -67,6 +62,7 @@ struct Document {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HoldTable {
+    /// Went away.
     per_flow: Option<Spanned<Value>>,
     total: Option<Spanned<Value>>,
 }
@@ -88,7 +84,7 @@ impl Config {
 
     fn absent(file: &Path) -> Self {
         let file = file.to_owned();
-        Self { file, is_there: false, per_flow: None, total: None, incast: Defaults::default() }
+        Self { file, is_there: false, total: None, incast: Defaults::default() }
     }
 
     fn parse(file: &Path, text: &str) -> Result<Self> {
@@ -124,12 +120,16 @@ impl Config {
             bytes.filter(|bytes| *bytes >= least).ok_or_else(wrong).map(Some)
         };
         let hold = &document.hold;
-        let per_flow = bytes("hold.per_flow", &hold.per_flow, PER_FLOW_LEAST)?;
+        if let Some(removed) = &hold.per_flow {
+            return Err(complaint(
+                removed.span().start,
+                "hold.per_flow went away: remove the line, for connections share the hold of their port \
+                 fairly",
+            ));
+        }
         Ok(Self {
             file: file.to_owned(),
             is_there: true,
-            // More than a hold can have means all of it.
-            per_flow: per_flow.map(|bytes| bytes.min(HOLD_MOST) as u32),
             total: bytes("hold.total", &hold.total, 0)?,
             incast: document.incast.read(complaint)?,
         })
@@ -179,15 +179,7 @@ pub fn hold_size(text: &str) -> Result<u32, String> {
     size(text)
         .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
         .map(|bytes| bytes as u32)
-        .ok_or_else(|| "a hold has 256K to 256M bytes; without --hold there is none".to_owned())
-}
-
-/// The part of a hold that one connection may have.
-pub fn per_flow_size(text: &str) -> Result<u32, String> {
-    size(text)
-        .filter(|bytes| (PER_FLOW_LEAST..=HOLD_MOST).contains(bytes))
-        .map(|bytes| bytes as u32)
-        .ok_or_else(|| "a connection's part of a hold has 64K to 256M bytes".to_owned())
+        .ok_or_else(|| "a hold has 256K to 256M bytes".to_owned())
 }
 
 /// The memory of this host, bytes; `None` when /proc does not tell.
@@ -215,12 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn both_bounds_are_read_as_text_or_number() {
-        let config = parse("# bounds\n[hold]\nper_flow = \"4M\"\ntotal = 1073741824\n").unwrap();
-        assert_eq!((config.per_flow, config.total), (Some(4 << 20), Some(1 << 30)));
+    fn the_total_is_read_as_text_or_number() {
+        let config = parse("# bounds\n[hold]\ntotal = 1073741824\n").unwrap();
+        assert_eq!(config.total, Some(1 << 30));
         assert_eq!(config.total_bytes(64 << 30), 1 << 30);
         assert_eq!(config.total_source(), "hold.total in /f.toml");
-        assert_eq!(parse("[hold]\nper_flow = \"2G\"").unwrap().per_flow, Some(256 << 20));
+        assert_eq!(parse("[hold]\ntotal = \"2G\"").unwrap().total, Some(2 << 30));
         assert_eq!(parse("[hold]\ntotal = 0").unwrap().total, Some(0));
     }
 
@@ -228,7 +220,7 @@ mod tests {
     fn what_is_not_set_has_a_default() {
         for text in ["", "[hold]\n"] {
             let config = parse(text).unwrap();
-            assert_eq!((config.per_flow, config.total), (None, None));
+            assert_eq!(config.total, None);
             assert_eq!(config.incast, Defaults::default());
             assert_eq!(config.total_bytes(64 << 30), 16 << 30);
         }
@@ -237,10 +229,10 @@ mod tests {
     #[test]
     fn an_error_is_one_line_that_names_file_line_and_key() {
         for (text, words) in [
-            ("[hold]\nper_flow = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
+            ("[hold]\ntotal = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
             ("\n[holds]\n", ["/f.toml, line 2", "holds"]),
-            ("[hold]\n\nper_flow = \"4X\"\n", ["/f.toml, line 3", "hold.per_flow = \"4X\""]),
-            ("[hold]\nper_flow = 1000\n", ["/f.toml, line 2", "hold.per_flow = 1000"]),
+            ("[hold]\n\nper_flow = \"4M\"\n", ["/f.toml, line 3", "hold.per_flow went away"]),
+            ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
             ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
             ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
             ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),

@@ -27,7 +27,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let config = Config::read(cli.config.as_deref());
     let host = host::checks(&config)?;
     let mut ports = taps::examine(&arguments.ports, &place, arguments.measure)?;
-    let budget = config.ok().map(|config| Budget::of_host(&config)).transpose()?;
+    let budget = config.ok().map(|config| Budget::of_host(&config, &place)).transpose()?;
     let mut hold = budget.flatten();
     if let Some(budget) = &mut hold {
         taps::recommend_holds(&mut ports, budget);
@@ -116,7 +116,7 @@ fn text(document: &Document, place: &Netns) -> String {
 
 /// What a hold for each of these VMs would take; nothing when none was seen to be late.
 fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
-    let mut rows = table::new(&["port", ">hold", ">delay seen", "which is"]);
+    let mut rows = table::new(&["port", ">hold", ">delay seen", "which is", ">round trip"]);
     let mut is_any = false;
     for (port, hold) in ports.iter().filter_map(|port| Some((port, port.hold?))) {
         is_any = true;
@@ -129,6 +129,7 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
             size,
             units::duration(hold.delay.delay_ns),
             hold.delay.delay_from.text().to_owned(),
+            hold.round_trip_ns.map_or("-".into(), units::duration),
         ]);
     }
     let bandwidth = format!("{} Gb/s", budget.bandwidth_bits as f64 / 1e9);
@@ -140,14 +141,15 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     let comparison = if budget.needed_bytes > free { "more than" } else { "within" };
     is_any.then(|| {
         format!(
-            "{}\na hold has room for 2 x bandwidth ({bandwidth}) x delay, as a power of two; new ones for \
-             these VMs\nwould take {}, {comparison} the {} that are left of {} for all holds of this host\n\
-             ({})",
+            "{}\na hold needs bandwidth ({bandwidth}) x (2 x delay + round trip), as a power of two; new ones \
+             for these VMs\ncould take {}, {comparison} the {} that are left of {} for all holds of this host\n\
+             ({}){}",
             table::text(&rows),
             units::memory(budget.needed_bytes),
             units::memory(free),
             units::memory(budget.total_bytes),
-            budget.total_from
+            budget.total_from,
+            budget.default_text()
         )
     })
 }
@@ -166,6 +168,8 @@ mod tests {
             total_bytes: 20 << 20,
             total_from: "hold.total in /f.toml".into(),
             taken_bytes: 0,
+            default_bytes: Some(4 << 20),
+            vms: 5,
             memory_bytes: 1 << 30,
         }
     }

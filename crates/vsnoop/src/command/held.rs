@@ -42,6 +42,8 @@ pub struct FlowHold {
 pub struct PortHold {
     pub size_bytes: u64,
     pub used_bytes: u64,
+    /// What the kernel has for it now: slabs that come when they are needed, and go.
+    pub memory_bytes: u64,
     /// Connections that something may be kept of.
     pub flows: u64,
     pub held_flows: u64,
@@ -119,8 +121,9 @@ impl Holds {
             (state.engine_ns != 0).then(|| self.now_ns.saturating_sub(state.engine_ns));
         let mut sum = PortHold {
             size_bytes: bytes(policy.hold_chunks),
-            // The count runs ahead for a moment where there is no memory.
-            used_bytes: bytes(state.chunks_used.min(policy.hold_chunks)),
+            // May be more for a while, when the bound was lowered.
+            used_bytes: bytes(state.chunks_used),
+            memory_bytes: u64::from(state.slabs) * size_of::<types::hold_slab>() as u64,
             flows: 0,
             held_flows: 0,
             held_bytes: 0,

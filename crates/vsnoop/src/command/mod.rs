@@ -12,5 +12,6 @@ pub mod link;
 pub mod observe;
 pub mod off;
 pub mod pause;
+pub mod set;
 pub mod stats;
 pub mod status;

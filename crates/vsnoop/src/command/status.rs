@@ -73,6 +73,19 @@ struct PortStatus {
 struct ProcessStatus {
     pid: i32,
     name: String,
+    /// What its arguments call the VM; null when they do not.
+    vm: Option<String>,
+}
+
+impl ProcessStatus {
+    fn of(process: Process) -> Self {
+        let vm = process::vm_name(process.pid);
+        Self { pid: process.pid, name: process.name, vm }
+    }
+
+    fn text(&self) -> String {
+        format!("{} {}", self.pid, self.vm.as_ref().unwrap_or(&self.name))
+    }
 }
 
 #[derive(Serialize)]
@@ -163,7 +176,7 @@ fn port_status(
         queues: meta.tx_queues,
         hold: Holds::open(port)?.port(port, &flows)?,
         incast: UplinkState::of_port(attached)?,
-        process: holder.map(|process| ProcessStatus { pid: process.pid, name: process.name }),
+        process: holder.map(ProcessStatus::of),
     })
 }
 
@@ -254,10 +267,24 @@ fn missing_engine(port: &PortStatus) -> Option<String> {
         )
     };
     Some(format!(
-        "{}: no engine (it was {}): strict only, nothing beyond the VM's window is acknowledged{waiting}",
+        "{}: no engine (it was {}): the VM answers by itself, and nothing is held{waiting}",
         port.identity.port,
         hold.engine_text()
     ))
+}
+
+/// How much is held on this host, and how much that may become.
+fn held_text(ports: &[PortStatus]) -> Option<String> {
+    let holds = || ports.iter().filter_map(|port| port.hold.as_ref());
+    let sum = |bytes: fn(&PortHold) -> u64| holds().map(bytes).sum::<u64>();
+    (holds().count() > 1).then(|| {
+        format!(
+            "held in all: {} of at most {}, in {} of memory",
+            units::memory(sum(|hold| hold.used_bytes)),
+            units::memory(sum(|hold| hold.size_bytes)),
+            units::memory(sum(|hold| hold.memory_bytes))
+        )
+    })
 }
 
 /// With incast control behind which interface.
@@ -288,7 +315,7 @@ fn text(document: &Document) -> String {
                 port.identity.port.clone(),
                 port.identity.place().to_owned(),
                 port.identity.state.to_owned(),
-                vm.map_or("-".into(), |process| format!("{} {}", process.pid, process.name)),
+                vm.map_or("-".into(), ProcessStatus::text),
                 units::count(port.flows),
                 units::bytes(port.early_bytes),
                 units::bytes(port.outstanding_bytes),
@@ -315,6 +342,7 @@ fn text(document: &Document) -> String {
         // Once for all ports behind it.
         troubles.dedup();
         parts.extend(troubles);
+        parts.extend(held_text(&document.ports));
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }

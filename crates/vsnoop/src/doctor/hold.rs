@@ -2,8 +2,11 @@
 //!
 //! While a VM waits for its turn, its senders go on, and the host keeps what they send. So a hold needs
 //! what arrives during one wait: bandwidth x delay; twice that, because the copies of one wait stay until
-//! the VM has acknowledged them, which it does while those of the next are arriving. The bandwidth is that
-//! of the host's fastest link. The delay is what was seen: of an attached port the ACK delay of its VM
+//! the VM has acknowledged them, which it does while those of the next are arriving. And a sender goes
+//! on at full rate only if it may have a round trip's worth of data on its way, for all of which the host
+//! must have room. So a hold needs bandwidth x (2 x delay + round trip). The bandwidth is that of the
+//! host's fastest link. The round trip is the longest of the connections on record, which is measured with
+//! incast control. The delay is what was seen: of an attached port the ACK delay of its VM
 //! (99 of 100 were shorter), else the time for which a quota stops its vCPUs, or twice the mean wait for a
 //! CPU during the measurement.
 
@@ -14,11 +17,12 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::command::attach::holds;
 use crate::command::config::{self, Config, HOLD_LEAST, HOLD_MOST};
 use crate::output::histogram::Histogram;
-use crate::ports;
+use crate::output::units;
+use crate::quota::Quotas;
 use crate::system::kernel;
+use crate::system::netns::Netns;
 use crate::system::vcpu::Vcpu;
 
 /// A VM that answers sooner is left alone, with a hold or without.
@@ -60,6 +64,9 @@ pub struct Recommended {
     pub size_bytes: u64,
     #[serde(flatten)]
     pub delay: Delay,
+    /// Longest of the connections that were measured; null without any, and then the near path is
+    /// assumed.
+    pub round_trip_ns: Option<u64>,
 }
 
 /// What the host has for holds.
@@ -74,18 +81,23 @@ pub struct Budget {
     /// What all holds may have, and where that is set.
     pub total_bytes: u64,
     pub total_from: String,
+    /// Quotas of the attached ports.
     pub taken_bytes: u64,
+    /// The quota of a port that is attached without --hold; null without the privileges to know.
+    pub default_bytes: Option<u64>,
+    /// Taps of VMs that share the memory.
+    pub vms: u64,
     pub memory_bytes: u64,
 }
 
 impl Budget {
     /// `needed_bytes` is not known yet. What is taken can be seen with privileges only.
-    pub fn of_host(config: &Config) -> Result<Option<Self>> {
+    pub fn of_host(config: &Config, place: &Netns) -> Result<Option<Self>> {
         let Some(memory_bytes) = config::host_memory() else { return Ok(None) };
         let (bandwidth_of, bandwidth_bits) = fastest_link(Path::new("/sys/class/net")).unzip();
-        let taken = match kernel::require() {
-            Ok(()) => holds(&ports::inventory()?.ports)?,
-            Err(_) => Vec::new(),
+        let quotas = match kernel::require() {
+            Ok(()) => Quotas::of_host(config, place, None)?,
+            Err(_) => None,
         };
         Ok(Some(Self {
             bandwidth_bits: bandwidth_bits.unwrap_or(ASSUMED_BITS),
@@ -93,15 +105,30 @@ impl Budget {
             needed_bytes: 0,
             total_bytes: config.total_bytes(memory_bytes),
             total_from: config.total_source(),
-            taken_bytes: taken.iter().map(|(_, bytes)| bytes).sum(),
+            taken_bytes: quotas.as_ref().map_or(0, Quotas::given_bytes),
+            default_bytes: quotas.as_ref().map(Quotas::default_bytes),
+            vms: quotas.as_ref().map_or(0, |quotas| quotas.vms),
             memory_bytes,
         }))
     }
 
-    pub fn recommend(&self, delay: Delay) -> Recommended {
-        let arriving = u128::from(self.bandwidth_bits) * u128::from(delay.delay_ns) / 8_000_000_000;
-        let bytes = u64::try_from(2 * arriving).unwrap_or(u64::MAX).min(HOLD_MOST);
-        Recommended { size_bytes: bytes.next_power_of_two().clamp(HOLD_LEAST, HOLD_MOST), delay }
+    /// What `attach` gives without --hold.
+    pub fn default_text(&self) -> String {
+        self.default_bytes.map_or_else(String::new, |bytes| {
+            format!(
+                "; without --hold a port gets {}, as {} share them",
+                units::memory(bytes),
+                units::plural(self.vms, "VM")
+            )
+        })
+    }
+
+    pub fn recommend(&self, delay: Delay, round_trip_ns: Option<u64>) -> Recommended {
+        let time_ns = 2 * u128::from(delay.delay_ns) + u128::from(round_trip_ns.unwrap_or(0));
+        let arriving = u128::from(self.bandwidth_bits) * time_ns / 8_000_000_000;
+        let bytes = u64::try_from(arriving).unwrap_or(u64::MAX).min(HOLD_MOST);
+        let size_bytes = bytes.next_power_of_two().clamp(HOLD_LEAST, HOLD_MOST);
+        Recommended { size_bytes, delay, round_trip_ns }
     }
 }
 
@@ -180,6 +207,8 @@ mod tests {
             total_bytes: 0,
             total_from: String::new(),
             taken_bytes: 0,
+            default_bytes: None,
+            vms: 0,
             memory_bytes: 0,
         }
     }
@@ -198,12 +227,15 @@ mod tests {
     fn a_hold_has_room_for_two_waits_at_full_bandwidth_and_stays_within_its_bounds() {
         let delay = |ms| Delay { delay_ns: ms * MS, delay_from: Source::VcpuWait };
         // 10 Gb/s for 60 ms are 75 MB.
-        assert_eq!(budget(10_000_000_000).recommend(delay(60)).size_bytes, 256 << 20);
+        assert_eq!(budget(10_000_000_000).recommend(delay(60), None).size_bytes, 256 << 20);
         // 1 Gb/s for 60 ms are 7.5 MB, twice that 14.3 MiB.
-        assert_eq!(budget(1_000_000_000).recommend(delay(60)).size_bytes, 16 << 20);
-        assert_eq!(budget(1_000_000).recommend(delay(1)).size_bytes, HOLD_LEAST);
+        assert_eq!(budget(1_000_000_000).recommend(delay(60), None).size_bytes, 16 << 20);
+        // A far sender has 25 MB more on its way in 200 ms.
+        let far = budget(1_000_000_000).recommend(delay(60), Some(200 * MS));
+        assert_eq!(far.size_bytes, 64 << 20);
+        assert_eq!(budget(1_000_000).recommend(delay(1), None).size_bytes, HOLD_LEAST);
         let forever = Delay { delay_ns: u64::MAX, delay_from: Source::VcpuWait };
-        assert_eq!(budget(u64::MAX).recommend(forever).size_bytes, HOLD_MOST);
+        assert_eq!(budget(u64::MAX).recommend(forever, None).size_bytes, HOLD_MOST);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use serde::Serialize;
 use vsnoop_bpf::Port;
 
 use super::hold::{Budget, Delay, Recommended, Turns, seen_of_acks, seen_of_vcpus};
-use crate::command::attach::hold_bytes_of;
 use crate::output::histogram::Histogram;
 use crate::output::units;
 use crate::ports::Attached;
+use crate::quota;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::process::{self, Process};
@@ -56,6 +56,9 @@ pub struct TapReport {
     pub hold: Option<Recommended>,
     #[serde(skip)]
     pub seen: Option<Delay>,
+    /// Longest of its connections; measured with incast control.
+    #[serde(skip)]
+    pub round_trip_ns: Option<u64>,
     /// Of an attached port; 0: without.
     #[serde(skip)]
     pub hold_bytes: u64,
@@ -94,7 +97,7 @@ impl TapReport {
 /// How much memory holds would need; `budget` then knows of all.
 pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
     for port in ports {
-        port.hold = port.seen.map(|delay| budget.recommend(delay));
+        port.hold = port.seen.map(|delay| budget.recommend(delay, port.round_trip_ns));
         if port.hold_bytes == 0 {
             budget.needed_bytes += port.hold.map_or(0, |hold| hold.size_bytes);
         }
@@ -163,7 +166,8 @@ fn report(
     let hold_bytes = attached
         .as_ref()
         .and_then(|attached| attached.port.policy().ok())
-        .map_or(0, |policy| hold_bytes_of(&policy));
+        .map_or(0, |policy| quota::bytes_of(&policy));
+    let round_trip_ns = attached.as_ref().and_then(longest_round_trip);
     let attached = attached.map(|attached| attached.condition());
     let refused = if attached.is_some() { None } else { refusal(device, &root) };
     let offloads = offload::read(&device.name).ok();
@@ -196,8 +200,15 @@ fn report(
         attached,
         hold: None,
         seen: seen_by_hooks.or(seen),
+        round_trip_ns,
         hold_bytes,
     })
+}
+
+fn longest_round_trip(attached: &Attached) -> Option<u64> {
+    let flows = attached.port.flows().ok()?;
+    let measured = flows.iter().map(|(_, flow)| flow.incast.rtt_ns).filter(|rtt_ns| *rtt_ns > 0);
+    measured.max().map(u64::from)
 }
 
 fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {

@@ -20,6 +20,9 @@ pub struct Outcome {
     /// Of a port that was attached: the memory of its hold, and what one connection may have of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_bytes: Option<u64>,
+    /// How far its senders may run ahead of the VM's own window; absent: as far as the hold allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ahead_bytes: Option<u64>,
     /// Of a port that was attached with incast control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incast: Option<Joined>,
@@ -60,6 +63,7 @@ impl Outcome {
             port: port.to_owned(),
             result,
             hold_bytes: None,
+            ahead_bytes: None,
             incast: None,
             outstanding_flows: None,
             outstanding_bytes: None,

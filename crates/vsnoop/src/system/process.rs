@@ -43,6 +43,21 @@ impl Process {
     }
 }
 
+/// What the operator calls the VM, as the monitor's arguments have it: QEMU's `-name` (libvirt and
+/// Proxmox set it), Firecracker's `--id`.
+pub fn vm_name(pid: i32) -> Option<String> {
+    vm_name_in(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)
+}
+
+fn vm_name_in(arguments: &[u8]) -> Option<String> {
+    let mut words = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.find(|word| matches!(word.as_ref(), "-name" | "--name" | "--id"))?;
+    let value = words.next()?;
+    let first = value.split(',').next()?;
+    let name = first.strip_prefix("guest=").unwrap_or(first);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// The process that holds the tap `name` of the network namespace with inode `netns`.
 ///
 /// `None` when there is none, or when it may not be looked at.
@@ -177,6 +192,16 @@ impl Stat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vm_is_called_what_the_arguments_of_its_monitor_say() {
+        let of = |text: &str| vm_name_in(text.replace(' ', "\0").as_bytes());
+        assert_eq!(of("qemu -name guest=web1,debug-threads=on -m 1G"), Some("web1".into()));
+        assert_eq!(of("qemu -m 1G -name db"), Some("db".into()));
+        assert_eq!(of("firecracker --id f7 --api-sock x"), Some("f7".into()));
+        assert_eq!(of("qemu -m 1G"), None);
+        assert_eq!(of("qemu -name"), None);
+    }
 
     #[test]
     fn the_tap_is_read_from_fdinfo() {

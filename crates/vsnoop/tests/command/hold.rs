@@ -32,18 +32,17 @@ pub fn trials() -> Vec<Trial> {
             let place = Place::new("hold")?;
             let before = place.state()?;
             let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.out;
-            ensure!(said.contains("attached, with a hold of 16 MiB;"), "{said}");
+            ensure!(said.contains("attached, holds at most 16 MiB;"), "{said}");
             place.vsnoop(["detach", PORT])?.ok()?;
-            let some = ["attach", PORT, "--hold", "1M", "--hold-per-flow", "64K"];
+            let some = ["attach", PORT, "--hold", "1M", "--ahead", "64K"];
             let said = place.vsnoop(some)?.ok()?.out;
-            ensure!(said.contains("a hold of 1 MiB, at most 64 KiB of it for one"), "{said}");
+            let words = "holds at most 1 MiB, senders at most 64 KiB ahead of the VM's window";
+            ensure!(said.contains(words), "{said}");
             place.vsnoop(["detach", PORT])?.ok()?;
-            let json = place.vsnoop(["attach", PORT, "--hold", "1M", "--json"])?.json()?;
+            let arguments = ["attach", PORT, "--hold", "1M", "--ahead", "0", "--json"];
+            let json = place.vsnoop(arguments)?.json()?;
             let port = &json["ports"][0];
-            ensure!(
-                port["hold_bytes"] == 1 << 20 && port["hold_per_flow_bytes"] == 1 << 20,
-                "{json}"
-            );
+            ensure!(port["hold_bytes"] == 1 << 20 && port["ahead_bytes"] == 0, "{json}");
             place.vsnoop(["detach", PORT])?.ok()?;
             ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
             Ok(())
@@ -59,15 +58,9 @@ pub fn trials() -> Vec<Trial> {
             for (arguments, words) in [
                 (&["attach", PORT, "--hold", "1K"][..], ["--hold", "256K to 256M"]),
                 (&["attach", PORT, "--hold", "1G"], ["--hold", "256K to 256M"]),
-                (&["attach", PORT, "--hold-per-flow", "1M"], ["--hold <SIZE>", "required"]),
-                (
-                    &["attach", PORT, "--hold", "1M", "--hold-per-flow", "1K"],
-                    ["--hold-per-flow", "64K"],
-                ),
-                (
-                    &["attach", PORT, "--hold", "1M", "--hold-per-flow", "2M"],
-                    ["--hold-per-flow 2 MiB", "hold of 1 MiB"],
-                ),
+                (&["attach", PORT, "--ahead", "2G"], ["--ahead", "up to 1G"]),
+                (&["set", PORT, "--hold", "1K"], ["--hold", "256K to 256M"]),
+                (&["set", PORT], ["--hold", "--ahead"]),
                 (&["observe", PORT, "--hold", "1M"], ["--hold", "unexpected"]),
             ] {
                 let ran = place.vsnoop(arguments)?;
@@ -79,23 +72,108 @@ pub fn trials() -> Vec<Trial> {
             ensure!(place.state()? == before, "something changed");
             Ok(())
         }),
-        trial("the_bounds_of_the_configuration_count_and_options_win_over_them", || {
-            let place = Place::new("config")?;
-            let file = Configuration::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
-            for (rest, per_flow) in [
-                (&["--hold", "1M"][..], 128 << 10),
-                (&["--hold", "1M", "--hold-per-flow", "256K"], 256 << 10),
+        trial("options_and_settings_that_went_away_are_refused_with_the_way_out", || {
+            let place = Place::new("removed")?;
+            let before = place.state()?;
+            for (arguments, words) in [
+                (&["--buf-size", "64K"][..], ["--buf-size went away", "--ahead"]),
+                (&["--buf-size"], ["--buf-size went away", "--ahead"]),
+                (
+                    &["--hold", "1M", "--hold-per-flow", "64K"],
+                    ["--hold-per-flow went", "leave it out"],
+                ),
             ] {
-                let arguments = [&["attach", PORT, "--json", "--config", &file.path], rest];
-                let json = place.vsnoop(arguments.concat())?.json()?;
-                ensure!(json["ports"][0]["hold_per_flow_bytes"] == per_flow, "{json}");
+                place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
+            }
+            let file = Configuration::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
+            let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
+            place.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
+            ensure!(place.state()? == before, "something changed");
+            Ok(())
+        }),
+        trial("a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share", || {
+            let (one, two) = (Place::new("share1")?, Place::new("share2")?);
+            let attach = |place: &Place, total: &str| -> Result<u64> {
+                let file = Configuration::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
+                let json =
+                    place.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
+                let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+                let hold_bytes = json["ports"][0]["hold_bytes"].as_u64().context("no hold")?;
+                ensure!(status["ports"][0]["hold"]["size_bytes"] == hold_bytes, "{status}");
+                Ok(hold_bytes)
+            };
+            // Both are VMs of this host, and this process has no other taps.
+            ensure!(attach(&one, "8M")? == 4 << 20);
+            ensure!(attach(&two, "8M")? == 4 << 20);
+            two.vsnoop(["detach", PORT])?.ok()?;
+            ensure!(attach(&two, "1M")? == 256 << 10, "the least, where nothing is left");
+            for place in [&one, &two] {
                 place.vsnoop(["detach", PORT])?.ok()?;
             }
-            file.write("[hold]\nper_flow = \"1G\"\n")?;
-            let arguments = ["--config", &file.path, "attach", PORT, "--hold", "1M", "--json"];
-            let json = place.vsnoop(arguments)?.json()?;
-            ensure!(json["ports"][0]["hold_per_flow_bytes"] == 1 << 20, "{json}");
+            let json = one.vsnoop(["attach", PORT, "--json"])?.json()?;
+            ensure!(json["ports"][0]["hold_bytes"].as_u64() >= Some(256 << 10), "{json}");
+            one.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("set_changes_the_bounds_of_an_attached_port", || {
+            let place = Place::new("set")?;
+            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+            let attached = place.state()?;
+            let shown = || -> Result<(Value, Value)> {
+                let json = place.vsnoop(["status", PORT, "--json"])?.json()?;
+                let port = &json["ports"][0];
+                Ok((port["hold"]["size_bytes"].clone(), port["ahead_bytes"].clone()))
+            };
+            ensure!(shown()? == (Value::from(1 << 20), Value::Null), "{:?}", shown()?);
+            let json = place.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
+            ensure!(json["ports"][0]["hold_bytes"] == 2 << 20, "{json}");
+            let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.out;
+            let words = "holds at most 2 MiB, senders not ahead of the VM's window";
+            ensure!(said.contains(words), "{said}");
+            ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
+            let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+            let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
+            // Its own quota is not in its way.
+            set("3M")?.ok()?;
+            set("4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path])?;
+            ensure!(shown()?.0 == 3 << 20, "{:?}", shown()?);
+            ensure!(place.state()? == attached, "the attachment changed");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
+            place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+            place
+                .vsnoop(["set", PORT, "--hold", "1M"])?
+                .failed(39, &[PORT, "only being observed"])?;
             place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is", || {
+            let network = network_with_hold("resize")?;
+            let set = |bytes| {
+                vsnoop_in(network.topology.host.name(), ["set", topology::PORT, "--hold", bytes])
+            };
+            set("256K")?.ok()?;
+            let mut pair = network.connect()?;
+            pair.exchange(1000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; MUCH])?;
+            wait_until("the hold is full", || Ok(network.outstanding_bytes()? > 128 << 10))?;
+            let outstanding = network.outstanding_bytes()?;
+            ensure!(outstanding <= 256 << 10, "{outstanding} bytes in a hold of 256 KiB");
+            set("4M")?.ok()?;
+            wait_until("all is held", || Ok(network.outstanding_bytes()? == MUCH as u64))?;
+            set("256K")?.ok()?;
+            let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+            let hold = &status["ports"][0]["hold"];
+            ensure!(hold["size_bytes"] == 256 << 10, "{hold}");
+            ensure!(hold["used_bytes"].as_u64() >= Some(MUCH as u64), "{hold}");
+            ensure!(hold["memory_bytes"].as_u64() >= hold["used_bytes"].as_u64(), "{hold}");
+            network.thaw();
+            let mut received = vec![0; MUCH];
+            pair.server.read_exact(&mut received).context("what was held")?;
+            ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
+            wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
+            pair.exchange(10_000)?;
+            network.detach()
         }),
         trial("the_holds_of_all_ports_together_are_bounded", || {
             let (one, two) = (Place::new("one")?, Place::new("two")?);
@@ -107,12 +185,11 @@ pub fn trials() -> Vec<Trial> {
             attach(&one, "4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path, "--hold"])?;
             attach(&one, "2M")?.ok()?;
             let attached = one.state()?;
-            let words =
-                [PORT, "hold of 2 MiB", "may have 3 MiB", "2 MiB are taken", "detach a port"];
+            let words = [PORT, "hold of 2 MiB", "may have 3 MiB", "2 MiB are given", "vsnoop set"];
             attach(&two, "2M")?.failed(3, &words)?;
             ensure!(two.state()?.programs == before.programs, "something was attached");
             ensure!(one.state()? == attached, "the other port changed");
-            // What remains is enough for this, and for a port without a hold there is no bound.
+            // What remains is enough for this, and for a port's default always.
             attach(&two, "1M")?.ok()?;
             two.vsnoop(["detach", PORT])?.ok()?;
             two.vsnoop(["--config", &file.path, "attach", PORT])?.ok()?;
@@ -126,7 +203,7 @@ pub fn trials() -> Vec<Trial> {
             "a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching",
             || {
                 let place = Place::new("wrong")?;
-                let file = Configuration::new(&place, "[hold]\nper_flow = \"4M\"\n\ntotals = 1\n")?;
+                let file = Configuration::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
                 let before = place.state()?;
                 let line = format!("{}, line 4", file.path);
                 place
@@ -170,9 +247,14 @@ pub fn trials() -> Vec<Trial> {
             ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
             ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
             let text = place.vsnoop(arguments)?.ok()?.out;
-            for word in
-                ["delay seen", "mean wait for a CPU", "bandwidth", "for all holds of this host"]
-            {
+            for word in [
+                "delay seen",
+                "mean wait for a CPU",
+                "bandwidth",
+                "round trip",
+                "for all holds of this host",
+                "without --hold a port gets",
+            ] {
                 ensure!(text.contains(word), "{word:?} is not in: {text}");
             }
             Ok(())
@@ -193,10 +275,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(port["held_segments"].as_u64() > Some(0) && port["kept_bytes"] != 0, "{stats}");
             let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
             for hold in [&port["hold"], &status["ports"][0]["hold"]] {
-                ensure!(
-                    hold["size_bytes"] == 4 << 20 && hold["per_flow_bytes"] == 1 << 20,
-                    "{hold}"
-                );
+                ensure!(hold["size_bytes"] == 4 << 20, "{hold}");
                 let used = hold["used_bytes"].as_u64().context("no used_bytes")?;
                 ensure!((MUCH as u64..=4 << 20).contains(&used), "{hold}");
                 ensure!(hold["flows"] == 1 && hold["held_flows"] == 1, "{hold}");
@@ -241,7 +320,7 @@ pub fn trials() -> Vec<Trial> {
             let engine = Stopped::process(pid as i32)?;
             wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
             let table = place.vsnoop(["status", PORT])?.ok()?.out;
-            for word in [PORT, "no engine", "not heard of for", "strict only"] {
+            for word in [PORT, "no engine", "not heard of for", "the VM answers by itself"] {
                 ensure!(table.contains(word), "{word:?} is not in: {table}");
             }
             let table = place.vsnoop(["stats", PORT])?.ok()?.out;
@@ -276,14 +355,14 @@ pub fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
-        trial("a_port_without_a_hold_says_nothing_of_one", || {
+        trial("a_port_that_is_only_observed_says_nothing_of_a_hold", || {
             let place = Place::new("plain")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
+            place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
             for command in ["status", "stats"] {
                 let json = place.vsnoop([command, PORT, "--json"])?.json()?;
                 ensure!(json["ports"][0]["hold"].is_null(), "{json}");
                 let table = place.vsnoop([command, PORT])?.ok()?.out;
-                ensure!(!table.contains("hold") && !table.contains("engine"), "{table}");
+                ensure!(!table.contains("hold ") && !table.contains("engine"), "{table}");
             }
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
@@ -313,7 +392,7 @@ pub fn network_with_hold(role: &str) -> Result<Network> {
     let network = Network::new(role)?;
     network.detach()?;
     let host = &network.topology.host;
-    let hold = ["attach", topology::PORT, "--no-thin", "--hold", "4M", "--hold-per-flow", "1M"];
+    let hold = ["attach", topology::PORT, "--no-thin", "--hold", "4M"];
     vsnoop_in(host.name(), hold)?.ok()?;
     wait_until("the engine works", || {
         let status = network.vsnoop(&["status", topology::PORT, "--json"])?;

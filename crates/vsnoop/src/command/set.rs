@@ -1,0 +1,70 @@
+//! `vsnoop set`: changes how much is held for attached ports, without detaching them.
+//!
+//! A smaller hold takes nothing away from a connection: until the VM has acknowledged enough of what is
+//! kept, there is no memory for more, and the VM answers by itself.
+
+use anyhow::Result;
+use vsnoop_bpf::types::HOLD_CHUNK;
+
+use crate::cli::{self, Cli};
+use crate::command::config::Config;
+use crate::error::{Unfit, unfit};
+use crate::lock::CommandLock;
+use crate::output::report::{self, Outcome};
+use crate::output::units;
+use crate::ports::{self, State};
+use crate::quota;
+use crate::system::kernel;
+use crate::system::netns::Netns;
+
+/// Senders may run ahead as far as the hold allows.
+pub const UNBOUNDED: u32 = u32::MAX;
+
+pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
+    let config = Config::read(cli.config.as_deref())?;
+    kernel::require()?;
+    let place = Netns::chosen(cli.netns.as_deref())?;
+    let _lock = CommandLock::take()?;
+    report::each(cli, &arguments.ports, |name| set(name, &place, &config, arguments.bounds))
+}
+
+fn set(name: &str, place: &Netns, config: &Config, bounds: cli::Bounds) -> Result<Outcome> {
+    let attached = ports::find(name, place)?;
+    if attached.state == State::Observing {
+        return Err(unfit(
+            Unfit::NotAttached,
+            format!(
+                "port {name} is only being observed, and holds nothing; `vsnoop detach {name}`, then \
+                 `vsnoop attach {name}`"
+            ),
+        ));
+    }
+    let hold = bounds
+        .hold
+        .map(|bytes| quota::bytes_for(name, Some(bytes), config, place, Some(&attached)))
+        .transpose()?;
+    let policy = attached.port.set_bounds(hold.map(|bytes| bytes / HOLD_CHUNK), bounds.ahead)?;
+    let hold_bytes = u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK);
+    Ok(Outcome {
+        hold_bytes: Some(hold_bytes),
+        ahead_bytes: ahead_bytes(policy.ahead),
+        ..Outcome::done(name, "set", format!("{name}: {}", bounds_text(hold_bytes, policy.ahead)))
+    })
+}
+
+/// `None`: as far as the hold allows.
+pub fn ahead_bytes(ahead: u32) -> Option<u64> {
+    (ahead != UNBOUNDED).then_some(ahead.into())
+}
+
+/// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".
+pub fn bounds_text(hold_bytes: u64, ahead: u32) -> String {
+    let hold = format!("holds at most {}", units::memory(hold_bytes));
+    match ahead_bytes(ahead) {
+        None => hold,
+        Some(0) => format!("{hold}, senders not ahead of the VM's window"),
+        Some(bytes) => {
+            format!("{hold}, senders at most {} ahead of the VM's window", units::memory(bytes))
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The memory that ports may have for what they hold: their quotas.
+//!
+//! Memory is taken when it is used, so a quota is a bound and no reservation. All quotas together stay
+//! within a part of the host's memory (`hold.total` of the configuration), so that what can be taken at
+//! worst is there. A default always has its place: it is refused to nobody, and only the least hold there
+//! is goes beyond that part.
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
+
+use crate::command::config::{self, Config, HOLD_LEAST};
+use crate::error::{Unfit, unfit};
+use crate::output::units;
+use crate::ports::{self, Attached};
+use crate::system::netns::Netns;
+use crate::system::{netdev, process};
+
+/// More is given only to who asks: 1 Gb/s for half a second.
+const DEFAULT_MOST: u64 = 64 << 20;
+
+/// What a host has for holds.
+#[derive(Debug)]
+pub struct Quotas {
+    pub total_bytes: u64,
+    /// Where that is set.
+    pub total_from: String,
+    /// Of the attached ports.
+    pub given: Vec<(String, u64)>,
+    /// Taps with or without a VM, as far as they can be seen.
+    pub vms: u64,
+}
+
+impl Quotas {
+    /// `None` when /proc does not tell the host's memory, and the configuration sets no total.
+    /// `except`: a port whose quota is about to change.
+    pub fn of_host(
+        config: &Config,
+        place: &Netns,
+        except: Option<&Attached>,
+    ) -> Result<Option<Self>> {
+        let host = config::host_memory();
+        let Some(total_bytes) = config.total.or_else(|| Some(config.total_bytes(host?))) else {
+            return Ok(None);
+        };
+        let mut attached = ports::inventory()?.ports;
+        attached.retain(|port| except.is_none_or(|except| except.port.id() != port.port.id()));
+        let vms = vms(place)?.max(attached.len() as u64);
+        let given = given(&attached)?;
+        Ok(Some(Self { total_bytes, total_from: config.total_source(), given, vms }))
+    }
+
+    pub fn given_bytes(&self) -> u64 {
+        self.given.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The quota of a port for which nobody asked for one:
+    ///
+    /// ```text
+    /// min(total / VMs, total - given, 64 MiB), rounded down to a power of two, 256 KiB at least
+    /// ```
+    ///
+    /// So all VMs of the host can be attached, and have the same.
+    pub fn default_bytes(&self) -> u64 {
+        let share = self.total_bytes / self.vms.max(1);
+        let left = self.total_bytes.saturating_sub(self.given_bytes());
+        let bytes = share.min(left).min(DEFAULT_MOST).max(HOLD_LEAST);
+        1 << bytes.ilog2()
+    }
+
+    /// Refuses what is more than what is left.
+    pub fn refuse_too_much(&self, port: &str, wanted: u64) -> Result<()> {
+        let given = self.given_bytes();
+        if given + wanted <= self.total_bytes {
+            return Ok(());
+        }
+        let others = match &self.given[..] {
+            [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
+            given_to => format!(
+                "{} are given ({}); give a smaller --hold, lower another one with `vsnoop set`, or raise \
+                 the total",
+                units::memory(given),
+                given_to
+                    .iter()
+                    .map(|(name, bytes)| format!("{name} {}", units::memory(*bytes)))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+        };
+        Err(unfit(
+            Unfit::Other,
+            format!(
+                "port {port} asks for a hold of {}, but all holds of this host may have {} ({}), and {others}",
+                units::memory(wanted),
+                units::memory(self.total_bytes),
+                self.total_from
+            ),
+        ))
+    }
+}
+
+/// What `attach` and `set` give: what was asked for if that is there, else the default.
+pub fn bytes_for(
+    port: &str,
+    asked: Option<u32>,
+    config: &Config,
+    place: &Netns,
+    except: Option<&Attached>,
+) -> Result<u32> {
+    let quotas = Quotas::of_host(config, place, except)?;
+    match (asked, quotas) {
+        (Some(bytes), quotas) => {
+            let quotas = quotas.context(
+                "/proc/meminfo does not tell the host's memory; set hold.total in the configuration",
+            )?;
+            quotas.refuse_too_much(port, bytes.into())?;
+            Ok(bytes)
+        }
+        (None, Some(quotas)) => Ok(quotas.default_bytes() as u32),
+        (None, None) => Ok(HOLD_LEAST as u32),
+    }
+}
+
+/// The most memory that a port's hold may take; 0: it is only observed.
+pub fn bytes_of(policy: &policy) -> u64 {
+    if policy.run == port_run::PORT_OBSERVE {
+        return 0;
+    }
+    u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
+}
+
+/// The ports that hold, and their quotas.
+fn given(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
+    let mut found = Vec::new();
+    for attached in ports {
+        match bytes_of(&attached.port.policy()?) {
+            0 => {}
+            bytes => found.push((attached.name.clone(), bytes)),
+        }
+    }
+    Ok(found)
+}
+
+/// Taps of the namespace, and those of others that a process holds.
+fn vms(place: &Netns) -> Result<u64> {
+    let here = place.run(netdev::list)?.iter().filter(|device| device.tap.is_some()).count();
+    let holders = process::tap_holders();
+    let elsewhere = holders.keys().filter(|(_, netns)| *netns != place.inode).count();
+    Ok((here + elsewhere) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quotas(total_bytes: u64, given: &[u64], vms: u64) -> Quotas {
+        let given = given.iter().map(|bytes| ("tap".to_owned(), *bytes)).collect();
+        Quotas { total_bytes, total_from: "hold.total in /f.toml".into(), given, vms }
+    }
+
+    #[test]
+    fn the_default_is_a_share_of_what_is_left() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(quotas(6 * GIB, &[], 3).default_bytes(), 64 << 20, "no more than that");
+        assert_eq!(quotas(6 * GIB, &[], 200).default_bytes(), 16 << 20, "a 200th is 30 MiB");
+        let most_given = [5 * GIB + 1000 * (1 << 20)];
+        assert_eq!(quotas(6 * GIB, &most_given, 3).default_bytes(), 16 << 20, "24 MiB are left");
+        assert_eq!(quotas(6 * GIB, &[7 * GIB], 3).default_bytes(), HOLD_LEAST, "never refused");
+        assert_eq!(quotas(0, &[], 0).default_bytes(), HOLD_LEAST);
+    }
+
+    #[test]
+    fn all_vms_of_a_host_get_their_default() {
+        for (total, vms) in [(1 << 30, 7), (20 << 20, 3), (3 << 30, 1000)] {
+            let mut given = Vec::new();
+            for _ in 0..vms {
+                given.push(quotas(total, &given, vms).default_bytes());
+            }
+            assert!(given.iter().all(|bytes| *bytes == given[0]), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn more_than_is_left_is_refused_and_says_who_has_it() {
+        let scarce = quotas(20 << 20, &[16 << 20], 2);
+        scarce.refuse_too_much("tap1", 4 << 20).unwrap();
+        let error = scarce.refuse_too_much("tap1", 8 << 20).unwrap_err().to_string();
+        for word in ["tap1", "8 MiB", "20 MiB", "/f.toml", "tap 16 MiB", "`vsnoop set`"] {
+            assert!(error.contains(word), "{word:?} is not in: {error}");
+        }
+    }
+}
