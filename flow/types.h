@@ -239,11 +239,32 @@ struct hold {
 	__u32 releases; /* frames handed to the VM for the first time */
 	__u32 resends; /* frames handed to it again */
 	__u64 resent_bytes;
+	__u32 probes; /* that were sent, of either form */
+	__u32 zero2;
 };
 
 #define HOLD_TIMESTAMPS 0x01 /* the connection uses them */
 #define HOLD_FIN 0x02 /* the sender's FIN follows the last byte kept */
 #define HOLD_OVER 0x04 /* the connection was reset: nothing is to be sent any more */
+#define HOLD_UNCONFIRMED 0x08 /* the VM has sent nothing beyond its SYN-ACK */
+
+/* Memory of a port is taken when it is used, a slab at a time: chunk c lives in slab
+ * c / 64, hold n (from 1) in slab (n - 1) / 32.  A slab is the one value of a map. */
+#define HOLD_SLAB_CHUNKS 64
+#define HOLD_SLAB_HOLDS 32
+#define HOLD_SLABS 1024 /* at most */
+/* The engine is about to take the slab away: as a chunk's owner, and as a hold's `used`. */
+#define HOLD_RESERVED 0xffffffff
+
+struct hold_slab {
+	__u8 bytes[HOLD_SLAB_CHUNKS * HOLD_CHUNK];
+	struct hold_chunk chunks[HOLD_SLAB_CHUNKS];
+	struct hold holds[HOLD_SLAB_HOLDS];
+	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  Set by
+	 * the hooks if it is not, cleared by the engine. */
+	__u32 busy;
+	__u32 zero;
+};
 
 /* A handshake under way, in a table of its own so that a SYN flood cannot
  * push out a working flow. Made by the VM's own SYN or SYN-ACK only. */
@@ -407,6 +428,8 @@ struct port_state {
 	__u32 chunk_cursor; /* where the search for a free chunk begins */
 	__u32 hold_cursor;
 	__u32 holds_high; /* holds beyond this were never used; may be more than there are */
+	__u32 slabs; /* that there are, from number 0; written by the engine */
+	__u32 wants_slabs; /* set by the hooks, cleared by the engine */
 };
 
 /*
@@ -444,6 +467,17 @@ struct uplink {
 	__u32 is_granting; /* the second half of the slot */
 };
 
+/* Why user space resets a connection. */
+enum reset_reason {
+	RESET_REFUSED = 0, /* the VM has room, answers, and refuses the same bytes */
+	RESET_SILENT = 1, /* the VM ran for long and answered nothing */
+	RESET_ENGINE_GONE = 2,
+	RESET_DETACHED = 3,
+	RESET_TAP_GONE = 4,
+	RESET_DESERTED = 5, /* nobody reads the tap */
+	RESET_REASONS = 6,
+};
+
 /* About the attachment itself; written by the userland only, and pinned with
  * the rest so that it outlives every process. */
 struct port_meta {
@@ -460,7 +494,16 @@ struct port_meta {
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
 	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
 	__u64 times_held; /* how often PORT_HELD was set */
+	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reserved[2];
+};
+
+/* What failed for connections to a port number of the VM, in the map `failures`. */
+struct failure {
+	__u32 count;
+	__u32 pad;
+	__u64 since_ns; /* the first one */
+	__u64 until_ns; /* new connections are left alone until then */
 };
 
 /*

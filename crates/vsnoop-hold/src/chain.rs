@@ -11,9 +11,9 @@ use vsnoop_flow::types::{HOLD_CHUNK, seq};
 /// The chunks' memory.
 pub trait Chunks {
     /// SEQ of the first chunk's first byte, and that chunk.
-    fn front(&self) -> (seq, u32);
+    fn front(&mut self) -> (seq, u32);
     /// The chunk after this one; anything if it is the last, or in no chain.
-    fn next(&self, chunk: u32) -> u32;
+    fn next(&mut self, chunk: u32) -> u32;
 }
 
 /// Some bytes within one chunk.
@@ -41,7 +41,7 @@ pub struct Chain {
 impl Chain {
     /// Where `len` bytes from `from` are, all of which are kept. `None` when they are not there any
     /// more, because the VM has acknowledged them.
-    pub fn find(&mut self, memory: &impl Chunks, from: seq, len: u32) -> Option<Vec<Slice>> {
+    pub fn find(&mut self, memory: &mut impl Chunks, from: seq, len: u32) -> Option<Vec<Slice>> {
         let end = from.add(len);
         for _ in 0..TRIES {
             self.follow_front(memory);
@@ -63,7 +63,7 @@ impl Chain {
     }
 
     /// Forgets the chunks that have gone; begins anew when this is another chain than the last time.
-    fn follow_front(&mut self, memory: &impl Chunks) {
+    fn follow_front(&mut self, memory: &mut impl Chunks) {
         let (base, first) = memory.front();
         let gone = base.diff(self.base);
         if gone >= 0 && gone % HOLD_CHUNK as i32 == 0 {

@@ -3,11 +3,9 @@
 //! In this order: what it lost, what is held and fits into its window, a bare ACK when the sender has
 //! told something that no frame carries, a probe of a window that is closed.
 //!
-//! What is held is handed over in large portions: when half of the widest window is open, or [`PATIENCE_NS`]
-//! have brought no more (RFC 9293, section 3.8.6.2.1). A VM acknowledges a portion before its application
-//! has read it, with a window of what is left beside. Filling that at once, and half of the rest again, would
-//! keep the application from ever sleeping, and its scheduler treats it as one that only computes: it has its
-//! turn late, and transfers last half as long again.
+//! While the VM has something to acknowledge, what is held is handed over in large portions: when half of the
+//! widest window is open, or [`PATIENCE_NS`] have brought no more (RFC 9293, section 3.8.6.2.1). One that
+//! has acknowledged everything never waits: if a segment fits it is handed over.
 //!
 //! *Loss* shows in two ways. The VM repeats its ACK, three times or with SACK blocks of three segments:
 //! then the holes below the highest block are sent again, once; and again only when a block shows that
@@ -16,11 +14,22 @@
 //! VM had [`TIMEOUT_NS`] to answer and did not; then the first frame is sent again, and the time doubles
 //! (RFC 6298).
 //!
-//! *Giving up.* A VM that answers, but whose window is closed, is asked for ever. One that does not answer, or
-//! has room and does not take what it is sent again and again, never will.
+//! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one byte of what is held, which some stacks alone
+//! answer, or with an old segment without data (a keep-alive, section 3.8.4). Each time that one form stays
+//! unanswered the other one is used.
+//!
+//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK, it may have none: its
+//! listener's queue is full, or it keeps no state at all (SYN cookies). Then data from ISS + 1 with the
+//! handshake's ACK completes the handshake, and anything else may destroy it. So nothing but that is sent,
+//! after 200, 400, 800 ms and then every second, by the clock: it is the application that the VM waits for.
+//!
+//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is asked for ever. One that has room,
+//! answers, and does not take the same bytes again and again never will; and one that has sent nothing for
+//! [`SILENT_NS`] of its own time is dead (R2 of RFC 9293, section 3.8.3).
 
 use vsnoop_flow::types::seq;
 
+use crate::time::{Deadline, Time};
 use crate::view::View;
 
 /// The VM's own time to answer: more than any delayed ACK (RFC 9293, section 3.8.6.3, and Linux's 40 ms).
@@ -31,8 +40,17 @@ pub const PATIENCE_NS: u64 = 40_000_000;
 const PORTION: u32 = 2;
 /// The time doubles this often.
 const BACK_OFF: u32 = 4;
-/// Timeouts in a row after which the VM's end is taken to be dead.
-const TRIES: u32 = 15;
+/// Refusals in a row, ...
+const REFUSALS: u32 = 16;
+/// ... and the VM's own time that they take at least, after which it is given up.
+const REFUSED_NS: u64 = 100_000_000_000;
+/// The VM's own time without any packet of it, after which it is given up.
+const SILENT_NS: u64 = 100_000_000_000;
+/// Of a connection that was never confirmed, by the clock.
+const UNCONFIRMED_NS: u64 = 130_000_000_000;
+/// The first try at confirming it, and the longest pause between two, by the clock.
+const CONFIRM_NS: u64 = 200_000_000;
+const CONFIRM_MOST_NS: u64 = 1_000_000_000;
 /// Repeated ACKs that prove a loss (RFC 5681).
 const REPEATED: u32 = 3;
 /// Payload of a frame at most: an IPv6 packet has 65535 bytes with the TCP header and its options.
@@ -47,8 +65,17 @@ pub enum Kind {
     Resend,
     /// It only carries what the sender has acknowledged.
     Ack,
-    /// It asks the VM for its window: the last byte that it has acknowledged, without that byte.
+    /// It asks the VM for its window: with the next byte, or with an old segment without data.
     Probe,
+}
+
+/// Why a connection is given up: enum reset_reason of flow/types.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The VM has room, answers, and refuses the same bytes.
+    Refused,
+    /// The VM has run for long and sent nothing.
+    Silent,
 }
 
 /// A segment, or a super-packet, for the VM.
@@ -91,48 +118,98 @@ pub struct Flow {
     repeated: u32,
     repeats: u32,
     heard: u32,
+    /// The timer runs since then.
     since_ns: u64,
-    /// In a row: without a sign of life, or in spite of room.
+    /// In a row.
     timeouts: u32,
     /// As of when the VM was last heard of.
     had_room: bool,
     recovery: Option<Recovery>,
     carried: (seq, u16),
-    probe_due: bool,
+    probe: Probe,
+    silence: Silence,
+    refusal: Refusal,
+    confirmation: Option<Confirmation>,
     /// The widest window of the VM, bytes.
     widest: u32,
     /// A portion is being handed over.
     releasing: bool,
     /// Since when less than a portion waits, in the VM's own time.
     waits_ns: Option<u64>,
+    given_up: Option<Reason>,
+}
+
+/// Asking for the VM's window.
+#[derive(Debug, Default)]
+struct Probe {
+    due: bool,
+    /// Without data; else with one byte, if there is one.
+    keep_alive: bool,
+    /// `heard` when it was last asked.
+    asked: Option<u32>,
+}
+
+/// The VM was not heard of.
+#[derive(Debug)]
+struct Silence {
+    /// In the VM's own time.
+    since_ns: u64,
+    /// Frames that it should have answered.
+    frames: u32,
+}
+
+/// The VM does not take what it has room for.
+#[derive(Debug, Default)]
+struct Refusal {
+    count: u32,
+    since_ns: u64,
+    /// `heard` when the next byte was last sent again.
+    resent: Option<u32>,
+}
+
+/// Tries at completing the VM's handshake, by the clock.
+#[derive(Debug)]
+struct Confirmation {
+    since_ns: u64,
+    ran_ns: u64,
+    next_ns: u64,
+    pause_ns: u64,
+    /// A try is under way, up to here.
+    until: Option<seq>,
 }
 
 impl Flow {
-    /// A connection that was never looked at. `ran_ns`: how long the VM has run.
-    pub fn new(view: &View, ran_ns: u64) -> Self {
+    /// A connection that was never looked at.
+    pub fn new(view: &View, time: Time) -> Self {
         Self {
             vm_seq: view.vm_seq,
             // Reports of before are unknown: one that still stands is repeated, or times out.
             repeated: view.repeated,
             repeats: 0,
             heard: view.heard,
-            since_ns: ran_ns,
+            since_ns: time.ran_ns,
             timeouts: 0,
             had_room: view.has_room(),
             recovery: None,
             carried: view.sender,
-            probe_due: false,
+            probe: Probe::default(),
+            silence: Silence { since_ns: time.ran_ns, frames: 0 },
+            refusal: Refusal::default(),
+            confirmation: None,
             widest: 0,
             releasing: false,
             waits_ns: None,
+            given_up: None,
         }
     }
 
     /// One that another engine has looked after. How long the VM has been silent is not known, so
     /// that its time is over at once: engines may come and go faster than it would be.
-    pub fn resumed(view: &View, ran_ns: u64) -> Self {
-        let mut flow = Self::new(view, ran_ns);
-        if !view.is_done() {
+    pub fn resumed(view: &View, time: Time) -> Self {
+        let mut flow = Self::new(view, time);
+        if view.unconfirmed {
+            flow.confirmation = Some(Confirmation { next_ns: time.now_ns, ..Confirmation::new(time) });
+        } else if !view.is_done() {
             flow.ask(view);
         }
         flow
@@ -140,40 +217,103 @@ impl Flow {
 
     /// The VM's end does not answer any more, or not take what it has room for, though it had every chance:
     /// the connection is to be reset.
-    pub fn is_dead(&self) -> bool {
-        self.timeouts > TRIES
+    pub fn given_up(&self) -> Option<Reason> {
+        self.given_up
     }
 
     /// The next frame, if there is one to be sent now.
-    pub fn poll(&mut self, view: &View, ran_ns: u64) -> Option<Frame> {
-        self.look(view, ran_ns);
+    pub fn poll(&mut self, view: &View, time: Time) -> Option<Frame> {
+        if view.unconfirmed {
+            return self.confirm(view, time);
+        }
+        if self.confirmation.take().is_some() {
+            self.begin_anew(view, time);
+        }
+        self.look(view, time.ran_ns);
+        if self.given_up.is_some() {
+            return None;
+        }
         self.resend(view)
-            .or_else(|| self.release(view, ran_ns))
+            .or_else(|| self.release(view, time.ran_ns))
             .or_else(|| self.acknowledge(view))
             .or_else(|| self.probe(view))
+    }
+
+    /// When to look again if nothing happens, after `poll()` had no frame.
+    pub fn deadline(&self, view: &View) -> Deadline {
+        if let Some(confirmation) = self.confirmation.as_ref().filter(|_| view.unconfirmed) {
+            return Deadline { now_ns: Some(confirmation.next_ns), ran_ns: None };
+        }
+        let timeout = self.since_ns + self.patience();
+        let portion = self.waits_ns.map(|since| since + PATIENCE_NS);
+        Deadline { now_ns: None, ran_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
     }
 
     /// The device has taken a frame.
     pub fn sent(&mut self, view: &View, frame: &Frame) {
         self.carried = view.sender;
+        self.silence.frames += 1;
         match frame.kind {
             Kind::Resend => {
+                if frame.seq == view.vm_seq {
+                    self.refusal.resent.get_or_insert(view.heard);
+                }
                 if let Some(recovery) = &mut self.recovery {
                     recovery.next = frame.end();
                 }
+                if let Some(confirmation) = &mut self.confirmation {
+                    confirmation.until = None;
+                }
             }
-            Kind::Probe => self.probe_due = false,
+            Kind::Probe => (self.probe.due, self.probe.asked) = (false, Some(view.heard)),
             Kind::Release | Kind::Ack => {}
         }
+    }
+
+    /// Data from where the VM's own handshake ends, and no more than it was handed before.
+    fn confirm(&mut self, view: &View, time: Time) -> Option<Frame> {
+        let first = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
+        let is_over = time.now_ns.saturating_sub(first.since_ns) >= UNCONFIRMED_NS
+            && time.ran_ns.saturating_sub(first.ran_ns) >= SILENT_NS;
+        if is_over {
+            self.given_up = Some(Reason::Silent);
+            return None;
+        }
+        let is_due = time.now_ns >= first.next_ns;
+        if is_due {
+            first.next_ns = time.now_ns + first.pause_ns;
+            first.pause_ns = (first.pause_ns * 2).min(CONFIRM_MOST_NS);
+        }
+        if view.handed == view.vm_seq {
+            return release(view);
+        }
+        if is_due {
+            first.until = Some(view.handed);
+        }
+        let until = first.until?;
+        let frame = self.again(view, view.vm_seq, until);
+        if frame.is_none() {
+            self.confirmation.as_mut()?.until = None;
+        }
+        frame
+    }
+
+    /// The VM has just shown that it has the connection.
+    fn begin_anew(&mut self, view: &View, time: Time) {
+        self.silence = Silence { since_ns: time.ran_ns, frames: 0 };
+        self.refusal = Refusal::default();
+        (self.heard, self.since_ns) = (view.heard, time.ran_ns);
     }
 
     fn look(&mut self, view: &View, ran_ns: u64) {
         if view.heard != self.heard {
             self.heard = view.heard;
+            self.silence = Silence { since_ns: ran_ns, frames: 0 };
             let has_room = view.has_room();
             // It lives; which is an excuse, unless it has had room for long.
             if !(self.had_room && has_room) {
                 self.timeouts = 0;
+                self.refusal = Refusal::default();
             }
             self.had_room = has_room;
         }
@@ -184,10 +324,11 @@ impl Flow {
             self.vm_seq = view.vm_seq;
             self.since_ns = ran_ns;
             (self.timeouts, self.repeats) = (0, 0);
-            self.probe_due = false;
+            self.probe.due = false;
+            self.refusal = Refusal::default();
         }
-        let is_over = |recovery: &Recovery| view.vm_seq.diff(recovery.point) >= 0;
-        if self.recovery.as_ref().is_some_and(is_over) {
+        let is_past = |recovery: &Recovery| view.vm_seq.diff(recovery.point) >= 0;
+        if self.recovery.as_ref().is_some_and(is_past) {
             self.recovery = None;
         }
         if let Some(recovery) = &mut self.recovery {
@@ -210,18 +351,44 @@ impl Flow {
         self.repeats = 0;
     }
 
+    fn patience(&self) -> u64 {
+        TIMEOUT_NS << self.timeouts.min(BACK_OFF)
+    }
+
     fn time_out(&mut self, view: &View, ran_ns: u64) {
         if view.is_done() {
             self.since_ns = ran_ns;
+            self.silence = Silence { since_ns: ran_ns, frames: 0 };
             return;
         }
-        let patience = TIMEOUT_NS << self.timeouts.min(BACK_OFF);
-        if ran_ns.saturating_sub(self.since_ns) < patience {
+        let silent_ns = ran_ns.saturating_sub(self.silence.since_ns);
+        if silent_ns > SILENT_NS && self.silence.frames > 1 {
+            self.given_up = Some(Reason::Silent);
+        }
+        if ran_ns.saturating_sub(self.since_ns) < self.patience() {
             return;
         }
         self.since_ns = ran_ns;
         self.timeouts += 1;
+        self.judge(view, ran_ns);
         self.ask(view);
+    }
+
+    /// Was the next byte refused since it was sent again?
+    fn judge(&mut self, view: &View, ran_ns: u64) {
+        let refusal = &mut self.refusal;
+        if refusal.resent.is_none_or(|before| before == view.heard) || !view.has_room() {
+            return;
+        }
+        refusal.resent = None;
+        if refusal.count == 0 {
+            refusal.since_ns = ran_ns;
+        }
+        refusal.count += 1;
+        let lasted_ns = ran_ns.saturating_sub(refusal.since_ns);
+        if refusal.count >= REFUSALS && lasted_ns > REFUSED_NS {
+            self.given_up = Some(Reason::Refused);
+        }
     }
 
     /// Whatever makes the VM answer.
@@ -229,8 +396,11 @@ impl Flow {
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(view, true);
         }
+        if self.probe.asked == Some(view.heard) {
+            self.probe.keep_alive = !self.probe.keep_alive;
+        }
         // Also beside a resend: the VM may have taken its window back since.
-        self.probe_due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_drained();
+        self.probe.due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_drained();
     }
 
     /// The next hole, within the VM's window.
@@ -253,9 +423,14 @@ impl Flow {
             }
             from = later(from, *right);
         }
+        self.again(view, from, until)
+    }
+
+    /// What the VM was handed of these bytes, within its window.
+    fn again(&self, view: &View, from: seq, until: seq) -> Option<Frame> {
         // The FIN goes with the last byte, or alone.
         let fin = view.fin && until.diff(view.tail) > 0;
-        until = earlier(earlier(until, view.tail), later(view.right_edge, view.vm_seq));
+        let until = earlier(earlier(until, view.tail), later(view.right_edge, view.vm_seq));
         let bytes = until.diff(from).max(0) as u32;
         let len = bytes.min(largest(view));
         let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
@@ -281,6 +456,10 @@ impl Flow {
         if usable >= self.widest / PORTION || usable >= room(view.handed, view.end()) {
             return true;
         }
+        // Else nothing may come that would bring more.
+        if view.handed == view.vm_seq && usable >= view.mss {
+            return true;
+        }
         let since = *self.waits_ns.get_or_insert(ran_ns);
         if ran_ns.saturating_sub(since) < PATIENCE_NS {
             return false;
@@ -296,8 +475,29 @@ impl Flow {
     }
 
     fn probe(&self, view: &View) -> Option<Frame> {
-        let seq = view.vm_seq.add(u32::MAX);
-        self.probe_due.then_some(Frame { seq, len: 0, fin: false, kind: Kind::Probe })
+        if !self.probe.due {
+            return None;
+        }
+        let is_closed = view.right_edge.diff(view.vm_seq) <= 0;
+        let has_byte = view.tail.diff(view.vm_seq) > 0 && view.is_kept();
+        let (seq, len) = if is_closed && has_byte && !self.probe.keep_alive {
+            (view.vm_seq, 1)
+        } else {
+            (view.vm_seq.add(u32::MAX), 0)
+        };
+        Some(Frame { seq, len, fin: false, kind: Kind::Probe })
+    }
+}
+
+impl Confirmation {
+    fn new(time: Time) -> Self {
+        Self {
+            since_ns: time.now_ns,
+            ran_ns: time.ran_ns,
+            next_ns: time.now_ns + CONFIRM_NS,
+            pause_ns: 2 * CONFIRM_NS,
+            until: None,
+        }
     }
 }
 

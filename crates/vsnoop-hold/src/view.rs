@@ -18,6 +18,8 @@ pub struct View {
     pub tail: seq,
     /// The sender's FIN follows the last byte kept.
     pub fin: bool,
+    /// The VM has sent nothing beyond its SYN-ACK.
+    pub unconfirmed: bool,
     /// Payload of the largest segment that the sender sends, bytes; at least 1.
     pub mss: u32,
     /// How often the VM has reported a loss.
@@ -51,6 +53,7 @@ impl View {
             first: if hold.chunks == 0 { tail } else { hold.first },
             tail,
             fin,
+            unconfirmed: u32::from(hold.flags) & types::HOLD_UNCONFIRMED != 0,
             mss: u32::from(hold.mss).max(1),
             repeated: hold.repeated,
             heard: hold.heard,

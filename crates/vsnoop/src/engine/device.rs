@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use libc::c_int;
+use vsnoop_hold::Sent;
 
 /// MARK_HANDED in bpf/reply.h.
 const MARK_HANDED: u32 = 0x5e10_0000;
@@ -19,6 +20,7 @@ const SEND_BUFFER: c_int = 64 << 20;
 #[derive(Debug)]
 pub struct Device {
     socket: OwnedFd,
+    ifindex: u32,
 }
 
 impl Device {
@@ -30,7 +32,7 @@ impl Device {
             return Err(io::Error::last_os_error()).context("open a packet socket");
         }
         // SAFETY: a fresh descriptor that nobody else owns.
-        let device = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } };
+        let device = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, ifindex };
         device.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).context("use virtio_net_hdr")?;
         device.set(libc::SOL_SOCKET, libc::SO_MARK, MARK_HANDED as c_int).context("mark frames")?;
         device
@@ -55,10 +57,34 @@ impl Device {
         Ok(device)
     }
 
-    /// Hands a frame over. False: the tap took it not, its ring is full.
+    /// The tap's MTU as it is now; Ethernet's own where it cannot be asked for, because the tap has gone.
+    pub fn mtu(&self) -> u32 {
+        const ETHERNET: u32 = 1500;
+        self.ask_mtu().unwrap_or(ETHERNET)
+    }
+
+    /// The socket is in the tap's network namespace, whichever the calling thread is in.
+    fn ask_mtu(&self) -> Option<u32> {
+        // SAFETY: an all-zero ifreq is one.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_ifru.ifru_ifindex = self.ifindex as i32;
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name, SIOCGIFMTU reads that
+        // and writes the MTU.
+        unsafe {
+            if libc::ioctl(fd, libc::SIOCGIFNAME, &mut request) != 0
+                || libc::ioctl(fd, libc::SIOCGIFMTU, &mut request) != 0
+            {
+                return None;
+            }
+            u32::try_from(request.ifr_ifru.ifru_mtu).ok()
+        }
+    }
+
+    /// Hands a frame over.
     ///
     /// The parts may lie in memory that changes; the kernel copies them as they are.
-    pub fn send(&self, parts: &[Part]) -> io::Result<bool> {
+    pub fn send(&self, parts: &[Part]) -> io::Result<Sent> {
         // SAFETY: an all-zero msghdr is one.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_ptr().cast_mut().cast();
@@ -67,14 +93,15 @@ impl Device {
         let sent =
             unsafe { libc::sendmsg(self.socket.as_fd().as_raw_fd(), &message, libc::MSG_DONTWAIT) };
         if sent >= 0 {
-            return Ok(true);
+            return Ok(Sent::Taken);
         }
         match io::Error::last_os_error() {
             // Of the tap's ring; also of memory. Or of a qdisc that somebody put there: no frame may
             // keep the other ports waiting.
             error if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
-                Ok(false)
+                Ok(Sent::Refused)
             }
+            error if error.raw_os_error() == Some(libc::EMSGSIZE) => Ok(Sent::TooLarge),
             error => Err(error),
         }
     }

@@ -7,10 +7,9 @@
 //! goes on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of an engine
 //! that does not.
 //!
-//! `port` is one port and its holds, `frame` the headers, `device` the way into the tap.
+//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap.
 
 mod device;
-mod frame;
 mod port;
 
 use std::collections::HashMap;
@@ -21,10 +20,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use vsnoop_bpf::{Memory, Port};
+use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::command::flows::monotonic_ns;
 use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
@@ -33,9 +32,9 @@ use crate::system::netns::Netns;
 use port::EnginePort;
 
 /// How often timers are looked at and a sign of life is given.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_nanos(TICK_NS);
 /// A ring that took no more is tried again after this long, if the VM says nothing.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY: Duration = Duration::from_nanos(RETRY_NS);
 /// How often ports are looked at, when none came or went.
 const DISCOVERY: Duration = Duration::from_millis(1000);
 /// A command that attaches waits at most this long for the engine.
@@ -132,13 +131,12 @@ impl Engine {
             }
             if now >= tick_at {
                 tick_at = now + TICK;
-                let now_ns = monotonic_ns()?;
-                self.ports.values_mut().for_each(|port| port.tick(now_ns));
+                self.ports.values_mut().for_each(EnginePort::tick);
             }
             self.ports.values_mut().for_each(EnginePort::work);
             let most = match self.ports.values().map(EnginePort::urgency).max() {
-                Some(port::Urgency::Now) => Duration::ZERO,
-                Some(port::Urgency::Soon) => RETRY,
+                Some(Urgency::Now) => Duration::ZERO,
+                Some(Urgency::Soon) => RETRY,
                 _ => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)

@@ -1,17 +1,15 @@
-//! One port and its holds.
+//! One port: what the engine's loop (crates/vsnoop-hold) has around it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{HOLD_OVER, seq};
-use vsnoop_bpf::{Hold, Memory, Tended};
-use vsnoop_hold::{Chain, Chunks, Flow, Frame, Kind, View};
+use vsnoop_bpf::types::{hold, seq};
+use vsnoop_bpf::{Hold, Memory};
+use vsnoop_hold::{Clock, Engine, Host, Reason, Sent, Slice, Tended, Urgency};
 
 use super::device::{Device, Part};
-use super::frame::headers;
 use crate::command::flows::monotonic_ns;
 use crate::helper::chance::Chance;
 use crate::helper::reset::reset;
@@ -19,76 +17,22 @@ use crate::helper::vm::Vm;
 use crate::ports::Attached;
 use crate::system::netns::Netns;
 
-/// Frames of one connection before the next has its turn.
-const TURN: u32 = 8;
-/// Turns before the other ports have theirs, and a sign of life is given.
-const TURNS: usize = 256;
-/// Ticks from one look after a hold that nothing happens on to the next: a second.
-const TEND_TICKS: u32 = 20;
-
-/// How soon it has to be worked on again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
-    /// When the doorbell rings, or at the next tick.
-    None,
-    /// The ring was full.
-    Soon,
-    /// There is more to be done.
-    Now,
+/// A port, and the engine's work on it.
+pub struct EnginePort {
+    engine: Engine,
+    surroundings: Surroundings,
 }
 
-pub struct EnginePort {
+/// What is outside of the loop.
+struct Surroundings {
     attached: Attached,
     memory: Memory,
     device: Device,
     netns_path: Option<PathBuf>,
     vm: Vm,
-    /// How long the VM has had to answer, as far as is known.
-    ran_ns: u64,
     looked_at: Instant,
-    was_waiting: bool,
-    held: HashMap<u32, Held>,
-    /// Holds of before this engine, at which it has not looked yet.
-    inherited: HashSet<u32>,
-    /// Numbers of holds with something to do, each once.
-    due: VecDeque<u32>,
-    queued: HashSet<u32>,
-    ring_is_full: bool,
-    ticks: u32,
-    /// Holds whose flow was over at the last look.
-    over: Vec<u32>,
+    now_ns: u64,
     trouble: Option<String>,
-}
-
-/// What is remembered of a hold.
-struct Held {
-    flow: Flow,
-    chain: Chain,
-    marked: u32,
-}
-
-/// What became of a frame.
-enum Sent {
-    Taken,
-    /// The ring is full.
-    Refused,
-    /// The VM has acknowledged its bytes meanwhile.
-    NotNeeded,
-}
-
-struct Links<'a> {
-    memory: &'a Memory,
-    number: u32,
-}
-
-impl Chunks for Links<'_> {
-    fn front(&self) -> (seq, u32) {
-        self.memory.front(self.number)
-    }
-
-    fn next(&self, chunk: u32) -> u32 {
-        self.memory.next(chunk)
-    }
 }
 
 impl EnginePort {
@@ -98,98 +42,200 @@ impl EnginePort {
             .context("its network namespace cannot be found")?;
         let device = place.run(|| Device::open(attached.meta.ifindex))?;
         let vm = Vm::behind(&attached.name, attached.meta.netns);
-        let mut port = Self {
+        let mut surroundings = Surroundings {
             attached,
             memory,
             device,
             netns_path,
             vm,
-            ran_ns: 0,
             looked_at: Instant::now(),
-            was_waiting: false,
-            held: HashMap::new(),
-            inherited: HashSet::new(),
-            due: VecDeque::new(),
-            queued: HashSet::new(),
-            ring_is_full: false,
-            ticks: 0,
-            over: Vec::new(),
+            now_ns: monotonic_ns()?,
             trouble: None,
         };
-        // What the last engine was told, and did not come to.
-        port.inherited = (1..=port.memory.highest()).collect();
-        (1..=port.memory.highest()).for_each(|number| port.queue(number));
-        Ok(port)
+        Ok(Self { engine: Engine::new(&mut surroundings), surroundings })
     }
 
     pub fn is_of(&self, attached: &Attached) -> bool {
-        self.attached.port.id() == attached.port.id()
+        self.surroundings.attached.port.id() == attached.port.id()
     }
 
     pub fn doorbell(&self) -> BorrowedFd<'_> {
-        self.memory.doorbell()
+        self.surroundings.memory.doorbell()
     }
 
     pub fn urgency(&self) -> Urgency {
-        match (self.ring_is_full, self.due.is_empty()) {
-            (true, _) => Urgency::Soon,
-            (false, false) => Urgency::Now,
-            (false, true) => Urgency::None,
-        }
+        self.engine.urgency()
     }
 
     /// A sign of life, and whatever has waited for time to pass.
-    pub fn tick(&mut self, now_ns: u64) {
-        self.memory.heartbeat(now_ns);
-        self.ticks += 1;
-        let is_time_to_tend = self.ticks.is_multiple_of(TEND_TICKS);
-        let mut quiet = Vec::new();
-        let mut is_waiting = false;
-        for number in 1..=self.memory.highest() {
-            let hold = self.memory.read(number);
-            if hold.used == 0 {
-                self.held.remove(&number);
-                continue;
-            }
-            let is_done = View::new(&hold).is_done();
-            if !is_done || hold.rung != 0 {
-                is_waiting |= !is_done;
-                self.queue(number);
-            } else {
-                self.held.remove(&number);
-            }
-            quiet.push(number);
-        }
-        self.look_at_clock(is_waiting);
-        if is_time_to_tend {
-            self.tend(&quiet);
-        }
+    pub fn tick(&mut self) {
+        self.engine.tick(&mut self.surroundings);
     }
 
-    /// Does what is due, a turn for each connection.
+    /// Does what is due, as much of it as the other ports can wait for.
     pub fn work(&mut self) {
-        self.ring_is_full = false;
-        for number in self.memory.take_rung() {
-            self.queue(number);
-        }
-        for _ in 0..self.due.len().min(TURNS) {
-            let Some(number) = self.due.pop_front() else { break };
-            self.queued.remove(&number);
-            match self.serve(number) {
-                Ok(true) => self.queue(number),
-                Ok(false) => self.trouble = None,
-                Err(error) => self.complain(format!("{error:#}")),
-            }
-            if self.ring_is_full {
-                break;
+        self.engine.work(&mut self.surroundings);
+    }
+}
+
+impl vsnoop_hold::Memory for Surroundings {
+    fn hold_count(&mut self) -> u32 {
+        self.memory.hold_count()
+    }
+
+    fn read(&mut self, number: u32) -> Hold {
+        self.memory.read(number)
+    }
+
+    fn front(&mut self, number: u32) -> (seq, u32) {
+        self.memory.front(number)
+    }
+
+    fn next(&mut self, chunk: u32) -> u32 {
+        self.memory.next(chunk)
+    }
+
+    fn take_rung(&mut self) -> Vec<u32> {
+        self.memory.take_rung()
+    }
+
+    fn clear_rung(&mut self, number: u32) {
+        self.memory.clear_rung(number);
+    }
+
+    fn busy(&mut self, group: u32) -> u32 {
+        self.memory.busy(group)
+    }
+
+    fn clear_busy(&mut self, number: u32) {
+        self.memory.clear_busy(number);
+    }
+
+    fn heartbeat(&mut self, now_ns: u64) {
+        self.memory.heartbeat(now_ns);
+    }
+
+    fn set_released(&mut self, number: u32, released: seq) {
+        self.memory.set_released(number, released);
+    }
+
+    fn set_released_ns(&mut self, number: u32, now_ns: u64) {
+        self.memory.set_released_ns(number, now_ns);
+    }
+
+    fn set_released_tsval(&mut self, number: u32, tsval: u32) {
+        self.memory.set_released_tsval(number, tsval);
+    }
+
+    fn count_release(&mut self, number: u32) {
+        self.memory.count_release(number);
+    }
+
+    fn count_resend(&mut self, number: u32, bytes: u32) {
+        self.memory.count_resend(number, bytes);
+    }
+
+    fn count_probe(&mut self, number: u32) {
+        self.memory.count_probe(number);
+    }
+
+    fn tend(&mut self, number: u32, end: bool) -> Tended {
+        match self.memory.tend(number, end) {
+            Ok(vsnoop_bpf::Tended::Used) => Tended::Used,
+            Ok(vsnoop_bpf::Tended::Over) => Tended::Over,
+            Ok(vsnoop_bpf::Tended::Free) => Tended::Free,
+            Err(error) => {
+                tracing::debug!("port {}: {error:#}", self.attached.name);
+                Tended::Used
             }
         }
     }
 
-    fn queue(&mut self, number: u32) {
-        if self.queued.insert(number) {
-            self.due.push_back(number);
+    fn grow(&mut self) {
+        if let Err(error) = self.memory.grow() {
+            self.complain(format!("memory for what it holds: {error:#}"));
         }
+    }
+
+    fn shrink(&mut self) {
+        if let Err(error) = self.memory.shrink() {
+            self.complain(format!("memory of what it held: {error:#}"));
+        }
+    }
+}
+
+impl vsnoop_hold::Device for Surroundings {
+    fn mtu(&mut self) -> u32 {
+        self.device.mtu()
+    }
+
+    fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
+        let mut parts = Vec::with_capacity(payload.len() + 1);
+        parts.push(Part::of(headers));
+        for slice in payload {
+            // Given back meanwhile: then the VM has acknowledged it.
+            let Some(start) = self.memory.bytes(slice.chunk) else { return Sent::Failed };
+            parts.push(Part::at(start.wrapping_add(slice.offset as usize), slice.len as usize));
+        }
+        match self.device.send(&parts) {
+            Ok(sent) => {
+                self.trouble = None;
+                sent
+            }
+            Err(error) => {
+                self.complain(format!("hand a frame over: {error:#}"));
+                Sent::Failed
+            }
+        }
+    }
+}
+
+impl Clock for Surroundings {
+    fn now_ns(&mut self) -> u64 {
+        // Of a host without a clock, what was last.
+        self.now_ns = monotonic_ns().unwrap_or(self.now_ns);
+        self.now_ns
+    }
+
+    fn ran_ns(&mut self) -> u64 {
+        let elapsed = self.looked_at.elapsed();
+        self.looked_at = Instant::now();
+        match self.vm.chance(elapsed) {
+            Chance::None => 0,
+            Chance::Ran { ns } | Chance::Wall { ns } => ns,
+        }
+    }
+
+    fn forget_ran(&mut self) {
+        self.looked_at = Instant::now();
+        self.vm.forget();
+    }
+}
+
+impl Host for Surroundings {
+    fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
+        self.try_to_give_up(hold, reason).unwrap_or_else(|error| {
+            self.complain(format!("reset a connection: {error:#}"));
+            false
+        })
+    }
+}
+
+impl Surroundings {
+    fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
+        let port = &self.attached.port;
+        let Some(flow) = port.flow(&hold.key)? else { return Ok(true) };
+        let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
+            .context("its network namespace cannot be found")?;
+        if !place.run(|| reset(port, &hold.key, &flow))? {
+            return Ok(false);
+        }
+        let why = match reason {
+            Reason::Refused => "its VM has room, answers, and refuses the same bytes",
+            Reason::Silent => "its VM ran for long and answered nothing",
+        };
+        tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
+        Ok(true)
     }
 
     fn complain(&mut self, text: String) {
@@ -199,128 +245,6 @@ impl EnginePort {
                 self.attached.name
             );
             self.trouble = Some(text);
-        }
-    }
-
-    /// A connection's turn; true when it wants another.
-    fn serve(&mut self, number: u32) -> Result<bool> {
-        // Before anything is read: news that come later ring again.
-        self.memory.clear_rung(number);
-        let is_inherited = self.inherited.remove(&number);
-        let begin = if is_inherited { Flow::resumed } else { Flow::new };
-        for _ in 0..TURN {
-            let hold = self.memory.read(number);
-            if hold.used == 0 || u32::from(hold.flags) & HOLD_OVER != 0 {
-                self.held.remove(&number);
-                return Ok(false);
-            }
-            let view = View::new(&hold);
-            let ran_ns = self.ran_ns;
-            let held = self.held.entry(number).or_insert_with(|| Held {
-                flow: begin(&view, ran_ns),
-                chain: Chain::default(),
-                marked: hold.marked,
-            });
-            let frame = held.flow.poll(&view, ran_ns);
-            if held.flow.is_dead() {
-                return self.give_up(number, &hold).map(|()| false);
-            }
-            let Some(frame) = frame else { return Ok(false) };
-            match self.send(number, &hold, &view, &frame)? {
-                Sent::Taken => {}
-                Sent::Refused => {
-                    self.ring_is_full = true;
-                    return Ok(true);
-                }
-                // The VM's ACK rings.
-                Sent::NotNeeded => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    fn send(&mut self, number: u32, hold: &Hold, view: &View, frame: &Frame) -> Result<Sent> {
-        let Some(held) = self.held.get_mut(&number) else { return Ok(Sent::NotNeeded) };
-        let links = Links { memory: &self.memory, number };
-        let mut slices = Vec::new();
-        if frame.len > 0 {
-            let found = held.chain.find(&links, frame.seq, frame.len);
-            let Some(found) = found else { return Ok(Sent::NotNeeded) };
-            slices = found;
-        }
-        let marked = frame.kind == Kind::Release && hold.marked != held.marked;
-        let headers = headers(hold, frame, marked)?;
-        let mut parts = Vec::with_capacity(slices.len() + 1);
-        parts.push(Part::of(&headers));
-        for slice in &slices {
-            let start = self.memory.bytes(slice.chunk).wrapping_add(slice.offset as usize);
-            parts.push(Part::at(start, slice.len as usize));
-        }
-        // Before the frame: ACKs that the hooks forward must not look newer than it (RFC 7323).
-        self.memory.set_released_tsval(number, hold.tsval);
-        if !self.device.send(&parts).context("hand a frame over")? {
-            return Ok(Sent::Refused);
-        }
-        if marked {
-            held.marked = hold.marked;
-        }
-        held.flow.sent(view, frame);
-        match frame.kind {
-            Kind::Release => {
-                if view.handed == view.vm_seq {
-                    self.memory.set_released_ns(number, monotonic_ns()?);
-                }
-                self.memory.set_released(number, frame.end());
-                self.memory.count_release(number);
-            }
-            Kind::Resend => self.memory.count_resend(number, frame.len),
-            Kind::Ack | Kind::Probe => {}
-        }
-        Ok(Sent::Taken)
-    }
-
-    /// The VM had every chance and does not answer: both ends are reset.
-    fn give_up(&mut self, number: u32, hold: &Hold) -> Result<()> {
-        self.held.remove(&number);
-        let port = &self.attached.port;
-        let Some(flow) = port.flow(&hold.key)? else { return Ok(()) };
-        let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
-            .context("its network namespace cannot be found")?;
-        if place.run(|| reset(port, &hold.key, &flow))? {
-            tracing::warn!(
-                "port {}: a connection was reset: its VM ran and did not take what it was sent",
-                self.attached.name
-            );
-        }
-        Ok(())
-    }
-
-    fn look_at_clock(&mut self, is_waiting: bool) {
-        let elapsed = self.looked_at.elapsed();
-        self.looked_at = Instant::now();
-        // One look longer than needed, so that a wait always begins with a fresh sample.
-        if !is_waiting && !self.was_waiting {
-            return self.vm.forget();
-        }
-        self.was_waiting = is_waiting;
-        self.ran_ns += match self.vm.chance(elapsed) {
-            Chance::None => 0,
-            Chance::Ran { ns } | Chance::Wall { ns } => ns,
-        };
-    }
-
-    /// Memory of connections that are over, or have nothing on their way, goes back to the pool.
-    fn tend(&mut self, used: &[u32]) {
-        let before = std::mem::take(&mut self.over);
-        for &number in used {
-            match self.memory.tend(number, before.contains(&number)) {
-                Ok(Tended::Over) => self.over.push(number),
-                Ok(Tended::Used) => {}
-                Ok(Tended::Free) => {
-                    self.held.remove(&number);
-                }
-                Err(error) => tracing::debug!("port {}: {error:#}", self.attached.name),
-            }
         }
     }
 }

@@ -1,0 +1,584 @@
+//! The engine's loop for one port: which hold is looked at when, and what becomes of a frame.
+//!
+//! [`Engine`] does no input or output. Everything outside it is a [`Host`]: the [`Memory`] that it shares
+//! with the hooks, the [`Device`] into the VM, a [`Clock`], and the end of a connection. `vsnoop`'s engine
+//! implements it with mapped BPF maps and a packet socket, a simulation with whatever it likes.
+//!
+//! # When a hold is looked at
+//! ```text
+//!              doorbell, busy bit, inherited          poll() says no      its timer
+//!   unknown ---------------------------------> due ------------------> busy ------> due
+//!                                                |                         ^
+//!                       the VM has acknowledged  |                         | something was kept
+//!                       everything               v                         |
+//!                                             watched, every WATCH_NS -----+
+//!                                                |  nothing happened since the last look
+//!                                                v
+//!                                              quiet: no look at all, but it is tended after
+//!                                                |    IDLE_NS and then every IDLE_LONG_NS
+//!                                                v  its flow is over
+//!                                              ending: given back END_NS later
+//! ```
+//! - *Due* holds have turns: [`TURN`] frames each, [`TURNS`] of them in one [`Engine::work`], so that a
+//!   port with very many busy holds keeps no other port waiting.
+//! - A *busy* hold has a timer, in the VM's own time or the clock's ([`Flow::deadline`]).
+//! - The hooks set a hold's *busy bit* when they keep something and it is not set. The engine clears it
+//!   when nothing happened for a while, and looks once more afterwards: a hook that has just found the bit
+//!   set has written what it kept by then.
+//!
+//! # Killing an engine
+//! Nothing that matters is in here: another [`Engine::new`] on the same memory goes on. A simulation kills
+//! it between any two calls of its `Host`: from that call on the host does nothing any more (and refuses
+//! frames), and drops the engine when the call from outside returns.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use vsnoop_flow::types::{HOLD_OVER, hold, seq};
+
+use crate::chain::{Chain, Chunks, Slice};
+use crate::flow::{Flow, Frame, Kind, Reason};
+use crate::frame::headers;
+use crate::time::{Deadline, Time, Timer, Timers};
+use crate::view::View;
+
+/// How often [`Engine::tick`] wants to be called.
+pub const TICK_NS: u64 = 50_000_000;
+/// After this long a device that refused a frame is tried again.
+pub const RETRY_NS: u64 = 1_000_000;
+
+/// Frames of one connection before the next has its turn.
+const TURN: u32 = 8;
+/// Turns before the other ports have theirs, and a sign of life is given.
+const TURNS: usize = 256;
+/// Timers that are served in one tick; the rest is served in the next.
+const TIMERS: usize = 4096;
+/// How often a hold is looked at that the VM has acknowledged, while things go on.
+const WATCH_NS: u64 = 100_000_000;
+/// How often at least one is looked at that it has not, whether the VM runs or not.
+const LOOK_NS: u64 = 1_000_000_000;
+/// As HOLD_IDLE_NS and HOLD_IDLE_LONG_NS in flow/hold.h, and a tick.
+const IDLE_NS: u64 = 10_000_000_000 + TICK_NS;
+const IDLE_LONG_NS: u64 = 60_000_000_000 + TICK_NS;
+/// No hook is at a hold any more so long after its flow was seen to be over.
+const END_NS: u64 = 20_000_000;
+/// How often unused memory is given back.
+const SHRINK_TICKS: u32 = 200;
+/// Holds that share a word of busy bits.
+const GROUP: u32 = 32;
+
+/// What the engine shares with the hooks, of one port (flow/types.h, `struct hold_slab`).
+///
+/// Numbers of holds begin at 1. The hooks may change anything between two calls.
+pub trait Memory {
+    /// How many holds there is memory for.
+    fn hold_count(&mut self) -> u32;
+    /// The hold with this number; a free one (`used == 0`) if there is no memory for it.
+    fn read(&mut self, number: u32) -> hold;
+    /// SEQ of the first chunk's first byte, and that chunk.
+    fn front(&mut self, number: u32) -> (seq, u32);
+    /// The chunk after this one; anything if it is the last, or in no chain.
+    fn next(&mut self, chunk: u32) -> u32;
+
+    /// Numbers that the hooks have rung the doorbell with since the last call; 0: they want memory.
+    fn take_rung(&mut self) -> Vec<u32>;
+    /// From now on the hooks may ring for this hold again.
+    fn clear_rung(&mut self, number: u32);
+    /// Busy bits of the 32 holds from number 32 * `group` + 1.
+    fn busy(&mut self, group: u32) -> u32;
+    /// From now on the hooks tell when something is kept again.
+    fn clear_busy(&mut self, number: u32);
+    /// Tells the hooks that an engine is alive.
+    fn heartbeat(&mut self, now_ns: u64);
+
+    /// The VM has been handed everything below.
+    fn set_released(&mut self, number: u32, released: seq);
+    /// The VM, which had answered for everything, is handed data now.
+    fn set_released_ns(&mut self, number: u32, now_ns: u64);
+    /// The TSval of the segments that follow.
+    fn set_released_tsval(&mut self, number: u32, tsval: u32);
+    /// Counts a frame that the VM was handed for the first time.
+    fn count_release(&mut self, number: u32);
+    /// Counts a frame that the VM was handed again.
+    fn count_resend(&mut self, number: u32, bytes: u32);
+    /// Counts a probe, before it is sent.
+    fn count_probe(&mut self, number: u32);
+
+    /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its flow
+    /// is over.
+    fn tend(&mut self, number: u32, end: bool) -> Tended;
+    /// Adds memory if the hooks want it.
+    fn grow(&mut self);
+    /// Gives memory back that nobody uses.
+    fn shrink(&mut self);
+}
+
+/// What became of a hold that was looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tended {
+    /// Its flow is there.
+    Used,
+    /// Its flow is over: it can be ended when no hook can be at it any more.
+    Over,
+    /// It is free.
+    Free,
+}
+
+/// The way into the VM.
+pub trait Device {
+    /// Its MTU, asked for anew.
+    fn mtu(&mut self) -> u32;
+    /// Hands a frame over: `virtio_net_hdr` of 10 bytes, headers, and payload out of the chunks' memory.
+    fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent;
+}
+
+/// What a device says to a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is in the ring.
+    Taken,
+    /// The ring is full.
+    Refused,
+    /// A segment is larger than the MTU.
+    TooLarge,
+    /// Something else is wrong, and may be right the next time.
+    Failed,
+}
+
+/// Times.
+pub trait Clock {
+    /// CLOCK_MONOTONIC.
+    fn now_ns(&mut self) -> u64;
+    /// For how long the VM had its turn, and so could answer, since the last call or `forget_ran()`.
+    fn ran_ns(&mut self) -> u64;
+    /// The time until the next call does not matter.
+    fn forget_ran(&mut self);
+}
+
+/// The surroundings of one port.
+pub trait Host: Memory + Device + Clock {
+    /// Resets the connection of this hold at both ends, and counts the reason; false when the VM has
+    /// taken something since, and nothing was done.
+    fn give_up(&mut self, hold: &hold, reason: Reason) -> bool;
+}
+
+/// How soon the port has to be worked on again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// When the doorbell rings, or at the next tick.
+    None,
+    /// The ring was full: after [`RETRY_NS`].
+    Soon,
+    /// There is more to be done.
+    Now,
+}
+
+/// One port and its holds.
+pub struct Engine {
+    time: Time,
+    was_waiting: bool,
+    mtu: u32,
+    held: HashMap<u32, Held>,
+    /// Holds of before this engine, at which it has not looked yet.
+    inherited: HashSet<u32>,
+    /// Numbers of holds with something to do, each once.
+    due: VecDeque<u32>,
+    queued: HashSet<u32>,
+    by_clock: Timers,
+    by_run_time: Timers,
+    /// Busy bits that are known.
+    known: Vec<u32>,
+    /// Holds whose VM owes something.
+    waiting: usize,
+    ring_is_full: bool,
+    ticks: u32,
+}
+
+/// What is remembered of a hold.
+#[derive(Default)]
+struct Held {
+    /// None while nothing is on its way.
+    course: Option<Course>,
+    state: State,
+    clock_timer: Timer,
+    run_timer: Timer,
+}
+
+struct Course {
+    flow: Flow,
+    chain: Chain,
+    marked: u32,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Busy,
+    /// Looked at now and then; what was seen last.
+    Watched { heard: u32, tail: seq },
+    /// Nothing was seen to happen; the next look is the last.
+    Leaving { heard: u32, tail: seq },
+    Quiet,
+    Ending,
+}
+
+/// What became of a frame.
+enum Outcome {
+    Taken,
+    /// The ring is full.
+    Refused,
+    /// The VM has acknowledged its bytes meanwhile, the connection is over, or the device is in trouble.
+    Later,
+}
+
+struct Links<'a, H> {
+    host: &'a mut H,
+    number: u32,
+}
+
+impl<H: Memory> Chunks for Links<'_, H> {
+    fn front(&mut self) -> (seq, u32) {
+        self.host.front(self.number)
+    }
+
+    fn next(&mut self, chunk: u32) -> u32 {
+        self.host.next(chunk)
+    }
+}
+
+impl Engine {
+    /// Goes on with what is in the port's memory.
+    pub fn new(host: &mut impl Host) -> Self {
+        let count = host.hold_count();
+        let mut engine = Self {
+            time: Time { now_ns: host.now_ns(), ran_ns: 0 },
+            was_waiting: false,
+            mtu: host.mtu(),
+            held: HashMap::new(),
+            inherited: HashSet::new(),
+            due: VecDeque::new(),
+            queued: HashSet::new(),
+            by_clock: Timers::default(),
+            by_run_time: Timers::default(),
+            known: Vec::new(),
+            waiting: 0,
+            ring_is_full: false,
+            ticks: 0,
+        };
+        for number in (1..=count).filter(|&number| host.read(number).used != 0) {
+            engine.inherited.insert(number);
+            engine.queue(number);
+        }
+        engine
+    }
+
+    /// How soon it wants to work again.
+    pub fn urgency(&self) -> Urgency {
+        match (self.ring_is_full, self.due.is_empty()) {
+            (true, _) => Urgency::Soon,
+            (false, false) => Urgency::Now,
+            (false, true) => Urgency::None,
+        }
+    }
+
+    /// A sign of life, and whatever has waited for time to pass.
+    pub fn tick(&mut self, host: &mut impl Host) {
+        self.time.now_ns = host.now_ns();
+        host.heartbeat(self.time.now_ns);
+        self.ticks += 1;
+        self.look_at_clock(host);
+        host.grow();
+        if self.ticks.is_multiple_of(SHRINK_TICKS) {
+            host.shrink();
+            self.mtu = host.mtu();
+        }
+        self.look_at_busy_bits(host);
+        for (at, number) in self.by_run_time.take(self.time.ran_ns, TIMERS) {
+            self.run_timer_rings(at, number);
+        }
+        for (at, number) in self.by_clock.take(self.time.now_ns, TIMERS) {
+            self.clock_timer_rings(host, at, number);
+        }
+    }
+
+    /// Does what is due, a turn for each connection.
+    pub fn work(&mut self, host: &mut impl Host) {
+        self.ring_is_full = false;
+        for number in host.take_rung() {
+            if number == 0 {
+                host.grow();
+            } else {
+                self.queue(number);
+            }
+        }
+        if self.due.is_empty() {
+            return;
+        }
+        self.time.now_ns = host.now_ns();
+        for _ in 0..self.due.len().min(TURNS) {
+            let Some(number) = self.due.pop_front() else { break };
+            self.queued.remove(&number);
+            if self.serve(host, number) {
+                self.queue(number);
+            }
+            if self.ring_is_full {
+                break;
+            }
+        }
+    }
+
+    fn queue(&mut self, number: u32) {
+        if self.queued.insert(number) {
+            self.due.push_back(number);
+        }
+    }
+
+    fn look_at_clock(&mut self, host: &mut impl Host) {
+        let is_waiting = self.waiting > 0;
+        // One look longer than needed, so that a wait always begins with a fresh sample.
+        if is_waiting || self.was_waiting {
+            self.time.ran_ns += host.ran_ns();
+        } else {
+            host.forget_ran();
+        }
+        self.was_waiting = is_waiting;
+    }
+
+    fn look_at_busy_bits(&mut self, host: &mut impl Host) {
+        let groups = host.hold_count().div_ceil(GROUP);
+        self.known.resize(groups as usize, 0);
+        for group in 0..groups {
+            let bits = host.busy(group);
+            let mut new = bits & !self.known[group as usize];
+            self.known[group as usize] = bits;
+            while new != 0 {
+                self.queue(group * GROUP + new.trailing_zeros() + 1);
+                new &= new - 1;
+            }
+        }
+    }
+
+    fn clear_busy(&mut self, host: &mut impl Host, number: u32) {
+        let (group, bit) = ((number - 1) / GROUP, (number - 1) % GROUP);
+        host.clear_busy(number);
+        if let Some(known) = self.known.get_mut(group as usize) {
+            *known &= !(1 << bit);
+        }
+    }
+
+    fn run_timer_rings(&mut self, at: u64, number: u32) {
+        let Some(held) = self.held.get_mut(&number) else { return };
+        if self.by_run_time.is_due(&mut held.run_timer, at, self.time.ran_ns, number) {
+            self.queue(number);
+        }
+    }
+
+    fn clock_timer_rings(&mut self, host: &mut impl Host, at: u64, number: u32) {
+        let Some(held) = self.held.get_mut(&number) else { return };
+        if !self.by_clock.is_due(&mut held.clock_timer, at, self.time.now_ns, number) {
+            return;
+        }
+        match held.state {
+            State::Quiet => self.tend(host, number, false),
+            State::Ending => self.tend(host, number, true),
+            State::Busy | State::Watched { .. } | State::Leaving { .. } => self.queue(number),
+        }
+    }
+
+    /// A connection's turn; true when it wants another.
+    fn serve(&mut self, host: &mut impl Host, number: u32) -> bool {
+        // Before anything is read: news that come later ring again.
+        host.clear_rung(number);
+        let is_inherited = self.inherited.remove(&number);
+        for _ in 0..TURN {
+            let hold = host.read(number);
+            if hold.used == 0 {
+                self.forget(number);
+                return false;
+            }
+            if u32::from(hold.flags) & HOLD_OVER != 0 {
+                self.tend(host, number, false);
+                return false;
+            }
+            let view = View::new(&hold);
+            if view.is_done() {
+                self.rest(host, number, &hold);
+                return false;
+            }
+            let time = self.time;
+            let course = self.course(number, &view, &hold, is_inherited);
+            let frame = course.flow.poll(&view, time);
+            if let Some(reason) = course.flow.given_up() {
+                return self.give_up(host, number, &hold, reason);
+            }
+            let Some(frame) = frame else {
+                let deadline = course.flow.deadline(&view);
+                self.set_timers(number, deadline);
+                return false;
+            };
+            match self.send(host, number, &view, &frame) {
+                Outcome::Taken => {}
+                Outcome::Refused => {
+                    self.ring_is_full = true;
+                    return true;
+                }
+                Outcome::Later => {
+                    self.set_clock_timer(number, time.now_ns + TICK_NS);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// What is known of a hold whose VM owes something.
+    fn course(&mut self, number: u32, view: &View, hold: &hold, inherited: bool) -> &mut Course {
+        let held = self.held.entry(number).or_default();
+        held.state = State::Busy;
+        let waiting = &mut self.waiting;
+        let time = self.time;
+        held.course.get_or_insert_with(|| {
+            *waiting += 1;
+            let flow = if inherited { Flow::resumed } else { Flow::new }(view, time);
+            Course { flow, chain: Chain::default(), marked: hold.marked }
+        })
+    }
+
+    /// True when the hold is to be looked at again: the VM has taken something at the last moment.
+    fn give_up(&mut self, host: &mut impl Host, number: u32, hold: &hold, why: Reason) -> bool {
+        self.forget(number);
+        if !host.give_up(hold, why) {
+            return true;
+        }
+        self.tend(host, number, false);
+        false
+    }
+
+    /// The VM has acknowledged everything.
+    fn rest(&mut self, host: &mut impl Host, number: u32, hold: &hold) {
+        let held = self.held.entry(number).or_default();
+        if held.course.take().is_some() {
+            self.waiting -= 1;
+        }
+        held.run_timer.stop();
+        let (heard, tail) = (hold.heard, hold.tail);
+        let next = match held.state {
+            State::Watched { heard: before, tail: end } if (before, end) == (heard, tail) => {
+                State::Leaving { heard, tail }
+            }
+            State::Leaving { heard: before, tail: end } if (before, end) == (heard, tail) => {
+                State::Quiet
+            }
+            _ => State::Watched { heard, tail },
+        };
+        held.state = next;
+        match next {
+            State::Leaving { .. } => self.clear_busy(host, number),
+            State::Quiet => return self.set_clock_timer(number, self.time.now_ns + IDLE_NS),
+            _ => {}
+        }
+        self.set_clock_timer(number, self.time.now_ns + WATCH_NS);
+    }
+
+    /// Also by the clock: a VM that has acknowledged everything may not run again for long.
+    fn set_timers(&mut self, number: u32, deadline: Deadline) {
+        let Some(held) = self.held.get_mut(&number) else { return };
+        let latest = self.time.now_ns + LOOK_NS;
+        let by_clock = deadline.now_ns.map_or(latest, |at| at.min(latest));
+        self.by_clock.set(&mut held.clock_timer, by_clock, number);
+        match deadline.ran_ns {
+            Some(at) => self.by_run_time.set(&mut held.run_timer, at, number),
+            None => held.run_timer.stop(),
+        }
+    }
+
+    fn set_clock_timer(&mut self, number: u32, at: u64) {
+        if let Some(held) = self.held.get_mut(&number) {
+            self.by_clock.set(&mut held.clock_timer, at, number);
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(held) = self.held.remove(&number)
+            && held.course.is_some()
+        {
+            self.waiting -= 1;
+        }
+    }
+
+    fn send(
+        &mut self,
+        host: &mut impl Host,
+        number: u32,
+        view: &View,
+        frame: &Frame,
+    ) -> Outcome {
+        let course = self.held.get_mut(&number).and_then(|held| held.course.as_mut());
+        let Some(course) = course else { return Outcome::Later };
+        let mut payload = Vec::new();
+        if frame.len > 0 {
+            let mut links = Links { host: &mut *host, number };
+            let found = course.chain.find(&mut links, frame.seq, frame.len);
+            let Some(found) = found else { return Outcome::Later };
+            payload = found;
+        }
+        if frame.kind == Kind::Probe {
+            host.count_probe(number);
+        }
+        // As late as possible: what the sender has told meanwhile goes with it.
+        let newest = host.read(number);
+        if newest.used == 0 || u32::from(newest.flags) & HOLD_OVER != 0 {
+            return Outcome::Later;
+        }
+        let marked = frame.kind == Kind::Release && newest.marked != course.marked;
+        // Before the frame: ACKs that the hooks forward must not look newer than it (RFC 7323).
+        host.set_released_tsval(number, newest.tsval);
+        let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
+        if sent == Sent::TooLarge {
+            self.mtu = host.mtu();
+            sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
+        }
+        match sent {
+            Sent::Taken => {}
+            Sent::Refused => return Outcome::Refused,
+            Sent::TooLarge | Sent::Failed => return Outcome::Later,
+        }
+        if marked {
+            course.marked = newest.marked;
+        }
+        course.flow.sent(view, frame);
+        match frame.kind {
+            Kind::Release => {
+                if view.handed == view.vm_seq {
+                    host.set_released_ns(number, self.time.now_ns);
+                }
+                host.set_released(number, frame.end());
+                host.count_release(number);
+            }
+            Kind::Resend => host.count_resend(number, frame.len),
+            Kind::Ack | Kind::Probe => {}
+        }
+        Outcome::Taken
+    }
+
+    /// Memory of a connection that is over, or has nothing on its way, goes back.
+    fn tend(&mut self, host: &mut impl Host, number: u32, end: bool) {
+        let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
+        let tended = host.tend(number, end);
+        if tended == Tended::Free {
+            return self.forget(number);
+        }
+        let held = self.held.entry(number).or_default();
+        if held.course.take().is_some() {
+            self.waiting -= 1;
+        }
+        held.run_timer.stop();
+        let (state, wait) = match tended {
+            Tended::Over => (State::Ending, END_NS),
+            _ if was_quiet => (State::Quiet, IDLE_LONG_NS),
+            _ => (State::Quiet, IDLE_NS),
+        };
+        held.state = state;
+        self.set_clock_timer(number, self.time.now_ns + wait);
+    }
+}
