@@ -189,6 +189,13 @@ impl Port {
         port
     }
 
+    /// The programs are loaded anew, with empty maps of the same sizes.
+    pub fn load(&mut self) {
+        self.variables = initial().to_vec();
+        self.maps.truncate(native::maps().len());
+        self.maps.iter_mut().for_each(|map| *map = Map::new(map.shape));
+    }
+
     /// A variable of the programs. `T` is its type.
     pub fn variable<T: Copy>(&self, name: &str) -> T {
         let bytes = self.variables[variable(name)].bytes();

@@ -166,7 +166,9 @@ impl Smol {
 
 impl Conn {
     fn act(&mut self, socket: &mut Socket, now: u64) {
-        if !socket.is_active() || matches!(socket.state(), State::SynReceived | State::SynSent) {
+        if matches!(socket.state(), State::Listen | State::SynReceived | State::SynSent)
+            || (self.opened_ns.is_none() && socket.state() == State::Closed)
+        {
             return;
         }
         let opened = *self.opened_ns.get_or_insert(now);

@@ -3,7 +3,7 @@
 //! One small process per host, started by the commands when a port is attached and none runs, and gone
 //! again when nothing is attached any more. Four times a second it looks at the flows of each port and
 //!
-//! - forgets connections that ended or have been idle for long (`expiry`);
+//! - forgets connections that ended or have been idle for long (`vsnoop_flow::expiry`);
 //! - resets connections whose VM lost data that vsnoop had acknowledged, where no later packet reveals
 //!   it (`loss`, `reset`), once the VM had a chance to answer (`chance`) and was asked (`question`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
@@ -20,7 +20,6 @@
 
 pub mod chance;
 mod engines;
-mod expiry;
 pub mod frame;
 mod line;
 mod loss;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{Port, Record};
+use vsnoop_flow::expiry;
 
 use super::engines::{Engines, Held};
-use super::expiry;
 use super::line::Line;
 use super::loss::{Entry, Suspects, is_behind};
 use super::question::ask;

@@ -1,0 +1,81 @@
+//! Each transfer twice, with vsnoop and without it: what does well without does well with it.
+//!
+//! `VSNOOP_SEEDS` sets how many of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed) choose,
+//! `VSNOOP_TRACE=1` prints every segment.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vsnoop_world::cases::{Case, scenario};
+use vsnoop_world::guest::Kind;
+use vsnoop_world::world::{End, World};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+fn is_chosen(name: &str, what: &str) -> bool {
+    std::env::var(name).map_or(true, |wanted| wanted == what)
+}
+
+/// Runs all cases with this receiver; what went wrong.
+fn run(kind: Kind) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !is_chosen("VSNOOP_KIND", &format!("{kind:?}")) {
+        return wrong;
+    }
+    let seeds = number("VSNOOP_SEEDS").unwrap_or(20);
+    for case in Case::all() {
+        let name = format!("{case:?}");
+        if !is_chosen("VSNOOP_CASE", &name) {
+            continue;
+        }
+        let (mut with_ms, mut without_ms, mut early, mut crashes) = (0, 0, 0, 0);
+        for seed in 0..seeds {
+            if number("VSNOOP_ONLY").is_some_and(|only| only != seed) {
+                continue;
+            }
+            let again = format!(
+                "VSNOOP_KIND={kind:?} VSNOOP_CASE='{name}' VSNOOP_ONLY={seed} VSNOOP_TRACE=1"
+            );
+            let without = World::new(scenario(case, kind, seed, true)).run();
+            if number("VSNOOP_TRACE").is_some() {
+                eprintln!("--- with vsnoop");
+            }
+            let world = AssertUnwindSafe(|| World::new(scenario(case, kind, seed, false)).run());
+            let Ok(with) = catch_unwind(world) else {
+                wrong.push(format!("a check failed: {again}"));
+                continue;
+            };
+            early += with.stats.early_acks;
+            crashes += with.crashes;
+            for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends) {
+                if end != end_without && end_without == End::Exact {
+                    wrong.push(format!("{end:?}: {again} {}", with.summary));
+                }
+                if end == End::Exact && end_without == End::Exact {
+                    with_ms += took / 1_000_000;
+                    without_ms += took_without / 1_000_000;
+                }
+            }
+        }
+        println!(
+            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {early} early ACKs, {crashes} crashes"
+        );
+        if with_ms as f64 > without_ms as f64 * 1.3 + 50.0 * seeds as f64 {
+            wrong.push(format!("{kind:?} {name}: {with_ms} ms instead of {without_ms}"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_vm_like_linux_fares_no_worse_than_without() {
+    let wrong = run(Kind::Linux);
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_vm_with_smoltcp_fares_no_worse_than_without() {
+    let wrong = run(Kind::Smol);
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
