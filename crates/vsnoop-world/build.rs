@@ -50,7 +50,30 @@ fn main() -> Result<()> {
     }
     build.warnings(false).flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
     build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
-    build.try_compile("vsnoop_world").context("compiling the programs natively failed")
+    let objects =
+        build.try_compile_intermediates().context("compiling the programs natively failed")?;
+    hide_symbols(&objects)?;
+    let mut library = cc::Build::new();
+    objects.iter().for_each(|object| drop(library.object(object)));
+    library.try_compile("vsnoop_world").context("making a library of the programs failed")
+}
+
+/// What Rust calls; all else stays in the object, as the names of the programs are common words.
+const ENTRIES: [&str; 5] =
+    ["world_run", "world_maps", "world_map_count", "world_globals", "world_global_count"];
+
+fn hide_symbols(objects: &[PathBuf]) -> Result<()> {
+    for object in objects {
+        let status = Command::new("objcopy")
+            .args(ENTRIES.map(|entry| format!("--keep-global-symbol={entry}")))
+            .arg(object)
+            .status()
+            .context("cannot run objcopy: install binutils (scripts/setup.sh does)")?;
+        if !status.success() {
+            bail!("objcopy could not hide the symbols of {}", object.display());
+        }
+    }
+    Ok(())
 }
 
 /// The types of a BPF object, as far as they are needed. Layout: the kernel's documentation of BTF.
