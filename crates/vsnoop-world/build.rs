@@ -54,7 +54,9 @@ fn main() -> Result<()> {
         build.try_compile_intermediates().context("compiling the programs natively failed")?;
     hide_symbols(&objects)?;
     let mut library = cc::Build::new();
-    objects.iter().for_each(|object| drop(library.object(object)));
+    for object in &objects {
+        library.object(object);
+    }
     library.try_compile("vsnoop_world").context("making a library of the programs failed")
 }
 

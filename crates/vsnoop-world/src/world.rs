@@ -352,6 +352,7 @@ impl World {
         let newest = vm.port.ring.back();
         if let Some(newest) = newest.filter(|frame| vm.connection(&frame.bytes, true) == Some(c))
             && let Some(newest) = wire::decode(newest)
+            && newest.has(ACK)
         {
             vm.acked(c, newest.ack);
         }
