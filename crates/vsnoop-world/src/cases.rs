@@ -38,6 +38,12 @@ pub enum Case {
 }
 
 impl Case {
+    /// May it end in a reset that there is not without vsnoop? Where it aborts itself, how far it got
+    /// by then is a matter of time; and copies that nobody can hand over are lost.
+    pub fn may_be_reset(self) -> bool {
+        matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
+    }
+
     /// Each of them.
     pub fn all() -> Vec<Self> {
         use Case::*;

@@ -293,16 +293,20 @@ impl Host {
         Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0, rung: false }
     }
 
-    /// The helper starts an engine.
-    pub fn start_engine(&mut self, now: u64) {
+    /// The helper starts an engine; false: it was killed at once.
+    pub fn start_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         self.vm.killed = false;
         self.vm.looked_at = now;
         self.vm.note(|| "an engine starts".into());
         let engine = Engine::new(&mut self.vm);
+        if std::mem::take(&mut self.vm.killed) {
+            return false;
+        }
         self.next_tick = now;
         self.engine_at = now;
-        self.engine = (!self.vm.killed).then_some(engine);
+        self.engine = Some(engine);
+        true
     }
 
     pub fn stop_engine(&mut self) {

@@ -312,16 +312,16 @@ impl World {
             }
             Event::Act(m, act) => self.act(m, act),
             Event::Helper(m) => self.helper(m),
-            Event::EngineStarts(m) => self.machines[m].host.start_engine(self.now),
+            Event::EngineStarts(m) => {
+                if !self.machines[m].host.start_engine(self.now) {
+                    self.engine_died(m);
+                }
+            }
             Event::EngineRuns(m) => {
                 let machine = &mut self.machines[m];
                 machine.engine_event = u64::MAX;
                 if machine.host.engine_at <= self.now && !machine.host.run_engine(self.now) {
-                    self.crashes += 1;
-                    if let Some(absence) = self.sc.machines[m].absence_ms {
-                        let absence = self.rng.u64(0..=absence) * MS;
-                        self.events.at(self.now + absence, Event::EngineStarts(m));
-                    }
+                    self.engine_died(m);
                 }
             }
             Event::Calm => {
@@ -329,6 +329,15 @@ impl World {
                     machine.host.vm.calm = true;
                 }
             }
+        }
+    }
+
+    /// The helper starts another one, unless it is gone, too.
+    fn engine_died(&mut self, m: usize) {
+        self.crashes += 1;
+        if let Some(absence) = self.sc.machines[m].absence_ms {
+            let absence = self.rng.u64(0..=absence) * MS;
+            self.events.at(self.now + absence, Event::EngineStarts(m));
         }
     }
 

@@ -290,8 +290,13 @@ impl Guest for Smol {
         let end = self.ends.iter().find(|end| end.number == c).expect("a connection");
         let socket = self.socket(end);
         let begun = u64::from(end.opened_ns.is_some());
+        let has_fin = matches!(
+            socket.state(),
+            State::CloseWait | State::Closing | State::LastAck | State::TimeWait
+        );
+        let fin = u64::from(end.got_fin || has_fin);
         Progress {
-            accepted: begun + end.read + socket.recv_queue() as u64 + u64::from(end.got_fin),
+            accepted: begun + end.read + socket.recv_queue() as u64 + fin,
             is_done: end.is_done,
             is_reset: end.is_reset,
             is_open: begun == 1 && !end.is_done && !end.is_reset,
