@@ -41,6 +41,7 @@ pub struct Fortune {
 }
 
 /// A VM and all that its host has for it.
+#[derive(Clone)]
 pub struct Host {
     pub vm: Vm,
     engine: Option<Engine>,
@@ -52,6 +53,7 @@ pub struct Host {
 }
 
 /// All but the engine, which acts on it.
+#[derive(Clone)]
 pub struct Vm {
     pub port: Port,
     pub guest: Box<dyn Guest>,
@@ -110,6 +112,15 @@ impl Vm {
     pub fn take_turn(&mut self) {
         let Vm { port, guest, fortune, now, rng, calm, .. } = self;
         take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+    }
+
+    /// The VM takes one frame off its ring, or loses it.
+    pub fn take_one(&mut self, is_lost: bool) {
+        if let Some(frame) = self.port.ring.pop_front()
+            && !is_lost
+        {
+            self.guest.input(self.now, &frame, &mut self.rng);
+        }
     }
 
     /// Until when the VM stands still.
@@ -316,6 +327,17 @@ impl Host {
 
     pub fn has_engine(&self) -> bool {
         self.engine.is_some()
+    }
+
+    /// All that distinguishes this state from another.
+    pub fn digest(&self, into: &mut Vec<u8>) {
+        self.vm.port.digest(into);
+        into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
+    }
+
+    /// When the engine wants its next tick.
+    pub fn next_tick(&self) -> u64 {
+        self.next_tick
     }
 
     /// The engine has its turn; false: it was killed in it.

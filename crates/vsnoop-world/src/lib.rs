@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod maps;
 mod native;
 pub mod scenario;
+pub mod search;
 pub mod turns;
 pub mod wire;
 pub mod world;

@@ -75,4 +75,8 @@ impl Guest for Linux {
             is_open: tcp.state == State::Open && !tcp.is_done(),
         }
     }
+
+    fn copy(&self) -> Box<dyn Guest> {
+        Box::new(self.clone())
+    }
 }

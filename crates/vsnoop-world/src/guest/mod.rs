@@ -47,6 +47,14 @@ pub trait Guest: std::fmt::Debug {
     /// What it sends.
     fn output(&mut self) -> Vec<Frame>;
     fn progress(&self, c: usize) -> Progress;
+    /// A copy with the same state, where that is possible.
+    fn copy(&self) -> Box<dyn Guest>;
+}
+
+impl Clone for Box<dyn Guest> {
+    fn clone(&self) -> Self {
+        self.copy()
+    }
 }
 
 /// A VM of this kind with one end of each connection.

@@ -302,4 +302,8 @@ impl Guest for Smol {
             is_open: begun == 1 && !end.is_done && !end.is_reset,
         }
     }
+
+    fn copy(&self) -> Box<dyn Guest> {
+        unreachable!("smoltcp's sockets cannot be copied")
+    }
 }
