@@ -331,7 +331,14 @@ impl Host {
 
     /// All that distinguishes this state from another.
     pub fn digest(&self, into: &mut Vec<u8>) {
-        self.vm.port.digest(into);
+        self.vm.port.digest(&["stats", "flows"], into);
+        for (key, mut f) in self.vm.flows() {
+            // They only count.
+            (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
+            (f.early_bytes, f.early_acks) = (0, 0);
+            into.extend(bytes_of(&key));
+            into.extend(bytes_of(&f));
+        }
         into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
     }
 

@@ -432,11 +432,14 @@ impl Port {
         (result, (skb.redirect_ifindex, skb.redirect_flags))
     }
 
-    /// All state but the clock's and the counters', for comparing.
-    pub fn digest(&self, into: &mut Vec<u8>) {
+    /// All state but the clock's, and that of some maps, for comparing.
+    pub fn digest(&self, without: &[&str], into: &mut Vec<u8>) {
         self.variables.iter().for_each(|value| into.extend(value.bytes()));
-        for map in &self.maps {
-            map.digest(into);
+        let without: Vec<usize> = without.iter().map(|name| map(name)).collect();
+        for (number, map) in self.maps.iter().enumerate() {
+            if !without.contains(&number) {
+                map.digest(into);
+            }
         }
         for frame in self.ring.iter().chain(&self.to_host) {
             into.extend((frame.bytes.len() as u32).to_le_bytes());

@@ -38,8 +38,6 @@ pub struct Budget {
     pub overtakes: u8,
     /// After the ring.
     pub guest_losses: u8,
-    /// Of what the VM sends.
-    pub answer_losses: u8,
     /// The ring is full for a while.
     pub full_rings: u8,
     /// The engine is killed, between two of its turns or within one.
@@ -58,8 +56,6 @@ pub enum Action {
     LoseToSender,
     VmTakes,
     VmLoses,
-    VmSpeaks,
-    LoseAnswer,
     RingFills,
     RingEmpties,
     EngineRuns,
@@ -85,6 +81,8 @@ pub struct Setting {
     pub window: u64,
     pub timestamps: bool,
     pub sack: bool,
+    /// Also what happens during the handshake; else it is over, and the VM has said something.
+    pub handshake: bool,
 }
 
 #[derive(Clone)]
@@ -134,6 +132,8 @@ fn rng() -> Rng {
     Rng::with_seed(1)
 }
 
+use Action::*;
+
 impl World {
     fn new(setting: &Setting) -> Self {
         let path = Path::new(0, 0, false);
@@ -177,12 +177,18 @@ impl World {
         w.host.start_engine(w.now);
         w.sender.open(w.now);
         w.flush();
+        if !setting.handshake {
+            w.budget = Budget::default();
+            for action in [AtHost, VmTakes, AtSender, AtHost, VmTakes, EngineRuns] {
+                w.act(action);
+            }
+            w.budget = setting.budget;
+        }
         w
     }
 
     /// What may happen now.
     fn actions(&self) -> Vec<Action> {
-        use Action::*;
         let mut all = Vec::new();
         let b = &self.budget;
         let mut allow = |action, is_possible: bool| {
@@ -212,7 +218,6 @@ impl World {
     }
 
     fn act(&mut self, action: Action) {
-        use Action::*;
         match action {
             AtHost => {
                 let s = self.to_host.remove(0);
@@ -240,7 +245,6 @@ impl World {
                 self.budget.guest_losses -= 1;
                 self.host.vm.take_one(true);
             }
-            VmSpeaks | LoseAnswer => unreachable!("answers are heard at once"),
             RingFills => {
                 self.budget.full_rings -= 1;
                 self.ring_is_full = true;
@@ -411,13 +415,12 @@ pub struct Found {
     pub is_complete: bool,
 }
 
-struct Search<'a> {
+struct Search {
     found: Found,
     met: HashSet<u128>,
     history: Vec<Action>,
     most: usize,
     buffer: Vec<u8>,
-    setting: &'a Setting,
 }
 
 /// Searches everything that can happen, but no more than `most` states.
@@ -430,7 +433,6 @@ pub fn search(setting: &Setting, most: usize) -> Found {
         history: Vec::new(),
         most,
         buffer: Vec::new(),
-        setting,
     };
     search.visit(World::new(setting));
     std::panic::set_hook(hook);
@@ -454,7 +456,7 @@ fn message(panic: Box<dyn std::any::Any + Send>) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
 }
 
-impl Search<'_> {
+impl Search {
     fn visit(&mut self, w: World) {
         let digest = w.digest(&mut self.buffer);
         if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest) {
@@ -480,7 +482,6 @@ impl Search<'_> {
                 return;
             }
         }
-        let _ = self.setting;
     }
 
     fn is_wrong(&mut self, why: String) {
