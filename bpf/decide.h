@@ -11,10 +11,6 @@
 #include "hold.h"
 #include "incast_flows.h"
 
-#define NO_FLOW -1
-#define ASK_HOLD -2 /* decide_with_hold() decides */
-#define NO_HOLD -3 /* it cannot, unless hold_take() finds one; decide_strict() can */
-
 static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
 {
 	__u32 events = out->events;
@@ -29,12 +25,10 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->offline_ce++;
 	if (events & EVENT_BYPASS)
 		st->bypassed++;
-	if (events & EVENT_LOSS)
-		st->guest_loss++;
+	if (events & EVENT_REFUSED)
+		st->vm_refused++;
 	if (events & EVENT_CLOSED)
 		st->flows_closed++;
-	if (events & EVENT_WINDOW_CAPPED)
-		st->window_capped++;
 	if (events & EVENT_HOLD_FULL)
 		st->hold_full++;
 	if (events & EVENT_ABANDONED)
@@ -70,13 +64,16 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	port_learn(&port, out, now);
 	if (out->events & EVENT_FREE)
 		hold_release(out->hold, false);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE)))
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
 		count_events(st, out);
+	if (out->events & (EVENT_REFUSED | EVENT_ABANDONED))
+		note_failure(key, true);
 	if (out->events & EVENT_CLOSED) {
-		incast_flow_ends(key);
+		if (INCAST_USED)
+			incast_flow_ends(key);
 		bpf_map_delete_elem(&flows, key);
 	}
 }
@@ -99,72 +96,51 @@ static long wait_for_hold(__u32 i, __u32 *number)
 
 #define HOLD_WAIT 4096
 
-/* A flow that may be kept copies of. */
-__noinline int decide_with_hold(const struct flow_key *key, const struct segment *s,
-				struct outcome *out)
+/* The decision that needs the record's lock. */
+__noinline int decide_locked(const struct flow_key *key, const struct segment *s,
+			     struct outcome *out)
 {
 	__u32 number;
 	struct hold *h;
 	struct flow *f;
 	int verdict;
+	__u16 tag;
 
 	if (!key || !s || !out)
-		return NO_FLOW;
+		return TO_VM_NO_FLOW;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
-		return NO_FLOW;
-	out->hold = number = f->hold;
+		return TO_VM_NO_FLOW;
+	number = f->hold;
+	if (config.hold && !number && s->len)
+		number = hold_take(key);
+	out->hold = number;
 	h = hold_number(number);
-	if (!h)
-		return NO_HOLD;
-	if (*(volatile __u32 *)&h->busy)
+	if (h && *(volatile __u32 *)&h->busy)
 		bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
+	tag = flow_tag(key);
+	out->now = bpf_ktime_get_ns();
+	out->events = 0;
 	bpf_spin_lock(&f->lock);
-	verdict = NO_HOLD;
-	if (f->hold == number)
-		verdict = hold_to_vm(f, h, s, &port, &policy, out->now, out);
+	/* Else it is another flow's by now, or has another hold. */
+	verdict = TO_VM_NO_FLOW;
+	if (f->tag == tag && f->hold == number)
+		verdict = config.hold && h ? hold_to_vm(f, h, s, &port, &policy, out->now, out) :
+					     flow_to_vm(f, 0, s, &port, &policy, out->now, out);
 	bpf_spin_unlock(&f->lock);
-	if (verdict == NO_HOLD)
-		return NO_HOLD;
 	settle(key, out, out->now);
 	wake_engine(out);
 	return verdict;
 }
 
-/* A flow without copies. */
-__noinline int decide_strict(const struct flow_key *key, const struct segment *s,
-			     struct outcome *out)
+/* The frequent cases need no lock and little time. */
+static __always_inline int decide_to_vm(const struct flow_key *key, const struct segment *s,
+					struct outcome *out)
 {
-	struct flow *f;
-	int verdict;
-	__u64 now;
+	struct flow *f = bpf_map_lookup_elem(&flows, key);
 
-	if (!key || !s || !out)
-		return NO_FLOW;
-	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
-		return NO_FLOW;
-	now = out->now;
-	if (flow_is_early(f, s, &port, &policy, now))
-		return TO_VM_DELIVER;
-	bpf_spin_lock(&f->lock);
-	verdict = flow_to_vm(f, 0, s, &port, &policy, now, out);
-	bpf_spin_unlock(&f->lock);
-	settle(key, out, now);
-	return verdict;
-}
-
-__noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
-			    struct outcome *out)
-{
-	struct flow *f;
-
-	if (!key || !s || !out)
-		return NO_FLOW;
-	f = bpf_map_lookup_elem(&flows, key);
-	if (!f)
-		return NO_FLOW;
-	/* The frequent cases need no lock and little time. */
+		return TO_VM_NO_FLOW;
 	if (flow_is_plain_ack(f, s)) {
 		struct hold *h = hold_number(f->hold);
 
@@ -181,8 +157,7 @@ __noinline int decide_to_vm(const struct flow_key *key, const struct segment *s,
 		out->events = EVENT_ASIDE;
 		return TO_VM_PASS;
 	}
-	out->now = bpf_ktime_get_ns();
-	return policy.hold_chunks ? ASK_HOLD : decide_strict(key, s, out);
+	return decide_locked(key, s, out);
 }
 
 /* After TO_VM_KEEP; enum kept_verdict.  Of a record that has gone nothing is
@@ -209,31 +184,10 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	bpf_spin_lock(&f->lock);
 	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
+	mark_busy(out->hold);
 	settle(key, out, now);
 	wake_engine(out);
 	return verdict;
-}
-
-/* 1: send out->ack. The record is looked up anew: it may have gone meanwhile,
- * and its memory may hold another flow by now. */
-__noinline int decide_delivered(const struct flow_key *key, const struct segment *s, bool taken,
-				struct outcome *out)
-{
-	struct flow *f;
-	bool answer;
-	__u64 now;
-
-	if (!key || !s || !out)
-		return 0;
-	f = bpf_map_lookup_elem(&flows, key);
-	if (!f)
-		return 0;
-	now = out->now;
-	bpf_spin_lock(&f->lock);
-	answer = flow_delivered(f, s, taken, &port, &policy, now, out);
-	bpf_spin_unlock(&f->lock);
-	settle(key, out, now);
-	return answer;
 }
 
 /* The caller wakes the engine: it has more to tell it. */
@@ -244,23 +198,65 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 	struct hold *h;
 	int verdict;
 	__u64 now;
+	__u16 tag;
 
 	if (!key || !s || !out)
-		return NO_FLOW;
+		return FROM_VM_NO_FLOW;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
-		return NO_FLOW;
+		return FROM_VM_NO_FLOW;
 	out->now = now = bpf_ktime_get_ns();
-	out->hold = f->hold;
+	out->hold = config.hold ? f->hold : 0;
 	h = hold_number(out->hold);
+	tag = flow_tag(key);
 	bpf_spin_lock(&f->lock);
-	/* Else the record got its hold, or lost it, at this moment: the next ACK tells. */
+	/* Else the record is another flow's by now; or it got its hold, or lost it, at this
+	 * moment: the next ACK tells. */
 	verdict = FROM_VM_PASS;
-	if (f->hold == out->hold)
+	if (f->tag == tag && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &port, &policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(key, out, now);
 	return verdict;
+}
+
+/* What the sender has told, for a VM that gets nothing of its segment.  False: the flow
+ * has gone. */
+__noinline int decide_news(const struct flow_key *key, struct ack_fields *news)
+{
+	struct flow *f;
+	struct hold *h;
+
+	if (!key || !news)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return 0;
+	h = hold_number(f->hold);
+	if (h)
+		hold_news(f, h, news);
+	return !!h;
+}
+
+/* The newest ACK and window of the sender, for a segment that the engine made.  False: it
+ * has them. */
+__noinline int decide_engine(const struct flow_key *key, const struct segment *s,
+			     struct ack_fields *ack)
+{
+	struct flow *f;
+	struct hold *h;
+
+	if (!key || !s || !ack)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return 0;
+	h = hold_number(f->hold);
+	if (!h || (seq_ge(s->ack, h->snd_una) && s->window == h->sender_window))
+		return 0;
+	ack->ack = seq_max(s->ack, h->snd_una);
+	ack->window = h->sender_window;
+	return 1;
 }
 
 #endif

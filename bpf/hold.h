@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The hold's memory: chunks of a pool, chained per flow.
+ * The hold's memory: chunks in slabs, chained per flow.
  *
- * Whoever adds to a chain or takes from it has set `busy` under the lock of the
- * flow's record, so that one CPU at a time does; the copying itself happens
- * without the lock.  Whether a chunk is free is said by its owner alone, which is
- * taken with compare-and-swap: a search goes on from where the last one ended.
+ * A CPU that adds to a chain or takes from it has set `busy` under the lock of the
+ * flow's record, so that one at a time does; the copying itself happens without the
+ * lock.  Whether a chunk is free is said by its owner alone, which is taken with
+ * compare-and-swap: a search goes on from where the last one ended.
  *
  * The engine reads chains without any claim.  It may: a chunk is given back only
  * when the VM has acknowledged all of its bytes, `front` moves first, and a reader
  * that finds `front` unchanged after its walk has walked through live chunks.
+ *
+ * The hooks ask for memory ahead of need (want_slabs()); the engine adds slabs, and takes
+ * one away by claiming all that is in it (HOLD_RESERVED).
  */
 #ifndef VSNOOP_BPF_HOLD_H
 #define VSNOOP_BPF_HOLD_H
@@ -28,11 +31,69 @@
 /* Links that are followed for a segment beyond a hole: 16 MiB. */
 #define HOLD_SEEK 4096
 
+static __always_inline struct hold_slab *slab_number(__u32 index)
+{
+	void *slab = bpf_map_lookup_elem(&slabs, &index);
+	__u32 zero = 0;
+
+	return slab ? bpf_map_lookup_elem(slab, &zero) : 0;
+}
+
 static __always_inline struct hold *hold_number(__u32 number)
 {
-	__u32 index = number - 1;
+	struct hold_slab *slab;
 
-	return number ? bpf_map_lookup_elem(&holds, &index) : 0;
+	if (!number)
+		return 0;
+	slab = slab_number((number - 1) / SLAB_HOLDS);
+	return slab ? &slab->holds[(number - 1) % SLAB_HOLDS] : 0;
+}
+
+static __always_inline struct hold_chunk *chunk_number(__u32 chunk)
+{
+	struct hold_slab *slab = slab_number(chunk / SLAB_CHUNKS);
+
+	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
+}
+
+/* Something is kept in this hold: the engine looks at it until the VM has acknowledged it. */
+static __always_inline void mark_busy(__u32 number)
+{
+	struct hold_slab *slab = slab_number((number - 1) / SLAB_HOLDS);
+	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
+
+	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
+		__sync_fetch_and_or(&slab->busy, bit);
+}
+
+/* The engine is asked for more memory, unless it was, or the quota is reached. */
+static __always_inline void want_slabs(void)
+{
+	__u32 zero = 0;
+
+	if (port.slabs * SLAB_CHUNKS >= policy.hold_chunks || port.wants_slabs)
+		return;
+	if (!__sync_lock_test_and_set(&port.wants_slabs, 1))
+		bpf_ringbuf_output(&doorbell, &zero, sizeof(zero), 0);
+}
+
+/* Of connections of this VM port: one failed for a reason of the host's own, or its listener
+ * takes no data. */
+static __noinline void note_failure(const struct flow_key *key, bool failed)
+{
+	__u32 port_number = bpf_ntohs(key->vm_port);
+	struct failures fresh = {}, *v;
+	__u64 now = bpf_ktime_get_ns();
+
+	v = bpf_map_lookup_elem(&failures, &port_number);
+	if (!v)
+		v = &fresh;
+	if (failed)
+		failures_note(v, now);
+	else
+		failures_not_taken(v, now);
+	if (v == &fresh)
+		bpf_map_update_elem(&failures, &port_number, v, BPF_ANY);
 }
 
 struct chunk_search {
@@ -45,9 +106,9 @@ static long try_chunk(__u32 i, struct chunk_search *w)
 {
 	struct hold_chunk *c;
 
-	if (++w->at >= policy.hold_chunks)
+	if (++w->at >= hold_chunks_there(&port, &policy))
 		w->at = 0;
-	c = bpf_map_lookup_elem(&chunks, &w->at);
+	c = chunk_number(w->at);
 	if (!c)
 		return 1;
 	if (c->owner || __sync_val_compare_and_swap(&c->owner, 0, w->owner))
@@ -76,7 +137,7 @@ static long add_chunk(__u32 i, struct chain_walk *w)
 	if (!w->search.found)
 		return 1;
 	if (h->chunks) {
-		last = bpf_map_lookup_elem(&chunks, &h->last);
+		last = chunk_number(h->last);
 		if (last)
 			last->next = w->search.at;
 	} else {
@@ -103,7 +164,7 @@ static long free_chunk(__u32 i, struct free_walk *w)
 	if (!h->chunks ||
 	    (!w->all && (h->chunks < 2 || seq_diff(h->vm_seq, seq_of(base)) < HOLD_CHUNK)))
 		return 1;
-	c = bpf_map_lookup_elem(&chunks, &index);
+	c = chunk_number(index);
 	if (!c)
 		return 1;
 	h->chunks--;
@@ -139,11 +200,15 @@ __noinline int hold_release(__u32 number, bool all)
 static __always_inline bool grow_chain(struct hold *h, __u32 number, __u32 base, __u32 wanted)
 {
 	struct chain_walk grow = { .h = h, .base = base, .wanted = wanted };
-	__u32 before = h->chunks;
+	__u32 before = h->chunks, there = hold_chunks_there(&port, &policy), used;
 
 	if (wanted > HOLD_REACH)
 		return false;
-	if (__sync_fetch_and_add(&port.chunks_used, wanted) + wanted > policy.hold_chunks) {
+	used = __sync_fetch_and_add(&port.chunks_used, wanted) + wanted;
+	/* Ahead of need: senders are shown a part of what is free. */
+	if (used > there / 2)
+		want_slabs();
+	if (used > there) {
 		__sync_fetch_and_add(&port.chunks_used, -wanted);
 		return false;
 	}
@@ -169,7 +234,7 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 
 	if (i >= w->steps)
 		return 1;
-	c = bpf_map_lookup_elem(&chunks, &w->chunk);
+	c = chunk_number(w->chunk);
 	if (!c)
 		return 1;
 	w->chunk = c->next;
@@ -178,32 +243,32 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 
 struct copy_walk {
 	struct __sk_buff *skb;
-	__u8 *pool;
 	__u32 from; /* in the packet */
 	__u32 left;
 	__u32 chunk;
 	__u32 at; /* in the chunk */
 };
 
+/* The last chunk of a slab is followed by its records, more than a chunk of them, which is
+ * why the verifier sees no copy beyond its end. */
+_Static_assert(sizeof(struct hold_slab) - SLAB_BYTES >= HOLD_CHUNK, "a slab ends too soon");
+
 static long copy_chunk(__u32 i, struct copy_walk *w)
 {
-	__u32 room = HOLD_CHUNK - w->at, n = w->left < room ? w->left : room, to;
-	struct hold_chunk *c;
+	__u32 room = HOLD_CHUNK - w->at, n = w->left < room ? w->left : room;
+	struct hold_slab *slab = slab_number(w->chunk / SLAB_CHUNKS);
+	__u32 to = w->chunk % SLAB_CHUNKS * HOLD_CHUNK + (w->at & (HOLD_CHUNK - 1));
 
-	to = w->chunk * HOLD_CHUNK + w->at;
-	if (n == 0 || n > HOLD_CHUNK || to >= hold_sizes.pool_bytes)
+	if (!slab || n == 0 || n > HOLD_CHUNK || to >= SLAB_BYTES)
 		return 1;
-	if (bpf_skb_load_bytes(w->skb, w->from, w->pool + to, n))
+	if (bpf_skb_load_bytes(w->skb, w->from, slab->bytes + to, n))
 		return 1;
 	w->from += n;
 	w->left -= n;
 	w->at = 0;
 	if (!w->left)
 		return 1;
-	c = bpf_map_lookup_elem(&chunks, &w->chunk);
-	if (!c)
-		return 1;
-	w->chunk = c->next;
+	w->chunk = slab->chunks[w->chunk % SLAB_CHUNKS].next;
 	return 0;
 }
 
@@ -223,7 +288,7 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 	struct hold *h = hold_number(number);
 	struct copy_walk copy = { .skb = skb, .from = from, .left = len };
 	bool fresh, in_order, from_front, from_ahead;
-	__u32 zero = 0, base, from_base, reach, wanted;
+	__u32 base, from_base, reach, wanted;
 	struct seek_walk seek;
 
 	if (!h || !len || len > 65536)
@@ -232,9 +297,6 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 		note_tag(skb, h);
 	if (seq_eq(h->first, h->tail) && !h->ahead_count)
 		hold_free(h, true, HOLD_CHAIN);
-	copy.pool = bpf_map_lookup_elem(&pool, &zero);
-	if (!copy.pool)
-		return -1;
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;
@@ -297,7 +359,7 @@ static __always_inline void ring_doorbell(__u32 number)
 static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *p,
 					 __u32 number)
 {
-	__u32 blocks = (p->sack_len - 2) / 8, i;
+	__u32 blocks = (p->sack_len - 2u) / 8, i;
 	struct hold *h = hold_number(number);
 	__be32 edges[2];
 
@@ -322,9 +384,9 @@ static long try_hold(__u32 i, struct hold_search *w)
 {
 	struct hold *h;
 
-	if (++w->at >= hold_sizes.holds)
+	if (++w->at >= port.slabs * SLAB_HOLDS)
 		w->at = 0;
-	h = bpf_map_lookup_elem(&holds, &w->at);
+	h = hold_number(w->at + 1);
 	if (!h)
 		return 1;
 	if (h->used || __sync_val_compare_and_swap(&h->used, 0, 1))
@@ -345,13 +407,15 @@ __noinline int hold_take(const struct flow_key *key)
 	if (!key)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
-	if (!f || f->mode != FLOW_ACTIVE || !(f->flags & FLOW_F_SCALE_KNOWN))
+	if (!f || f->mode != FLOW_ACTIVE || policy.run != PORT_ACTIVE)
 		return 0;
-	bpf_loop(64, try_hold, &w, 0);
+	bpf_loop(2 * SLAB_HOLDS, try_hold, &w, 0);
 	port.hold_cursor = w.at;
-	if (!w.found)
+	if (!w.found) {
+		want_slabs();
 		return 0;
-	h = bpf_map_lookup_elem(&holds, &w.at);
+	}
+	h = hold_number(w.at + 1);
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!h)
 		return 0;
@@ -365,11 +429,8 @@ __noinline int hold_take(const struct flow_key *key)
 		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
 		h->ahead_count = 0;
 		h->tag_proto = 0;
-		h->releases = h->resends = 0;
+		h->releases = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
-		__builtin_memcpy(h->sender_mac, f->sender_mac, 6);
-		/* No less than the number, whatever other CPUs add; and once for all. */
-		__sync_fetch_and_or(&port.holds_high, w.at + 1);
 		bpf_spin_lock(&f->lock);
 		if (!f->hold)
 			hold_begin(f, h, w.at + 1);

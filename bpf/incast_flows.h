@@ -4,19 +4,32 @@
  * whatever ACK follows shows the window that is right by then.
  *
  * Functions of their own, with a look-up and a lock of their own: the verifier proves each
- * once, and a port without incast control does not pay for them.
+ * once.  A port without incast control has none of it: config.incast is a constant, and what is
+ * behind it is dropped when the programs are loaded.
  */
 #ifndef VSNOOP_BPF_INCAST_FLOWS_H
 #define VSNOOP_BPF_INCAST_FLOWS_H
 
 #include "maps.h"
 
+/* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
+static __always_inline bool incast_is_used(void)
+{
+	return config.incast && incast_is_asked_for(&uplink);
+}
+
+/* Does anybody of this port wait?  The next pure ACK may be what he waits for. */
+static __always_inline bool incast_has_line(void)
+{
+	return config.incast && incast_somebody_waits(&port.incast);
+}
+
 /* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
  * from now on. */
 static __always_inline enum incast_waiting open_window(struct flow *f, const struct segment *vm,
 						       __u64 now)
 {
-	enum incast_waiting waits = incast_open(f, &uplink, incast_reason(f, vm), now);
+	enum incast_waiting waits = incast_open(f, &uplink, &port.incast, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;
@@ -35,7 +48,7 @@ static __always_inline void stand_in_line(const struct flow_key *key, struct flo
 	if (!queue_push(waits, key))
 		return;
 	bpf_spin_lock(&f->lock);
-	incast_leave_line(f, &uplink);
+	incast_leave_line(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 }
 
@@ -46,7 +59,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	enum incast_waiting waits;
 	__u64 now;
 
-	if (!key || !s)
+	if (!config.incast || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
@@ -54,7 +67,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
 	if (f->incast.shaped)
-		incast_received(f, &uplink, s, now);
+		incast_received(f, &uplink, &port.incast, s, now);
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
@@ -69,7 +82,7 @@ __noinline int incast_answer(const struct flow_key *key, const struct segment *s
 	enum incast_waiting waits;
 	__u64 now;
 
-	if (!key || !s)
+	if (!config.incast || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
@@ -88,13 +101,13 @@ __noinline int incast_flow_ends(const struct flow_key *key)
 {
 	struct flow *f;
 
-	if (!key)
+	if (!config.incast || !key)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f || !f->incast.shaped)
 		return 0;
 	bpf_spin_lock(&f->lock);
-	incast_end(f, &uplink);
+	incast_end(f, &uplink, &port.incast);
 	bpf_spin_unlock(&f->lock);
 	return 0;
 }

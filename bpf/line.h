@@ -5,7 +5,8 @@
  * Credit is paid back by data of one flow and may be what another waits for, whose
  * sender has to be told.  No packet of its own comes for that: the next ACK that
  * passes is turned into one for the flow whose turn it is, or brings it along.
- * Where no packet passes any more the helper sends it (prog `turn`).
+ * Where no packet passes any more the helper sends one that goes nowhere else (prog
+ * `turn`).
  */
 #ifndef VSNOOP_BPF_LINE_H
 #define VSNOOP_BPF_LINE_H
@@ -17,8 +18,6 @@
 struct turn {
 	struct flow_key key;
 	struct ack_fields ack;
-	__u8 sender_mac[6];
-	__u16 zero;
 };
 
 struct {
@@ -53,7 +52,6 @@ static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits,
 		h = 0;
 	granted = incast_serve(f, h, &uplink, waits, &port, &policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
-	__builtin_memcpy(t->sender_mac, f->sender_mac, 6);
 	return granted;
 }
 
@@ -66,11 +64,11 @@ __noinline int ask_head(const struct flow_key *like)
 	int granted = 0;
 	__u64 now;
 
-	if (!like)
+	if (!config.incast || !like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
-	waits = incast_next(&uplink, now);
+	waits = incast_next(&uplink, &port.incast, now);
 	if (!t || !waits)
 		return -1;
 	if (waits == INCAST_IN_LINE ? bpf_map_pop_elem(&line, &t->key) :
@@ -93,6 +91,8 @@ __noinline int take_turn(const struct flow_key *like)
 {
 	int i, granted;
 
+	if (!config.incast || !like)
+		return 0;
 	for (i = 0; i < TURN_TRIES; i++) {
 		granted = ask_head(like);
 		if (granted)
@@ -101,34 +101,16 @@ __noinline int take_turn(const struct flow_key *like)
 	return 0;
 }
 
-/* This flow, which waits so, gets credit; 0: it does not. */
-__noinline int take_own_turn(const struct flow_key *key, __u32 waits)
-{
-	struct turn *t;
-	__u32 zero = 0;
-
-	t = bpf_map_lookup_elem(&turns, &zero);
-	if (!t || !key)
-		return 0;
-	t->key = *key;
-	return serve_flow(t, waits, bpf_ktime_get_ns()) > 0;
-}
-
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */
 static __noinline int become_turn(struct __sk_buff *skb, const struct packet *p)
 {
 	struct turn *t;
 	__u32 zero = 0;
-	__u8 macs[12];
 
 	t = bpf_map_lookup_elem(&turns, &zero);
 	if (!t)
 		return -1;
-	if (make_reply(skb, p, &t->key, &t->ack, REPLY_TO_SENDER | TCP_ACK))
-		return -1;
-	__builtin_memcpy(macs, t->sender_mac, 6);
-	__builtin_memcpy(macs + 6, t->key.vm_mac, 6);
-	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+	return make_reply(skb, p, &t->key, &t->ack, REPLY_TO_SENDER | TCP_ACK);
 }
 
 #endif

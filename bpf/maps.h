@@ -75,52 +75,53 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-/* The hold's memory (hold.h), mapped by the engine.  The loader sets the sizes. */
-struct {
+/* The hold's memory (hold.h), mapped by the engine, which makes the slabs. */
+struct slab {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
-	__uint(key_size, 4);
-	__uint(value_size, 2 * HOLD_CHUNK); /* one chunk more than are used: see copy_chunk() */
-} pool SEC(".maps");
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct hold_slab));
+};
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct hold_chunk);
-} chunks SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, SLABS);
+	__uint(key_size, sizeof(__u32));
+	__array(values, struct slab);
+} slabs SEC(".maps");
 
+/* VM ports whose connections failed for a reason of the host's own. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct hold);
-} holds SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32); /* port number, host byte order */
+	__type(value, struct failures);
+} failures SEC(".maps");
 
-/* Numbers of holds that the engine has something to do with. */
+/* Numbers of holds that the engine has something to do with; 0: memory is wanted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } doorbell SEC(".maps");
 
-/* Flows in line for credit, and those that are shut (line.h). */
+/* Flows in line for credit, and those that are shut (line.h).  These and what belongs to them are
+ * made for ports with incast control only. */
 struct flow_queue {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 4096);
 	__type(value, struct flow_key);
 } line SEC(".maps"), shut SEC(".maps");
 
-/* As the loader has sized them; constants, so that the verifier knows them. */
-const volatile struct hold_sizes hold_sizes = { HOLD_CHUNK, 1 };
+/* As the loader has set them; constants, so that the verifier drops what is not used. */
+const volatile struct port_config config = { .hold = 1, .incast = 1 };
 
 /* Written by the command, read by the hooks. */
 struct policy policy = {
 	.run = PORT_OBSERVE,
-	.buf_size = 16 << 20,
 	.thin = 1,
+	.ahead = 0xffffffff,
+	.silence_ms = 300000,
 };
 
 /* Written by the hooks. */

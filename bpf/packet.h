@@ -28,12 +28,12 @@ struct vlan_tag {
 
 /* Where things are in the packet, from its first byte. */
 struct packet {
-	__u32 l3;
-	__u32 l4;
-	__u32 tcp_len; /* TCP header with options, bytes */
-	__u32 sack; /* offset of the SACK option within the TCP header; 0: none */
-	__u32 sack_len; /* its length byte */
-	__u32 timestamps; /* offset of the TSval likewise; 0: none, or an odd one */
+	__u16 l3;
+	__u16 l4;
+	__u16 tcp_len; /* TCP header with options, bytes */
+	__u16 sack; /* offset of the SACK option within the TCP header; 0: none */
+	__u16 sack_len; /* its length byte */
+	__u16 timestamps; /* offset of the TSval likewise; 0: none, or an odd one */
 	bool ipv6;
 };
 
@@ -188,7 +188,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	__u16 *vlan = &key->vlan_outer;
 	struct ethhdr *eth = data;
 	struct vlan_tag *tag;
-	__u32 ip_len, l4_len;
+	__u32 ip_len, l4_len, l3, l4, tcp_len;
 	struct tcphdr *tcp;
 	__be16 proto;
 	__u8 ce;
@@ -201,28 +201,29 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	}
 	if ((void *)(eth + 1) > end)
 		return PARSED_SHORT;
-	__builtin_memcpy(key->vm_mac, to_vm ? eth->h_dest : eth->h_source, ETH_ALEN);
+	copy_mac(key->vm_mac, to_vm ? eth->h_dest : eth->h_source);
+	copy_mac(s->destination, eth->h_dest);
 	proto = eth->h_proto;
-	p->l3 = sizeof(*eth);
+	l3 = sizeof(*eth);
 	for (i = 0; i < 2; i++) {
 		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
 			break;
 		if (i && vlan != &key->vlan_inner)
 			return PARSED_OTHER; /* three tags */
-		tag = data + p->l3;
+		tag = data + l3;
 		if ((void *)(tag + 1) > end)
 			return PARSED_SHORT;
 		*vlan = (bpf_ntohs(tag->tci) & VLAN_VID) | VLAN_PRESENT;
 		if (vlan == &key->vlan_inner && key->vlan_outer == 0)
 			return PARSED_OTHER;
 		proto = tag->proto;
-		p->l3 += sizeof(*tag);
+		l3 += sizeof(*tag);
 		vlan = vlan == &key->vlan_outer ? &key->vlan_inner : (void *)0;
 		if (!vlan)
 			break;
 	}
 	if (proto == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = data + p->l3;
+		struct iphdr *ip = data + l3;
 
 		if ((void *)(ip + 1) > end)
 			return PARSED_SHORT;
@@ -233,12 +234,13 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			return PARSED_MALFORMED;
 		ip_len = bpf_ntohs(ip->tot_len);
 		ce = ip->tos & 3;
+		s->traffic = (__u32)(ip->tos & 0xfc) << 20;
 		p->ipv6 = false;
-		p->l4 = p->l3 + sizeof(*ip);
+		l4 = l3 + sizeof(*ip);
 		map_address(to_vm ? key->sender_addr : key->vm_addr, ip->saddr);
 		map_address(to_vm ? key->vm_addr : key->sender_addr, ip->daddr);
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = data + p->l3;
+		struct ipv6hdr *ip = data + l3;
 
 		if ((void *)(ip + 1) > end)
 			return PARSED_SHORT;
@@ -246,28 +248,32 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			return PARSED_OTHER;
 		ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 		ce = ip->flow_lbl[0] >> 4 & 3;
+		s->traffic = bpf_ntohl(*(__be32 *)ip) & 0x0fcfffff;
 		p->ipv6 = true;
-		p->l4 = p->l3 + sizeof(*ip);
+		l4 = l3 + sizeof(*ip);
 		copy_address(to_vm ? key->sender_addr : key->vm_addr, &ip->saddr);
 		copy_address(to_vm ? key->vm_addr : key->sender_addr, &ip->daddr);
 	} else {
 		return PARSED_OTHER;
 	}
-	tcp = data + p->l4;
+	tcp = data + l4;
 	if ((void *)(tcp + 1) > end)
 		return PARSED_SHORT;
-	if (p->l3 + ip_len > skb->len)
+	if (l3 + ip_len > skb->len)
 		return PARSED_MALFORMED;
-	l4_len = p->l3 + ip_len - p->l4;
-	p->tcp_len = tcp->doff * 4;
-	if (l4_len > 0xffff || p->tcp_len < sizeof(*tcp) || p->tcp_len > l4_len)
+	l4_len = l3 + ip_len - l4;
+	tcp_len = tcp->doff * 4;
+	if (l4_len > 0xffff || tcp_len < sizeof(*tcp) || tcp_len > l4_len)
 		return PARSED_MALFORMED;
+	p->l3 = l3;
+	p->l4 = l4;
+	p->tcp_len = tcp_len;
 	key->sender_port = to_vm ? tcp->source : tcp->dest;
 	key->vm_port = to_vm ? tcp->dest : tcp->source;
 
 	s->seq = seq_of(bpf_ntohl(tcp->seq));
 	s->ack = seq_of(bpf_ntohl(tcp->ack_seq));
-	s->len = l4_len - p->tcp_len;
+	s->len = l4_len - tcp_len;
 	s->unit_len = skb->gso_size && skb->gso_size < s->len ? skb->gso_size : s->len;
 	s->window = bpf_ntohs(tcp->window);
 	s->tcp_flags = ((__u8 *)tcp)[13];
@@ -278,9 +284,9 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	if (((__u8 *)tcp)[12] & 0x0f) /* AE (RFC 9768) and reserved bits */
 		s->bits |= SEG_FOREIGN;
 	p->sack = p->sack_len = p->timestamps = 0;
-	if (p->tcp_len == sizeof(*tcp))
+	if (tcp_len == sizeof(*tcp))
 		return PARSED_TCP;
-	if (p->tcp_len == sizeof(*tcp) + 12) {
+	if (tcp_len == sizeof(*tcp) + 12) {
 		__be32 *opt = (void *)(tcp + 1);
 
 		/* NOP, NOP, timestamps: nearly all segments. */
@@ -295,24 +301,28 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
 }
 
-/* As parse(); headers that are not where they can be read directly are fetched
- * first.  They nearly always are: pulling more than is missing would copy. */
-static __always_inline enum parsed parse_packet(struct __sk_buff *skb, bool to_vm,
-						struct packet *p, struct flow_key *key,
-						struct segment *s)
+/* As parse(), enum parsed; headers that are not where they can be read directly are fetched
+ * first.  They nearly always are: pulling more than is missing would copy.  A global
+ * function: the verifier proves it once and by itself. */
+__noinline int parse_packet(struct __sk_buff *skb, bool to_vm, struct packet *p,
+			    struct flow_key *key, struct segment *s)
 {
-	enum parsed parsed = parse(skb, to_vm, p, key, s);
 	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) +
 		     sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
+	int parsed, tries;
 
-	if (parsed != PARSED_SHORT)
-		return parsed;
-	if (want > skb->len)
-		want = skb->len;
-	if (bpf_skb_pull_data(skb, want))
+	if (!p || !key || !s)
 		return PARSED_OTHER;
-	parsed = parse(skb, to_vm, p, key, s);
-	return parsed == PARSED_SHORT ? PARSED_MALFORMED : parsed;
+	for (tries = 0; tries < 2; tries++) {
+		parsed = parse(skb, to_vm, p, key, s);
+		if (parsed != PARSED_SHORT)
+			return parsed;
+		if (want > skb->len)
+			want = skb->len;
+		if (bpf_skb_pull_data(skb, want))
+			return PARSED_OTHER;
+	}
+	return PARSED_MALFORMED;
 }
 
 #endif

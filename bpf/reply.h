@@ -16,6 +16,8 @@
 #define MARK_MASK 0xfff00000
 #define MARK_HANDED 0x5e100000
 #define MARK_REPLY 0x5e200000
+/* Made by the engine, for the VM. */
+#define MARK_ENGINE 0x5e300000
 
 struct tcp_options {
 	__be32 head; /* NOP, NOP, kind 8, length 10 */
@@ -122,28 +124,31 @@ static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
 /* What make_reply() is to make, beside the TCP flags. */
 #define REPLY_TO_SENDER 0x100 /* else to the VM */
 
-/* Rewrites the packet's addresses, headers and length; source and destination MAC
- * change places.  A function of its own, for its stack.  0 on success. */
-static __noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
+/* Rewrites the packet's addresses, headers and length; what the host sends for the VM goes
+ * the way of the VM's own packets (a->next_hop, a->traffic).  0 on success. */
+__noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
 				 const struct flow_key *key, const struct ack_fields *a, __u32 what)
 {
-	bool to_sender = what & REPLY_TO_SENDER;
-	__u8 flags = what;
+	bool to_sender = what & REPLY_TO_SENDER, partial;
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
-	bool partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
 	struct sack_option sack = {};
-	__u32 sack_len = fill_sack(&sack, a->sack);
-	__u32 sack_at = p->l4 + (a->timestamps ? 32 : 20);
-	__u32 tcp_len = sack_at - p->l4 + sack_len;
+	__u32 sack_len, sack_at, tcp_len;
+	__u8 flags = what;
 	void *data, *end;
-	__u32 mac[3];
+
+	if (!p || !key || !a)
+		return -1;
+	partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
+	sack_len = fill_sack(&sack, a->sack);
+	sack_at = p->l4 + (a->timestamps ? 32 : 20);
+	tcp_len = sack_at - p->l4 + sack_len;
 
 	if (skb->len != p->l4 + tcp_len && bpf_skb_change_tail(skb, p->l4 + tcp_len, 0))
 		return -1;
 	if (p->ipv6) {
 		struct reply6 r = {};
 
-		*(__u8 *)&r.ip = 0x60;
+		*(__be32 *)&r.ip = bpf_htonl(0x60000000 | (to_sender ? a->traffic : 0));
 		r.ip.payload_len = bpf_htons(tcp_len);
 		r.ip.nexthdr = 6;
 		r.ip.hop_limit = 64;
@@ -159,6 +164,7 @@ static __noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
 		struct reply4 r = {};
 
 		*(__u8 *)&r.ip = 0x45;
+		r.ip.tos = to_sender ? a->traffic >> 20 : 0;
 		r.ip.tot_len = bpf_htons(sizeof(r.ip) + tcp_len);
 		r.ip.frag_off = bpf_htons(0x4000);
 		r.ip.ttl = 64;
@@ -179,14 +185,8 @@ static __noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
 	end = (void *)(long)skb->data_end;
 	if (data + 12 > end)
 		return -1;
-	/* Twelve bytes of addresses as three words: a b c -> half b and c first. */
-	__builtin_memcpy(mac, data, 12);
-	((__u16 *)data)[0] = ((__u16 *)mac)[3];
-	((__u16 *)data)[1] = ((__u16 *)mac)[4];
-	((__u16 *)data)[2] = ((__u16 *)mac)[5];
-	((__u16 *)data)[3] = ((__u16 *)mac)[0];
-	((__u16 *)data)[4] = ((__u16 *)mac)[1];
-	((__u16 *)data)[5] = ((__u16 *)mac)[2];
+	copy_mac(data, to_sender ? a->next_hop : key->vm_mac);
+	copy_mac(data + ETH_ALEN, to_sender ? key->vm_mac : a->next_hop);
 	return 0;
 }
 

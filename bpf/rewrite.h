@@ -73,12 +73,14 @@ static __always_inline int drop_stale_sack(struct __sk_buff *skb, const struct p
 	return 0;
 }
 
-static __noinline int rewrite_ack(struct __sk_buff *skb, const struct packet *p,
-				       const struct segment *s, const struct ack_fields *a)
+__noinline int rewrite_ack(struct __sk_buff *skb, const struct packet *p, const struct segment *s,
+			   const struct ack_fields *a)
 {
 	/* ack, data offset and flags, window: two words. */
 	__be32 old[2], new[2];
 
+	if (!p || !s || !a)
+		return -1;
 	if (bpf_skb_load_bytes(skb, p->l4 + TCP_OFFSET_ACK, old, sizeof(old)))
 		return -1;
 	new[0] = bpf_htonl(a->ack.v);
@@ -100,11 +102,15 @@ static __noinline int rewrite_window(struct __sk_buff *skb, const struct packet 
 }
 
 /* Gives a segment of the sender another SEQ, and TSval where it has one. */
-static __noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p,
-				       const struct segment *s, const struct ack_fields *a)
+__noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p, const struct segment *s,
+			   const struct ack_fields *a)
 {
-	__be32 old = bpf_htonl(s->seq.v), new = bpf_htonl(a->seq.v);
+	__be32 old, new;
 
+	if (!p || !s || !a)
+		return -1;
+	old = bpf_htonl(s->seq.v);
+	new = bpf_htonl(a->seq.v);
 	if (replace_in_tcp(skb, p, TCP_OFFSET_SEQ, &old, &new, sizeof(new)))
 		return -1;
 	if (!p->timestamps)

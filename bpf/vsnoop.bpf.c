@@ -41,22 +41,6 @@ static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct pac
 	return false;
 }
 
-/* Decides about a segment to the VM, with a hold if there is one to be had. */
-__noinline int decide(const struct flow_key *key, const struct segment *s, struct outcome *out)
-{
-	int verdict;
-
-	if (!key || !s || !out)
-		return NO_FLOW;
-	verdict = decide_to_vm(key, s, out);
-
-	if (verdict == ASK_HOLD)
-		verdict = decide_with_hold(key, s, out);
-	if (verdict == NO_HOLD && s->len && hold_take(key))
-		verdict = decide_with_hold(key, s, out);
-	return verdict == NO_HOLD ? decide_strict(key, s, out) : verdict;
-}
-
 /* A clone of the packet goes to the VM. True: the ring took it. */
 static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *st)
 {
@@ -75,22 +59,57 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *
 	return taken;
 }
 
+/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
+static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
+{
+	if (become_turn(skb, p))
+		return HOOK_DROP;
+	set_mark(skb, MARK_REPLY);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/* The VM gets nothing of the packet but what it tells beside its data.  Cuts the packet. */
+static __noinline int tell_vm(struct __sk_buff *skb, const struct packet *p,
+			      const struct flow_key *key)
+{
+	struct ack_fields news = {};
+	__u32 mark = skb->mark;
+
+	if (!decide_news(key, &news))
+		return 0;
+	if (make_reply(skb, p, key, &news, TCP_ACK))
+		return -1;
+	set_mark(skb, MARK_HANDED | (mark & ~MARK_MASK));
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	set_mark(skb, mark);
+	return 0;
+}
+
 /* TO_VM_KEEP: copies, hands over what lies within the VM's window, answers. */
 static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 				const struct flow_key *key, const struct segment *s,
-				struct outcome *out, struct port_stats *st)
+				struct outcome *out, bool waits, struct port_stats *st)
 {
 	__u32 bytes = s->len - out->skip;
 	bool taken = false, copied;
+	int verdict;
 
 	copied = !hold_copy(skb, out->hold, s->seq.v + out->skip, p->l4 + p->tcp_len + out->skip,
 			    bytes);
-	if (copied && out->deliver)
+	if (copied && out->hand == HAND_AND_ACK)
 		taken = hand_over(skb, st);
-	switch (decide_kept(key, s, copied, taken, out)) {
-	case KEPT_PASS:
+	verdict = decide_kept(key, s, copied, taken, out);
+	if (verdict == KEPT_PASS) {
+		if (copied && out->hand == HAND_ON) {
+			st->kept_bytes += bytes;
+			st->early_bytes += bytes;
+			st->thinned++;
+		}
 		return HOOK_NEXT;
-	case KEPT_DROP:
+	}
+	if (out->events & EVENT_NEWS && !taken && tell_vm(skb, p, key))
+		return HOOK_DROP;
+	if (verdict == KEPT_DROP) {
 		if (!taken)
 			st->hold_dropped++;
 		return HOOK_DROP;
@@ -106,16 +125,22 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
+	/* What would close its window can wait until its turn. */
+	if (config.incast && waits && taken && take_turn(key))
+		return send_turn(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
-/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
-static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
+/* A segment that the engine made: it carries the sender's newest ACK at the moment of
+ * writing, never one older than what was forwarded. */
+static __noinline int freshen(struct __sk_buff *skb, const struct packet *p,
+			      const struct flow_key *key, const struct segment *s)
 {
-	if (become_turn(skb, p))
-		return HOOK_DROP;
-	set_mark(skb, MARK_REPLY);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	struct ack_fields ack = {};
+
+	if (!decide_engine(key, s, &ack))
+		return HOOK_NEXT;
+	return rewrite_ack(skb, p, s, &ack) ? HOOK_DROP : HOOK_NEXT;
 }
 
 /* A segment that closed its flow's window goes to the VM, which may answer late: somebody in
@@ -123,7 +148,7 @@ static __always_inline int send_turn(struct __sk_buff *skb, const struct packet 
 static __noinline int pass_with_turn(struct __sk_buff *skb, const struct packet *p,
 				     const struct flow_key *key, struct port_stats *st)
 {
-	if (!incast_next(&uplink, bpf_ktime_get_ns()))
+	if (!incast_next(&uplink, &port.incast, bpf_ktime_get_ns()))
 		return HOOK_NEXT;
 	if (!hand_over(skb, st))
 		return HOOK_NEXT;
@@ -138,68 +163,73 @@ int to_vm(struct __sk_buff *skb)
 	struct segment s = {};
 	struct port_stats *st;
 	struct packet p;
-	int verdict, answer;
-	bool taken, waits = false;
+	bool waits = false, is_engine;
 	__u32 zero = 0;
+	int verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
 		return HOOK_NEXT;
 	}
+	is_engine = config.hold && (skb->mark & MARK_MASK) == MARK_ENGINE;
+	if (is_engine)
+		set_mark(skb, skb->mark & ~MARK_MASK);
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (!st)
 		return HOOK_NEXT;
-	st->to_vm_packets++;
-	st->to_vm_bytes += skb->len;
+	if (!is_engine) {
+		st->to_vm_packets++;
+		st->to_vm_bytes += skb->len;
+	}
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
-	if (incast_is_asked_for(&uplink) && s.len)
+	if (is_engine)
+		return freshen(skb, &p, &key, &s);
+	if (incast_is_used() && s.len)
 		waits = incast_data(&key, &s);
-	verdict = decide(&key, &s, &out);
-	if (policy.hold_chunks && s.len && !out.hold && verdict == TO_VM_DELIVER)
-		st->without_hold++;
-	if (verdict == NO_FLOW) {
-		if (!flow_for_sender(skb, &key, &s, st))
-			return HOOK_NEXT;
-		if (incast_is_asked_for(&uplink) && s.len)
+	verdict = decide_to_vm(&key, &s, &out);
+	if (verdict == TO_VM_NO_FLOW && flow_for_sender(&key, &s, st)) {
+		if (incast_is_used() && s.len)
 			waits = incast_data(&key, &s);
-		verdict = decide(&key, &s, &out);
+		verdict = decide_locked(&key, &s, &out);
 	}
-	if (verdict == TO_VM_PASS) {
+	if (config.hold && verdict == TO_VM_KEEP)
+		return keep(skb, &p, &key, &s, &out, waits, st);
+	if (config.hold && out.events & EVENT_NEWS && tell_vm(skb, &p, &key))
+		return HOOK_DROP;
+	switch (verdict) {
+	case TO_VM_NO_FLOW:
+	case TO_VM_PASS:
 		if (out.events & EVENT_ASIDE)
 			st->aside++;
-		return waits ? pass_with_turn(skb, &p, &key, st) : HOOK_NEXT;
-	}
-	if (verdict == TO_VM_RESET) {
+		return INCAST_USED && waits ? pass_with_turn(skb, &p, &key, st) : HOOK_NEXT;
+	case TO_VM_RESET:
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
-	}
-	if (verdict == TO_VM_REACK) {
+	case TO_VM_REACK:
 		st->reacked++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
-	}
-
-	if (verdict == TO_VM_KEEP)
-		return keep(skb, &p, &key, &s, &out, st);
-	if (verdict == TO_VM_FORWARD)
+	case TO_VM_FORWARD:
 		return rewrite_seq(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
-	if (verdict == TO_VM_DROP || verdict == TO_VM_BUSY) {
-		st->hold_dropped++;
-		return HOOK_DROP;
 	}
+	st->hold_dropped++;
+	return HOOK_DROP;
+}
 
-	taken = hand_over(skb, st);
-	answer = decide_delivered(&key, &s, taken, &out);
-	if (!taken)
-		return HOOK_NEXT;
-	if (!answer)
-		return HOOK_DROP; /* the VM has the clone; it will answer */
-	st->early_acks++;
-	st->early_bytes += s.len;
-	/* What would close its window can wait until its turn. */
-	if (waits && take_turn(&key))
-		return send_turn(skb, &p);
-	return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
+/* The packet of the VM becomes two RST, one for each end. */
+static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
+				 const struct flow_key *key, const struct ack_fields *to_vm)
+{
+	struct ack_fields to_sender = *to_vm;
+
+	to_sender.seq = to_sender.ack = to_vm->ack;
+	if (make_reply(skb, p, key, to_vm, TCP_RST))
+		return HOOK_DROP;
+	set_mark(skb, MARK_HANDED);
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	set_mark(skb, 0);
+	return make_reply(skb, p, key, &to_sender, REPLY_TO_SENDER | TCP_RST) ? HOOK_DROP :
+										 HOOK_NEXT;
 }
 
 SEC("tcx/ingress")
@@ -229,26 +259,28 @@ int from_vm(struct __sk_buff *skb)
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
-	if (incast_is_asked_for(&uplink))
+	if (incast_is_used())
 		incast_answer(&key, &s);
 	verdict = decide_from_vm(&key, &s, &out);
-	if (verdict == NO_FLOW) {
-		if (!flow_for_vm(skb, &key, &s, st))
+	if (verdict == FROM_VM_NO_FLOW) {
+		if (!flow_for_vm(&key, &s, st))
 			return HOOK_NEXT;
-		if (incast_is_asked_for(&uplink))
+		if (incast_is_used())
 			incast_answer(&key, &s);
 		verdict = decide_from_vm(&key, &s, &out);
 	}
-	if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
-		hand_sack_on(skb, &p, out.hold);
-	wake_engine(&out);
+	if (config.hold) {
+		if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
+			hand_sack_on(skb, &p, out.hold);
+		wake_engine(&out);
+	}
 	if (verdict == FROM_VM_REWRITE) {
 		st->rewritten++;
 		if (rewrite_ack(skb, &p, &s, &out.ack))
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (incast_somebody_waits(&uplink) && !s.len && verdict <= FROM_VM_REWRITE &&
+	if (incast_has_line() && !s.len && verdict <= FROM_VM_REWRITE &&
 	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;
@@ -260,31 +292,20 @@ int from_vm(struct __sk_buff *skb)
 		return send_turn(skb, &p);
 	}
 	switch (verdict) {
-	case FROM_VM_PASS:
-	case FROM_VM_REWRITE:
-		return HOOK_NEXT;
 	case FROM_VM_DROP:
 		st->suppressed++;
 		return HOOK_DROP;
+	case FROM_VM_REPLACE:
+		st->rewritten++;
+		return make_reply(skb, &p, &key, &out.ack, REPLY_TO_SENDER | (s.tcp_flags & 0xff)) ?
+			       HOOK_DROP :
+			       HOOK_NEXT;
 	case FROM_VM_RESET:
 		st->resets_sent++;
 		return reply_to_vm(skb, &p, &key, &out.ack, TCP_RST);
-	case FROM_VM_LOSS: {
-		struct ack_fields to_sender = {
-			.seq = out.ack.ack, .ack = out.ack.ack,
-		};
-
+	case FROM_VM_RESET_BOTH:
 		st->resets_sent += 2;
-		if (make_reply(skb, &p, &key, &out.ack, TCP_RST))
-			return HOOK_DROP;
-		set_mark(skb, MARK_HANDED);
-		bpf_clone_redirect(skb, skb->ifindex, 0);
-		set_mark(skb, 0);
-		/* MAC addresses back again: turned twice. */
-		return make_reply(skb, &p, &key, &to_sender, REPLY_TO_SENDER | TCP_RST)
-			       ? HOOK_DROP
-			       : HOOK_NEXT;
-	}
+		return reset_both(skb, &p, &key, &out.ack);
 	}
 	return HOOK_NEXT;
 }
@@ -301,23 +322,25 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Gives a flow that waits its turn, where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of it.  cb[0]: enum incast_waiting. */
+/* Gives somebody who waits a turn where no packet comes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's. */
 SEC("tcx/egress")
 int turn(struct __sk_buff *skb)
 {
-	__u32 waits = skb->cb[0];
 	struct flow_key key = {};
 	struct segment s = {};
 	struct packet p;
 
-	skb->cb[0] = 0;
-	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP || !take_own_turn(&key, waits))
-		return 0;
+	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
+		return TURN_NOBODY;
+	if (!take_turn(&key))
+		return incast_next(&uplink, &port.incast, bpf_ktime_get_ns()) ? TURN_LATER :
+										TURN_NOBODY;
 	if (become_turn(skb, &p))
-		return 0;
+		return TURN_LATER;
 	set_mark(skb, MARK_REPLY);
-	return !bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	return TURN_TAKEN;
 }
 
 /* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,

@@ -21,4 +21,22 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+/* MAC addresses lie at even addresses wherever there are any; in BPF a copy of single bytes
+ * would be just that. */
+static __always_inline void copy_mac(__u8 to[6], const void *from)
+{
+	const __u16 *w = from;
+
+	((__u16 *)to)[0] = w[0];
+	((__u16 *)to)[1] = w[1];
+	((__u16 *)to)[2] = w[2];
+}
+
+static __always_inline bool same_mac(const __u8 a[6], const __u8 b[6])
+{
+	const __u16 *v = (const void *)a, *w = (const void *)b;
+
+	return v[0] == w[0] && v[1] == w[1] && v[2] == w[2];
+}
+
 #endif

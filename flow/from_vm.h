@@ -9,11 +9,9 @@
  * passes, its ACK field raised to NEXT_SEQ.  (The report raises it to
  * NEXT_SEQ - 1; senders ignore the window of such an old ACK.)
  *
- * Loss inside the guest: everything below NEXT_SEQ was handed over in order,
- * so a VM that repeats an ACK below NEXT_SEQ while it reports later bytes has
- * lost one.  If the hold has a copy the engine is told; where there is none, or has not
- * been an engine for long, nobody will send it again, and the connection is reset at both
- * ends.
+ * Loss inside the guest: a VM that repeats an ACK below NEXT_SEQ while it reports later
+ * bytes has lost one.  The hold has a copy of all that the host acknowledged; the engine
+ * is told, and sends it again.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
@@ -34,7 +32,6 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 		flow_clear(f, FLOW_F_UNPROVEN);
 	f->vm_seq = ack;
 	f->progress_ns = now;
-	f->dup_acks = 0;
 	f->next_seq = seq_max(f->next_seq, ack);
 	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
 		f->high_seq = ack;
@@ -58,7 +55,7 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
 	/* Two segments are all that incast control may give. */
-	if (f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
+	if (INCAST_USED && f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
 		return growth >= 1 << (f->scale & 15);
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
@@ -75,35 +72,81 @@ static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const 
 	return seq_eq(edge, f->right_edge) && seq_eq(s->seq, f->snd_nxt);
 }
 
-/* Another such ACK: is the loss proven?  Everything below NEXT_SEQ was handed
- * over before the bytes that a SACK block reports, and on a single queue comes
- * out before them: three are enough.  Several queues come out in any order; and
- * without SACK the VM repeats its ACK for old segments and for those that PAWS
- * refuses too, but no longer than its ring lasts. */
-static __always_inline bool flow_loss_is_proven(struct flow *f, const struct policy *p, __u64 now)
+/* Nobody can hand over what is held: both ends are to be reset. */
+static __always_inline enum from_vm_verdict flow_abandon(struct flow *f, struct hold *h,
+							 const struct segment *s,
+							 struct outcome *out)
 {
-	bool apart = p->lists & PORT_UNORDERED || !(f->flags & FLOW_F_SACK);
-	__u32 at = now >> 20;
-
-	if (apart && f->dup_acks && at - f->repeated_at < FLOW_DUP_ACKS_APART)
-		return false;
-	f->repeated_at = at;
-	return ++f->dup_acks >= FLOW_DUP_ACKS;
-}
-
-/* Both ends are to be reset: what the host acknowledged cannot reach the VM. */
-static __always_inline enum from_vm_verdict flow_lose(struct flow *f, struct hold *h,
-						      const struct segment *s, __u32 event,
-						      struct outcome *out)
-{
-	if (h)
-		h->flags |= HOLD_OVER;
+	h->flags |= HOLD_OVER;
 	f->retired = flow_outstanding(f);
 	f->mode = FLOW_RESET;
-	out->events |= event;
+	out->events |= EVENT_ABANDONED;
 	out->ack.seq = s->ack;
 	out->ack.ack = f->snd_nxt;
-	return FROM_VM_LOSS;
+	flow_fill_way(f, &out->ack);
+	return FROM_VM_RESET_BOTH;
+}
+
+/* A RST of the VM. */
+static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, struct hold *h,
+							     const struct segment *s, __u64 now,
+							     struct outcome *out)
+{
+	if (f->mode == FLOW_RESET)
+		return FROM_VM_PASS; /* a tombstone answers as long as it stands */
+	if (!flow_outstanding(f)) {
+		flow_closed(f);
+		out->events |= EVENT_CLOSED;
+		return FROM_VM_PASS;
+	}
+	/* It answers what only the host sends, or drops what only the host has: the sender
+	 * would have been told nothing, and would have tried again. */
+	if (f->flags & FLOW_F_UNCONFIRMED || (h && h->answered != h->resends + h->probes))
+		out->events |= EVENT_REFUSED;
+	/* Should this RST get lost, nothing else would tell a sender that only reads: keep
+	 * answering. */
+	f->retired = flow_outstanding(f);
+	f->snd_nxt = seq_max(f->snd_nxt, s->seq);
+	if (h)
+		h->flags |= HOLD_OVER;
+	f->mode = FLOW_RESET;
+	flow_touch(f, now);
+	return FROM_VM_PASS;
+}
+
+/* The host has reported bytes beyond a hole: so does every ACK until the hole is filled
+ * (RFC 2018, section 4).  A pure ACK of the VM has no room for that, one of the host has. */
+static __always_inline enum from_vm_verdict
+flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
+	     const struct port_state *port, const struct policy *p, struct outcome *out)
+{
+	flow_fill_ack(f, h, s, port, p, out);
+	out->ack.seq = s->seq;
+	out->ack.tsval = s->tsval;
+	out->ack.tsecr = s->tsecr;
+	return FROM_VM_REPLACE;
+}
+
+/* What every segment of the VM teaches, whatever it acknowledges. */
+static __always_inline void flow_note_vm(struct flow *f, const struct segment *s, struct seq end,
+					 __u64 now)
+{
+	flow_touch(f, now);
+	f->heard_at = flow_stamp(now);
+	flow_clear(f, FLOW_F_UNCONFIRMED);
+	if (f->traffic != s->traffic)
+		f->traffic = s->traffic;
+	if (!same_mac(f->next_hop, s->destination))
+		copy_mac(f->next_hop, s->destination);
+	f->snd_nxt = seq_max(f->snd_nxt, end);
+	if (s->bits & SEG_TIMESTAMPS) {
+		if ((__s32)(s->tsval - f->vm_tsval) > 0)
+			f->vm_tsval = s->tsval;
+		if (f->flags & FLOW_F_MID_FLOW && !(f->flags & FLOW_F_TIMESTAMPS))
+			f->flags |= FLOW_F_TIMESTAMPS;
+	}
+	if (s->tcp_flags & TCP_FIN)
+		f->flags |= FLOW_F_FIN_VM;
 }
 
 /* `h`: the flow's hold; null where it has none. */
@@ -118,47 +161,25 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	struct seq edge;
 
 	out->events = 0;
-	if (flags & TCP_RST) {
-		if (f->mode == FLOW_RESET)
-			return FROM_VM_PASS; /* a tombstone answers as long as it stands */
-		if (flow_outstanding(f)) {
-			/* Should this RST get lost, nothing else would tell a
-			 * sender that only reads: keep answering. */
-			f->retired = flow_outstanding(f);
-			f->snd_nxt = seq_max(f->snd_nxt, s->seq);
-			if (h)
-				h->flags |= HOLD_OVER;
-			f->mode = FLOW_RESET;
-			flow_touch(f, now);
-			return FROM_VM_PASS;
-		}
-		flow_closed(f);
-		out->events |= EVENT_CLOSED;
-		return FROM_VM_PASS;
-	}
+	if (flags & TCP_RST)
+		return flow_reset_by_vm(f, h, s, now, out);
 	if (f->mode == FLOW_RESET) {
 		out->ack.seq = s->ack;
 		out->ack.ack = end;
+		flow_fill_way(f, &out->ack);
 		return FROM_VM_RESET;
 	}
 	if (!(flags & TCP_ACK))
 		return FROM_VM_PASS;
-	flow_touch(f, now);
+	flow_note_vm(f, s, end, now);
 	if (s->bits & SEG_FOREIGN && f->mode != FLOW_HOLDING)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
-	f->snd_nxt = seq_max(f->snd_nxt, end);
-	if (s->bits & SEG_TIMESTAMPS) {
-		if ((__s32)(s->tsval - f->vm_tsval) > 0)
-			f->vm_tsval = s->tsval;
-		if (f->flags & FLOW_F_MID_FLOW && !(f->flags & FLOW_F_TIMESTAMPS))
-			f->flags |= FLOW_F_TIMESTAMPS;
-	}
-	if (flags & TCP_FIN)
-		f->flags |= FLOW_F_FIN_VM;
 	if (h) {
+		h->flags &= ~HOLD_UNCONFIRMED;
+		h->answered = h->resends + h->probes;
 		hold_sync(f, h, port, p, now);
 		if (hold_is_abandoned(f, h, port, now))
-			return flow_lose(f, h, s, EVENT_ABANDONED, out);
+			return flow_abandon(f, h, s, out);
 	}
 	if (seq_lt(s->ack, f->vm_seq) || seq_diff(s->ack, f->high_seq) > (__s32)FLOW_MAX_WINDOW)
 		/* Old, or beyond belief: nothing to learn, nothing to hide. */
@@ -175,12 +196,8 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
-		if (flow_repeats_for_a_hole(f, s, edge)) {
-			if (h && hold_covers(f, h) && !hold_engine_is_gone(port, now))
-				hold_note_loss(h, out);
-			else if (flow_loss_is_proven(f, p, now))
-				return flow_lose(f, h, s, EVENT_LOSS, out);
-		}
+		if (h && hold_covers(f, h) && flow_repeats_for_a_hole(f, s, edge))
+			hold_note_loss(h, out);
 	}
 	if (h)
 		hold_note_vm(f, h, s, edge, advanced, out);
@@ -202,7 +219,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (pure && flow_is_finished(f))
 		out->events |= EVENT_CLOSED;
 
-	if (p->run == PORT_OBSERVE && !f->incast.shaped) {
+	if (p->run == PORT_OBSERVE && !(INCAST_USED && f->incast.shaped)) {
 		/* Shown is shown: a cap that comes later must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
@@ -218,13 +235,13 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
 		flow_clear(f, FLOW_F_REPLY_DUE);
+		if (pure && hold_reports(f, h))
+			return flow_replace(f, h, s, port, p, out);
 		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, h, port, p), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;
 		}
 		out->ack.window = flow_advertise(f, h, s->ack, port, p);
-		if (!h)
-			out->events |= EVENT_WINDOW_CAPPED;
 		return FROM_VM_REWRITE;
 	}
 	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
@@ -234,8 +251,10 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 		return FROM_VM_DROP;
 	}
 	flow_clear(f, FLOW_F_REPLY_DUE);
-	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	f->rewritten++;
+	if (pure && hold_reports(f, h))
+		return flow_replace(f, h, s, port, p, out);
+	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	return FROM_VM_REWRITE;
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Decisions about a flow that the host keeps copies of (the report's shared
- * buffer, made safe).
+ * Decisions about a flow of which the host keeps copies (the report's shared buffer,
+ * made safe): the host acknowledges nothing else.
  *
- * A flow with a hold acknowledges nothing that was not copied first.  What lies
- * within the VM's window is then handed over as ever.  What does not, or what the
- * ring refuses, waits (FLOW_HOLDING) for the engine, which hands it over in order
- * when the VM's window has room; until the engine has handed over everything,
- * whatever comes from the sender is kept behind it, or dropped:
+ * What lies within the VM's window is copied and goes to the VM at once: as a clone whose
+ * original becomes the early ACK, or untouched where a later ACK will do (hand_of()).  What
+ * lies beyond it, or what the ring refuses, waits (FLOW_HOLDING) for the engine, which hands
+ * it over in order when the VM's window has room; until the engine has handed over
+ * everything, whatever comes from the sender is kept behind it, or dropped:
  *
  *   in order          kept, acknowledged
  *   a pure ACK        forwarded at once, with SEQ = what the VM has been handed
@@ -19,15 +19,18 @@
  *                     has drained; one that would fill a hole must not wait for what
  *                     lies beyond it, and so that is forgotten
  *
+ * What the VM gets nothing of may carry news all the same: an ACK of the VM's data, or a
+ * window.  They go to the VM at once, as a pure ACK (EVENT_NEWS, hold_news()).
+ *
  * hold_to_vm() looks at a segment.  When it answers TO_VM_KEEP it has claimed the
- * chain (hold.busy); the caller copies, hands over if out->deliver, and asks
+ * chain (hold.busy); the caller copies, hands over as out->hand says, and asks
  * flow_kept(), which moves NEXT_SEQ and fills in the ACK.
  *
  * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per
  * MSS), up to what the hold has room for, while the VM is late and the engine
  * alive.  An engine that is not heard of for HOLD_STALE_NS is not relied upon: no
  * byte beyond the VM's window is acknowledged any more.  After HOLD_ABANDONED_NS
- * connections with bytes that only it could hand over, or hand over again, are reset.
+ * connections with bytes that only it could hand over are reset.
  */
 #ifndef VSNOOP_FLOW_HOLD_H
 #define VSNOOP_FLOW_HOLD_H
@@ -35,17 +38,35 @@
 #include "to_vm.h"
 
 #define HOLD_STALE_NS NSEC_PER_SEC
-#define HOLD_ABANDONED_NS (5 * NSEC_PER_SEC)
+#define HOLD_ABANDONED_NS (30 * NSEC_PER_SEC)
+/* Of segments of a bulk transfer every fourth is acknowledged: a sender never has less
+ * than four under way for long (BBR's least window is four). */
+#define HOLD_ACK_SEGMENTS 4
+/* A listener that has not answered for so long takes no data: the rest waits. */
+#define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
 
 static __always_inline bool hold_engine_lives(const struct port_state *port, __u64 now)
 {
 	return since_ns(now, port->engine_ns) < HOLD_STALE_NS;
 }
 
-/* Not heard of for so long that nobody is expected to take its place. */
+/* Not heard of for so long that none is expected to take its place. */
 static __always_inline bool hold_engine_is_gone(const struct port_state *port, __u64 now)
 {
 	return since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;
+}
+
+/* Was the sender told of bytes beyond a hole? */
+static __always_inline bool hold_reports(const struct flow *f, const struct hold *h)
+{
+	return h && h->ahead_count && f->flags & FLOW_F_SACK;
+}
+
+/* The next byte that the VM can be sent: what it was handed it has, unless it has no
+ * connection yet. */
+static __always_inline struct seq hold_vm_next(const struct flow *f)
+{
+	return f->flags & FLOW_F_UNCONFIRMED ? f->vm_seq : f->high_seq;
 }
 
 #define HOLD_PIECES 4
@@ -166,25 +187,48 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 /* What a segment of the sender tells, whatever becomes of it: the engine's own
  * segments carry it to the VM.  Only of one that the VM could accept: its SEQ is at most
  * a probe's one byte before VM_SEQ, and not beyond what the sender was shown.  A window
- * counts if it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2). */
-static __always_inline void hold_note_sender(const struct flow *f, struct hold *h,
+ * counts if it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2).
+ * True: the VM does not know that yet. */
+static __always_inline bool hold_note_sender(const struct flow *f, struct hold *h,
 					     const struct segment *s)
 {
+	bool news = false;
+
 	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
-		return;
+		return false;
 	if (seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) ||
 	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
-		return;
+		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||
 	    (seq_eq(s->seq, h->sender_seq) && seq_ge(s->ack, h->snd_una))) {
+		news = h->sender_window != s->window;
 		h->sender_seq = s->seq;
 		h->sender_window = s->window;
 	}
-	h->snd_una = seq_max(h->snd_una, s->ack);
-	if (!(s->bits & SEG_TIMESTAMPS) || (__s32)(s->tsval - h->tsval) < 0)
-		return;
-	h->tsval = s->tsval;
-	h->tsecr = s->tsecr;
+	if (seq_gt(s->ack, h->snd_una)) {
+		h->snd_una = s->ack;
+		news = true;
+	}
+	if (s->bits & SEG_TIMESTAMPS && (__s32)(s->tsval - h->tsval) >= 0) {
+		h->tsval = s->tsval;
+		h->tsecr = s->tsecr;
+	}
+	return news;
+}
+
+/* A pure ACK for the VM with what the sender has told. */
+static __always_inline void hold_news(const struct flow *f, const struct hold *h,
+				      struct ack_fields *news)
+{
+	news->seq = hold_vm_next(f);
+	news->ack = h->snd_una;
+	news->window = h->sender_window;
+	news->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	/* No later than what the engine's frames carry (RFC 7323, section 5). */
+	news->tsval = h->released_tsval;
+	news->tsecr = h->tsecr;
+	news->sack = 0;
+	flow_fill_way(f, news);
 }
 
 /* What an ACK of the VM tells. */
@@ -211,6 +255,8 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, const s
 	h->high_seq = f->high_seq;
 	h->snd_nxt = f->snd_nxt;
 	h->vm_tsval = f->vm_tsval;
+	if (!same_mac(h->next_hop, f->next_hop))
+		copy_mac(h->next_hop, f->next_hop);
 	if (h->chunks && !h->busy &&
 	    ((seq_ge(f->vm_seq, h->tail) && !h->ahead_count) ||
 	     seq_diff(f->vm_seq, seq_of(h->front >> 32)) >= HOLD_CHUNK)) {
@@ -238,7 +284,29 @@ static __always_inline bool hold_may_begin(const struct flow *f)
 	       seq_eq(f->vm_seq, f->next_seq) && !(f->flags & FLOW_F_UNPROVEN);
 }
 
-/* Should this segment be kept?  Sets out->skip and out->deliver. */
+/* How does a segment within the VM's window go to the VM?  ACKs are sparing, but leave no
+ * sender waiting: one at once for PSH, for a segment below MSS, during the ramp, and
+ * near the edge of what the sender was shown. */
+static __always_inline enum hand hand_of(const struct flow *f, const struct hold *h,
+					 const struct segment *s, struct seq end)
+{
+	__u32 few = HOLD_ACK_SEGMENTS * f->mss;
+
+	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few)
+		return HAND_AND_ACK;
+	return HAND_ON;
+}
+
+/* Has a listener left unanswered what came last?  It has no room for the connection; more
+ * than the data that completes the handshake it could take for an attack. */
+static __always_inline bool hold_is_not_taken(const struct flow *f, __u64 now)
+{
+	return f->flags & FLOW_F_UNCONFIRMED && flow_outstanding(f) &&
+	       since_ns(now, f->progress_ns) > HOLD_UNCONFIRMED_NS;
+}
+
+/* Should this segment be kept?  Sets out->skip and out->hand. */
 static __always_inline bool hold_wants(const struct flow *f, const struct hold *h,
 				       const struct segment *s, const struct port_state *port,
 				       const struct policy *p, __u64 now, struct outcome *out)
@@ -250,12 +318,12 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 
 	if (p->run != PORT_ACTIVE || !s->len || (s->tcp_flags & touched) != TCP_ACK ||
 	    s->bits & SEG_FOREIGN || h->flags & HOLD_FIN || !flow_is_valid(f, s) ||
-	    seq_diff(end, f->vm_seq) > (__s32)p->hold_flow)
+	    seq_gt(end, seq_max(f->adv_edge, f->right_edge)) || flow_vm_is_silent(f, p, now))
 		return false;
 	out->skip = 0;
-	out->deliver = 0;
+	out->hand = HAND_NOTHING;
 	if (!holding) {
-		bool within = !skip && seq_le(end, f->right_edge);
+		bool within = !skip && seq_le(end, f->right_edge) && !hold_is_not_taken(f, now);
 
 		if (skip > 0 || !hold_may_begin(f))
 			return false;
@@ -264,8 +332,9 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 		if (f->mode == FLOW_ACTIVE && (s->tcp_flags & TCP_FIN || s->bits & SEG_CE))
 			return false;
 		if (within) {
-			out->deliver = 1;
-			return !flow_may_stand_aside(f, s, end, port, p, now);
+			out->hand = hand_of(f, h, s, end);
+			return flow_shows_enough(f, end) &&
+			       !flow_may_stand_aside(f, s, end, port, p, now);
 		}
 	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
 		return false;
@@ -275,8 +344,9 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 	       seq_le(end, flow_shown_edge(f, h, port, p));
 }
 
-/* The sender asks for a window that the VM has closed, or not opened yet: the hold
- * has one for it. */
+/* A probe of the sender, for a window or for a sign of life: the host answers when it
+ * knows of a window.  The VM's own update may have been lost on its way to the sender, and
+ * not every VM answers a segment below its window; or the hold has room. */
 static __always_inline bool hold_opens(struct flow *f, struct hold *h, const struct segment *s,
 				       const struct port_state *port, const struct policy *p,
 				       __u64 now)
@@ -285,12 +355,16 @@ static __always_inline bool hold_opens(struct flow *f, struct hold *h, const str
 
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACTIVE || s->len ||
 	    (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
-	    !seq_lt(s->seq, f->next_seq) || own >= (__s32)f->mss ||
-	    !(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
+	    !seq_lt(s->seq, f->next_seq) || flow_is_refused(f, s) ||
+	    flow_vm_is_silent(f, p, now))
+		return false;
+	if (own >= (__s32)f->mss)
+		return true;
+	if (!p->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
 		return false;
 	if (h->rcv_win < 2u * f->mss)
 		h->rcv_win = 2 * f->mss;
-	return true;
+	return seq_gt(flow_shown_edge(f, h, port, p), f->next_seq);
 }
 
 /* Data that only the VM can answer for, whatever it is that it carries. */
@@ -308,12 +382,14 @@ static __always_inline bool hold_fills(const struct flow *f, const struct segmen
 /* A flow that is held: a segment that is not kept. */
 static __always_inline enum to_vm_verdict
 hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
-	      const struct port_state *port, const struct policy *p, struct outcome *out)
+	      const struct port_state *port, const struct policy *p, __u64 now,
+	      struct outcome *out)
 {
+	bool is_silent = flow_vm_is_silent(f, p, now);
 	struct seq end = seq_add(s->seq, s->len);
 	__u8 flags = s->tcp_flags;
 
-	out->ack.seq = f->high_seq;
+	out->ack.seq = hold_vm_next(f);
 	out->ack.tsval = h->released_tsval;
 	if (flags & TCP_RST) {
 		if (seq_gt(s->seq, f->high_seq) && !seq_eq(s->seq, f->next_seq)) {
@@ -332,11 +408,19 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
-	if (!(flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt) || hold_is_the_vms(s))
+	if (!(flags & TCP_ACK) || flow_is_refused(f, s) || hold_is_the_vms(s))
 		return TO_VM_DROP;
 	if (!s->len && !(flags & TCP_FIN)) {
 		if (seq_ge(s->seq, f->next_seq))
 			return TO_VM_FORWARD;
+		if (is_silent) {
+			/* The VM is to answer for itself (RFC 9293, section 3.8.4). */
+			if (!(f->flags & FLOW_F_UNCONFIRMED))
+				out->ack.seq = seq_add(f->vm_seq, (__u32)-1);
+			return TO_VM_FORWARD;
+		}
+	} else if (is_silent) {
+		return TO_VM_DROP;
 	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) && p->run == PORT_ACTIVE) {
 		if (!(h->flags & HOLD_FIN))
 			out->events |= EVENT_WAKE;
@@ -348,57 +432,62 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	return TO_VM_REACK;
 }
 
+/* Claims the chain for a copy. */
+static __always_inline enum to_vm_verdict hold_claim(struct flow *f, struct hold *h)
+{
+	if (h->busy)
+		return TO_VM_BUSY;
+	h->busy = 1;
+	if (!seq_eq(h->tail, f->next_seq) && !h->ahead_count) {
+		/* The VM answered for what came since the last copy. */
+		h->first = h->tail = h->sure = f->next_seq;
+		h->rcv_win = 0;
+	}
+	return TO_VM_KEEP;
+}
+
 /* As flow_to_vm(), for a flow with a hold. */
 static __always_inline enum to_vm_verdict
 hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
 	   const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
 {
 	enum to_vm_verdict verdict;
+	bool news;
 
 	out->events = 0;
 	/* What is beyond the hole would never be reached: the hole is the VM's to fill, and
 	 * the flow is held as long as there are pieces.  The sender has them still (RFC 2018,
 	 * section 8). */
-	if (hold_is_the_vms(s) && hold_fills(f, s))
+	if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
 		h->ahead_count = 0;
 	hold_sync(f, h, port, p, now);
-	hold_note_sender(f, h, s);
+	news = hold_note_sender(f, h, s);
 	if (hold_is_abandoned(f, h, port, now)) {
 		f->retired = flow_outstanding(f);
 		f->mode = FLOW_RESET;
 		h->flags |= HOLD_OVER;
 		flow_touch(f, now);
 		out->events = EVENT_ABANDONED;
-		return flow_answer_reset(s, out);
+		return flow_answer_reset(f, s, out);
 	}
 	if (hold_wants(f, h, s, port, p, now, out)) {
-		if (h->busy)
-			return TO_VM_BUSY;
-		h->busy = 1;
-		if (!seq_eq(h->tail, f->next_seq) && !h->ahead_count) {
-			/* The VM answered for what came since the last copy. */
-			h->first = h->tail = f->next_seq;
-			h->rcv_win = 0;
-		}
-		return TO_VM_KEEP;
+		out->events |= news ? EVENT_NEWS : 0;
+		return hold_claim(f, h);
 	}
 	if (hold_opens(f, h, s, port, p, now)) {
 		f->reacked++;
 		flow_fill_ack(f, h, s, port, p, out);
-		return TO_VM_REACK;
-	}
-	if (f->mode != FLOW_HOLDING) {
+		verdict = TO_VM_REACK;
+	} else if (f->mode != FLOW_HOLDING) {
 		verdict = flow_to_vm(f, h, s, port, p, now, out);
-		if (verdict != TO_VM_DELIVER)
-			return verdict;
-		/* More than the flow may have: without a copy the VM answers. */
-		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
-		flow_handed_over(f, seq_add(s->seq, s->len), false, now);
-		return TO_VM_PASS;
+	} else {
+		flow_touch(f, now);
+		flow_note_ack(f, s);
+		verdict = hold_not_kept(f, h, s, port, p, now, out);
 	}
-	flow_touch(f, now);
-	flow_note_ack(f, s);
-	return hold_not_kept(f, h, s, port, p, out);
+	if (news && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
+		out->events |= EVENT_NEWS;
+	return verdict;
 }
 
 /* The window that the next bytes will be acknowledged with. */
@@ -414,36 +503,72 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 	if (own > 0 && h->rcv_win < (__u32)own)
 		h->rcv_win = own;
 	h->rcv_win += 2 * bytes;
-	if (h->rcv_win > p->hold_flow)
-		h->rcv_win = p->hold_flow;
+	if (h->rcv_win / HOLD_CHUNK > p->hold_chunks)
+		h->rcv_win = p->hold_chunks * HOLD_CHUNK;
+}
+
+/* The ring refused a segment within the VM's window, or it lies beyond: the flow is held from
+ * the first byte that the ring is not known to have taken. */
+static __always_inline void hold_start(struct flow *f, struct hold *h, __u64 now)
+{
+	f->mode = FLOW_HOLDING;
+	h->released = f->high_seq = seq_max(h->sure, f->vm_seq);
+	/* What the VM was handed so far has none above. */
+	h->released_tsval = f->ts_recent;
+	h->since_ns = now;
+}
+
+/* What the engine is told of a flow that is kept copies of. */
+static __always_inline void hold_tell_engine(const struct flow *f, struct hold *h)
+{
+	h->mss = f->mss;
+	h->high_seq = f->high_seq;
+	h->right_edge = f->right_edge;
+	h->vm_seq = f->vm_seq;
+	h->snd_nxt = f->snd_nxt;
+	h->vm_tsval = f->vm_tsval;
+	copy_mac(h->next_hop, f->next_hop);
+}
+
+/* May what was copied be acknowledged, as things are by now? */
+static __always_inline bool hold_may_keep(const struct flow *f, const struct segment *s,
+					  bool handed, const struct port_state *port,
+					  const struct policy *p, __u64 now)
+{
+	if (p->run != PORT_ACTIVE || !flow_is_valid(f, s) ||
+	    seq_diff(f->next_seq, s->seq) >= (__s32)s->len)
+		return false;
+	if (f->mode != FLOW_HOLDING && f->mode != FLOW_ACTIVE && !hold_may_begin(f))
+		return false;
+	/* What the VM's window has no room for any more, or the ring has not, needs an engine,
+	 * which needs to know the VM's window. */
+	return handed || (f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(port, now));
 }
 
 /*
- * After TO_VM_KEEP: the segment was copied, or there was no memory; the device
- * took it (`taken`), refused it, or was not asked.  Ends the claim.
+ * After TO_VM_KEEP: the segment was copied, or there was no memory; the device took it
+ * (`taken`), refused it, or was not asked.  With HAND_ON it passes to the VM after this.
+ * Ends the claim.
  */
 static __always_inline enum kept_verdict
 flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, bool taken,
 	  const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
 {
 	struct seq end = seq_add(s->seq, s->len);
-	__s32 skip = seq_diff(f->next_seq, s->seq);
-	__u32 bytes;
-	bool holding = f->mode == FLOW_HOLDING, ahead = skip < 0;
+	__u32 bytes, hand = out->hand;
+	bool ahead = seq_gt(s->seq, f->next_seq);
 	/* The VM may have taken window back meanwhile, and drop it. */
-	bool handed = taken && seq_le(end, f->right_edge);
+	bool within = seq_le(end, f->right_edge);
+	bool handed = within && (taken || hand == HAND_ON);
 
-	out->events = 0;
+	out->events &= EVENT_NEWS;
 	h->busy = 0;
 	flow_note_data(f, s, now, out);
 	if (!copied)
 		out->events |= EVENT_HOLD_FULL;
-	if (!copied || p->run != PORT_ACTIVE ||
-	    (!holding && f->mode != FLOW_ACTIVE && !hold_may_begin(f)) ||
-	    skip >= (__s32)s->len || !flow_is_valid(f, s) ||
-	    (!handed && !hold_engine_lives(port, now))) {
+	if (!copied || !hold_may_keep(f, s, handed, port, p, now)) {
 		/* The VM answers, if it gets it; or the sender sends it again. */
-		if (holding)
+		if (f->mode == FLOW_HOLDING)
 			return KEPT_DROP;
 		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
 		flow_handed_over(f, end, false, now);
@@ -451,17 +576,17 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	}
 	if (handed) {
 		flow_handed_over(f, end, true, now);
-	} else if (!holding) {
-		f->mode = FLOW_HOLDING;
-		h->released = f->high_seq = f->next_seq;
-		/* What the VM was handed so far has none above. */
-		h->released_tsval = f->ts_recent;
-		h->since_ns = now;
+		if (taken)
+			h->sure = end;
+		out->events &= ~EVENT_NEWS;
+	} else if (f->mode != FLOW_HOLDING) {
+		hold_start(f, h, now);
 	}
 	if (s->bits & SEG_CE)
 		h->marked++;
 	if (ahead) {
 		/* Its timestamp is not the last in order (RFC 7323, section 4.3). */
+		f->ramp = 0;
 		out->events |= EVENT_AHEAD;
 		hold_note_piece(h, s->seq, end);
 		flow_fill_ack(f, h, s, port, p, out);
@@ -478,17 +603,17 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		if (s->tcp_flags & TCP_FIN)
 			hold_note_fin(f, h);
 	}
-	h->mss = f->mss;
-	h->high_seq = f->high_seq;
-	h->right_edge = f->right_edge;
-	h->vm_seq = f->vm_seq;
-	h->snd_nxt = f->snd_nxt;
-	h->vm_tsval = f->vm_tsval;
+	hold_tell_engine(f, h);
+	hold_grow(f, h, bytes, port, p, now);
 	if (f->ramp < FLOW_RAMP)
 		f->ramp++;
-	f->early_acks++;
 	f->early_bytes += bytes;
-	hold_grow(f, h, bytes, port, p, now);
+	if (handed && hand == HAND_ON) {
+		h->unanswered += bytes / 16;
+		return KEPT_PASS;
+	}
+	h->unanswered = 0;
+	f->early_acks++;
 	flow_fill_ack(f, h, s, port, p, out);
 	return KEPT_ACK;
 }
@@ -514,7 +639,7 @@ static __always_inline void hold_begin(struct flow *f, struct hold *h, __u16 num
 {
 	h->vm_seq = f->vm_seq;
 	/* Nothing is kept; the first copy begins at NEXT_SEQ. */
-	h->first = h->tail = h->released = h->high_seq = f->next_seq;
+	h->first = h->tail = h->released = h->high_seq = h->sure = f->next_seq;
 	h->right_edge = f->right_edge;
 	h->snd_una = f->snd_una;
 	h->sender_seq = seq_add(f->vm_seq, (__u32)-1);
@@ -522,8 +647,12 @@ static __always_inline void hold_begin(struct flow *f, struct hold *h, __u16 num
 	h->vm_tsval = f->vm_tsval;
 	h->tsval = h->released_tsval = f->ts_recent;
 	h->tsecr = f->vm_tsval;
-	h->flags = f->flags & FLOW_F_TIMESTAMPS ? HOLD_TIMESTAMPS : 0;
+	h->flags = (f->flags & FLOW_F_TIMESTAMPS ? HOLD_TIMESTAMPS : 0) |
+		   (f->flags & FLOW_F_UNCONFIRMED ? HOLD_UNCONFIRMED : 0);
 	h->mss = f->mss;
+	h->unanswered = 0;
+	h->answered = h->resends + h->probes;
+	copy_mac(h->next_hop, f->next_hop);
 	f->hold = number;
 }
 

@@ -15,57 +15,31 @@ struct seq {
 	__u32 v;
 };
 
-static __always_inline struct seq seq_of(__u32 v)
-{
-	struct seq s = { v };
+#define seq_of(number) ((struct seq){ (number) })
 
-	return s;
-}
-
-static __always_inline struct seq seq_add(struct seq a, __u32 bytes)
-{
-	return seq_of(a.v + bytes);
-}
+/* Macros, because clang gives up the alignment of a structure that is passed by value: in
+ * BPF each comparison would read eight single bytes. */
+#define seq_add(a, bytes) seq_of((a).v + (__u32)(bytes))
 
 /* How many bytes `a` is ahead of `b`; negative when it is behind. */
-static __always_inline __s32 seq_diff(struct seq a, struct seq b)
-{
-	return (__s32)(a.v - b.v);
-}
+#define seq_diff(a, b) ((__s32)((a).v - (b).v))
 
-static __always_inline bool seq_eq(struct seq a, struct seq b)
-{
-	return a.v == b.v;
-}
+#define seq_eq(a, b) ((a).v == (b).v)
+#define seq_lt(a, b) (seq_diff(a, b) < 0)
+#define seq_le(a, b) (seq_diff(a, b) <= 0)
+#define seq_gt(a, b) (seq_diff(a, b) > 0)
+#define seq_ge(a, b) (seq_diff(a, b) >= 0)
 
-static __always_inline bool seq_lt(struct seq a, struct seq b)
-{
-	return seq_diff(a, b) < 0;
-}
-
-static __always_inline bool seq_le(struct seq a, struct seq b)
-{
-	return seq_diff(a, b) <= 0;
-}
-
-static __always_inline bool seq_gt(struct seq a, struct seq b)
-{
-	return seq_diff(a, b) > 0;
-}
-
-static __always_inline bool seq_ge(struct seq a, struct seq b)
-{
-	return seq_diff(a, b) >= 0;
-}
-
-static __always_inline struct seq seq_max(struct seq a, struct seq b)
-{
-	return seq_of(seq_lt(a, b) ? b.v : a.v);
-}
-
-static __always_inline struct seq seq_min(struct seq a, struct seq b)
-{
-	return seq_of(seq_lt(a, b) ? a.v : b.v);
-}
+/* The later and the earlier of two. */
+#define seq_max(a, b)                                                                              \
+	({                                                                                         \
+		const __u32 seq_one = (a).v, seq_other = (b).v;                                    \
+		seq_of((__s32)(seq_one - seq_other) < 0 ? seq_other : seq_one);                    \
+	})
+#define seq_min(a, b)                                                                              \
+	({                                                                                         \
+		const __u32 seq_one = (a).v, seq_other = (b).v;                                    \
+		seq_of((__s32)(seq_one - seq_other) < 0 ? seq_one : seq_other);                    \
+	})
 
 #endif

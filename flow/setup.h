@@ -47,6 +47,9 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	e->rcv_nxt = s->ack;
 	e->vm_tsval = s->tsval;
 	e->window = e->shown = s->window;
+	e->traffic = s->traffic;
+	e->syn_len = s->len > 0xffff ? 0xffff : s->len;
+	copy_mac(e->next_hop, s->destination);
 	e->flags = flow_option_flags(s) | FLOW_F_SCALE_KNOWN;
 	e->scale = s->bits & SEG_SCALE ? s->scale : 0;
 	if (s->tcp_flags & TCP_ACK) {
@@ -63,9 +66,11 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 /* A SYN-ACK came for the VM's SYN.  False: it does not belong to it. */
 static __always_inline bool embryo_answered(struct embryo *e, const struct segment *s)
 {
+	__u32 acked = seq_diff(s->ack, e->vm_iss);
 	__u16 both;
 
-	if (e->stage == EMBRYO_VM_SYN_ACK || !seq_eq(s->ack, seq_add(e->vm_iss, 1)))
+	/* The sender may take data of the VM's SYN, or leave it (RFC 7413). */
+	if (e->stage == EMBRYO_VM_SYN_ACK || acked < 1 || acked > 1u + e->syn_len)
 		return false;
 	e->stage = EMBRYO_VM_SYN_ANSWERED;
 	e->rcv_nxt = seq_add(s->seq, 1);
@@ -95,6 +100,7 @@ static __always_inline void flow_start(struct flow *f, struct seq vm_seq, struct
 	f->mss = FLOW_DEFAULT_MSS;
 	f->last_ns = now;
 	f->progress_ns = now;
+	f->heard_at = flow_stamp(now);
 }
 
 /* The VM has been handed segments that the record knows nothing of.  Until it
@@ -112,6 +118,8 @@ static __always_inline void flow_from_embryo(struct flow *f, const struct embryo
 	f->adv_edge = seq_add(e->rcv_nxt, e->shown);
 	f->flags = e->flags;
 	f->scale = e->scale;
+	f->traffic = e->traffic;
+	copy_mac(f->next_hop, e->next_hop);
 	f->vm_tsval = e->vm_tsval;
 	if (f->flags & FLOW_F_FOREIGN)
 		f->mode = FLOW_BYPASS;
@@ -130,6 +138,7 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 	    seq_lt(s->seq, e->rcv_nxt) || seq_gt(s->seq, seq_add(e->rcv_nxt, e->window)))
 		return false;
 	flow_from_embryo(f, e, now);
+	f->flags |= FLOW_F_UNCONFIRMED;
 	f->ts_recent = s->tsval;
 	if (s->bits & SEG_FOREIGN)
 		f->mode = FLOW_BYPASS;
@@ -163,6 +172,8 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 		return false;
 	flow_start(f, s->ack, seq_add(s->ack, s->window), seq_add(s->seq, s->len), now);
 	f->snd_una = s->seq;
+	f->traffic = s->traffic;
+	copy_mac(f->next_hop, s->destination);
 	f->flags = FLOW_F_MID_FLOW | FLOW_F_SACK;
 	f->vm_tsval = s->tsval;
 	f->ts_recent = s->tsecr;

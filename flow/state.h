@@ -35,11 +35,14 @@
 /* Bytes beyond VM_SEQ that are believable while the scale is unknown:
  * the largest window there is (RFC 7323, section 2.3). */
 #define FLOW_MAX_WINDOW (1u << 30)
-/* Repeated ACKs below NEXT_SEQ that prove a loss in the guest (RFC 5681). */
-#define FLOW_DUP_ACKS 3
-/* Those that may have another cause prove it when the VM has stood still for
- * long, having run: they must lie this far apart. In 2^20 ns (1.05 ms). */
-#define FLOW_DUP_ACKS_APART 256
+/* Failures of connections of a VM port within this time are counted together. */
+#define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)
+/* This many, and new connections of the port are left alone ... */
+#define FLOW_FAILURES 2
+/* ... for this long. */
+#define FLOW_LEFT_ALONE_NS (300 * NSEC_PER_SEC)
+/* A listener that takes no data has an application that is busy for a moment. */
+#define FLOW_NOT_TAKEN_NS (10 * NSEC_PER_SEC)
 
 /* Nanoseconds from `then` to `now`; 0 when another CPU has looked at the clock
  * a little later than we did. */
@@ -54,6 +57,37 @@ static __always_inline void flow_touch(struct flow *f, __u64 now)
 {
 	if (since_ns(now, f->last_ns) > FLOW_TOUCH_NS)
 		f->last_ns = now;
+}
+
+/* When the VM's last packet came, in 2^20 ns (1.05 ms): differences wrap after 52 days. */
+static __always_inline __u32 flow_stamp(__u64 now)
+{
+	return now >> 20;
+}
+
+/* Has the VM sent nothing for so long that the host does not vouch for it? */
+static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct policy *p,
+					      __u64 now)
+{
+	__s32 stamps = flow_stamp(now) - f->heard_at;
+
+	return stamps > 0 && ((__u64)stamps << 20) > p->silence_ms * NSEC_PER_MSEC;
+}
+
+/* Of a key: what a record is compared with once it is locked. */
+static __always_inline __u16 flow_tag(const struct flow_key *key)
+{
+	const __u16 *from = (const void *)&key->sender_addr[12], *to = (const void *)&key->vm_addr[12];
+
+	return key->sender_port ^ key->vm_port * 31 ^ from[0] ^ from[1] * 7 ^ to[0] ^ to[1] * 3 ^
+	       key->vlan_outer ^ key->vlan_inner * 5;
+}
+
+/* The way of what the host sends for the VM: as the VM itself sends. */
+static __always_inline void flow_fill_way(const struct flow *f, struct ack_fields *ack)
+{
+	ack->traffic = f->traffic;
+	copy_mac(ack->next_hop, f->next_hop);
 }
 
 static __always_inline void flow_clear(struct flow *f, __u16 flags)
@@ -97,7 +131,7 @@ static __always_inline void flow_offline(struct flow *f, __u8 mode, __u32 event,
 		return;
 	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_ASIDE) {
 		if (event) {
-			f->offline++;
+			f->offline += f->offline != 0xffff;
 			out->events |= event;
 		}
 		f->mode = mode;
@@ -137,7 +171,7 @@ static __always_inline void flow_note_timestamp(struct flow *f, const struct seg
 static __always_inline void flow_handed_over(struct flow *f, struct seq end, bool early, __u64 now)
 {
 	if (f->flags & FLOW_F_SCALE_KNOWN)
-		end = seq_min(end, seq_max(f->right_edge, f->high_seq));
+		end = seq_min(end, seq_max(seq_max(f->right_edge, f->adv_edge), f->high_seq));
 	else if (seq_diff(end, f->vm_seq) > (__s32)FLOW_MAX_WINDOW)
 		return;
 	if (seq_le(end, f->high_seq))
@@ -197,6 +231,30 @@ static __always_inline void port_learn(struct port_state *port, const struct out
 static __always_inline bool port_is_prompt(const struct port_state *port, __u64 now)
 {
 	return now < port->prompt_until_ns;
+}
+
+/* A connection of this VM port failed for a reason that is the host's own. */
+static __always_inline void failures_note(struct failures *v, __u64 now)
+{
+	if (!v->count || since_ns(now, v->since_ns) > FLOW_FAILURES_NS) {
+		v->count = 0;
+		v->since_ns = now;
+	}
+	v->total++;
+	if (++v->count >= FLOW_FAILURES)
+		v->until_ns = now + FLOW_LEFT_ALONE_NS;
+}
+
+/* Its listener takes no data at the moment. */
+static __always_inline void failures_not_taken(struct failures *v, __u64 now)
+{
+	if (v->until_ns < now + FLOW_NOT_TAKEN_NS)
+		v->until_ns = now + FLOW_NOT_TAKEN_NS;
+}
+
+static __always_inline bool failures_stand(const struct failures *v, __u64 now)
+{
+	return now < v->until_ns;
 }
 
 #endif

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Decisions about a segment on its way to the VM (the report's vSnoop_ingress).
+ * Decisions about a segment on its way to the VM (the report's vSnoop_ingress),
+ * of which no copy is made: the VM answers, and the host learns.
  *
- * flow_to_vm() looks at a segment of a known flow.  When it answers
- * TO_VM_DELIVER, the caller hands a copy to the VM's device, learns whether
- * the device took it, and asks flow_delivered(), which moves NEXT_SEQ and
- * fills in the early ACK.  A byte is thus never acknowledged before the
- * hand-over has succeeded.
+ * What the host acknowledges it keeps a copy of: see hold.h, which asks flow_to_vm()
+ * for everything that it does not keep.
  *
- * What the VM would not accept is not acknowledged for it: the segment must
- * lie at NEXT_SEQ, end within the VM's right edge, carry an acceptable ACK
- * (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323, PAWS).
+ * What the VM would not accept is not acknowledged for it: a segment must carry an
+ * acceptable ACK (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323,
+ * PAWS).  A segment that the VM would refuse altogether changes no state.
  */
 #ifndef VSNOOP_FLOW_TO_VM_H
 #define VSNOOP_FLOW_TO_VM_H
@@ -29,6 +27,18 @@ static __always_inline bool flow_is_valid(const struct flow *f, const struct seg
 			return false;
 	}
 	return true;
+}
+
+/* Would the VM refuse it whatever it carries?  Its SEQ is beyond all that the sender was
+ * shown, or it acknowledges what the VM never sent, or sent very long ago (RFC 5961,
+ * section 5.2). */
+static __always_inline bool flow_is_refused(const struct flow *f, const struct segment *s)
+{
+	struct seq edge = f->flags & FLOW_F_SCALE_KNOWN ? seq_max(f->right_edge, f->adv_edge) :
+							  seq_add(f->vm_seq, FLOW_MAX_WINDOW);
+
+	return seq_gt(s->seq, edge) || seq_gt(s->ack, f->snd_nxt) ||
+	       seq_diff(f->snd_una, s->ack) > (__s32)FLOW_MAX_WINDOW;
 }
 
 static __always_inline bool flow_acceptable(const struct flow *f, const struct segment *s,
@@ -59,13 +69,14 @@ static __always_inline bool flow_may_stand_aside(const struct flow *f, const str
 
 /* A segment that the sender has no business with in a reset flow.  A SYN begins something
  * new; the VM answers it. */
-static __always_inline enum to_vm_verdict flow_answer_reset(const struct segment *s,
-							    struct outcome *out)
+static __always_inline enum to_vm_verdict
+flow_answer_reset(const struct flow *f, const struct segment *s, struct outcome *out)
 {
 	if (s->tcp_flags & (TCP_RST | TCP_SYN) || !(s->tcp_flags & TCP_ACK))
 		return TO_VM_PASS;
 	out->ack.seq = s->ack;
 	out->ack.ack = seq_add(s->seq, s->len);
+	flow_fill_way(f, &out->ack);
 	return TO_VM_RESET;
 }
 
@@ -81,6 +92,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	 * sends next. */
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
+	flow_fill_way(f, &out->ack);
 	out->ack.sack = h && h->ahead_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
@@ -99,21 +111,6 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
 {
 	if (seq_gt(s->ack, f->snd_una) && seq_le(s->ack, f->snd_nxt))
 		f->snd_una = s->ack;
-}
-
-/* May this segment be acknowledged as soon as it is handed over?  May be asked
- * without the lock: flow_delivered() makes sure under it. */
-static __always_inline bool flow_is_early(const struct flow *f, const struct segment *s,
-					  const struct port_state *port, const struct policy *p,
-					  __u64 now)
-{
-	const __u8 touched = TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK;
-	struct seq end = seq_add(s->seq, s->len);
-
-	return f->mode == FLOW_ACTIVE && p->run == PORT_ACTIVE && s->len &&
-	       (s->tcp_flags & touched) == TCP_ACK && !(s->bits & (SEG_FOREIGN | SEG_CE)) &&
-	       seq_eq(s->seq, f->next_seq) && flow_caught_up(f) && flow_acceptable(f, s, end) &&
-	       !flow_may_stand_aside(f, s, end, port, p, now);
 }
 
 /* Does this segment merely continue what a prompt VM is left to answer?  Then
@@ -156,8 +153,8 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 
 /*
  * `h` is the flow's hold, where it has one (see hold_to_vm()); `port` and `p`
- * describe the port; `now` is CLOCK_MONOTONIC, ns.  Fills out->ack for TO_VM_REACK
- * and TO_VM_RESET.
+ * describe the port; `now` is CLOCK_MONOTONIC, ns.  TO_VM_PASS, or TO_VM_REACK or
+ * TO_VM_RESET with out->ack.
  */
 static __always_inline enum to_vm_verdict
 flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
@@ -169,7 +166,7 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 
 	out->events = 0;
 	if (f->mode == FLOW_RESET)
-		return flow_answer_reset(s, out);
+		return flow_answer_reset(f, s, out);
 	flow_touch(f, now);
 	if (flags & TCP_RST) {
 		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
@@ -184,13 +181,15 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
-	if (s->bits & SEG_FOREIGN)
-		flow_bypass(f, FLOW_F_FOREIGN, out);
 	if (!(flags & TCP_ACK))
 		return TO_VM_PASS;
+	if (flow_is_refused(f, s)) {
+		f->flags |= seq_gt(s->ack, f->snd_nxt) ? FLOW_F_CHALLENGE_DUE : FLOW_F_REPLY_DUE;
+		return TO_VM_PASS;
+	}
+	if (s->bits & SEG_FOREIGN)
+		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
-	if (seq_gt(s->ack, f->snd_nxt))
-		f->flags |= FLOW_F_CHALLENGE_DUE;
 	if (flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_SENDER;
 	if (seq_eq(s->seq, end)) {
@@ -208,7 +207,7 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	clean = !(flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
 	if (seq_le(end, f->next_seq)) {
 		f->ramp = 0;
-		if (seq_gt(end, f->vm_seq) && clean) {
+		if (seq_gt(end, f->vm_seq) && clean && !flow_vm_is_silent(f, p, now)) {
 			/* On its way to the VM already: a second copy would
 			 * make the VM repeat an ACK below NEXT_SEQ. */
 			flow_fill_ack(f, h, s, port, p, out);
@@ -236,50 +235,16 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;
 	}
-	if (flow_is_early(f, s, port, p, now))
-		return TO_VM_DELIVER;
 	if (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now)) {
 		if (f->mode == FLOW_ACTIVE)
 			f->mode = FLOW_ASIDE;
 		out->events |= EVENT_ASIDE;
+	} else if (f->mode == FLOW_ACTIVE) {
+		/* There is no memory for a copy. */
+		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
 	}
 	flow_handed_over(f, end, false, now);
 	return TO_VM_PASS;
-}
-
-/*
- * The device took the segment (`taken`) or refused it.  True: send out->ack.
- * The flow may have changed since flow_to_vm() or flow_is_early(): then the VM
- * answers.  So it does when the flow has been given a hold, which acknowledges nothing
- * without a copy.
- */
-static __always_inline bool flow_delivered(struct flow *f, const struct segment *s, bool taken,
-					   const struct port_state *port, const struct policy *p,
-					   __u64 now, struct outcome *out)
-{
-	struct seq end = seq_add(s->seq, s->len);
-
-	out->events = 0;
-	flow_note_data(f, s, now, out);
-	if (!taken) {
-		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
-		flow_handed_over(f, end, false, now);
-		return false;
-	}
-	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !seq_eq(s->seq, f->next_seq) ||
-	    !flow_acceptable(f, s, end) || p->run != PORT_ACTIVE || f->hold) {
-		flow_handed_over(f, end, false, now);
-		return false;
-	}
-	flow_note_timestamp(f, s);
-	flow_handed_over(f, end, true, now);
-	f->next_seq = end;
-	if (f->ramp < FLOW_RAMP)
-		f->ramp++;
-	f->early_acks++;
-	f->early_bytes += s->len;
-	flow_fill_ack(f, (const struct hold *)0, s, port, p, out);
-	return true;
 }
 
 #endif

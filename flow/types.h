@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 6
+#define VSNOOP_ABI 7
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -38,13 +38,14 @@ enum flow_mode {
 	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
 	 * FIN, URG, a CE mark, anything that the VM itself must answer. */
 	FLOW_UNEXPECTED_SEQ = 1,
-	/* Offline: the tap's ring refused a segment, or cannot tell. */
+	/* Offline: the host has no memory for a copy. */
 	FLOW_NO_BUF = 2,
 	/* Offline: the VM answers promptly by itself; nothing to gain. */
 	FLOW_ASIDE = 3,
 	/* Never acknowledged early: options not understood, or denied. */
 	FLOW_BYPASS = 4,
-	/* The VM lost acknowledged data: both ends are answered with RST. */
+	/* What the host acknowledged cannot reach the VM: both ends are answered
+	 * with RST. */
 	FLOW_RESET = 5,
 	/* The host has acknowledged bytes that it has not handed to the VM yet:
 	 * they wait in the hold, and nothing in order overtakes them. */
@@ -64,6 +65,10 @@ enum flow_mode {
 #define FLOW_F_REPLY_DUE 0x0100 /* the VM owes the sender an answer: pass it */
 #define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
 #define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
+/* The VM accepted, and has sent nothing beyond its SYN-ACK: it may have no
+ * connection yet (full accept queue, SYN cookies). */
+#define FLOW_F_UNCONFIRMED 0x0800
+#define FLOW_F_FAILED 0x1000 /* BYPASS: connections of this VM port failed lately */
 #define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
@@ -80,12 +85,20 @@ enum flow_mode {
 #define INCAST_WIDE 0x20 /* it was shown a window of two segments once */
 #define INCAST_ASKED 0x80 /* the VM sent it something, and it has not answered yet */
 #define INCAST_GIVEN 0x40 /* it was given a window that its sender was not shown yet */
+#define INCAST_BESIDE 0x400 /* its sender's segments do not come through the uplink */
 
 enum incast_waiting {
 	INCAST_NOT_WAITING = 0,
 	INCAST_IN_LINE = 1, /* for credit, its window closed */
 	INCAST_SHUT = 2, /* it had nothing to send when its window closed, and only answers */
 	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
+};
+
+/* What came of a turn that the helper offered. */
+enum incast_turn_taken {
+	TURN_NOBODY = 0, /* nobody can have one now */
+	TURN_TAKEN = 1,
+	TURN_LATER = 2, /* those that were asked did not take it; others may */
 };
 
 struct incast {
@@ -111,20 +124,19 @@ struct incast {
 	__u8 shaped; /* the edge binds; else the flow is left alone */
 };
 
-/* One flow: 128 bytes, in three groups by who writes while data flows, and a line for incast control.  Sender
- * and VM are served by different CPUs, and a cache line that one of them writes
- * costs the other some 100 ns.  In the kernel's hash table (elements of 256
- * bytes, this record at 104) each group has a line: the first shares that of the
- * key, which every look-up reads. */
+/* One flow: 128 bytes, in three groups by who writes while data flows, and a line
+ * for incast control.  Sender and VM are served by different CPUs, and a cache line
+ * that one of them writes costs the other some 100 ns. */
 struct flow {
 	/* Seldom written. */
 	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
-	__u32 offline; /* how often the flow left ACTIVE */
+	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
+	__u16 tag; /* of the key: a record that is reused meanwhile is found out */
 	__u16 mss; /* largest segment payload seen, bytes */
 	__u16 flags; /* FLOW_F_* */
 	__u8 mode; /* enum flow_mode */
 	__u8 scale; /* the VM's window scale; 0 while unknown */
-	__u8 sender_mac[6];
+	__u8 next_hop[6]; /* the MAC address that the VM sends to */
 
 	/* Written for packets of the VM, and when the host acknowledges. */
 	VSNOOP_LOCK;
@@ -136,13 +148,12 @@ struct flow {
 	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
 	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
 	__u64 progress_ns; /* the VM last advanced, or its backlog began */
-	__u32 repeated_at; /* when a repeated ACK was last counted, 2^20 ns */
+	__u32 heard_at; /* the VM's last packet, 2^20 ns */
 	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
 	__u32 reacked; /* retransmissions answered by the host */
 	__u32 retired; /* bytes outstanding when the flow was reset */
-	__u8 dup_acks; /* repeated ACKs of the VM below NEXT_SEQ */
-	__u8 zero[3];
+	__u32 traffic; /* of the VM's packets: traffic class << 20 | IPv6 flow label */
 
 	/* Written for segments to the VM. */
 	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
@@ -169,19 +180,20 @@ enum flow_sample {
 /*
  * The hold: what the host keeps of what it has acknowledged (flow/hold.h).
  *
- * A port's memory is a pool of chunks.  Those of a flow form a chain of
- * consecutive bytes of its stream, from the chunk with VM_SEQ to the one with
- * the last byte kept.  Pool, chunks and holds are shared with the engine, which
- * maps them; "hooks" and "engine" say who writes.  The flow's record holds the
- * truth; what the hooks write here is told to the engine.
+ * A port's memory comes in slabs, which the engine adds when the hooks want memory
+ * and takes back when it is not used.  A slab has chunks of bytes and a number of
+ * holds.  The chunks of a flow form a chain of consecutive bytes of its stream, from
+ * the chunk with VM_SEQ to the one with the last byte kept.  Slabs are shared with the
+ * engine, which maps them; "hooks" and "engine" say who writes.  The flow's record
+ * holds the truth; what the hooks write here is told to the engine.
  */
 #define HOLD_CHUNK 4096 /* bytes */
-
-/* How large a port's maps are; constants of the programs. */
-struct hold_sizes {
-	__u32 pool_bytes;
-	__u32 holds;
-};
+#define SLAB_CHUNKS 64
+#define SLAB_BYTES (SLAB_CHUNKS * HOLD_CHUNK)
+#define SLAB_HOLDS 32
+#define SLABS 1024 /* of one port at most: 256 MiB */
+/* As owner of a chunk, or in `used` of a hold: the engine takes the slab away. */
+#define HOLD_RESERVED 0xffffffff
 
 struct hold_chunk {
 	__u32 owner; /* number of the hold, from 1; 0: free */
@@ -222,10 +234,12 @@ struct hold {
 	__u16 sender_window; /* raw */
 	__u16 mss;
 	__u16 flags; /* HOLD_* */
-	__u8 sender_mac[6];
+	__u8 next_hop[6]; /* as in the record: frames for the VM come from there */
 	__u16 tag_proto; /* of the outer VLAN tag, network byte order; 0: not seen yet */
-	__u16 zero;
+	__u16 unanswered; /* bytes / 16 that were kept since the last early ACK */
 	__u32 marked; /* held segments with a CE mark (RFC 3168): the VM is to echo it */
+	struct seq sure; /* the ring is known to have taken everything below */
+	__u32 answered; /* resends and probes when the VM was last heard of */
 	__u32 heard; /* ACKs of the VM */
 	__u32 repeated; /* those that report a loss */
 	__u32 sack_count; /* SACK blocks of the last one that did */
@@ -239,29 +253,25 @@ struct hold {
 	__u32 releases; /* frames handed to the VM for the first time */
 	__u32 resends; /* frames handed to it again */
 	__u64 resent_bytes;
-	__u32 probes; /* that were sent, of either form */
+	__u32 probes; /* segments without news that ask the VM for an answer */
 	__u32 zero2;
 };
 
 #define HOLD_TIMESTAMPS 0x01 /* the connection uses them */
 #define HOLD_FIN 0x02 /* the sender's FIN follows the last byte kept */
 #define HOLD_OVER 0x04 /* the connection was reset: nothing is to be sent any more */
-#define HOLD_UNCONFIRMED 0x08 /* the VM has sent nothing beyond its SYN-ACK */
+/* The VM may have no connection yet: it is sent nothing but what completes the
+ * handshake, data from its VM_SEQ on. */
+#define HOLD_UNCONFIRMED 0x08
 
-/* Memory of a port is taken when it is used, a slab at a time: chunk c lives in slab
- * c / 64, hold n (from 1) in slab (n - 1) / 32.  A slab is the one value of a map. */
-#define HOLD_SLAB_CHUNKS 64
-#define HOLD_SLAB_HOLDS 32
-#define HOLD_SLABS 1024 /* at most */
-/* The engine is about to take the slab away: as a chunk's owner, and as a hold's `used`. */
-#define HOLD_RESERVED 0xffffffff
-
+/* Chunk c is chunk c % SLAB_CHUNKS of slab c / SLAB_CHUNKS; hold n, from 1, is hold
+ * (n - 1) % SLAB_HOLDS of slab (n - 1) / SLAB_HOLDS. */
 struct hold_slab {
-	__u8 bytes[HOLD_SLAB_CHUNKS * HOLD_CHUNK];
-	struct hold_chunk chunks[HOLD_SLAB_CHUNKS];
-	struct hold holds[HOLD_SLAB_HOLDS];
-	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  Set by
-	 * the hooks if it is not, cleared by the engine. */
+	__u8 bytes[SLAB_BYTES];
+	struct hold_chunk chunks[SLAB_CHUNKS];
+	struct hold holds[SLAB_HOLDS];
+	/* A bit for each hold: something was kept, and the VM may have to acknowledge it.  The
+	 * hooks set it if it is not, the engine clears it. */
 	__u32 busy;
 	__u32 zero;
 };
@@ -283,6 +293,9 @@ struct embryo {
 	__u16 flags; /* FLOW_F_* that the record will start with */
 	__u8 scale; /* the VM's own shift count */
 	__u8 stage;
+	__u32 traffic; /* as in the record */
+	__u16 syn_len; /* data on the VM's SYN (RFC 7413), bytes */
+	__u8 next_hop[6];
 };
 
 /* TCP header flags (RFC 9293, section 3.1; RFC 9768 for AE). */
@@ -316,6 +329,9 @@ struct segment {
 	__u8 tcp_flags;
 	__u8 scale;
 	__u16 bits; /* SEG_* */
+	__u8 destination[6]; /* MAC address */
+	__u16 zero;
+	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 };
 
 /* Fields of an ACK that the host sends, or of a rewritten packet of the VM. */
@@ -327,17 +343,27 @@ struct ack_fields {
 	__u16 window; /* raw, already scaled down */
 	__u16 timestamps; /* 1: the ACK carries the timestamps option */
 	__u32 sack; /* number of the hold whose pieces it reports; 0: none */
+	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
+	__u8 next_hop[6]; /* MAC address of the sender's side */
+	__u16 zero;
 };
 
 enum to_vm_verdict {
 	TO_VM_PASS = 0, /* hand on untouched */
-	TO_VM_DELIVER = 1, /* hand over, then ask flow_delivered() */
-	TO_VM_REACK = 2, /* the VM has it: answer with an ACK, hand nothing on */
-	TO_VM_RESET = 3, /* answer with RST, hand nothing on */
-	TO_VM_KEEP = 4, /* copy from byte out->skip; hand over if out->deliver; then flow_kept() */
-	TO_VM_DROP = 5, /* the sender will send it again */
-	TO_VM_FORWARD = 6, /* hand on with out->ack's seq and tsval */
-	TO_VM_BUSY = 7, /* another CPU is at this flow's hold: ask again */
+	TO_VM_REACK = 1, /* the host has it: answer with an ACK, hand nothing on */
+	TO_VM_RESET = 2, /* answer with RST, hand nothing on */
+	TO_VM_KEEP = 3, /* copy from byte out->skip; see out->hand; then flow_kept() */
+	TO_VM_DROP = 4, /* the sender will send it again */
+	TO_VM_FORWARD = 5, /* hand on with out->ack's seq and tsval */
+	TO_VM_BUSY = 6, /* another CPU is at this flow's hold: ask again */
+	TO_VM_NO_FLOW = 7,
+};
+
+/* What becomes of a segment of which a copy was made. */
+enum hand {
+	HAND_NOTHING = 0, /* it waits in the hold */
+	HAND_AND_ACK = 1, /* a clone goes to the VM; if the ring takes it, the host acknowledges */
+	HAND_ON = 2, /* it passes to the VM, and a later one is acknowledged with it */
 };
 
 /* What becomes of a segment after TO_VM_KEEP. */
@@ -351,8 +377,10 @@ enum from_vm_verdict {
 	FROM_VM_PASS = 0,
 	FROM_VM_DROP = 1, /* superfluous: the sender has a better ACK already */
 	FROM_VM_REWRITE = 2, /* replace ack and window, drop stale SACK blocks */
-	FROM_VM_RESET = 3, /* answer the VM with RST, hand nothing on */
-	FROM_VM_LOSS = 4, /* loss in the guest: RST to both ends */
+	FROM_VM_REPLACE = 3, /* out->ack goes in its place: it reports what is held */
+	FROM_VM_RESET = 4, /* answer the VM with RST, hand nothing on */
+	FROM_VM_RESET_BOTH = 5, /* RST to both ends */
+	FROM_VM_NO_FLOW = 6,
 };
 
 /* What happened, for the counters: a bit mask out of a decision. */
@@ -360,17 +388,20 @@ enum from_vm_verdict {
 #define EVENT_OFFLINE_NO_BUF 0x0002
 #define EVENT_OFFLINE_CE 0x0004
 #define EVENT_BYPASS 0x0008
-#define EVENT_LOSS 0x0010
+#define EVENT_REFUSED 0x0010 /* the VM reset what only the host had asked it, or held for it */
 #define EVENT_SAMPLE 0x0020 /* sample_ns of struct outcome is valid */
 #define EVENT_SAMPLE_EARLY 0x0040
 #define EVENT_LATE 0x0080 /* the VM was seen not to answer for 1 ms */
 #define EVENT_PROMPT 0x0100 /* the VM was seen to answer within 1 ms */
 #define EVENT_CLOSED 0x0200 /* the record can be removed now */
 #define EVENT_ASIDE 0x0400
-#define EVENT_WINDOW_CAPPED 0x0800
+#define EVENT_NOT_TAKEN 0x0800 /* the VM repeats its SYN-ACK: its listener took no data */
 #define EVENT_WAKE 0x1000 /* the engine has something to do */
 #define EVENT_FREE 0x2000 /* hold.busy was set: free what the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x4000 /* no memory for a segment */
+/* It tells the VM something beside its data; if the VM gets nothing of it, hold_news() goes
+ * there. */
+#define EVENT_NEWS 0x20000
 #define EVENT_AHEAD 0x10000 /* kept beyond a hole */
 #define EVENT_ABANDONED 0x8000 /* reset: the engine that has its bytes is gone */
 
@@ -382,8 +413,8 @@ struct outcome {
 	__u64 late_since_ns; /* with EVENT_LATE: since when nothing moved */
 	__u32 events; /* EVENT_* */
 	__u32 hold; /* number of the flow's hold; 0: none */
-	__u32 skip; /* TO_VM_KEEP: leading bytes that are kept already */
-	__u32 deliver; /* TO_VM_KEEP: hand it over as well */
+	__u16 skip; /* TO_VM_KEEP: leading bytes that are kept already */
+	__u16 hand; /* TO_VM_KEEP: enum hand */
 };
 
 /* Per port settings; the operator's choices, constant while packets flow
@@ -400,21 +431,66 @@ enum port_run {
 
 struct policy {
 	__u32 run; /* enum port_run, PORT_HELD */
-	__u32 buf_size; /* the VM's window is capped to this, bytes; 0: no cap */
 	__u32 thin; /* 1: stand aside for a VM that answers by itself */
-	__u32 lists; /* LIST_*, PORT_UNORDERED */
-	__u32 hold_chunks; /* memory for the hold; 0: none */
-	__u32 hold_flow; /* most that one flow may have of it, bytes */
+	__u32 hold_chunks; /* memory for the hold, at most */
+	__u32 ahead; /* how far a sender may run ahead of the VM's own window, bytes */
+	__u32 silence_ms; /* the host vouches no longer for a VM that has sent nothing */
+	__u32 zero;
 };
+
+/* What is constant while a port is attached: the verifier drops what is not used. */
+struct port_config {
+	__u32 hold; /* 1: early acknowledgement; 0: the port is only observed */
+	__u32 incast; /* 1: incast control (incast.h) */
+	__u32 lists; /* LIST_* */
+};
+
+/* Is there incast control? */
+#ifdef VSNOOP_BPF
+extern const volatile struct port_config config;
+#define INCAST_USED (config.incast)
+#else
+#define INCAST_USED 1
+#endif
 
 #define LIST_PORTS 0x01 /* the port list is not empty */
 #define LIST_PREFIXES 0x02
 #define LIST_PORTS_ALLOW 0x04 /* only listed ports are accelerated */
 #define LIST_PREFIXES_ALLOW 0x08
-/* The device has several queues. The kernel moves a flow from one to another
- * without waiting for the first to run empty, so that the VM may meet its
- * segments in any order. */
-#define PORT_UNORDERED 0x10
+
+/* Of connections of one port number of the VM. */
+struct failures {
+	__u32 count; /* within the last minute */
+	__u32 total;
+	__u64 since_ns; /* of the first that counts */
+	__u64 until_ns; /* new connections are left alone until then */
+};
+
+#define INCAST_EPOCHS 16
+
+/* What flows owe an uplink: those of one port, or those of all ports behind it. */
+struct incast_account {
+	__s64 granted; /* what live flows owe: the sum of granted edge - received */
+	__s64 silent; /* the same of those that were not active of late, or have finished */
+	__s64 ends[INCAST_EPOCHS]; /* of `granted`, what counts until that epoch ends */
+	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__s32 open; /* flows that are shaped, idle ones too */
+	__s32 waiting; /* flows in line */
+	__u32 zero;
+};
+
+/* Incast control of one port; written by its hooks, without a lock. */
+struct incast_port {
+	struct incast_account own;
+	__u32 flows; /* that sent data during the last census, or wait */
+	__u32 counted; /* so far in this one */
+	__u32 census; /* the uplink's, when `flows` was set */
+	__u32 wanted; /* the latest census in which the port wanted more than there was */
+	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
+	__s32 idle; /* ... and INCAST_IDLE */
+	__u32 turns; /* how many were taken */
+	__u32 wanted_before; /* the latest such census before that one */
+};
 
 /* What is known about the VM behind a port: how promptly it answers. */
 struct port_state {
@@ -424,13 +500,16 @@ struct port_state {
 	__u64 prompt_until_ns; /* it is taken to be prompt until then */
 	__u64 ring_full; /* segments that the ring refused */
 	__u64 engine_ns; /* the engine was alive; written by it */
+	__u32 slabs; /* how many there are; written by the engine */
+	__u32 wants_slabs; /* the hooks want more; cleared by the engine */
 	__u32 chunks_used;
 	__u32 chunk_cursor; /* where the search for a free chunk begins */
 	__u32 hold_cursor;
-	__u32 holds_high; /* holds beyond this were never used; may be more than there are */
-	__u32 slabs; /* that there are, from number 0; written by the engine */
-	__u32 wants_slabs; /* set by the hooks, cleared by the engine */
+	__u32 zero;
+	struct incast_port incast;
 };
+
+#define INCAST_WAYS 64
 
 /*
  * An uplink: the interface through which the senders' packets come, and what incast
@@ -443,9 +522,7 @@ struct uplink {
 	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
 
 	/* Written by the hooks of all ports, without a lock. */
-	__s64 granted; /* what live flows owe: the sum of granted edge - received */
-	__s64 silent; /* the same of those that were not active of late, or have finished */
-	__s64 ends[16]; /* of `granted`, what counts until that epoch ends */
+	struct incast_account all;
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */
@@ -455,26 +532,26 @@ struct uplink {
 	__u32 total; /* BW_T */
 	__u32 t_ns; /* T */
 	__u32 base_rtt_ns; /* of an empty queue */
-	__u32 flows; /* that sent data during the last census, or wait */
-	__u32 counted; /* so far in this one */
-	__u32 census; /* its number */
-	__s32 waiting; /* flows in line */
-	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
-	__s32 idle; /* ... and INCAST_IDLE */
-	__u32 zero;
-	__s32 open; /* flows that are shaped, idle ones too */
-	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__u32 census; /* number of the present one */
+	__u32 active; /* ports that data came for during the last census */
+	__u32 active_now; /* ... and so far in this one */
+	__u32 wanting; /* ports that wanted more than their share of all: likewise */
+	__u32 wanting_now;
 	__u32 is_granting; /* the second half of the slot */
+
+	/* Interfaces that the uplink's packets may be seen to come in by: itself, what it is
+	 * a port of, and what is stacked on these.  Written by user space; ends with a 0. */
+	__u32 ways[INCAST_WAYS];
 };
 
-/* Why user space resets a connection. */
+/* Why user space reset a connection. */
 enum reset_reason {
-	RESET_REFUSED = 0, /* the VM has room, answers, and refuses the same bytes */
-	RESET_SILENT = 1, /* the VM ran for long and answered nothing */
-	RESET_ENGINE_GONE = 2,
-	RESET_DETACHED = 3,
+	RESET_REFUSED = 0, /* the VM has room, answers, and refuses the same bytes again and again */
+	RESET_SILENT = 1, /* it ran, and answered nothing for long */
+	RESET_ENGINE_GONE = 2, /* no engine can hand over what is held */
+	RESET_DETACHED = 3, /* the port was detached with bytes in the hold */
 	RESET_TAP_GONE = 4,
-	RESET_DESERTED = 5, /* nobody reads the tap */
+	RESET_DESERTED = 5, /* the tap has no reader any more */
 	RESET_REASONS = 6,
 };
 
@@ -489,21 +566,13 @@ struct port_meta {
 	char qdisc[16]; /* the default that noqueue replaced; empty: none was */
 	__u32 tx_queue_len; /* of the tap when it was attached */
 	__u32 tx_queues;
-	__u64 helper_resets; /* flows that the helper reset: loss in the guest */
-	__u64 helper_reset_bytes;
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
 	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
 	__u64 times_held; /* how often PORT_HELD was set */
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
-	__u64 reserved[2];
-};
-
-/* What failed for connections to a port number of the VM, in the map `failures`. */
-struct failure {
-	__u32 count;
-	__u32 pad;
-	__u64 since_ns; /* the first one */
-	__u64 until_ns; /* new connections are left alone until then */
+	__u64 reset_bytes; /* ... and what the VM had not acknowledged of them */
+	__u32 lists; /* LIST_*, as in the configuration */
+	__u32 zero;
 };
 
 /*
@@ -542,7 +611,6 @@ struct port_stats {
 	__u64 reacked;
 	__u64 suppressed;
 	__u64 rewritten;
-	__u64 window_capped;
 	__u64 flows_created;
 	__u64 flows_mid_flow;
 	__u64 flows_closed;
@@ -554,13 +622,15 @@ struct port_stats {
 	__u64 bypassed; /* flows that went to BYPASS */
 	__u64 bad_checksum;
 	__u64 not_exact; /* hand-over not exact: qdisc, segmentation */
-	__u64 guest_loss; /* flows reset because the guest lost data */
+	__u64 left_alone; /* flows of VM ports whose connections failed lately */
+	__u64 vm_refused; /* the VM reset what only the host had asked it, or held for it */
 	__u64 resets_sent;
 	__u64 malformed; /* packets that could not be parsed; passed untouched */
 	__u64 kept_bytes; /* copied into the hold */
 	__u64 held_segments; /* acknowledged without having been handed over */
 	__u64 held_bytes;
 	__u64 kept_ahead; /* segments beyond a hole that were kept, and reported by SACK */
+	__u64 thinned; /* segments that were kept and handed on, and acknowledged with a later one */
 	__u64 without_hold; /* segments of connections for which there was no hold */
 	__u64 hold_full; /* segments for which there was no memory */
 	__u64 hold_dropped; /* segments that could not be kept, for whatever reason */

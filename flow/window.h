@@ -2,35 +2,42 @@
 /*
  * What window the sender is shown.
  *
- * Strict: the VM's right edge is what it advertised itself; no byte beyond it is ever
- * acknowledged early.  What the sender is shown is that edge, capped to
- * `buf_size` bytes beyond VM_SEQ (the report's section III-C), but an edge once
- * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so
- * itself.  The VM's edge is rounded down to the scale's unit, the cap up: one
- * below the unit would close the window for ever.
+ * The right edge that the VM advertised itself, or what the hold has room for
+ * (hold.h) if that is more; with incast control (incast.h) no more than the last hop
+ * can take.  An edge once shown is not taken back (RFC 9293, section 3.8.6) unless
+ * the VM does so itself.  The VM's edge and the hold's are rounded down to the scale's
+ * unit, incast control's is rounded up: below the unit it would close the window for
+ * ever.
  *
- * With a hold (hold.h) the sender may be shown more: what the host can keep.  With
- * incast control (incast.h) it is shown less: what the last hop can take.
- *
- * With an unknown scale (a flow found in mid-stream) the record's scale is 0:
- * the edge is then ACK plus the raw window, which is never beyond the true one,
- * and the window field shrinks by what was acknowledged since.  Whatever the
- * true scale, raw - x units is at most raw units - x bytes: safe.
+ * With an unknown scale (a flow found in mid-stream) the record's scale is 0: the
+ * edge is then ACK plus the raw window, which is never beyond the true one, and the
+ * window field shrinks by what was acknowledged since.  Whatever the true scale,
+ * raw - x units is at most raw units - x bytes: safe.  Since the sender is shown less
+ * than the VM would show it, only a part of the raw window is used so (flow_shows_enough()).
  */
 #ifndef VSNOOP_FLOW_WINDOW_H
 #define VSNOOP_FLOW_WINDOW_H
 
 #include "types.h"
 
-/* The edge that strict allows. */
-static __always_inline struct seq flow_strict_edge(const struct flow *f, const struct policy *p)
-{
-	struct seq cap;
+/* With an unknown scale: this part of the VM's raw window may be acknowledged early. */
+#define FLOW_UNSCALED_PART 4
 
-	if (!p->buf_size || !(f->flags & FLOW_F_SCALE_KNOWN))
-		return f->right_edge;
-	cap = seq_max(f->adv_edge, seq_add(f->vm_seq, p->buf_size));
-	return seq_min(f->right_edge, cap);
+/* May the host acknowledge up to `end` without showing much less window than the VM? */
+static __always_inline bool flow_shows_enough(const struct flow *f, struct seq end)
+{
+	return f->flags & FLOW_F_SCALE_KNOWN ||
+	       (__s64)seq_diff(end, f->vm_seq) * FLOW_UNSCALED_PART <=
+		       seq_diff(f->right_edge, f->vm_seq);
+}
+
+/* Chunks that the port's hold may have now: its quota, and what there is of it. */
+static __always_inline __u32 hold_chunks_there(const struct port_state *port,
+					       const struct policy *p)
+{
+	__u32 there = port->slabs * SLAB_CHUNKS;
+
+	return there < p->hold_chunks ? there : p->hold_chunks;
 }
 
 /* Bytes that a flow may have in the hold: four times what is free beside, so that the
@@ -41,29 +48,37 @@ static __always_inline struct seq flow_strict_edge(const struct flow *f, const s
 static __always_inline __u32 hold_limit(const struct flow *f, const struct port_state *port,
 					const struct policy *p)
 {
-	__u32 used = port->chunks_used;
+	__u32 used = port->chunks_used, there = hold_chunks_there(port, p);
 	__s32 own = seq_diff(f->next_seq, f->vm_seq);
-	__u64 bytes = used < p->hold_chunks ? p->hold_chunks - used : 0;
+	__u64 bytes = used < there ? there - used : 0;
 
 	bytes = bytes * HOLD_CHUNK + (own > 0 ? own : 0);
-	bytes = bytes * HOLD_SHARE / (HOLD_SHARE + 1);
-	return bytes < p->hold_flow ? bytes : p->hold_flow;
+	return bytes * HOLD_SHARE / (HOLD_SHARE + 1);
 }
 
-/* The edge that VM and hold allow: the VM's own, or what the hold can take if that is
- * more; an edge once shown stays. */
-static __always_inline struct seq flow_allowed_edge(const struct flow *f, const struct hold *h,
-						  const struct port_state *port,
-						  const struct policy *p)
+/* The edge that the hold has room for. */
+static __always_inline struct seq flow_held_edge(const struct flow *f, const struct hold *h,
+						 const struct port_state *port,
+						 const struct policy *p)
 {
-	struct seq edge = flow_strict_edge(f, p);
+	struct seq edge = seq_min(seq_add(f->next_seq, h->rcv_win),
+				  seq_add(f->vm_seq, hold_limit(f, port, p)));
 
-	if (!h)
+	return p->ahead >= SLABS * SLAB_BYTES ? edge :
+						seq_min(edge, seq_add(f->right_edge, p->ahead));
+}
+
+/* The edge that VM and hold allow; an edge once shown stays. */
+static __always_inline struct seq flow_allowed_edge(const struct flow *f, const struct hold *h,
+						    const struct port_state *port,
+						    const struct policy *p)
+{
+	struct seq edge = f->right_edge;
+
+	if (!h || !(f->flags & FLOW_F_SCALE_KNOWN))
 		return edge;
-	if (p->run != PORT_ACTIVE)
-		return seq_max(edge, f->adv_edge);
-	edge = seq_max(edge, seq_min(seq_add(f->next_seq, h->rcv_win),
-				     seq_add(f->vm_seq, hold_limit(f, port, p))));
+	if (p->run == PORT_ACTIVE)
+		edge = seq_max(edge, flow_held_edge(f, h, port, p));
 	return seq_max(edge, f->adv_edge);
 }
 
@@ -74,7 +89,7 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 {
 	struct seq edge = flow_allowed_edge(f, h, port, p);
 
-	if (!f->incast.shaped)
+	if (!INCAST_USED || !f->incast.shaped)
 		return edge;
 	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
@@ -92,7 +107,7 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 		return 0;
 	field = (__u32)bytes >> scale;
 	/* Incast control reckons with units; but an edge that was shown stays. */
-	if (!f->incast.shaped || seq_lt(seq_add(ack, field << scale), f->adv_edge))
+	if (!INCAST_USED || !f->incast.shaped || seq_lt(seq_add(ack, field << scale), f->adv_edge))
 		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;
 	if (field > granted)
@@ -100,7 +115,7 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 	if (field > 0xffff)
 		field = 0xffff;
 	edge = seq_add(ack, field << scale);
-	if (f->incast.bits & INCAST_GIVEN) {
+	if (INCAST_USED && f->incast.bits & INCAST_GIVEN) {
 		f->incast.bits &= ~INCAST_GIVEN;
 		f->incast.cut = edge.v;
 	}

@@ -21,7 +21,6 @@ fn main() -> anyhow::Result<()> {
         println!("cargo:rerun-if-changed={}", native.display());
         builder = builder
             .header(native.join("packets.h").display().to_string())
-            .header(native.join("memory.h").display().to_string())
             .allowlist_file(format!("{}/.*", native.display()));
     }
     builder
@@ -46,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     if with_packets {
         let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
         println!("cargo:rerun-if-changed={}", bpf.display());
-        build.file(native.join("packets.c")).file(native.join("memory.c"));
+        build.file(native.join("packets.c"));
         build.include(bpf).include(native);
         forbid_undefined_behaviour(&mut build);
     }

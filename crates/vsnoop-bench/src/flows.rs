@@ -60,7 +60,7 @@ pub fn record(window: u32, shown: u32) -> flow {
         flags: (types::FLOW_F_SCALE_KNOWN | types::FLOW_F_TIMESTAMPS | types::FLOW_F_SACK) as u16,
         scale: SCALE,
         mss: MSS as u16,
-        sender_mac: SENDER_MAC,
+        next_hop: SENDER_MAC,
         ..Default::default()
     }
 }

@@ -114,8 +114,7 @@ fn attach(host: &Netns, run: port_run::Type) -> Result<(Port, EmptyProgram)> {
         let mut spec = AttachSpec::new(ifindex, PORT, netns);
         spec.policy.run = run;
         spec.policy.thin = 0;
-        // Well below what the ring holds: a loss would end the early ACKs.
-        spec.policy.buf_size = 512 << 10;
+        spec.policy.hold_chunks = 4096;
         Ok((Port::attach(&spec)?, EmptyProgram::attach(ifindex, Hook::ToVm)?))
     })
 }

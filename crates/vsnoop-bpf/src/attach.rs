@@ -20,8 +20,17 @@ use crate::uplink::{self, Uplink};
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
 
+/// The host vouches for a VM that has sent nothing for this long, and no longer.
+pub const SILENCE_MS: u32 = 300_000;
+
 /// `BPF_FS_MAGIC`, linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
+const DOORBELL_BYTES: u32 = 4096;
+/// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
+const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +56,7 @@ pub struct AttachSpec {
     pub ifname: String,
     /// Inode of that network namespace.
     pub netns: u64,
-    /// Settings; `lists` is filled in from the rules.
+    /// Settings that may change while the port is attached.
     pub policy: types::policy,
     /// Port number (of either end) and whether it is allowed.
     pub port_rules: Vec<(u16, bool)>,
@@ -62,8 +71,6 @@ pub struct AttachSpec {
     pub tx_queue_len: u32,
     /// See `tx_queue_len`.
     pub tx_queues: u32,
-    /// The tap may have several queues: then it does not keep the order.
-    pub multi_queue: bool,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
     /// The interface for incast control, which [`Uplink::attach`] has put its hook on; 0: none.
@@ -79,8 +86,9 @@ impl AttachSpec {
             netns,
             policy: types::policy {
                 run: types::port_run::PORT_OBSERVE,
-                buf_size: 16 << 20,
                 thin: 1,
+                ahead: u32::MAX,
+                silence_ms: SILENCE_MS,
                 ..Default::default()
             },
             port_rules: Vec::new(),
@@ -89,21 +97,17 @@ impl AttachSpec {
             qdisc_replaced: None,
             tx_queue_len: 0,
             tx_queues: 0,
-            multi_queue: false,
             bridge: 0,
             uplink: 0,
         }
     }
 
-    /// The policy with the list flags that the rules need: once a list allows
-    /// something, what it does not name is denied.
-    fn effective_policy(&self) -> types::policy {
-        let mut policy = self.policy;
-        if self.multi_queue {
-            policy.lists |= types::PORT_UNORDERED;
-        }
+    /// What is constant while the port is attached. Once a list allows something, what it does not name
+    /// is denied.
+    fn config(&self) -> types::port_config {
+        let mut lists = 0;
         let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
-            policy.lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
+            lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
         };
         set(
             !self.port_rules.is_empty(),
@@ -117,20 +121,17 @@ impl AttachSpec {
             types::LIST_PREFIXES,
             types::LIST_PREFIXES_ALLOW,
         );
-        policy
+        types::port_config {
+            hold: u32::from(self.policy.hold_chunks > 0),
+            incast: u32::from(self.uplink != 0),
+            lists,
+        }
     }
 
-    fn hold_sizes(&self) -> types::hold_sizes {
-        let chunks = self.policy.hold_chunks.max(1);
-        // A flow with something kept has a chunk at least; the number of a hold has 16 bits.
-        let most = self.limits.max_flows.min(u16::MAX.into());
-        types::hold_sizes { pool_bytes: chunks * types::HOLD_CHUNK, holds: chunks.min(most) }
-    }
-
-    /// Room for a few numbers of each hold; a page at least. A ring that is full costs nothing but
-    /// time: the engine looks at all holds now and then.
+    /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine looks at
+    /// all holds now and then.
     fn doorbell_bytes(&self) -> u32 {
-        (self.hold_sizes().holds * 32).next_power_of_two().clamp(4096, 1 << 20)
+        DOORBELL_BYTES
     }
 
     fn meta(&self) -> types::port_meta {
@@ -146,6 +147,7 @@ impl AttachSpec {
             tx_queues: self.tx_queues,
             bridge: self.bridge,
             uplink: self.uplink,
+            lists: self.config().lists,
             ..Default::default()
         }
     }
@@ -208,6 +210,9 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         .and_then(|b| b.open_memory(OBJECT))
         .map_err(refused("the BPF object"))?;
     set_sizes(&mut open, spec).map_err(refused("the maps"))?;
+    for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
+        program.set_autoload(spec.uplink != 0);
+    }
     if spec.uplink != 0 {
         let uplink = Uplink::open(spec.netns, spec.uplink)?
             .ok_or_else(|| Error::NotAttached(format!("to interface {}", spec.uplink)))?;
@@ -226,7 +231,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
     }
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        if pins::PROGRAMS.contains(&name.as_str()) {
+        if pins::PROGRAMS.contains(&name.as_str()) && program.autoload() {
             let path = dir.join(name);
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
@@ -251,7 +256,7 @@ fn map_pin_name(name: &str) -> &str {
         name if name == uplink::SECTION => "uplink",
         name if name.ends_with(".data") => "policy",
         name if name.ends_with(".bss") => "port",
-        name if name.ends_with(".rodata") => "sizes",
+        name if name.ends_with(".rodata") => "config",
         name => name,
     }
 }
@@ -262,12 +267,10 @@ fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> 
         match map_pin_name(&name) {
             "flows" => map.set_max_entries(spec.limits.max_flows)?,
             "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
-            "policy" => map.set_initial_value(spec.effective_policy().as_bytes())?,
-            "pool" => map.set_value_size(spec.hold_sizes().pool_bytes + types::HOLD_CHUNK)?,
-            "chunks" => map.set_max_entries(spec.policy.hold_chunks.max(1))?,
-            "holds" => map.set_max_entries(spec.hold_sizes().holds)?,
+            "policy" => map.set_initial_value(spec.policy.as_bytes())?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            "sizes" => map.set_initial_value(spec.hold_sizes().as_bytes())?,
+            "config" => map.set_initial_value(spec.config().as_bytes())?,
+            name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }
     }

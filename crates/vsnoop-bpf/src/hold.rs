@@ -1,4 +1,4 @@
-//! The hold's memory, mapped: what the engine shares with the hooks (flow/types.h, bpf/hold.h).
+//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks (flow/types.h, bpf/hold.h).
 //!
 //! Hooks and engine write while the other reads, so nothing here hands out a reference: words are read
 //! and written one by one. The bytes of a chunk are stable from the moment that `hold.tail` covers them
@@ -12,13 +12,16 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, ProgramHandle, RingBuffer, RingBufferBuilder};
-use vsnoop_flow::types::{self, HOLD_CHUNK, hold, hold_chunk, port_state, seq};
+use vsnoop_flow::types::{
+    SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
+};
 
 use crate::attach::open_map;
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::mapping::Mapping;
 use crate::port::Port;
+use crate::slabs::Slabs;
 
 /// A hold, as read at some moment.
 pub type Hold = hold;
@@ -36,52 +39,103 @@ pub enum Tended {
 
 /// The maps of one port with a hold.
 pub struct Memory {
-    pool: Mapping,
-    chunks: Mapping,
-    holds: Mapping,
+    slabs: Slabs,
     port: Mapping,
+    policy: Mapping,
     tend: ProgramHandle,
     doorbell: RingBuffer<'static>,
     rung: Rc<RefCell<Vec<u32>>>,
-    chunk_count: u32,
-    hold_count: u32,
+    /// Numbers that the doorbell has room for.
+    room: usize,
 }
+
+/// Slabs that are added or taken away at once: some milliseconds of work.
+const AT_ONCE: u32 = 16;
+/// Of a record in the doorbell: its header, and the number of a hold.
+const RECORD_BYTES: u32 = 16;
 
 impl Memory {
     /// `None` when the port was attached without a hold.
     pub fn open(port: &Port) -> Result<Option<Self>> {
-        let policy = port.policy()?;
-        if policy.hold_chunks == 0 {
+        if port.policy()?.hold_chunks == 0 {
             return Ok(None);
         }
         let dir = port.dir();
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
-        let chunks = open_map::<hold_chunk>(&dir.join("chunks")).map_err(damaged)?;
-        let holds = open_map::<hold>(&dir.join("holds")).map_err(damaged)?;
         let state = open_map::<port_state>(&dir.join("port")).map_err(damaged)?;
+        let policy = open_map::<policy>(&dir.join("policy")).map_err(damaged)?;
         let open = |name: &str| {
             let path = dir.join(name);
             MapHandle::from_pinned_path(&path)
                 .map_err(Error::bpf(format!("open {}", path.display())))
         };
-        let (pool, bell) = (open("pool")?, open("doorbell")?);
-        let (chunk_count, hold_count) = (chunks.max_entries(), holds.max_entries());
-        if chunk_count < policy.hold_chunks || pool.value_size() / HOLD_CHUNK < chunk_count {
-            return Err(damaged(format!("its hold has {chunk_count} chunks")));
-        }
+        let (slabs, bell) = (open("slabs")?, open("doorbell")?);
         let rung = Rc::new(RefCell::new(Vec::new()));
-        Ok(Some(Self {
-            pool: Mapping::new(&pool, dir)?,
-            chunks: Mapping::new(&chunks, dir)?,
-            holds: Mapping::new(&holds, dir)?,
+        let mut memory = Self {
+            slabs: Slabs::new(slabs, dir),
             port: Mapping::new(&state, dir)?,
+            policy: Mapping::new(&policy, dir)?,
             tend: open_tend(dir)?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,
-            chunk_count,
-            hold_count,
-        }))
+            room: (bell.max_entries() / RECORD_BYTES) as usize,
+        };
+        memory.refresh()?;
+        Ok(Some(memory))
+    }
+
+    /// Finds the memory that has come since it was opened, and lets go of what has gone.
+    pub fn refresh(&mut self) -> Result<()> {
+        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        self.slabs.refresh(count)
+    }
+
+    /// What another engine left in the middle of adding or taking away is undone. From now on this process
+    /// is the engine, which alone does so.
+    pub fn adopt(&mut self) -> Result<()> {
+        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        self.slabs.adopt(count)
+    }
+
+    /// Adds memory if the hooks want it: as much as there is, up to the port's quota, and not too much at
+    /// once. For the engine only.
+    pub fn grow(&mut self) -> Result<()> {
+        let wants = word(&self.port, std::mem::offset_of!(port_state, wants_slabs));
+        if wants.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        let there = self.slabs.len();
+        let more = there.clamp(1, AT_ONCE);
+        for _ in there..(there + more).min(self.quota()) {
+            self.slabs.add(count)?;
+        }
+        wants.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds some; or
+    /// what the quota does not allow any more. For the engine only.
+    pub fn shrink(&mut self) -> Result<()> {
+        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        let used = word(&self.port, std::mem::offset_of!(port_state, chunks_used));
+        let (there, quota) = (self.slabs.len(), self.quota());
+        for _ in 0..there.div_ceil(2).min(AT_ONCE) {
+            let rest = (self.slabs.len() - 1) * SLAB_CHUNKS;
+            // The hooks want more when half is used.
+            let is_needed = used.load(Ordering::Relaxed) > rest / 2 && self.slabs.len() <= quota;
+            if is_needed || !self.slabs.take_last(count)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Slabs that the port may have.
+    fn quota(&self) -> u32 {
+        let chunks = word(&self.policy, std::mem::offset_of!(policy, hold_chunks));
+        chunks.load(Ordering::Relaxed).div_ceil(SLAB_CHUNKS).min(SLABS)
     }
 
     /// Readable when the hooks have news: for epoll.
@@ -90,11 +144,21 @@ impl Memory {
         unsafe { BorrowedFd::borrow_raw(self.doorbell.epoll_fd()) }
     }
 
-    /// Numbers of holds that the hooks have news of since the last call; one may be there twice.
+    /// Numbers of holds that the hooks have news of since the last call; one may be there twice. 0: they want
+    /// memory.
     pub fn take_rung(&self) -> Vec<u32> {
-        // Whatever it says, what has come is in the list; and all holds are looked at now and then.
+        // Whatever it says, what has come is in the list.
         let _ = self.doorbell.consume();
-        self.rung.borrow_mut().split_off(0)
+        let mut rung = self.rung.borrow_mut().split_off(0);
+        // It may have been full, and some have not found room.
+        if rung.len() >= self.room / 2 {
+            let is_rung = |number: &u32| {
+                let word = self.word(*number, std::mem::offset_of!(hold, rung));
+                word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+            };
+            rung.extend((1..=self.hold_count()).filter(is_rung));
+        }
+        rung
     }
 
     /// Tells the hooks that the engine is alive. `now_ns`: CLOCK_MONOTONIC.
@@ -107,59 +171,36 @@ impl Memory {
         self.port_u64(std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
     }
 
-    /// No hold with a higher number was ever used; some with a lower one may not have been.
-    pub fn highest(&self) -> u32 {
-        let offset = std::mem::offset_of!(port_state, holds_high);
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        let word = unsafe { AtomicU32::from_ptr(self.port.at(offset).cast()) };
-        word.load(Ordering::Acquire).min(self.hold_count)
-    }
-
-    /// Chunks in all.
-    pub fn chunk_count(&self) -> u32 {
-        self.chunk_count
-    }
-
     /// How many holds there is memory for.
     pub fn hold_count(&self) -> u32 {
-        self.highest()
+        self.slabs.len() * SLAB_HOLDS
     }
 
-    /// Holds 32 * `group` + 1 and the 31 that follow, a bit for each: the VM may have to acknowledge something.
+    /// Bytes that there is memory for.
+    pub fn size_bytes(&self) -> u64 {
+        u64::from(self.slabs.len()) * u64::from(SLAB_BYTES)
+    }
+
+    /// A bit for each of the 32 holds from number 32 * `group` + 1: the VM may have to acknowledge something.
     pub fn busy(&self, group: u32) -> u32 {
-        let first = group * 32 + 1;
-        let is_busy = |number: u32| {
-            let hold = self.read(number);
-            hold.used != 0 && hold.vm_seq != hold.tail
-        };
-        let numbers = (first..first + 32).filter(|number| *number <= self.highest());
-        numbers.filter(|number| is_busy(*number)).fold(0, |bits, number| bits | 1 << (number - first))
+        self.slabs.busy(group).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// From now on the hooks tell when something is kept again.
-    pub fn clear_busy(&self, _number: u32) {}
-
-    /// Counts a probe.
-    pub fn count_probe(&self, number: u32) {
-        let offset = std::mem::offset_of!(hold, probes);
-        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
+    pub fn clear_busy(&self, number: u32) {
+        let (group, bit) = ((number - 1) / SLAB_HOLDS, (number - 1) % SLAB_HOLDS);
+        if let Some(word) = self.slabs.busy(group) {
+            word.fetch_and(!(1 << bit), Ordering::SeqCst);
+        }
     }
 
-    /// Adds memory if the hooks want it.
-    pub fn grow(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Gives memory back that nobody uses.
-    pub fn shrink(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// The hold with this number, from 1. Fields that change together may be from different moments.
+    /// The hold with this number, from 1; a free one where there is none. Fields that change together may be
+    /// from different moments.
     pub fn read(&self, number: u32) -> Hold {
-        // SAFETY: hold_at() checks the number; any bytes are a hold, and what another CPU changes
-        // meanwhile is read as it was or as it will be, word by word.
-        let hold = unsafe { self.hold_at(number).cast::<hold>().read_volatile() };
+        let Some(at) = self.slabs.hold(number) else { return Hold::default() };
+        // SAFETY: within a slab that is mapped; any bytes are a hold, and what another CPU changes meanwhile
+        // is read as it was or as it will be, word by word.
+        let hold = unsafe { at.cast::<hold>().read_volatile() };
         // Bytes and chunks are read after the tail that covers them.
         fence(Ordering::Acquire);
         hold
@@ -167,71 +208,66 @@ impl Memory {
 
     /// SEQ of the first chunk's first byte, and that chunk.
     pub fn front(&self, number: u32) -> (seq, u32) {
-        // SAFETY: an aligned word within the mapping.
-        let word = unsafe {
-            let at = self.hold_at(number).add(std::mem::offset_of!(hold, front));
-            AtomicU64::from_ptr(at.cast())
-        };
-        let front = word.load(Ordering::SeqCst);
+        let word = self.word64(number, std::mem::offset_of!(hold, front));
+        let front = word.map_or(0, |word| word.load(Ordering::SeqCst));
         (seq::new((front >> 32) as u32), front as u32)
     }
 
     /// The chunk with the bytes that follow those of `chunk`.
     pub fn next(&self, chunk: u32) -> u32 {
-        let offset = std::mem::offset_of!(hold_chunk, next);
-        let at = self.chunks.at(self.chunk(chunk) * size_of::<hold_chunk>() + offset);
-        // SAFETY: an aligned word within the mapping.
-        unsafe { AtomicU32::from_ptr(at.cast()) }.load(Ordering::Acquire)
+        self.slabs.next(chunk).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Where a chunk's bytes are; valid as long as the memory is open.
+    /// Where a chunk's bytes are, until memory is added or taken away; `None` when there is no such chunk:
+    /// it was given back.
     pub fn bytes(&self, chunk: u32) -> Option<*const u8> {
-        Some(self.pool.at(self.chunk(chunk) * HOLD_CHUNK as usize))
+        self.slabs.bytes(chunk)
     }
 
     /// From now on the hooks may ring for this hold again.
     pub fn clear_rung(&self, number: u32) {
-        self.word(number, std::mem::offset_of!(hold, rung)).swap(0, Ordering::SeqCst);
+        self.set(number, std::mem::offset_of!(hold, rung), |word| {
+            word.swap(0, Ordering::SeqCst);
+        });
     }
 
     /// The VM has been handed everything below.
     pub fn set_released(&self, number: u32, released: seq) {
-        self.word(number, std::mem::offset_of!(hold, released))
-            .store(released.v, Ordering::Release);
+        self.set(number, std::mem::offset_of!(hold, released), |word| {
+            word.store(released.v, Ordering::Release);
+        });
     }
 
     /// The VM, which had answered for everything, is handed data now. `now_ns`: CLOCK_MONOTONIC.
     pub fn set_released_ns(&self, number: u32, now_ns: u64) {
-        // SAFETY: an aligned word within the mapping.
-        let word = unsafe {
-            let at = self.hold_at(number).add(std::mem::offset_of!(hold, released_ns));
-            AtomicU64::from_ptr(at.cast())
-        };
-        word.store(now_ns, Ordering::Release);
+        if let Some(word) = self.word64(number, std::mem::offset_of!(hold, released_ns)) {
+            word.store(now_ns, Ordering::Release);
+        }
     }
 
     /// The TSval of the segments that follow.
     pub fn set_released_tsval(&self, number: u32, tsval: u32) {
-        let offset = std::mem::offset_of!(hold, released_tsval);
-        self.word(number, offset).store(tsval, Ordering::Release);
+        self.set(number, std::mem::offset_of!(hold, released_tsval), |word| {
+            word.store(tsval, Ordering::Release);
+        });
     }
 
     /// Counts a frame that the VM was handed for the first time.
     pub fn count_release(&self, number: u32) {
-        let offset = std::mem::offset_of!(hold, releases);
-        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
+        self.set(number, std::mem::offset_of!(hold, releases), count_one);
     }
 
     /// Counts a frame with `bytes` that the VM was handed again.
     pub fn count_resend(&self, number: u32, bytes: u32) {
-        let offset = std::mem::offset_of!(hold, resends);
-        self.word(number, offset).fetch_add(1, Ordering::Relaxed);
-        // SAFETY: an aligned word within the mapping.
-        let word = unsafe {
-            let at = self.hold_at(number).add(std::mem::offset_of!(hold, resent_bytes));
-            AtomicU64::from_ptr(at.cast())
-        };
-        word.fetch_add(bytes.into(), Ordering::Relaxed);
+        self.set(number, std::mem::offset_of!(hold, resends), count_one);
+        if let Some(word) = self.word64(number, std::mem::offset_of!(hold, resent_bytes)) {
+            word.fetch_add(bytes.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a probe.
+    pub fn count_probe(&self, number: u32) {
+        self.set(number, std::mem::offset_of!(hold, probes), count_one);
     }
 
     /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
@@ -245,20 +281,32 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.port.at(offset).cast()) }
     }
 
-    fn word(&self, number: u32, offset: usize) -> &AtomicU32 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(self.hold_at(number).add(offset).cast()) }
+    fn set(&self, number: u32, offset: usize, change: impl FnOnce(&AtomicU32)) {
+        if let Some(word) = self.word(number, offset) {
+            change(word);
+        }
     }
 
-    fn hold_at(&self, number: u32) -> *mut u8 {
-        assert!((1..=self.hold_count).contains(&number), "hold {number} of {}", self.hold_count);
-        self.holds.at((number as usize - 1) * size_of::<hold>())
+    fn word(&self, number: u32, offset: usize) -> Option<&AtomicU32> {
+        let at = self.slabs.hold(number)?;
+        // SAFETY: an aligned word within a slab, which is mapped as long as `self.slabs` does not change.
+        Some(unsafe { AtomicU32::from_ptr(at.add(offset).cast()) })
     }
 
-    /// Chunk numbers come from memory that the hooks write: one out of range is taken for the first.
-    fn chunk(&self, chunk: u32) -> usize {
-        if chunk < self.chunk_count { chunk as usize } else { 0 }
+    fn word64(&self, number: u32, offset: usize) -> Option<&AtomicU64> {
+        let at = self.slabs.hold(number)?;
+        // SAFETY: as in word().
+        Some(unsafe { AtomicU64::from_ptr(at.add(offset).cast()) })
     }
+}
+
+fn count_one(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::Relaxed);
+}
+
+fn word(mapping: &Mapping, offset: usize) -> &AtomicU32 {
+    // SAFETY: an aligned word within the mapping, which lives as long as the reference.
+    unsafe { AtomicU32::from_ptr(mapping.at(offset).cast()) }
 }
 
 /// Nothing more is to be sent of a flow that was reset, whose record names this hold.
@@ -297,5 +345,3 @@ fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<Ri
     })?;
     builder.build()
 }
-
-const _: () = assert!(types::HOLD_CHUNK == 4096);

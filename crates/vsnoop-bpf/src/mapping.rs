@@ -14,6 +14,9 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
+// SAFETY: it gives out nothing but pointers; whoever uses them shares the memory with the kernel anyway.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     pub(crate) fn new(map: &MapHandle, dir: &Path) -> Result<Self> {
         let value = map.value_size().next_multiple_of(8) as usize;

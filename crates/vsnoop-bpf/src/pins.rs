@@ -27,7 +27,7 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
 /// Maps that are pinned, by their names in bpf/maps.h; `policy` and `port` are
 /// the data sections of the object.
-pub(crate) const MAPS: [&str; 13] = [
+pub(crate) const MAPS: [&str; 14] = [
     "flows",
     "embryos",
     "stats",
@@ -36,11 +36,12 @@ pub(crate) const MAPS: [&str; 13] = [
     "meta",
     "policy",
     "port",
-    "pool",
-    "chunks",
-    "holds",
+    "slabs",
+    "failures",
     "doorbell",
     "uplink",
+    "line",
+    "shut",
 ];
 
 /// Programs that user space runs.

@@ -14,6 +14,7 @@ use crate::batch;
 use crate::error::{Error, Result};
 use crate::hold;
 use crate::inject;
+use crate::line::{Line, PortIncast};
 use crate::link::{LinkInfo, PinnedLink};
 use crate::pins::{self, Damaged, Listed};
 use crate::record::{ProgramInfo, Record};
@@ -192,6 +193,16 @@ impl Port {
         self.read(&self.state, "state")
     }
 
+    /// Incast control of the port, as it is from now on.
+    pub fn incast(&self) -> Result<PortIncast> {
+        PortIncast::new(&self.state, &self.dir)
+    }
+
+    /// The connections that wait for incast control to open their windows.
+    pub fn line(&self) -> Result<Line> {
+        Line::open(self.incast()?, &self.dir, self.meta()?.ifindex)
+    }
+
     /// The counters, summed over all CPUs.
     pub fn stats(&self) -> Result<port_stats> {
         let what = || format!("read stats of {}", self.dir.display());
@@ -336,18 +347,6 @@ impl Port {
         inject::inject(&self.dir.join("inject"), self.meta()?.ifindex, frame, to_sender)
     }
 
-    /// A connection whose window incast control has closed has its turn, if there is credit; `ack`: a
-    /// pure ACK of it, from the VM; `waits`: how it does. False: it had none. The calling thread must be in the tap's network
-    /// namespace.
-    pub fn open_window(&self, ack: &[u8], waits: types::incast_waiting::Type) -> Result<bool> {
-        let what = || format!("open a window behind {}", self.dir.display());
-        let program =
-            ProgramHandle::from_pinned_path(self.dir.join("turn")).map_err(Error::bpf(what()))?;
-        let run = inject::run(&program, self.meta()?.ifindex, waits, ack, 1)
-            .map_err(Error::bpf(what()))?;
-        Ok(run.verdict != 0)
-    }
-
     /// Sends an Ethernet frame out of another interface of the same network
     /// namespace: the bridge, when the tap itself has gone.
     pub fn send_out_of(&self, ifindex: u32, frame: &[u8]) -> Result<()> {
@@ -441,8 +440,7 @@ impl Port {
     }
 
     /// Takes the hooks off and forgets everything, also what is held: the caller
-    /// has reset its connections. What strict has acknowledged is in the tap's
-    /// ring.
+    /// has reset its connections.
     pub fn detach(mut self) -> Result<()> {
         let left = self.leave();
         // The pins go all the same: without them the kernel takes the hooks off by itself.

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use vsnoop_flow::types::{PORT_HELD, policy, port_run};
+use vsnoop_flow::types::{PORT_HELD, policy, port_run, reset_reason};
 
 use crate::error::{Error, Result};
 use crate::port::Port;
@@ -71,12 +71,12 @@ impl Port {
         self.write_meta(&meta)
     }
 
-    /// Counts resets made by user space.
-    pub fn count_helper_resets(&self, flows: u64, bytes: u64) -> Result<()> {
+    /// Counts connections that user space reset, and what the VM had not acknowledged of them.
+    pub fn count_reset(&self, why: reset_reason::Type, flows: u64, bytes: u64) -> Result<()> {
         let _turn = self.turn()?;
         let mut meta = self.meta()?;
-        meta.helper_resets += flows;
-        meta.helper_reset_bytes += bytes;
+        meta.resets[why as usize] += flows;
+        meta.reset_bytes += bytes;
         self.write_meta(&meta)
     }
 

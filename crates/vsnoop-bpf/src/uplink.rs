@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramHandle};
 use vsnoop_flow::types::{self, flow, uplink};
@@ -23,6 +23,7 @@ use vsnoop_flow::types::{self, flow, uplink};
 use crate::attach::{check_bpffs, open_map, tcx_link};
 use crate::error::{Error, Result};
 use crate::inject;
+use crate::line::PortIncast;
 use crate::link::PinnedLink;
 use crate::mapping::Mapping;
 use crate::pins;
@@ -170,22 +171,6 @@ impl Uplink {
         })
     }
 
-    /// Connections in line for credit.
-    pub fn waiting(&self) -> i32 {
-        self.i32(std::mem::offset_of!(uplink, waiting)).load(Ordering::Relaxed)
-    }
-
-    /// All that came in, as on the wire.
-    pub fn bytes(&self) -> u64 {
-        self.i64(std::mem::offset_of!(uplink, bytes)).load(Ordering::Relaxed) as u64
-    }
-
-    /// Connections with a closed window that had nothing to send.
-    pub fn shut(&self) -> i32 {
-        let count = |offset| self.i32(offset).load(Ordering::Relaxed);
-        count(std::mem::offset_of!(uplink, shut)) + count(std::mem::offset_of!(uplink, idle))
-    }
-
     /// Where the map is pinned: for the programs of a port.
     pub(crate) fn map_path(&self) -> PathBuf {
         self.dir.join(MAP)
@@ -230,25 +215,15 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// A record that was shaped has been forgotten, with all that it counted for.
-    pub fn forget(&self, flow: &flow) {
+    /// A record of this port that was shaped has been forgotten, with all that it counted for.
+    pub fn forget(&self, flow: &flow, port: &PortIncast) {
         if flow.incast.shaped == 0 {
             return;
         }
         let mut gone = *flow;
-        // SAFETY: the mapping holds an uplink and lives as long as `self`; the hooks' own function
-        // changes what it shares with them by atomic instructions only.
-        unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast()) };
-    }
-
-    fn i64(&self, offset: usize) -> &AtomicI64 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        unsafe { AtomicI64::from_ptr(self.words.at(offset).cast()) }
-    }
-
-    fn i32(&self, offset: usize) -> &AtomicI32 {
-        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        unsafe { AtomicI32::from_ptr(self.words.at(offset).cast()) }
+        // SAFETY: the mappings hold an uplink and a port's record, and live as long as `self` and
+        // `port`; the hooks' own function changes what it shares with them by atomic instructions only.
+        unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast(), port.as_ptr()) };
     }
 
     /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.

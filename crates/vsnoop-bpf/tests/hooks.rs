@@ -79,7 +79,7 @@ impl Attached {
     fn with_hold() -> Self {
         let mut spec = tap();
         spec.policy.run = port_run::PORT_ACTIVE;
-        (spec.policy.hold_chunks, spec.policy.hold_flow) = (64, 64 * 4096);
+        spec.policy.hold_chunks = 64;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
 }

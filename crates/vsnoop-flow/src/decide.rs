@@ -4,13 +4,11 @@ use std::ptr::{null, null_mut};
 
 use crate::types::{self, *};
 
-/// What is to be done with a segment for the VM.
+/// What is to be done with a segment for the VM of which no copy is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Hand on untouched.
     Pass,
-    /// Hand over, then ask [`delivered`].
-    Deliver,
     /// Answer with `outcome.ack`, hand nothing on.
     Reack,
     /// Answer with RST, hand nothing on.
@@ -26,10 +24,12 @@ pub enum FromVm {
     Drop,
     /// Replace ACK and window by `outcome.ack`.
     Rewrite,
+    /// `outcome.ack` goes in its place: it reports what is held.
+    Replace,
     /// Answer the VM with RST.
     Reset,
-    /// The guest lost data: RST to both ends.
-    Loss,
+    /// RST to both ends.
+    ResetBoth,
 }
 
 impl FromVm {
@@ -38,8 +38,9 @@ impl FromVm {
             from_vm_verdict::FROM_VM_PASS => FromVm::Pass,
             from_vm_verdict::FROM_VM_DROP => FromVm::Drop,
             from_vm_verdict::FROM_VM_REWRITE => FromVm::Rewrite,
+            from_vm_verdict::FROM_VM_REPLACE => FromVm::Replace,
             from_vm_verdict::FROM_VM_RESET => FromVm::Reset,
-            from_vm_verdict::FROM_VM_LOSS => FromVm::Loss,
+            from_vm_verdict::FROM_VM_RESET_BOTH => FromVm::ResetBoth,
             other => unreachable!("flow_from_vm() answered {other}"),
         }
     }
@@ -59,21 +60,11 @@ pub fn to_vm(
     let verdict = unsafe { types::flow_to_vm(f, null(), s, port, p, now, &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
-        to_vm_verdict::TO_VM_DELIVER => Verdict::Deliver,
         to_vm_verdict::TO_VM_REACK => Verdict::Reack,
         to_vm_verdict::TO_VM_RESET => Verdict::Reset,
         other => unreachable!("flow_to_vm() answered {other}"),
     };
     (verdict, out)
-}
-
-/// The device took the segment or refused it; `true`: send `outcome.ack`.
-pub fn delivered(f: &mut flow, s: &segment, taken: bool, p: &policy, now: u64) -> (bool, outcome) {
-    let mut out = outcome::default();
-    // SAFETY: as in to_vm().
-    let ack =
-        unsafe { types::flow_delivered(f, s, taken, &port_state::default(), p, now, &mut out) };
-    (ack, out)
 }
 
 /// Decides about a segment that the VM sends.

@@ -8,18 +8,16 @@ use crate::types::{self, *};
 pub enum Verdict {
     /// Hand on untouched.
     Pass,
-    /// Hand over without a copy, then ask [`crate::delivered`].
-    Deliver,
     /// Answer with `outcome.ack`, hand nothing on.
     Reack,
     /// Answer with RST, hand nothing on.
     Reset,
-    /// Copy from byte `skip`, hand over if `deliver`, then ask [`kept`].
+    /// Copy from byte `skip`, do with it as `hand` says, then ask [`kept`].
     Keep {
         /// Leading bytes that are kept already.
         skip: u32,
-        /// Hand it over as well.
-        deliver: bool,
+        /// What the VM gets of it.
+        hand: Hand,
     },
     /// The sender will send it again.
     Drop,
@@ -27,6 +25,28 @@ pub enum Verdict {
     Forward,
     /// Somebody else is at this flow's chain.
     Busy,
+}
+
+/// What becomes of a segment of which a copy was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hand {
+    /// It waits in the hold.
+    Nothing,
+    /// A clone goes to the VM; if the ring takes it, the host acknowledges.
+    AndAck,
+    /// It passes to the VM, and a later one is acknowledged with it.
+    On,
+}
+
+impl Hand {
+    fn new(hand: u32) -> Self {
+        match hand {
+            hand::HAND_NOTHING => Self::Nothing,
+            hand::HAND_AND_ACK => Self::AndAck,
+            hand::HAND_ON => Self::On,
+            other => unreachable!("hold_to_vm() wants a segment handed over as {other}"),
+        }
+    }
 }
 
 /// What becomes of a segment after [`Verdict::Keep`].
@@ -54,10 +74,11 @@ pub fn to_vm(
     let verdict = unsafe { types::hold_to_vm(f, h, s, port, p, now, &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
-        to_vm_verdict::TO_VM_DELIVER => Verdict::Deliver,
         to_vm_verdict::TO_VM_REACK => Verdict::Reack,
         to_vm_verdict::TO_VM_RESET => Verdict::Reset,
-        to_vm_verdict::TO_VM_KEEP => Verdict::Keep { skip: out.skip, deliver: out.deliver != 0 },
+        to_vm_verdict::TO_VM_KEEP => {
+            Verdict::Keep { skip: out.skip.into(), hand: Hand::new(out.hand.into()) }
+        }
         to_vm_verdict::TO_VM_DROP => Verdict::Drop,
         to_vm_verdict::TO_VM_FORWARD => Verdict::Forward,
         to_vm_verdict::TO_VM_BUSY => Verdict::Busy,
@@ -66,18 +87,18 @@ pub fn to_vm(
     (verdict, out)
 }
 
-/// The segment was `copied`, and `taken` by the device.
+/// The segment was `copied`, and `taken` by the device; `hand` is what [`to_vm`] said.
 #[allow(clippy::too_many_arguments)]
 pub fn kept(
     f: &mut flow,
     h: &mut hold,
     s: &segment,
-    (copied, taken): (bool, bool),
+    (copied, hand, taken): (bool, Hand, bool),
     port: &port_state,
     p: &policy,
     now: u64,
 ) -> (Kept, outcome) {
-    let mut out = outcome::default();
+    let mut out = outcome { hand: hand as u16, ..outcome::default() };
     // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_kept(f, h, s, copied, taken, port, p, now, &mut out) };
     let verdict = match verdict {

@@ -45,40 +45,58 @@ pub fn is_live(f: &flow, u: &uplink) -> bool {
     unsafe { types::incast_is_live(f, u) }
 }
 
-/// The equal share of one flow, bytes.
-pub fn share(u: &uplink) -> u32 {
+/// Did a packet that came in by this interface come through the uplink?
+pub fn is_way(u: &uplink, ifindex: u32) -> bool {
     // SAFETY: as in shapes().
-    unsafe { types::incast_share(u) }
+    unsafe { types::incast_is_way(u, ifindex) }
+}
+
+/// A segment of the sender came through the uplink, or another way.
+pub fn note_way(f: &mut flow, is_way: bool) {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_note_way(f, is_way) }
+}
+
+/// The equal share of one port, bytes.
+pub fn port_share(u: &uplink, port: &incast_port) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_port_share(u, port) }
+}
+
+/// The equal share of one flow of this port, bytes.
+pub fn share(u: &uplink, port: &incast_port) -> u32 {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_share(u, port) }
 }
 
 /// What a flow may begin with, bytes.
-pub fn first_window(u: &uplink, mss: u32) -> u32 {
+pub fn first_window(u: &uplink, port: &incast_port, mss: u32) -> u32 {
     // SAFETY: as in shapes().
-    unsafe { types::incast_first_window(u, mss) }
+    unsafe { types::incast_first_window(u, port, mss) }
 }
 
 /// The window below which this flow never falls, bytes.
-pub fn least(f: &flow, u: &uplink) -> u32 {
+pub fn least(f: &flow, u: &uplink, port: &incast_port) -> u32 {
     // SAFETY: as in shapes().
-    unsafe { types::incast_least(f, u) }
+    unsafe { types::incast_least(f, u, port) }
 }
 
 /// A window of so many bytes in whole segments.
-pub fn whole(f: &flow, u: &uplink, window: u32) -> u32 {
+pub fn whole(f: &flow, u: &uplink, port: &incast_port, window: u32) -> u32 {
     // SAFETY: as in shapes().
-    unsafe { types::incast_whole(f, u, window) }
+    unsafe { types::incast_whole(f, u, port, window) }
 }
 
 /// Time goes on. `now` in ns, here and below.
-pub fn turn(u: &mut uplink, now: u64) {
+pub fn turn(u: &mut uplink, port: &mut incast_port, now: u64) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_turn(u, now) }
+    unsafe { types::incast_turn(u, port, now) }
 }
 
 /// A segment with data came from the sender.
-pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
+pub fn received(f: &mut flow, u: &mut uplink, port: &mut incast_port, s: &segment, now: u64) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_received(f, u, s, now) }
+    unsafe { types::incast_received(f, u, port, s, now) }
 }
 
 /// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. What the flow
@@ -86,13 +104,14 @@ pub fn received(f: &mut flow, u: &mut uplink, s: &segment, now: u64) {
 pub fn open(
     f: &mut flow,
     u: &mut uplink,
+    port: &mut incast_port,
     vm: Option<&segment>,
     now: u64,
 ) -> types::incast_waiting::Type {
     // SAFETY: as in shapes(); null is allowed.
     unsafe {
         let why = types::incast_reason(f, vm.map_or(null(), from_ref));
-        types::incast_open(f, u, why, now)
+        types::incast_open(f, u, port, why, now)
     }
 }
 
@@ -102,10 +121,10 @@ pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
     unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
 }
 
-/// Whose turn is it, if there is credit for anybody?
-pub fn next(u: &mut uplink, now: u64) -> types::incast_waiting::Type {
+/// Whose turn of this port is it, if there is credit for anybody?
+pub fn next(u: &mut uplink, port: &mut incast_port, now: u64) -> types::incast_waiting::Type {
     // SAFETY: as in shapes().
-    unsafe { types::incast_next(u, now) }
+    unsafe { types::incast_next(u, port, now) }
 }
 
 /// The turn of a flow that has waited so.
@@ -113,7 +132,7 @@ pub fn serve(
     f: &mut flow,
     u: &mut uplink,
     waits: types::incast_waiting::Type,
-    port: &port_state,
+    port: &mut port_state,
     p: &policy,
     now: u64,
 ) -> Served {
@@ -127,7 +146,7 @@ pub fn serve(
 }
 
 /// The flow is not shaped any more, or its record goes.
-pub fn end(f: &mut flow, u: &mut uplink) {
+pub fn end(f: &mut flow, u: &mut uplink, port: &mut incast_port) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_end(f, u) }
+    unsafe { types::incast_end(f, u, port) }
 }

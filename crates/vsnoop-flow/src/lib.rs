@@ -24,8 +24,8 @@ mod sequence;
 pub mod testing;
 
 pub use decide::{
-    FromVm, Verdict, answer_embryo, delivered, embryo_of_vm, flow_accepted, flow_mid_flow,
-    flow_opened, from_vm, is_own_syn, learn, to_vm,
+    FromVm, Verdict, answer_embryo, embryo_of_vm, flow_accepted, flow_mid_flow, flow_opened,
+    from_vm, is_own_syn, learn, to_vm,
 };
 pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
 

@@ -217,9 +217,15 @@ enum State {
     #[default]
     Busy,
     /// Looked at now and then; what was seen last.
-    Watched { heard: u32, tail: seq },
+    Watched {
+        heard: u32,
+        tail: seq,
+    },
     /// Nothing was seen to happen; the next look is the last.
-    Leaving { heard: u32, tail: seq },
+    Leaving {
+        heard: u32,
+        tail: seq,
+    },
     Quiet,
     Ending,
 }
@@ -508,13 +514,7 @@ impl Engine {
         }
     }
 
-    fn send(
-        &mut self,
-        host: &mut impl Host,
-        number: u32,
-        view: &View,
-        frame: &Frame,
-    ) -> Outcome {
+    fn send(&mut self, host: &mut impl Host, number: u32, view: &View, frame: &Frame) -> Outcome {
         let course = self.held.get_mut(&number).and_then(|held| held.course.as_mut());
         let Some(course) = course else { return Outcome::Later };
         let mut payload = Vec::new();

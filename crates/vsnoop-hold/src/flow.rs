@@ -208,7 +208,8 @@ impl Flow {
     pub fn resumed(view: &View, time: Time) -> Self {
         let mut flow = Self::new(view, time);
         if view.unconfirmed {
-            flow.confirmation = Some(Confirmation { next_ns: time.now_ns, ..Confirmation::new(time) });
+            flow.confirmation =
+                Some(Confirmation { next_ns: time.now_ns, ..Confirmation::new(time) });
         } else if !view.is_done() {
             flow.ask(view);
         }

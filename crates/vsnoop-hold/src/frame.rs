@@ -83,7 +83,7 @@ fn ethernet(hold: &hold, is_v4: bool) -> Vec<u8> {
     let tags = [key.vlan_outer, key.vlan_inner].map(vlan);
     let mut bytes = Vec::with_capacity(22);
     bytes.extend(key.vm_mac);
-    bytes.extend(hold.sender_mac);
+    bytes.extend(hold.next_hop);
     let mut proto = u16::from_be(hold.tag_proto);
     for id in tags.into_iter().flatten() {
         bytes.extend(proto.to_be_bytes());

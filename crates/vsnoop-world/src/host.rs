@@ -14,11 +14,12 @@ use crate::native::Program;
 use crate::turns::Turns;
 use crate::wire::{self, Path};
 
-/// bpf/reply.h.
-const MARK_HANDED: u32 = 0x5e10_0000;
-const MARK_REPLY: u32 = 0x5e20_0000;
-/// Of what the engine sends.
+/// Of what the engine sends (bpf/reply.h).
 const MARK_ENGINE: u32 = 0x5e30_0000;
+/// enum tend of bpf/hold.h: the flow was reset by user space.
+const TEND_RESET: u32 = 2;
+/// Slabs that are added, or taken away, at once (crates/vsnoop-bpf/src/hold.rs).
+const AT_ONCE: u32 = 16;
 const ETHERNET: usize = 14;
 
 /// What befalls a VM.
@@ -163,6 +164,14 @@ impl Vm {
         true
     }
 
+    /// Has the kernel side look after a hold.
+    fn run_tend(&mut self, number: u32, why: u32) -> i32 {
+        let mut frame = Frame::new(vec![0; ETHERNET]);
+        (frame.cb[0], frame.cb[1]) = (number, why);
+        self.port.now = self.now;
+        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {})
+    }
+
     fn state(&mut self) -> &mut port_state {
         self.port.variable_mut("port")
     }
@@ -185,16 +194,28 @@ impl Vm {
         self.port.inner("slabs", index)
     }
 
+    /// Takes the last slab away if nothing in it is used.
+    fn take_last(&mut self, last: u32) -> bool {
+        let Some(slab) = self.slab(last) else { return false };
+        let is_used = slab.chunks.iter().any(|chunk| chunk.owner != 0)
+            || slab.holds.iter().any(|hold| hold.used != 0);
+        if !is_used {
+            self.state().slabs = last;
+            self.port.remove_inner("slabs", last);
+        }
+        !is_used
+    }
+
     /// The hold with this number, from 1.
     pub fn hold(&mut self, number: u32) -> Option<&mut hold> {
         let at = number.checked_sub(1)?;
-        let slab = self.slab(at / HOLD_SLAB_HOLDS)?;
-        Some(&mut slab.holds[(at % HOLD_SLAB_HOLDS) as usize])
+        let slab = self.slab(at / SLAB_HOLDS)?;
+        Some(&mut slab.holds[(at % SLAB_HOLDS) as usize])
     }
 
     pub fn chunk(&mut self, chunk: u32) -> Option<(hold_chunk, &[u8])> {
-        let slab = self.slab(chunk / HOLD_SLAB_CHUNKS)?;
-        let at = (chunk % HOLD_SLAB_CHUNKS) as usize;
+        let slab = self.slab(chunk / SLAB_CHUNKS)?;
+        let at = (chunk % SLAB_CHUNKS) as usize;
         let bytes = &slab.bytes[at * HOLD_CHUNK as usize..][..HOLD_CHUNK as usize];
         Some((slab.chunks[at], bytes))
     }
@@ -219,15 +240,17 @@ impl Vm {
         let sender_port = u16::from_be(key.sender_port);
         let path = self.paths.iter().find(|(_, path)| path.sender.1 == sender_port);
         let path = path.expect("a path").1.clone();
+        if seen.hold != 0 {
+            self.run_tend(seen.hold.into(), TEND_RESET);
+        }
         let to_vm = Seg::bare(seen.vm_seq.v, seen.snd_nxt.v, RST | ACK);
         let to_sender = Seg::bare(seen.snd_nxt.v, seen.next_seq.v, RST | ACK);
-        let mut frame = wire::encode(&to_vm, &path, true, Summed::Unnecessary);
-        frame.mark = MARK_HANDED;
-        self.egress(frame);
-        let mut frame = wire::encode(&to_sender, &path, false, Summed::Unnecessary);
-        frame.mark = MARK_REPLY;
-        self.port.now = now;
-        self.port.from_vm(frame, &mut |_, _| {});
+        for (segment, is_for_sender) in [(to_vm, false), (to_sender, true)] {
+            let mut frame = wire::encode(&segment, &path, !is_for_sender, Summed::None);
+            frame.cb[0] = is_for_sender.into();
+            self.port.now = now;
+            self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
+        }
         true
     }
 }
@@ -389,7 +412,7 @@ impl Host {
 
 impl Memory for Vm {
     fn hold_count(&mut self) -> u32 {
-        self.state().slabs * HOLD_SLAB_HOLDS
+        self.state().slabs * SLAB_HOLDS
     }
 
     fn read(&mut self, number: u32) -> hold {
@@ -432,9 +455,9 @@ impl Memory for Vm {
     fn clear_busy(&mut self, number: u32) {
         let at = number - 1;
         if self.step()
-            && let Some(slab) = self.slab(at / HOLD_SLAB_HOLDS)
+            && let Some(slab) = self.slab(at / SLAB_HOLDS)
         {
-            slab.busy &= !(1 << (at % HOLD_SLAB_HOLDS));
+            slab.busy &= !(1 << (at % SLAB_HOLDS));
         }
     }
 
@@ -497,11 +520,7 @@ impl Memory for Vm {
         if !self.step() {
             return Tended::Used;
         }
-        let mut frame = Frame::new(vec![0; ETHERNET]);
-        frame.cb[0] = number;
-        frame.cb[1] = end.into();
-        self.port.now = self.now;
-        match self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {}) {
+        match self.run_tend(number, end.into()) {
             0 => Tended::Used,
             1 => Tended::Over,
             _ => Tended::Free,
@@ -513,10 +532,9 @@ impl Memory for Vm {
         if !self.step() || self.state().wants_slabs == 0 {
             return;
         }
-        let most = self.policy().hold_chunks.div_ceil(HOLD_SLAB_CHUNKS).min(HOLD_SLABS);
+        let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        let wanted = (2 * there).clamp(1, most.max(1));
-        for index in there..wanted {
+        for index in there..(there + there.clamp(1, AT_ONCE)).min(quota) {
             self.port.add_inner("slabs", index);
             self.state().slabs = index + 1;
         }
@@ -527,16 +545,11 @@ impl Memory for Vm {
         if !self.step() {
             return;
         }
-        while self.state().slabs > 1 {
-            let last = self.state().slabs - 1;
-            let slab = self.slab(last).expect("there are that many");
-            let is_used = slab.chunks.iter().any(|chunk| chunk.owner != 0)
-                || slab.holds.iter().any(|hold| hold.used != 0);
-            if is_used {
+        let there = self.state().slabs;
+        for last in (0..there).rev().take(there.div_ceil(2).min(AT_ONCE) as usize) {
+            if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
                 break;
             }
-            self.state().slabs = last;
-            self.port.remove_inner("slabs", last);
         }
     }
 }

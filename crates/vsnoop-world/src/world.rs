@@ -499,4 +499,5 @@ fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
     let policy = host.vm.policy();
     policy.run = port_run::PORT_ACTIVE;
     policy.hold_chunks = machine.chunks;
+    policy.ahead = machine.ahead;
 }

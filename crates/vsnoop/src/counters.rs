@@ -1,7 +1,8 @@
 //! The counters of a port under the names of `struct port_stats`, with a word on each for people.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use vsnoop_bpf::types::port_stats;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use vsnoop_bpf::types::{port_meta, port_stats};
 
 use crate::output::histogram::Histogram;
 
@@ -36,29 +37,84 @@ counters! {
     reacked: "retransmissions answered here",
     suppressed: "superfluous ACKs of the VM, dropped",
     rewritten: "packets of the VM with a raised ACK",
-    window_capped: "windows capped to the buffer size",
     flows_created: "connections put on record",
     flows_mid_flow: "... without their handshake",
     flows_closed: "connections that ended",
     flows_refused: "connections refused: table full",
     offline_unexpected_seq: "offline: a hole, FIN or URG",
-    offline_no_buf: "offline: ring full, or not exact",
+    offline_no_buf: "offline: no memory for a copy",
     offline_ce: "offline: congestion experienced",
     aside: "segments left to a prompt VM",
     bypassed: "connections never accelerated",
     bad_checksum: "segments with a wrong checksum",
     not_exact: "inexact hand-overs (qdisc, splitting)",
-    guest_loss: "resets by the hooks: guest lost data",
+    left_alone: "connections of VM ports that failed lately",
+    vm_refused: "resets by the VM, of what only the host asked it or held",
     resets_sent: "RST segments sent",
     malformed: "unparsable packets, passed untouched",
     kept_bytes: "bytes copied into the hold",
     held_segments: "segments acknowledged that had to wait",
     held_bytes: "their bytes",
     kept_ahead: "segments kept beyond a hole",
+    thinned: "segments acknowledged with a later one",
     without_hold: "segments of connections for which no hold was left",
     hold_full: "segments for which the hold had no memory",
     hold_dropped: "segments dropped unacknowledged by the hold",
     abandoned: "resets: their engine was gone",
+}
+
+/// Connections that were reset on account of vsnoop, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Resets {
+    /// The VM had room, answered, and refused the same bytes again and again.
+    pub refused: u64,
+    /// The VM ran, and answered nothing for long.
+    pub silent: u64,
+    /// No engine could hand over what was held; by user space, and by the hooks.
+    pub engine_gone: u64,
+    /// The port was detached with bytes in the hold.
+    pub detached: u64,
+    /// The tap was deleted.
+    pub tap_gone: u64,
+    /// The tap had no reader any more.
+    pub deserted: u64,
+    /// The VM sent RST to what only the host had asked it, or held for it.
+    pub by_vm: u64,
+    /// What the VM had not acknowledged of those that user space reset, bytes.
+    pub bytes: u64,
+}
+
+impl Resets {
+    pub fn of(meta: &port_meta, stats: &port_stats) -> Self {
+        let [refused, silent, engine_gone, detached, tap_gone, deserted] = meta.resets;
+        Self {
+            refused,
+            silent,
+            engine_gone: engine_gone + stats.abandoned,
+            detached,
+            tap_gone,
+            deserted,
+            by_vm: stats.vm_refused,
+            bytes: meta.reset_bytes,
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.list().iter().map(|(_, count, _)| count).sum()
+    }
+
+    /// (name, value, meaning)
+    pub fn list(&self) -> [(&'static str, u64, &'static str); 7] {
+        [
+            ("resets.refused", self.refused, "the VM refused the same bytes again and again"),
+            ("resets.silent", self.silent, "the VM ran and answered nothing"),
+            ("resets.engine_gone", self.engine_gone, "no engine could hand over what was held"),
+            ("resets.detached", self.detached, "detached with bytes in the hold"),
+            ("resets.tap_gone", self.tap_gone, "the tap was deleted"),
+            ("resets.deserted", self.deserted, "nobody read the tap any more"),
+            ("resets.by_vm", self.by_vm, "the VM's RST to what only the host sent"),
+        ]
+    }
 }
 
 /// All of `struct port_stats` for `--json`: counters as numbers, histograms with their percentiles.

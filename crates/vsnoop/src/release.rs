@@ -45,7 +45,7 @@
 //!   the one who removes the former never touches.
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
 use vsnoop_bpf::{Listed, Port, bytes_owed};
 
 use crate::command::flows::monotonic_ns;
@@ -224,6 +224,10 @@ fn entomb(
             return Ok(None);
         }
         if port.mark_reset(key, &flow, monotonic_ns()?)? {
+            let counted = port.count_reset(reset_reason::RESET_DETACHED, 1, bytes_owed(&flow));
+            if let Err(error) = counted {
+                tracing::debug!("a reset is not counted: {error:#}");
+            }
             return Ok(Some((flow, held_bytes)));
         }
         // The VM has acknowledged something since, or the record is a tombstone already, or gone.

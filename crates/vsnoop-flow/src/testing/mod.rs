@@ -2,13 +2,10 @@
 //!
 //! [`tcp::Tcp`] is either end of a connection, [`segment::Seg`] what travels between them; [`network`]
 //! draws what befalls it on the way, [`clock`] orders events and knows when the VM runs, [`record`] is the
-//! hooks' side of flow/setup.h, and [`memory`] the hold's memory: bpf/hold.h, compiled natively. The
-//! tests put the decision core between them (crates/vsnoop-flow/tests/hostile, and with an engine
-//! crates/vsnoop-hold/tests/hostile). Everything random comes from one seed.
+//! hooks' side of flow/setup.h. Everything random comes from one seed.
 
 pub mod clock;
 pub mod end;
-pub mod memory;
 pub mod network;
 pub mod record;
 pub mod segment;

@@ -100,6 +100,7 @@ impl Seg {
             tcp_flags: self.flags,
             scale: self.scale.unwrap_or(0),
             bits,
+            ..segment::default()
         }
     }
 }

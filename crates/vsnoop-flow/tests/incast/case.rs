@@ -66,12 +66,32 @@ impl Case {
         &mut self.host.uplink
     }
 
+    /// The port: all flows of a case are of the same.
+    pub fn p(&mut self) -> &mut incast_port {
+        self.host.share_of(0)
+    }
+
     pub fn f(&mut self, id: usize) -> &mut flow {
         self.host.flows[id].as_mut().expect("the flow is there")
     }
 
     pub fn i(&mut self, id: usize) -> &mut incast {
         &mut self.f(id).incast
+    }
+
+    pub fn share(&mut self) -> u32 {
+        vsnoop_flow::incast::share(&self.host.uplink, &self.host.ports[0].state.incast)
+    }
+
+    pub fn first_window(&mut self) -> u32 {
+        let port = &self.host.ports[0].state.incast;
+        vsnoop_flow::incast::first_window(&self.host.uplink, port, INCAST_LEAST_MSS)
+    }
+
+    /// Time goes on.
+    pub fn turn(&mut self, now: u64) {
+        let Host { uplink, ports, .. } = &mut self.host;
+        vsnoop_flow::incast::turn(uplink, &mut ports[0].state.incast, now);
     }
 
     pub fn wait(&mut self, ns: u64) -> &mut Self {

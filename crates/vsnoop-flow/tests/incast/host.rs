@@ -1,4 +1,4 @@
-//! The receiving host: flows of one port behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h and
+//! The receiving host: flows of the ports behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h and
 //! bpf/line.h do it.
 
 use std::collections::VecDeque;
@@ -23,13 +23,21 @@ pub struct ToVm {
     pub answers: Vec<Answer>,
 }
 
-pub struct Host {
-    pub uplink: uplink,
-    pub port: port_state,
-    pub policy: policy,
-    pub flows: Vec<Option<flow>>,
+/// One port, with the flows that wait: those of other ports are none of its concern.
+#[derive(Default)]
+pub struct PortSide {
+    pub state: port_state,
     pub line: VecDeque<usize>,
     pub shut: VecDeque<usize>,
+}
+
+pub struct Host {
+    pub uplink: uplink,
+    pub ports: Vec<PortSide>,
+    pub policy: policy,
+    pub flows: Vec<Option<flow>>,
+    /// The port of each flow; the first one where nothing is said.
+    pub port_of: Vec<usize>,
     pub turns: u64,
 }
 
@@ -38,13 +46,21 @@ impl Host {
     pub fn new(uplink: uplink, policy: policy) -> Self {
         Host {
             uplink,
-            port: port_state::default(),
+            ports: vec![PortSide::default()],
             policy,
             flows: Vec::new(),
-            line: VecDeque::new(),
-            shut: VecDeque::new(),
+            port_of: Vec::new(),
             turns: 0,
         }
+    }
+
+    pub fn port_of(&self, id: usize) -> usize {
+        self.port_of.get(id).copied().unwrap_or(0)
+    }
+
+    /// What incast control knows of a port.
+    pub fn share_of(&mut self, port: usize) -> &mut incast_port {
+        &mut self.ports[port].state.incast
     }
 
     fn is_on(&self) -> bool {
@@ -52,16 +68,18 @@ impl Host {
     }
 
     /// What the VM's SYN or SYN-ACK is made to show: bpf/setup.h, syn_of_vm().
-    pub fn syn_window(&self, window: u32) -> u32 {
+    pub fn syn_window(&self, port: usize, window: u32) -> u32 {
         if !self.is_on() {
             return window;
         }
-        window.min(incast::first_window(&self.uplink, INCAST_LEAST_MSS))
+        let port = &self.ports[port].state.incast;
+        window.min(incast::first_window(&self.uplink, port, INCAST_LEAST_MSS))
     }
 
     /// What a decision leaves to be done: bpf/decide.h, settle().
     fn settle(&mut self, id: usize, out: &outcome, now: u64) {
-        vsnoop_flow::learn(&mut self.port, out, now);
+        let port = self.port_of(id);
+        vsnoop_flow::learn(&mut self.ports[port].state, out, now);
         if out.events & EVENT_CLOSED != 0 {
             self.remove(id);
         }
@@ -69,12 +87,14 @@ impl Host {
 
     /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: its window is closed from now on.
     fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
+        let at = self.port_of(id);
+        let port = &mut self.ports[at];
         let Some(f) = self.flows[id].as_mut() else { return false };
-        let waits = incast::open(f, &mut self.uplink, vm, now);
+        let waits = incast::open(f, &mut self.uplink, &mut port.state.incast, vm, now);
         incast::note_shown(f, vm, now);
         match waits {
-            incast_waiting::INCAST_IN_LINE => self.line.push_back(id),
-            SHUT | incast_waiting::INCAST_IDLE => self.shut.push_back(id),
+            incast_waiting::INCAST_IN_LINE => port.line.push_back(id),
+            SHUT | incast_waiting::INCAST_IDLE => port.shut.push_back(id),
             _ => return false,
         }
         true
@@ -91,9 +111,10 @@ impl Host {
         if !self.is_on() || s.len == 0 {
             return false;
         }
+        let port = self.port_of(id);
         let Some(f) = self.flows[id].as_mut() else { return false };
-        if f.incast.shaped != 0 {
-            incast::received(f, &mut self.uplink, s, now);
+        if f.incast.shaped != 0 && u32::from(f.incast.bits) & INCAST_BESIDE == 0 {
+            incast::received(f, &mut self.uplink, &mut self.ports[port].state.incast, s, now);
         }
         self.open_window(id, None, now)
     }
@@ -101,16 +122,18 @@ impl Host {
     /// The rest; another CPU may get in before it.
     pub fn decide_to_vm(&mut self, id: usize, s: &segment, waits: bool, now: u64) -> ToVm {
         let mut answers = Vec::new();
+        let port = self.port_of(id);
         let Some(f) = self.flows[id].as_mut() else {
             return ToVm { delivered: true, answers };
         };
-        let (verdict, out) = vsnoop_flow::to_vm(f, s, &self.port, &self.policy, now);
+        let state = &self.ports[port].state;
+        let (verdict, out) = vsnoop_flow::to_vm(f, s, state, &self.policy, now);
         match verdict {
             Verdict::Pass | Verdict::Reset => {
                 self.settle(id, &out, now);
                 // Somebody in line has a turn at once: pass_with_turn().
                 if verdict == Verdict::Pass && waits {
-                    answers.extend(self.turn(now));
+                    answers.extend(self.turn(port, now));
                 }
                 ToVm { delivered: verdict == Verdict::Pass, answers }
             }
@@ -124,7 +147,7 @@ impl Host {
                 self.settle(id, &out, now);
                 if ack {
                     // What would close its window can wait until its turn.
-                    let turn = if waits { self.turn(now) } else { None };
+                    let turn = if waits { self.turn(port, now) } else { None };
                     answers.push(turn.unwrap_or((id, out.ack)));
                 }
                 ToVm { delivered: true, answers }
@@ -157,25 +180,27 @@ impl Host {
             FromVm::Drop => vec![],
             FromVm::Reset | FromVm::Loss => return vec![],
         };
-        let u = &self.uplink;
-        if (u.waiting > 0 || u.shut > 0 || u.idle > 0) && s.len == 0 {
-            answers.extend(self.turn(now));
+        let port = self.port_of(id);
+        let share = self.share_of(port);
+        if (share.own.waiting > 0 || share.shut > 0 || share.idle > 0) && s.len == 0 {
+            answers.extend(self.turn(port, now));
         }
         answers
     }
 
-    /// The flow at the head of the line: bpf/line.h, take_turn().
-    pub fn turn(&mut self, now: u64) -> Option<Answer> {
+    /// The flow at the head of a port's line: bpf/line.h, take_turn().
+    pub fn turn(&mut self, port: usize, now: u64) -> Option<Answer> {
         for _ in 0..TRIES {
-            let waits = incast::next(&mut self.uplink, now);
+            let PortSide { state, line, shut } = &mut self.ports[port];
+            let waits = incast::next(&mut self.uplink, &mut state.incast, now);
             let line = match waits {
-                incast_waiting::INCAST_IN_LINE => &mut self.line,
-                SHUT => &mut self.shut,
+                incast_waiting::INCAST_IN_LINE => line,
+                SHUT => shut,
                 _ => return None,
             };
             let id = line.pop_front()?;
             let Some(f) = self.flows[id].as_mut() else { continue };
-            match incast::serve(f, &mut self.uplink, waits, &self.port, &self.policy, now) {
+            match incast::serve(f, &mut self.uplink, waits, state, &self.policy, now) {
                 Served::Ack(ack) => {
                     self.turns += 1;
                     return Some((id, ack));
@@ -189,26 +214,34 @@ impl Host {
 
     /// The record goes.
     pub fn remove(&mut self, id: usize) {
+        let port = self.port_of(id);
         if let Some(f) = self.flows[id].as_mut()
             && f.incast.shaped != 0
         {
-            incast::end(f, &mut self.uplink);
+            incast::end(f, &mut self.uplink, &mut self.ports[port].state.incast);
         }
         self.flows[id] = None;
     }
 
     /// Bytes that live flows may still send: what is to be on the account.
     pub fn owed(&self) -> i64 {
-        self.owed_by(true)
+        self.owed_by(true, |_| true)
     }
 
     /// The same of all others.
     pub fn silent(&self) -> i64 {
-        self.owed_by(false)
+        self.owed_by(false, |_| true)
     }
 
-    fn owed_by(&self, live: bool) -> i64 {
-        let flows = self.flows.iter().flatten().filter(|f| f.incast.shaped != 0);
+    /// What those of one port owe, live or not.
+    pub fn owed_of(&self, port: usize) -> i64 {
+        let is_of = |id| self.port_of(id) == port;
+        self.owed_by(true, is_of) + self.owed_by(false, is_of)
+    }
+
+    fn owed_by(&self, live: bool, is_of: impl Fn(usize) -> bool) -> i64 {
+        let flows = self.flows.iter().enumerate().filter(|(id, _)| is_of(*id));
+        let flows = flows.filter_map(|(_, f)| f.as_ref()).filter(|f| f.incast.shaped != 0);
         flows.filter(|f| incast::is_live(f, &self.uplink) == live).map(incast::owed).sum()
     }
 }

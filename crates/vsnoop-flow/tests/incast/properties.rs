@@ -4,7 +4,10 @@
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
-use crate::host::Host;
+use crate::host::{Host, PortSide};
+
+/// Flows are of these by turns.
+const PORTS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -46,7 +49,14 @@ enum Op {
     Gone {
         flow: usize,
     },
-    Turn,
+    Turn {
+        port: usize,
+    },
+    /// The sender's segments take another way from now on, or the uplink again.
+    Way {
+        flow: usize,
+        beside: bool,
+    },
     Wait {
         ns: i64,
     },
@@ -73,8 +83,9 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(flow, share, window, len)| Op::VmSends { flow, share, window, len }),
         1 => flow.clone().prop_map(|flow| Op::Foreign { flow }),
         1 => flow.clone().prop_map(|flow| Op::Reset { flow }),
-        1 => flow.prop_map(|flow| Op::Gone { flow }),
-        4 => Just(Op::Turn),
+        1 => flow.clone().prop_map(|flow| Op::Gone { flow }),
+        1 => (flow, any::<bool>()).prop_map(|(flow, beside)| Op::Way { flow, beside }),
+        4 => (0..PORTS).prop_map(|port| Op::Turn { port }),
         6 => prop_oneof![
             4 => 0..500_000i64,
             1 => -1_000_000..0i64,
@@ -136,7 +147,8 @@ impl Machine {
                     return;
                 }
                 let first = seq::new(0u32.wrapping_sub(shown));
-                let shown = self.host.syn_window(shown);
+                let port = self.host.flows.len() % PORTS;
+                let shown = self.host.syn_window(port, shown);
                 let mut f = flow {
                     next_seq: first,
                     vm_seq: first,
@@ -152,6 +164,7 @@ impl Machine {
                     f.flags |= FLOW_F_TIMESTAMPS as u16;
                 }
                 self.host.flows.push(Some(f));
+                self.host.port_of.push(port);
                 self.sent.push(first);
                 self.edges.push((None, first));
             }
@@ -206,8 +219,12 @@ impl Machine {
                 let Some(id) = self.pick(flow) else { return };
                 self.host.remove(id);
             }
-            Op::Turn => {
-                self.host.turn(self.now);
+            Op::Turn { port } => {
+                self.host.turn(port, self.now);
+            }
+            Op::Way { flow, beside } => {
+                let Some(id) = self.pick(flow) else { return };
+                incast::note_way(self.host.flows[id].as_mut().expect("picked"), !beside);
             }
             Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
             Op::Rate { mbps } => self.host.uplink.rate = rate_of(mbps),
@@ -219,21 +236,36 @@ impl Machine {
         let flows =
             || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
-        assert_eq!(self.host.silent(), u.silent, "silent is not what the others owe");
-        let in_state = |state: u32| {
-            flows().filter(|(_, f)| u32::from(f.incast.waiting) == state).count() as i32
-        };
-        assert_eq!(in_state(incast_waiting::INCAST_IN_LINE), u.waiting);
-        assert_eq!(in_state(incast_waiting::INCAST_SHUT), u.shut);
-        assert_eq!(in_state(incast_waiting::INCAST_IDLE), u.idle);
-        assert_eq!(flows().filter(|(_, f)| f.incast.shaped != 0).count() as i32, u.open);
+        assert_eq!(self.host.silent(), u.all.silent, "silent is not what the others owe");
+        let count =
+            |is: &dyn Fn(usize, &flow) -> bool| flows().filter(|(id, f)| is(*id, f)).count() as i32;
+        let waits = |f: &flow, state: u32| u32::from(f.incast.waiting) == state;
+        let in_line = |f: &flow| waits(f, incast_waiting::INCAST_IN_LINE);
+        assert_eq!(count(&|_, f| in_line(f)), u.all.waiting);
+        assert_eq!(count(&|_, f| f.incast.shaped != 0), u.all.open);
+        for (at, PortSide { state, .. }) in self.host.ports.iter().enumerate() {
+            let port = &state.incast;
+            let is_of = |id| self.host.port_of(id) == at;
+            assert_eq!(
+                self.host.owed_of(at),
+                port.own.granted + port.own.silent,
+                "an account of a port is not what its flows owe"
+            );
+            assert_eq!(count(&|id, f| is_of(id) && in_line(f)), port.own.waiting);
+            assert_eq!(count(&|id, f| is_of(id) && f.incast.shaped != 0), port.own.open);
+            let shut = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_SHUT));
+            let idle = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_IDLE));
+            assert_eq!((shut, idle), (port.shut, port.idle));
+        }
         for (id, f) in flows() {
             let i = &f.incast;
             if u32::from(i.waiting) == incast_waiting::INCAST_IN_LINE {
-                assert!(self.host.line.contains(&id), "waits, and is not in line");
+                let line = &self.host.ports[self.host.port_of(id)].line;
+                assert!(line.contains(&id), "waits, and is not in line");
             }
             if u32::from(i.waiting) > incast_waiting::INCAST_IN_LINE {
-                assert!(self.host.shut.contains(&id), "is shut, and not on the list");
+                let shut = &self.host.ports[self.host.port_of(id)].shut;
+                assert!(shut.contains(&id), "is shut, and not on the list");
             }
             if i.shaped != 0 {
                 assert!(i.edge.diff(i.received) >= 0);
@@ -275,6 +307,7 @@ proptest! {
             edges: Vec::new(),
             sent: Vec::new(),
         };
+        m.host.ports.resize_with(PORTS, PortSide::default);
         for op in &ops {
             m.step(op);
             m.check();
@@ -283,6 +316,6 @@ proptest! {
         for id in 0..m.host.flows.len() {
             m.host.remove(id);
         }
-        prop_assert_eq!((incast::granted(&m.host.uplink), m.host.uplink.waiting, m.host.uplink.open), (0, 0, 0));
+        prop_assert_eq!((incast::granted(&m.host.uplink), m.host.uplink.all.waiting, m.host.uplink.all.open), (0, 0, 0));
     }
 }

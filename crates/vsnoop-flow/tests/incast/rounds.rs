@@ -187,7 +187,7 @@ fn a_sender_that_thinks_is_not_far_away() {
     for _ in 0..20 {
         sim.round(40, ANSWER, LIMIT).expect("the round ends");
     }
-    assert_eq!(sim.host.uplink.open, 40, "some are not shaped any more");
+    assert_eq!(sim.host.uplink.all.open, 40, "some are not shaped any more");
     assert_eq!(sim.tally.drops, 0);
 }
 
@@ -195,7 +195,7 @@ fn a_sender_that_thinks_is_not_far_away() {
 fn a_flow_from_far_away_is_left_alone() {
     let mut sim = Sim::new(Setting { rtt_ns: 20 * MS, ..Setting::default() });
     sim.round(1, 32 << 20, 2 * LIMIT).expect("the round ends");
-    assert_eq!(sim.host.uplink.open, 0);
+    assert_eq!(sim.host.uplink.all.open, 0);
     assert_eq!(incast::granted(&sim.host.uplink), 0);
 }
 
@@ -208,4 +208,78 @@ fn the_round_trip_of_a_full_queue_is_not_taken_for_a_long_way() {
         let base = sim.host.uplink.base_rtt_ns;
         assert!(base < 250 * US as u32, "{n} flows: {base} ns, of 100,000");
     }
+}
+
+// Several ports.
+
+/// What each port carries in so long a time, when all senders have data without end: bytes, and Mb/s of all.
+fn ports(set: Setting, ns: u64) -> (Sim, Vec<u64>, f64) {
+    let counts = set.ports.clone();
+    let mut sim = Sim::new(Setting { senders: counts.iter().sum(), ..set });
+    sim.stream(0..sim.set.senders);
+    sim.progress(500 * MS);
+    let flows = sim.progress(ns);
+    let mut flows = flows.iter();
+    let shares: Vec<u64> = counts.iter().map(|n| flows.by_ref().take(*n).sum()).collect();
+    let mbps = shares.iter().sum::<u64>() as f64 * 8_000.0 / ns as f64;
+    (sim, shares, mbps)
+}
+
+#[test]
+fn ports_share_alike_however_many_flows_each_has() {
+    for counts in [
+        &[200, 1][..],
+        &[1, 200],
+        &[40, 1],
+        &[8, 1],
+        &[100, 10, 1],
+        &[40, 40],
+        &[200, 1, 1, 1],
+        &[300, 1, 1, 1, 1, 1, 1, 1],
+    ] {
+        for early in [true, false] {
+            // They begin one after the other: the first segments of 300 at once are too many.
+            let set =
+                Setting { ports: counts.to_vec(), early, think_ns: 100 * MS, ..Setting::default() };
+            let (sim, shares, mbps) = ports(set, 500 * MS);
+            let what = format!("{counts:?}, early {early}: {shares:?}, {mbps:.0} Mb/s");
+            println!("{what}, Jain {:.3}, {} lost", jain(&shares), sim.tally.drops);
+            assert!(jain(&shares) > 0.95, "{what}");
+            assert!(mbps > 0.85 * MOST_MBPS, "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_a_port_does_not_want_others_have() {
+    for (heavy, light) in [(40, 1), (200, 1), (1, 40)] {
+        let set =
+            Setting { senders: heavy + light, ports: vec![heavy, light], ..Setting::default() };
+        let mut sim = Sim::new(set);
+        // The light ones send a little first, and nothing then.
+        for _ in 0..3 {
+            sim.round(heavy + light, 16 << 10, LIMIT).expect("the round ends");
+        }
+        sim.stream(0..heavy);
+        sim.progress(200 * MS);
+        let bytes: u64 = sim.progress(500 * MS).iter().sum();
+        let mbps = bytes as f64 * 8.0 / 500e3;
+        assert!(mbps > 0.9 * MOST_MBPS, "{heavy} beside {light} idle: {mbps:.0} Mb/s");
+    }
+}
+
+#[test]
+fn a_request_of_a_quiet_port_is_answered_in_time_beside_a_port_with_200_flows() {
+    let set = Setting { senders: 201, ports: vec![1, 200], ..Setting::default() };
+    let mut sim = Sim::new(set.clone());
+    sim.stream(1..201);
+    sim.progress(500 * MS);
+    let mut worst = 0.0f64;
+    for _ in 0..50 {
+        let round = sim.round(1, 16 << 10, LIMIT).expect("the round ends");
+        assert_eq!((round.timeouts, round.probes), (0, 0), "it waited for a timeout");
+        worst = worst.max(round.ms);
+    }
+    println!("16 KB beside 200 streams: {worst:.2} ms at most");
+    assert!(worst < 15.0, "{worst} ms");
 }

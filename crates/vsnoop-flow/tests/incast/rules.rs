@@ -46,7 +46,7 @@ fn what_the_handshake_showed_is_owed() {
     // Of one that was open long before, with a window of any size, nothing is.
     c.begin(1 << 20);
     assert_eq!(incast::granted(c.u()), 5_000);
-    assert_eq!(c.u().open, 2);
+    assert_eq!(c.u().all.open, 2);
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn a_volley_of_requests_gets_what_there_is_and_the_rest_stands_in_line() {
     }
     let asked = (0..100).filter(|&id| c.owes(id) > 0).count();
     assert!(asked >= 7, "only {asked} may answer");
-    assert_eq!(c.u().waiting as usize, 100 - asked);
+    assert_eq!(c.u().all.waiting as usize, 100 - asked);
     assert!(incast::granted(c.u()) <= i64::from(incast::credit(c.u())));
 }
 
 /// A flow that was given two segments while its window was closed, and has answered with `len` bytes.
 fn answered(len: u32, flags: u32) -> Case {
     let mut c = Case::with(40);
-    c.u().flows = 40;
+    c.p().flows = 40;
     c.i(0).window = 2 * LEAST;
     c.vm(0, 100);
     let mut s = c.segment(0, 0, len);
@@ -156,7 +156,7 @@ fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
     assert!(!finished(&mut answered(shown, TCP_PSH)), "it ends where the window does");
     // What was on its way when the window was given says nothing.
     let mut c = Case::with(40);
-    c.u().flows = 40;
+    c.p().flows = 40;
     c.begin(600);
     c.i(40).window = 2 * LEAST;
     c.vm(40, 100);
@@ -170,10 +170,10 @@ fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
 fn what_is_left_of_a_finished_answer_is_silent_at_once() {
     let mut c = answered(700, TCP_PSH);
     let left = segments(2) / UNIT * UNIT - 700;
-    assert_eq!((incast::granted(c.u()), c.u().silent), (0, i64::from(left)));
+    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, i64::from(left)));
     // The next request makes it count again.
     c.vm(0, 100);
-    assert!(incast::granted(c.u()) >= i64::from(left) && c.u().silent == 0);
+    assert!(incast::granted(c.u()) >= i64::from(left) && c.u().all.silent == 0);
     assert_ne!(u32::from(c.i(0).bits) & INCAST_ANSWERS, 0);
     exact(&mut c);
 }
@@ -185,27 +185,27 @@ fn who_only_answers_stays_shut_while_others_need_credit_and_no_longer() {
     assert_eq!(c.i(0).waiting, 0);
     assert!(c.owes(0) >= LEAST);
     let mut c = Case::with(40);
-    c.u().flows = 40;
+    c.p().flows = 40;
     (c.i(0).window, c.i(1).window) = (2 * LEAST, 2 * LEAST);
     c.vm(0, 100);
     // Somebody is in line.
-    c.u().granted += 200_000;
+    c.u().all.granted += 200_000;
     c.vm(1, 100);
     assert_eq!(u32::from(c.i(1).waiting), incast_waiting::INCAST_IN_LINE);
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
     assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IDLE);
-    c.u().granted -= 200_000;
+    c.u().all.granted -= 200_000;
     let now = c.now;
-    let order: Vec<_> = std::iter::from_fn(|| c.host.turn(now)).map(|(id, _)| id).collect();
+    let order: Vec<_> = std::iter::from_fn(|| c.host.turn(0, now)).map(|(id, _)| id).collect();
     assert_eq!(order, [1, 0], "those in line come first");
 }
 
 #[test]
 fn who_has_waited_for_a_timeout_gets_a_window_whatever_there_is() {
     let mut c = Case::with(2);
-    c.u().granted += 1 << 20;
+    c.u().all.granted += 1 << 20;
     c.vm(0, 100);
     assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IN_LINE);
     c.f(0).flags |= FLOW_F_REPLY_DUE as u16;
@@ -218,7 +218,7 @@ fn who_has_waited_for_a_timeout_gets_a_window_whatever_there_is() {
 fn among_many_an_open_window_does_not_move() {
     for (flows, moves) in [(4, true), (40, false)] {
         let mut c = Case::with(1);
-        (c.u().flows, c.i(0).window) = (flows, 4 * LEAST);
+        (c.p().flows, c.i(0).window) = (flows, 4 * LEAST);
         c.vm(0, 100);
         let edge = c.f(0).adv_edge;
         c.data(0, MSS);
@@ -231,7 +231,7 @@ fn an_ack_without_news_opens_nothing() {
     let mut c = Case::with(1);
     c.vm(0, 0);
     assert_eq!(c.owes(0), 0);
-    assert_eq!(c.u().waiting, 0);
+    assert_eq!(c.u().all.waiting, 0);
 }
 
 #[test]
@@ -243,15 +243,15 @@ fn what_silent_flows_owe_does_not_count_until_they_speak() {
     c.wait(10 * MS).vm(1, 0);
     assert_eq!(incast::granted(c.u()), owes, "too early");
     c.wait(10 * MS).vm(1, 0);
-    assert_eq!((incast::granted(c.u()), c.u().silent), (0, owes));
+    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, owes));
     exact(&mut c);
     c.keep_shut(0);
     c.data(0, MSS);
     let left = i64::from(segments(10) / UNIT * UNIT - MSS);
-    assert_eq!((incast::granted(c.u()), c.u().silent), (left, 0));
+    assert_eq!((incast::granted(c.u()), c.u().all.silent), (left, 0));
     // It has answered, and keeps silent.
     c.wait(3 * MS).vm(1, 0);
-    assert_eq!((incast::granted(c.u()), c.u().silent), (0, left));
+    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, left));
     exact(&mut c);
 }
 
@@ -272,20 +272,20 @@ fn crowd(n: usize) -> Case {
 #[test]
 fn who_gets_nothing_stands_in_line_once() {
     let mut c = crowd(20);
-    let waiting = c.u().waiting;
+    let waiting = c.u().all.waiting;
     assert!(waiting > 0);
-    assert_eq!(c.host.line.len(), waiting as usize);
+    assert_eq!(c.host.ports[0].line.len(), waiting as usize);
     for id in 0..20 {
         c.vm(id, 100);
     }
-    assert_eq!(c.u().waiting, waiting);
-    assert_eq!(c.host.line.len(), waiting as usize);
+    assert_eq!(c.u().all.waiting, waiting);
+    assert_eq!(c.host.ports[0].line.len(), waiting as usize);
 }
 
 #[test]
 fn those_in_line_are_served_before_those_that_are_open() {
     let mut c = crowd(20);
-    let head = c.host.line[0];
+    let head = c.host.ports[0].line[0];
     c.i(0).window = 10 * LEAST;
     c.data(0, MSS);
     assert!(c.owes(0) < segments(10), "took what others wait for");
@@ -300,7 +300,7 @@ fn those_in_line_are_served_before_those_that_are_open() {
 #[test]
 fn a_turn_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let mut c = crowd(20);
-    let head = c.host.line[0];
+    let head = c.host.ports[0].line[0];
     let snd_nxt = c.f(head).snd_nxt;
     let (id, ack) = c.use_up(0)[0];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
@@ -332,7 +332,7 @@ fn when_all_have_ended_nothing_is_owed_and_nobody_waits() {
         c.host.remove(id);
     }
     let u = c.u();
-    assert_eq!((incast::granted(u), u.waiting, u.shut, u.open), (0, 0, 0, 0));
+    assert_eq!((incast::granted(u), u.all.waiting, u.all.open), (0, 0, 0));
 }
 
 // The window.
@@ -353,7 +353,7 @@ fn round_trip(c: &mut Case, window: u32, bytes: u32) -> u32 {
 fn among(flows: u32) -> Case {
     let mut c = Case::with(1);
     c.vm(0, 100);
-    c.u().flows = flows;
+    c.p().flows = flows;
     c.u().census_ns = c.now;
     c
 }
@@ -361,7 +361,7 @@ fn among(flows: u32) -> Case {
 #[test]
 fn slow_start_doubles_up_to_the_share() {
     let mut c = among(5);
-    let share = incast::share(c.u());
+    let share = c.share();
     assert_eq!(round_trip(&mut c, 8_000, 8_000), 16_000);
     assert_eq!(round_trip(&mut c, 16_000, 16_000), share);
 }
@@ -373,7 +373,7 @@ fn avoidance_steps_by_a_segment_or_a_sixteenth() {
     assert_eq!(round_trip(&mut c, 8_000, 8_000), 8_000 + LEAST);
     let mut c = Case::new(100_000, 1 << 20);
     c.begin(0);
-    c.u().flows = 2;
+    c.p().flows = 2;
     c.u().census_ns = c.now;
     c.i(0).bits |= INCAST_AVOIDS as u16;
     assert_eq!(round_trip(&mut c, 160_000, 160_000), 170_000);
@@ -407,7 +407,7 @@ fn three_round_trips_that_use_less_than_half_shrink_it() {
 fn beyond_the_share_a_window_grows_by_quota_alone() {
     for (granting, quota, grows) in [(1, 200_000, true), (0, 200_000, false), (1, 1_000, false)] {
         let mut c = among(20);
-        let share = incast::share(c.u());
+        let share = c.share();
         // The slot lasts: neither half of it ends meanwhile.
         (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS * granting);
         (c.u().is_granting, c.u().quota) = (granting as u32, quota);
@@ -421,7 +421,7 @@ fn beyond_the_share_a_window_grows_by_quota_alone() {
 #[test]
 fn nobody_grows_twice_within_two_round_trips_beyond_the_share() {
     let mut c = among(20);
-    let window = incast::share(c.u()) + 4_000;
+    let window = c.share() + 4_000;
     (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS);
     (c.u().is_granting, c.u().quota) = (1, 1_000_000);
     assert!(round_trip(&mut c, window, window) > window);
@@ -439,19 +439,19 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     c.u().slot_bytes = 0;
     // Half of C.
     c.u().bytes = (rate * t / 2) >> 20;
-    incast::turn(c.u(), now + t - 1);
+    c.turn(now + t - 1);
     assert_eq!(c.u().is_granting, 0);
-    incast::turn(c.u(), now + t);
+    c.turn(now + t);
     assert_eq!(c.u().is_granting, 1);
     let total = u64::from(c.u().total);
     assert!(total.abs_diff(rate / 2) < rate / 100, "{total}");
     assert_eq!(c.u().quota, (rate / 10 * 9 - total) as i64);
-    incast::turn(c.u(), now + 2 * t);
+    c.turn(now + 2 * t);
     assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
     assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
     // More than may be promised came: nothing is given away.
     c.u().bytes += (rate * t * 95 / 100) >> 20;
-    incast::turn(c.u(), now + 3 * t);
+    c.turn(now + 3 * t);
     assert_eq!((c.u().is_granting, c.u().quota), (1, 0));
 }
 
@@ -459,12 +459,12 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
 fn with_little_bandwidth_left_windows_above_the_share_shrink() {
     for (used, shrinks) in [(85, true), (75, false)] {
         let mut c = among(20);
-        let window = incast::share(c.u()) + 10_000;
+        let window = c.share() + 10_000;
         c.u().slot_ns = c.now;
         c.u().t_ns = 4 * MS as u32;
         c.u().total = c.u().rate / 100 * used;
         assert_eq!(round_trip(&mut c, window, window) < window, shrinks, "{used} % used");
-        let share = incast::share(c.u());
+        let share = c.share();
         assert!(round_trip(&mut c, share, share) >= share, "no more than its share");
     }
 }
@@ -529,7 +529,7 @@ fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
 fn a_flow_with_long_round_trips_is_left_alone_and_pays_back() {
     let mut c = Case::with(1);
     assert!(!far(&mut c, 20 * MS, 10));
-    assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+    assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
     let edge = c.f(0).right_edge;
     let answers = c.vm(0, 0);
     let shown = Case::edge_of(&answers[0].1);
@@ -560,7 +560,7 @@ fn bypassed_and_reset_flows_are_not_shaped() {
         c.f(0).mode = mode as u8;
         c.data(0, MSS);
         assert_eq!((c.i(0).shaped, c.i(0).waiting), (0, 0));
-        assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+        assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
     }
 }
 
@@ -570,7 +570,7 @@ fn without_the_scale_nothing_is_shaped() {
     let known = FLOW_F_SCALE_KNOWN as u16;
     c.f(0).flags &= !known;
     c.vm(0, 100);
-    assert_eq!((c.i(0).shaped, c.u().open), (0, 0));
+    assert_eq!((c.i(0).shaped, c.u().all.open), (0, 0));
 }
 
 #[test]
@@ -579,7 +579,7 @@ fn without_incast_control_a_window_is_the_vms_own() {
     c.begin(0);
     let (_, ack) = c.vm(0, 100)[0];
     assert_eq!(Case::edge_of(&ack), 4 << 20);
-    assert_eq!(c.u().open, 0);
+    assert_eq!(c.u().all.open, 0);
 }
 
 #[test]
@@ -588,12 +588,13 @@ fn incast_control_that_is_turned_off_leaves_nothing() {
     c.u().rate = 0;
     for id in 0..20 {
         let s = c.segment(id, 0, 0);
-        incast::open(&mut c.f(id).clone(), &mut c.u().clone(), Some(&s), c.now);
-        let now = c.now;
-        let Host { uplink, flows, .. } = &mut c.host;
-        incast::open(flows[id].as_mut().expect("is there"), uplink, None, now);
+        let (now, mut port) = (c.now, *c.p());
+        incast::open(&mut c.f(id).clone(), &mut c.u().clone(), &mut port, Some(&s), now);
+        let Host { uplink, flows, ports, .. } = &mut c.host;
+        let port = &mut ports[0].state.incast;
+        incast::open(flows[id].as_mut().expect("is there"), uplink, port, None, now);
     }
-    assert_eq!((incast::granted(c.u()), c.u().waiting, c.u().open), (0, 0, 0));
+    assert_eq!((incast::granted(c.u()), c.u().all.waiting, c.u().all.open), (0, 0, 0));
 }
 
 #[test]
@@ -603,7 +604,7 @@ fn a_flow_that_the_vm_resets_pays_back() {
     let s = segment { seq: c.f(0).snd_nxt, tcp_flags: RST | ACK, ..segment::default() };
     c.host.from_vm(0, &s, c.now);
     assert!(c.host.flows[0].is_none(), "the record goes: {:?}", FromVm::Pass);
-    assert_eq!((incast::granted(c.u()), c.u().open), (0, 0));
+    assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
 }
 
 // Beginning.
@@ -612,13 +613,13 @@ fn a_flow_that_the_vm_resets_pays_back() {
 fn a_handshake_shows_ten_segments_or_a_part_of_what_is_left() {
     let mut c = Case::new(1_000, BUFFER);
     let credit = incast::credit(c.u());
-    assert_eq!(incast::first_window(c.u(), LEAST), credit / 2 / 4);
+    assert_eq!(c.first_window(), credit / 2 / 4);
     c.u().buffer = 1 << 20;
-    assert_eq!(incast::first_window(c.u(), LEAST), 10 * LEAST);
+    assert_eq!(c.first_window(), 10 * LEAST);
     c.u().buffer = BUFFER;
     let mut sum = 0;
     for _ in 0..64 {
-        let shown = incast::first_window(c.u(), LEAST);
+        let shown = c.first_window();
         assert!(shown >= INCAST_SMALLEST);
         c.begin(shown);
         sum += shown;
@@ -720,7 +721,7 @@ fn counters_near_their_limits() {
     let mut c = Case::with(2);
     c.u().bytes = u64::MAX - 10_000;
     c.u().census = u32::MAX;
-    c.u().epoch = u32::MAX;
+    c.u().all.epoch = u32::MAX;
     c.u().slot_bytes = u64::MAX - 20_000;
     for _ in 0..200 {
         c.u().bytes = c.host.uplink.bytes.wrapping_add(100);
@@ -729,11 +730,12 @@ fn counters_near_their_limits() {
         c.wait(100 * US);
         let s = c.segment(0, 0, 0);
         let now = c.now;
-        let Host { uplink, flows, .. } = &mut c.host;
+        let Host { uplink, flows, ports, .. } = &mut c.host;
+        let port = &mut ports[0].state.incast;
         let f = flows[0].as_mut().expect("is there");
         let data = segment { seq: f.incast.received, len: 1_448, unit_len: 1_448, ..s };
-        incast::received(f, uplink, &data, now);
-        incast::open(f, uplink, None, now);
+        incast::received(f, uplink, port, &data, now);
+        incast::open(f, uplink, port, None, now);
         exact(&mut c);
     }
     assert_eq!(rate_of(1_000), 131_072);

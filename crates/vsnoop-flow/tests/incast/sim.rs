@@ -56,6 +56,8 @@ pub struct Setting {
     pub marks: Option<u32>,
     /// Connections that are open and send nothing.
     pub idle: usize,
+    /// How many of the senders each port has, in their order; none: there is one port.
+    pub ports: Vec<usize>,
     pub seed: u64,
 }
 
@@ -78,6 +80,7 @@ impl Default for Setting {
             helper_ns: 10 * MS,
             marks: None,
             idle: 0,
+            ports: Vec::new(),
             seed: 1,
         }
     }
@@ -213,6 +216,10 @@ impl Sim {
             rng: fastrand::Rng::with_seed(set.seed),
             set,
         };
+        for (port, senders) in sim.set.ports.iter().enumerate() {
+            sim.host.port_of.extend(std::iter::repeat_n(port, *senders));
+        }
+        sim.host.ports.resize_with(sim.set.ports.len().max(1), Default::default);
         for id in 0..sim.set.senders + sim.set.idle {
             sim.connect(id);
         }
@@ -231,7 +238,7 @@ impl Sim {
     /// The VM accepts connection `id`, and sends the first byte.
     fn connect(&mut self, id: usize) {
         let first = self.rng.u32(..);
-        let shown = self.host.syn_window(65_160);
+        let shown = self.host.syn_window(self.host.port_of(id), 65_160);
         let options = (SEG_TIMESTAMPS | SEG_SCALE | SEG_SACK_PERMITTED) as u16;
         let syn = segment {
             seq: seq::new(VM_FIRST.wrapping_sub(1)),
@@ -369,13 +376,20 @@ impl Sim {
             Event::Acked(acked) => self.acked(acked),
             Event::Timer(id) => self.timer(id),
             Event::Helper => {
-                for _ in 0..self.host.line.len() + self.host.shut.len() {
-                    let Some((id, ack)) = self.host.turn(self.now) else { break };
-                    self.tally.helper_turns += 1;
-                    self.answer(id, &ack, false);
+                for port in 0..self.host.ports.len() {
+                    self.helper_serves(port);
                 }
                 self.events.at(self.now + self.set.helper_ns, Event::Helper);
             }
+        }
+    }
+
+    /// What the helper does about those of a port that no packet comes for.
+    fn helper_serves(&mut self, port: usize) {
+        for _ in 0..self.host.ports[port].line.len() + self.host.ports[port].shut.len() {
+            let Some((id, ack)) = self.host.turn(port, self.now) else { break };
+            self.tally.helper_turns += 1;
+            self.answer(id, &ack, false);
         }
     }
 

@@ -10,7 +10,6 @@ mod case;
 mod congestion;
 mod hold_case;
 mod hold_engine;
-mod hold_memory;
 mod hold_pieces;
 mod hold_segments;
 mod hold_window;

@@ -1,8 +1,8 @@
 //! A hold as the engine reads it, and a flow that has looked at it.
 
 use vsnoop_flow::seq;
-use vsnoop_flow::types::{HOLD_FIN, hold};
-use vsnoop_hold::{Flow, Frame, Kind, View};
+use vsnoop_flow::types::{HOLD_FIN, HOLD_UNCONFIRMED, hold};
+use vsnoop_hold::{Deadline, Flow, Frame, Kind, Time, View};
 
 pub const MS: u64 = 1_000_000;
 pub const MSS: u32 = 1_000;
@@ -36,20 +36,29 @@ pub struct Case {
     pub flow: Flow,
     /// How long the VM has run.
     pub ran_ns: u64,
+    pub now_ns: u64,
 }
 
 impl Case {
     pub fn new(h: hold) -> Self {
-        Self { flow: Flow::new(&View::new(&h), 0), h, ran_ns: 0 }
+        Self { flow: Flow::new(&View::new(&h), Time::default()), h, ran_ns: 0, now_ns: 0 }
     }
 
     pub fn view(&self) -> View {
         View::new(&self.h)
     }
 
+    pub fn time(&self) -> Time {
+        Time { now_ns: self.now_ns, ran_ns: self.ran_ns }
+    }
+
+    pub fn deadline(&self) -> Deadline {
+        self.flow.deadline(&self.view())
+    }
+
     /// What the flow wants to send, without sending it.
     pub fn wants(&mut self) -> Option<Frame> {
-        self.flow.poll(&self.view(), self.ran_ns)
+        self.flow.poll(&self.view(), self.time())
     }
 
     /// Sends one frame as the I/O layer does.
@@ -90,6 +99,12 @@ impl Case {
         }
     }
 
+    /// The VM has sent nothing beyond its SYN-ACK.
+    pub fn unconfirmed(mut self) -> Self {
+        self.h.flags |= HOLD_UNCONFIRMED as u16;
+        self
+    }
+
     /// The sender's FIN follows.
     pub fn fin(mut self) -> Self {
         self.h.flags |= HOLD_FIN as u16;
@@ -109,7 +124,12 @@ pub fn with_fin(frame: Frame) -> Frame {
     Frame { fin: true, ..frame }
 }
 
-/// The last byte that the VM has acknowledged, without that byte.
+/// The next byte.
 pub fn probe(vm_seq: u32) -> Frame {
+    Frame { kind: Kind::Probe, ..release(vm_seq, 1) }
+}
+
+/// The last byte that the VM has acknowledged, without that byte.
+pub fn keep_alive(vm_seq: u32) -> Frame {
     Frame { seq: at(vm_seq).add(u32::MAX), len: 0, fin: false, kind: Kind::Probe }
 }

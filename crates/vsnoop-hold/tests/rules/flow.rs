@@ -1,6 +1,6 @@
 //! What is handed over, and when: the VM's window, the FIN, the sender's own ACKs, a closed window.
 
-use vsnoop_hold::{Frame, Kind, PATIENCE_NS};
+use vsnoop_hold::{Deadline, Frame, Kind, PATIENCE_NS};
 
 use crate::case::*;
 
@@ -47,27 +47,38 @@ fn less_than_a_segment_is_sent_when_nothing_else_would_open_the_window() {
 fn less_than_half_of_the_widest_window_waits_for_more() {
     let mut c = Case::new(held(0, 100_000, 20_000));
     assert_eq!(c.send_all(), [release(0, 20_000)]);
-    // Not read yet: the window is what is left.
-    c.acks(20_000, 29_999);
+    // Not read yet, nor all acknowledged: the window is what is left.
+    c.acks(19_000, 29_999);
     assert_eq!(c.send(), None);
-    c.acks(20_000, 30_000);
+    c.acks(19_000, 30_000);
     assert_eq!(c.send_all(), [release(20_000, 10_000)]);
     // A portion may have several frames, and what opens meanwhile goes with it.
-    c.acks(30_000, 230_000);
+    c.acks(29_000, 230_000);
     c.h.tail = at(400_000);
     assert_eq!(c.send(), Some(release(30_000, 65_000)));
     c.acks(95_000, 235_000);
     assert_eq!(c.send_all().len(), 3);
-    c.acks(235_000, 300_000);
+    c.acks(234_000, 300_000);
     assert_eq!(c.send(), None);
+}
+
+#[test]
+fn a_vm_that_has_acknowledged_everything_is_handed_what_fits_at_once() {
+    let mut c = Case::new(held(0, 100_000, 20_000));
+    c.send_all();
+    c.acks(20_000, 24_344);
+    assert_eq!(c.send_all(), [release(20_000, 4_344)]);
+    c.acks(24_344, 24_344 + MSS);
+    assert_eq!(c.send_all(), [release(24_344, MSS)]);
 }
 
 #[test]
 fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
     let mut c = Case::new(held(0, 100_000, 20_000));
     c.send_all();
-    c.acks(20_000, 28_000);
+    c.acks(19_000, 28_000);
     assert_eq!(c.send(), None);
+    assert_eq!(c.deadline(), Deadline { now_ns: None, ran_ns: Some(PATIENCE_NS) });
     c.ran_ns = PATIENCE_NS - 1;
     assert_eq!(c.send(), None);
     c.ran_ns = PATIENCE_NS;
@@ -75,7 +86,7 @@ fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
     // One that is small for good is soon taken for what it is.
     let mut waits = 0;
     for round in 0..8 {
-        c.acks(28_000 + 8_000 * round, 36_000 + 8_000 * round);
+        c.acks(27_000 + 8_000 * round, 36_000 + 8_000 * round);
         if c.send().is_none() {
             waits += 1;
             c.ran_ns += PATIENCE_NS;
@@ -89,7 +100,7 @@ fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
 fn the_last_of_it_does_not_wait_for_a_portion() {
     let mut c = Case::new(held(0, 24_000, 20_000));
     c.send_all();
-    c.acks(20_000, 24_000);
+    c.acks(19_000, 24_000);
     assert_eq!(c.send_all(), [release(20_000, 4_000)]);
 }
 
@@ -189,10 +200,52 @@ fn a_closed_window_is_asked_for_in_the_vms_own_time() {
     c.ran_ns += 399 * MS;
     assert_eq!(c.send(), None);
     c.ran_ns += MS;
-    assert_eq!(c.send_all(), [probe(1_000)]);
+    assert_eq!(c.send_all(), [keep_alive(1_000)]);
     // It opens.
     c.acks(1_000, 3_000);
     assert_eq!(c.send_all(), [release(1_000, 2_000)]);
+}
+
+#[test]
+fn a_probe_that_is_not_answered_is_followed_by_one_of_the_other_form() {
+    let mut c = Case::new(held(1_000, 20_000, 1_000));
+    c.acks(1_000, 1_000);
+    assert_eq!(c.send(), None);
+    for form in [probe(1_000), keep_alive(1_000), probe(1_000), keep_alive(1_000)] {
+        c.ran_ns += 3_200 * MS;
+        assert_eq!(c.send_all(), [form]);
+    }
+    // The one that is answered is used on.
+    for _ in 0..3 {
+        c.acks(1_000, 1_000);
+        c.send();
+        c.ran_ns += 3_200 * MS;
+        assert_eq!(c.send_all(), [keep_alive(1_000)]);
+    }
+}
+
+#[test]
+fn a_probe_without_a_byte_to_send_is_a_keep_alive() {
+    // Only a FIN is owed, and a VM that dropped it has its window closed.
+    let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
+    c.acks(3_000, 3_000);
+    c.send();
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [with_fin(resend(3_000, 0)), keep_alive(3_000)]);
+}
+
+#[test]
+fn a_byte_that_a_probe_brought_was_handed_over_when_the_vm_says_so() {
+    let mut c = Case::new(held(1_000, 20_000, 1_000));
+    c.acks(1_000, 1_000);
+    c.send();
+    c.ran_ns += 200 * MS;
+    assert_eq!(c.send_all(), [probe(1_000)]);
+    assert_eq!(c.view().handed, at(1_000));
+    c.acks(1_001, 1_001);
+    assert_eq!(c.view().handed, at(1_001));
+    c.acks(1_001, 20_000);
+    assert_eq!(c.send_all(), [release(1_001, 18_999)]);
 }
 
 #[test]

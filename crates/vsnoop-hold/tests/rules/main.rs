@@ -3,6 +3,9 @@
 
 mod case;
 mod chain;
+mod confirm;
+mod engine;
 mod flow;
+mod frame;
 mod recovery;
 mod view;

@@ -1,6 +1,6 @@
 //! What the VM lost is sent again: by what it reports, and by what it does not answer.
 
-use vsnoop_hold::Flow;
+use vsnoop_hold::{Flow, Reason};
 
 use crate::case::*;
 
@@ -136,7 +136,7 @@ fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
     assert_eq!(c.send(), None);
     c.ran_ns += 1;
     // And asked how far it is: its own ACK may be what was lost.
-    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)]);
     assert_eq!(c.send(), None);
 }
 
@@ -147,7 +147,7 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
         c.ran_ns += patience * MS - 1;
         assert_eq!(c.send(), None, "{patience} ms");
         c.ran_ns += 1;
-        assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)], "{patience} ms");
+        assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)], "{patience} ms");
     }
     // That it is alive is not enough.
     c.h.heard += 1;
@@ -156,7 +156,7 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
     c.acks(1_000, 20_000);
     assert_eq!(c.send_all(), [resend(1_000, 9_000)]);
     c.ran_ns += 200 * MS;
-    assert_eq!(c.send_all(), [resend(1_000, 9_000), probe(1_000)]);
+    assert_eq!(c.send_all(), [resend(1_000, 9_000), keep_alive(1_000)]);
 }
 
 #[test]
@@ -168,18 +168,57 @@ fn progress_begins_the_time_anew() {
     c.ran_ns += 199 * MS;
     assert_eq!(c.send(), None);
     c.ran_ns += MS;
-    assert_eq!(c.send_all(), [resend(1_000, 9_000), probe(1_000)]);
+    assert_eq!(c.send_all(), [resend(1_000, 9_000), keep_alive(1_000)]);
 }
 
 #[test]
-fn a_vm_that_never_answers_is_dead_after_sixteen_times() {
+fn a_vm_that_ran_for_a_hundred_seconds_and_sent_nothing_is_given_up() {
     let mut c = handed();
-    for timeout in 1..=16 {
-        assert!(!c.flow.is_dead(), "after {} timeouts", timeout - 1);
-        c.ran_ns += 3_200 * MS;
+    while c.ran_ns <= 100_000 * MS {
         c.send_all();
+        assert_eq!(c.flow.given_up(), None, "after {} ms", c.ran_ns / MS);
+        c.ran_ns += 3_200 * MS;
     }
-    assert!(c.flow.is_dead());
+    assert_eq!(c.send_all(), []);
+    assert_eq!(c.flow.given_up(), Some(Reason::Silent));
+}
+
+#[test]
+fn a_vm_that_could_not_be_asked_is_not_given_up_for_its_silence() {
+    let mut c = handed();
+    for _ in 0..100 {
+        c.ran_ns += 3_200 * MS;
+        // The ring is full.
+        c.wants();
+        assert_eq!(c.flow.given_up(), None);
+    }
+}
+
+#[test]
+fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
+    let mut c = handed();
+    let mut late = std::collections::VecDeque::new();
+    for step in 0..2_000u32 {
+        c.ran_ns += 50 * MS;
+        c.now_ns += 50 * MS;
+        for frame in c.send_all() {
+            let end = frame.end().diff(at(0)).max(0) as u32;
+            late.push_back((step + 160, end));
+        }
+        while late.front().is_some_and(|&(due, _)| due <= step) {
+            let (_, end) = late.pop_front().expect("there is one");
+            let before = c.h.vm_seq.diff(at(0)) as u32;
+            c.acks(end.max(before), end.max(before) + 10_000);
+            if end <= before {
+                c.h.repeated += 1;
+            }
+            // The sender goes on.
+            let tail = c.h.vm_seq.diff(at(0)) as u32 + 10_000;
+            (c.h.tail, c.h.high_seq) = (at(tail), at(tail));
+        }
+        assert_eq!(c.flow.given_up(), None, "in step {step}");
+    }
+    assert!(c.h.vm_seq.diff(at(0)) > 50_000);
 }
 
 /// A VM that talks, and takes nothing.
@@ -190,58 +229,67 @@ fn talks(c: &mut Case) {
     c.send_all();
 }
 
+/// Until it is given up; how often it talked.
+fn talks_on(c: &mut Case) -> u32 {
+    let mut times = 0;
+    while c.flow.given_up().is_none() {
+        assert!(times < 100, "it never is");
+        talks(c);
+        times += 1;
+    }
+    assert_eq!(c.flow.given_up(), Some(Reason::Refused));
+    times
+}
+
 #[test]
-fn a_vm_that_has_closed_its_window_is_not_dead_as_long_as_it_answers() {
+fn a_vm_that_has_closed_its_window_is_not_given_up_as_long_as_it_answers() {
     // It has no room; or room for less than a segment, and there is more.
     for edge in [0, MSS - 1] {
         let mut c = handed();
         c.acks(0, edge);
         for _ in 0..100 {
             talks(&mut c);
-            assert!(!c.flow.is_dead());
+            assert_eq!(c.flow.given_up(), None);
         }
     }
 }
 
 #[test]
-fn a_vm_that_talks_and_does_not_take_what_it_has_room_for_is_dead_after_sixteen_times() {
+fn a_vm_that_answers_and_does_not_take_what_it_has_room_for_is_given_up() {
     for edge in [MSS, 20_000] {
         let mut c = handed();
         c.acks(0, edge);
         c.send();
-        for timeout in 1..=16 {
-            assert!(!c.flow.is_dead(), "after {} timeouts", timeout - 1);
-            talks(&mut c);
-        }
-        assert!(c.flow.is_dead());
+        assert!(talks_on(&mut c) > 16);
+        assert!(c.ran_ns > 100_000 * MS);
     }
 }
 
 #[test]
 fn room_for_the_last_bytes_is_room() {
     let mut c = Case::new(held(100, 100, 100));
-    (0..16).for_each(|_| talks(&mut c));
-    assert!(c.flow.is_dead());
+    talks_on(&mut c);
 }
 
 #[test]
-fn progress_and_a_window_that_opens_give_a_vm_all_its_chances_again() {
-    for again in [|c: &mut Case| c.acks(1_000, 20_000), |c: &mut Case| c.acks(0, 20_000)] {
-        let mut c = handed();
+fn progress_and_a_window_that_closed_give_a_vm_all_its_chances_again() {
+    let progress = |c: &mut Case| c.acks(1_000, 20_000);
+    let closed = |c: &mut Case| {
         c.acks(0, 0);
         c.send();
-        for _ in 0..15 {
-            c.ran_ns += 3_200 * MS;
-            c.send_all();
-        }
+        c.acks(0, 20_000);
+    };
+    let once = talks_on(&mut handed());
+    for again in [progress, closed] {
+        let mut c = handed();
+        (1..once).for_each(|_| talks(&mut c));
         again(&mut c);
         c.send();
-        for _ in 0..15 {
+        for _ in 1..once {
             talks(&mut c);
-            assert!(!c.flow.is_dead());
+            assert_eq!(c.flow.given_up(), None);
         }
-        talks(&mut c);
-        assert!(c.flow.is_dead());
+        talks_on(&mut c);
     }
 }
 
@@ -260,7 +308,7 @@ fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
             c.wants();
             c.h.heard += 1;
             c.wants();
-            assert!(!c.flow.is_dead());
+            assert_eq!(c.flow.given_up(), None);
         }
     }
 }
@@ -280,7 +328,7 @@ fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
     c.ran_ns = 200 * MS;
     c.send();
     c.ran_ns += 200 * MS;
-    assert_eq!(c.send_all(), [resend(2_000, 3_000), probe(2_000)]);
+    assert_eq!(c.send_all(), [resend(2_000, 3_000), keep_alive(2_000)]);
     // Of one that is closed it is asked.
     let mut c = handed();
     c.acks(2_000, 2_000);
@@ -330,7 +378,7 @@ fn what_there_is_no_copy_of_is_not_sent_again() {
         assert_eq!(c.send(), None);
     }
     c.ran_ns = 200 * MS;
-    assert_eq!(c.send_all(), [probe(0)], "it is asked, at most");
+    assert_eq!(c.send_all(), [keep_alive(0)], "it is asked, at most");
     c.acks(5_000, 20_000);
     c.repeats(&[(6_000, 9_000)]);
     assert_eq!(c.send_all(), [resend(5_000, 1_000)]);
@@ -350,11 +398,11 @@ fn a_flow_without_memory_sends_no_bytes() {
 fn what_another_engine_left_is_asked_for_at_once() {
     // Engines that come and go are never there for as long as a VM has to answer.
     let mut c = handed();
-    c.flow = Flow::resumed(&c.view(), c.ran_ns);
-    assert_eq!(c.send_all(), [resend(0, 10_000), probe(0)]);
+    c.flow = Flow::resumed(&c.view(), c.time());
+    assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)]);
     // Not where the VM has answered for everything.
     let mut c = handed();
     c.acks(10_000, 20_000);
-    c.flow = Flow::resumed(&c.view(), c.ran_ns);
+    c.flow = Flow::resumed(&c.view(), c.time());
     assert_eq!(c.send(), None);
 }

@@ -91,12 +91,4 @@ impl Backlog {
         ensure!(self.is_reset_within(PATIENCE)?, "the sender was not reset: it hangs");
         Ok(())
     }
-
-    /// An error unless the VM is told, after what had reached it.
-    pub fn expect_reset_of_vm(&mut self) -> Result<()> {
-        match self.receiver.read_to_end(&mut Vec::new()) {
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
-            other => bail!("the VM's end of a connection that was reset got {other:?}"),
-        }
-    }
 }

@@ -22,7 +22,6 @@ mod matrix;
 mod network;
 mod pair;
 mod probe;
-mod question;
 mod queues;
 mod shrinking;
 
@@ -56,7 +55,6 @@ fn main() {
         hold::trials(),
         incast::trials(),
         lifecycle::trials(),
-        question::trials(),
         queues::trials(),
         shrinking::trials(),
     ]

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
-use vsnoop_bpf::{AttachSpec, Limits, Port};
+use vsnoop_bpf::{AttachSpec, Limits, Port, SILENCE_MS};
 
 use crate::cli::{self, Cli};
 use crate::command::config::{self, Config};
@@ -43,7 +43,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let port_rules = lists::port_rules(&arguments.lists)?;
     let prefix_rules = lists::prefix_rules(&arguments.lists)?;
     let config = Config::read(cli.config.as_deref())?;
-    let (hold_bytes, hold_flow) = hold(arguments, &config)?;
+    let (hold_bytes, _) = hold(arguments, &config)?;
     kernel::require()?;
     kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
@@ -51,12 +51,11 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let request = Request {
         policy: policy {
             run: if is_observed { port_run::PORT_OBSERVE } else { port_run::PORT_PAUSED },
-            // What is left to the VM has the VM's window.
-            buf_size: if is_observed { 0 } else { arguments.buf_size },
             thin: u32::from(!arguments.no_thin),
-            hold_chunks: hold_bytes / HOLD_CHUNK,
-            hold_flow,
-            lists: 0,
+            hold_chunks: if is_observed { 0 } else { hold_bytes / HOLD_CHUNK },
+            ahead: u32::MAX,
+            silence_ms: SILENCE_MS,
+            zero: 0,
         },
         port_rules,
         prefix_rules,
@@ -85,7 +84,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
 
 /// Bytes for a hold, and those of them that one connection may have; nothing without `--hold`.
 fn hold(arguments: &cli::Attach, config: &Config) -> Result<(u32, u32)> {
-    let Some(bytes) = arguments.hold else { return Ok((0, 0)) };
+    let bytes = arguments.hold.unwrap_or(16 << 20);
     if let Some(per_flow) = arguments.hold_per_flow.filter(|per_flow| *per_flow > bytes) {
         return Err(usage(format!(
             "--hold-per-flow {} is more than the whole hold of {}; give a smaller one, or a larger --hold",
@@ -132,7 +131,6 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
         }
         Ok(Outcome {
             hold_bytes: Some(hold_bytes_of(&spec.policy)),
-            hold_per_flow_bytes: Some(spec.policy.hold_flow.into()),
             incast: incast.clone(),
             ..Outcome::done(name, "attached", text(&spec, incast.as_ref()))
         })
@@ -155,14 +153,9 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
 }
 
 fn hold_text(policy: &policy) -> String {
-    match (hold_bytes_of(policy), u64::from(policy.hold_flow)) {
-        (0, _) => String::new(),
-        (bytes, per_flow) if per_flow < bytes => format!(
-            ", with a hold of {}, at most {} of it for one connection",
-            units::memory(bytes),
-            units::memory(per_flow)
-        ),
-        (bytes, _) => format!(", with a hold of {}", units::memory(bytes)),
+    match hold_bytes_of(policy) {
+        0 => String::new(),
+        bytes => format!(", with a hold of {}", units::memory(bytes)),
     }
 }
 
@@ -171,8 +164,6 @@ pub fn spec(device: &Device, place: &Netns) -> Result<AttachSpec> {
     let mut spec = AttachSpec::new(device.index, &device.name, place.inode);
     spec.tx_queue_len = device.ring_frames;
     spec.bridge = helper::bridge_of(device)?;
-    // Also when it has one queue now: the guest may enable more.
-    spec.multi_queue = device.tap.is_some_and(|tap| tap.multi_queue);
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     Ok(spec)
 }

@@ -131,7 +131,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         suppressed: flow.suppressed,
         rewritten: flow.rewritten,
         reacked: flow.reacked,
-        offline: flow.offline,
+        offline: flow.offline.into(),
         retired_bytes: flow.retired,
         idle_ns: now_ns.saturating_sub(flow.last_ns),
         hold: None,

@@ -41,7 +41,6 @@ pub struct FlowHold {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortHold {
     pub size_bytes: u64,
-    pub per_flow_bytes: u64,
     pub used_bytes: u64,
     /// Connections that something may be kept of.
     pub flows: u64,
@@ -79,8 +78,7 @@ impl Holds {
     /// The hold of this flow, if it has one.
     fn of(&self, key: &flow_key, flow: &flow) -> Option<Hold> {
         let memory = self.memory.as_ref().filter(|_| flow.hold != 0)?;
-        let number = u32::from(flow.hold);
-        let hold = (number <= memory.highest()).then(|| memory.read(number))?;
+        let hold = memory.read(flow.hold.into());
         (hold.used != 0 && hold.key.as_bytes() == key.as_bytes()).then_some(hold)
     }
 
@@ -121,7 +119,6 @@ impl Holds {
             (state.engine_ns != 0).then(|| self.now_ns.saturating_sub(state.engine_ns));
         let mut sum = PortHold {
             size_bytes: bytes(policy.hold_chunks),
-            per_flow_bytes: policy.hold_flow.into(),
             // The count runs ahead for a moment where there is no memory.
             used_bytes: bytes(state.chunks_used.min(policy.hold_chunks)),
             flows: 0,

@@ -9,7 +9,7 @@ use vsnoop_bpf::types::port_stats;
 
 use crate::cli::{self, Cli};
 use crate::command::held::{Holds, PortHold};
-use crate::counters::{self, Counters};
+use crate::counters::{self, Counters, Resets};
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
 use crate::output::{bars, histogram::Histogram, table, units, watch};
@@ -27,9 +27,7 @@ struct PortStats<'a> {
     identity: Identity,
     #[serde(flatten)]
     counters: Counters<'a>,
-    /// Connections, and their bytes, that the helper reset: loss in the guest that no packet revealed.
-    helper_resets: u64,
-    helper_reset_bytes: u64,
+    resets: Resets,
     /// Segments that the tap's ring refused.
     ring_full: u64,
     /// The hold as it is now; null without one.
@@ -41,8 +39,7 @@ struct PortStats<'a> {
 struct Sample {
     identity: Identity,
     stats: port_stats,
-    helper_resets: u64,
-    helper_reset_bytes: u64,
+    resets: Resets,
     ring_full: u64,
     hold: Option<PortHold>,
     incast: Option<UplinkState>,
@@ -83,8 +80,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
             Ok(Sample {
                 identity: Identity::of(&attached, &names),
                 stats: attached.port.stats()?,
-                helper_resets: attached.meta.helper_resets,
-                helper_reset_bytes: attached.meta.helper_reset_bytes,
+                resets: Resets::of(&attached.meta, &attached.port.stats()?),
                 ring_full: attached.port.state()?.ring_full,
                 hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
                 incast: UplinkState::of_port(&attached)?,
@@ -99,8 +95,7 @@ fn json(samples: &[Sample]) -> Result<String> {
         .map(|sample| PortStats {
             identity: sample.identity.clone(),
             counters: Counters(&sample.stats),
-            helper_resets: sample.helper_resets,
-            helper_reset_bytes: sample.helper_reset_bytes,
+            resets: sample.resets,
             ring_full: sample.ring_full,
             hold: sample.hold.clone(),
             incast: sample.incast.clone(),
@@ -135,10 +130,8 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         row.push(meaning.to_owned());
         rows.add_row(row);
     }
-    for (name, value, meaning) in [
-        ("helper_resets", sample.helper_resets, "reset by the helper: guest lost data"),
-        ("ring_full", sample.ring_full, "segments that the ring refused"),
-    ] {
+    let ring_full = ("ring_full", sample.ring_full, "segments that the ring refused");
+    for (name, value, meaning) in sample.resets.list().into_iter().chain([ring_full]) {
         let mut row = vec![name.to_owned(), units::count(value)];
         row.extend(earlier.is_some().then(String::new));
         row.push(meaning.to_owned());
@@ -170,10 +163,9 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
         .map_or(String::new(), |ns| format!(", the oldest for {}", units::duration(ns)));
     [
         format!(
-            "hold: {} used by {}, at most {} by each",
+            "hold: {} used by {}",
             units::memory_part(hold.used_bytes, hold.size_bytes),
-            units::plural(hold.flows, "connection"),
-            units::memory(hold.per_flow_bytes)
+            units::plural(hold.flows, "connection")
         ),
         format!(
             "held now: {} of {}{oldest}",

@@ -11,6 +11,7 @@ use crate::background::{self, Role};
 use crate::cli::{self, Cli};
 use crate::command::held::{Engine, Holds, PortHold};
 use crate::command::stats::NOTHING;
+use crate::counters::Resets;
 use crate::helper;
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
@@ -49,15 +50,14 @@ struct PortStatus {
     foreign_programs: Option<Vec<Foreign>>,
     /// Hand-overs that proved nothing, so that nothing was acknowledged.
     not_exact: u64,
-    guest_loss: u64,
-    helper_resets: u64,
-    helper_reset_bytes: u64,
+    /// Connections that vsnoop reset, or the VM in answer to what only vsnoop sent.
+    resets: Resets,
     /// The root qdisc now; null when it cannot be read.
     qdisc: Option<String>,
     /// The default qdisc that noqueue stands in for; null when none was replaced.
     qdisc_replaced: Option<String>,
-    /// 0: no cap.
-    buf_size_bytes: u32,
+    /// How far a sender may run ahead of the VM's own window; null: as far as the hold allows.
+    ahead_bytes: Option<u32>,
     thin: bool,
     lists: bool,
     ring_frames: u32,
@@ -151,14 +151,12 @@ fn port_status(
         helper_pauses: port.times_held()?,
         foreign_programs,
         not_exact: stats.not_exact,
-        guest_loss: stats.guest_loss,
-        helper_resets: meta.helper_resets,
-        helper_reset_bytes: meta.helper_reset_bytes,
+        resets: Resets::of(meta, &stats),
         qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
-        buf_size_bytes: policy.buf_size,
+        ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
         thin: policy.thin != 0,
-        lists: policy.lists & !vsnoop_bpf::types::PORT_UNORDERED != 0,
+        lists: meta.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
         hold: Holds::open(port)?.port(port, &flows)?,
@@ -280,7 +278,7 @@ fn text(document: &Document) -> String {
                 units::count(port.flows),
                 units::bytes(port.early_bytes),
                 units::bytes(port.outstanding_bytes),
-                units::count(port.guest_loss + port.helper_resets),
+                units::count(port.resets.total()),
             ];
             let hold = port
                 .hold

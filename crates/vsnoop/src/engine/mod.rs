@@ -2,15 +2,18 @@
 //!
 //! One process per host, started and watched by the helper while a port has a hold, and gone again
 //! when none has. It waits for the doorbells of all ports, on which the hooks write the numbers of
-//! holds with news, and looks at all holds [`TICK`] by [`TICK`] in case a timer is due. All that matters
+//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters
 //! is in pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one
 //! goes on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of an engine
 //! that does not.
 //!
-//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap.
+//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm` and
+//! `chance` say for how long a VM had its turn.
 
+mod chance;
 mod device;
 mod port;
+mod vm;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -163,7 +166,10 @@ impl Engine {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let known = earlier.remove(&key).filter(|port| port.is_of(&attached));
             let port = match known {
-                Some(port) => Ok(Some(port)),
+                Some(mut port) => {
+                    port.is_called(&attached.name);
+                    Ok(Some(port))
+                }
                 None => self.open(attached),
             };
             match port {

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{hold, seq};
+use vsnoop_bpf::types::{hold, reset_reason, seq};
 use vsnoop_bpf::{Hold, Memory};
 use vsnoop_hold::{Clock, Engine, Host, Reason, Sent, Slice, Tended, Urgency};
 
+use super::chance::Chance;
 use super::device::{Device, Part};
+use super::vm::Vm;
 use crate::command::flows::monotonic_ns;
-use crate::helper::chance::Chance;
 use crate::helper::reset::reset;
-use crate::helper::vm::Vm;
 use crate::ports::Attached;
 use crate::system::netns::Netns;
 
@@ -36,7 +36,8 @@ struct Surroundings {
 }
 
 impl EnginePort {
-    pub fn new(attached: Attached, memory: Memory) -> Result<Self> {
+    pub fn new(attached: Attached, mut memory: Memory) -> Result<Self> {
+        memory.adopt()?;
         let mut netns_path = None;
         let place = Netns::find_again(attached.meta.netns, &mut netns_path)
             .context("its network namespace cannot be found")?;
@@ -57,6 +58,15 @@ impl EnginePort {
 
     pub fn is_of(&self, attached: &Attached) -> bool {
         self.surroundings.attached.port.id() == attached.port.id()
+    }
+
+    /// Taps are renamed.
+    pub fn is_called(&mut self, name: &str) {
+        let surroundings = &mut self.surroundings;
+        if surroundings.vm.tap() != name {
+            surroundings.vm.tap_is_called(name.to_owned());
+            surroundings.attached.name = name.to_owned();
+        }
     }
 
     pub fn doorbell(&self) -> BorrowedFd<'_> {
@@ -227,13 +237,18 @@ impl Surroundings {
         let Some(flow) = port.flow(&hold.key)? else { return Ok(true) };
         let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        if !place.run(|| reset(port, &hold.key, &flow))? {
+        let (why, counted) = match reason {
+            Reason::Refused => {
+                let why = "its VM has room, answers, and refuses the same bytes";
+                (why, reset_reason::RESET_REFUSED)
+            }
+            Reason::Silent => {
+                ("its VM ran for long and answered nothing", reset_reason::RESET_SILENT)
+            }
+        };
+        if !place.run(|| reset(port, &hold.key, &flow, counted))? {
             return Ok(false);
         }
-        let why = match reason {
-            Reason::Refused => "its VM has room, answers, and refuses the same bytes",
-            Reason::Silent => "its VM ran for long and answered nothing",
-        };
         tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
         Ok(true)
     }

@@ -3,7 +3,8 @@
 //! Where a port has a hold an engine must work (crates/vsnoop/src/engine): one that ended is started
 //! again, one that has stopped working is killed first. The hooks rely on none that was not heard of
 //! for a second, and what it held is still there for the next one. Only where no engine can be had for
-//! `HOLD_ABANDONED` (its program is gone, say) are connections reset whose bytes nobody can hand over.
+//! `HOLD_ABANDONED` (its program is gone, say) are connections reset whose bytes nobody can hand over,
+//! and after `LOST` those whose VM may have lost some.
 //! The engine keeps the helper running in turn.
 
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::Memory;
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode};
+use vsnoop_bpf::{Memory, bytes_owed};
 use vsnoop_hold::View;
 
 use crate::background::{self, Role};
@@ -23,6 +24,9 @@ use crate::ports::Attached;
 const HANGS: Duration = Duration::from_secs(3);
 /// As HOLD_ABANDONED_NS in flow/hold.h.
 const HOLD_ABANDONED: Duration = Duration::from_secs(5);
+/// Without an engine, a VM that has acknowledged nothing for so long may have lost what it was handed
+/// (R2 of RFC 9293, section 3.8.3).
+const LOST: Duration = Duration::from_secs(100);
 
 type Entry = (flow_key, flow);
 
@@ -72,53 +76,36 @@ pub struct Held {
     looked: bool,
 }
 
-/// Who looks after which connections.
-#[derive(Default)]
-pub struct Care {
-    /// Nobody can hand over what they wait for.
-    pub abandoned: Vec<Entry>,
-    /// The engine has copies of none, or not of what is missing.
-    pub rest: Vec<Entry>,
-}
-
 impl Held {
     /// When an engine was last alive; `None` where there is no hold.
     pub fn engine_ns(&self) -> Option<u64> {
         self.memory.as_ref().map(Memory::engine_ns)
     }
 
-    pub fn look(&mut self, attached: &Attached, flows: &[Entry]) -> Result<Care> {
+    /// Connections whose bytes nobody can hand over, or nobody could hand over again for long.
+    pub fn abandoned(&mut self, attached: &Attached, flows: &[Entry]) -> Result<Vec<Entry>> {
         if !self.looked {
             self.memory = Memory::open(&attached.port)?;
             self.looked = true;
         }
-        let Some(memory) = &self.memory else {
-            return Ok(Care { rest: flows.to_vec(), ..Care::default() });
-        };
-        let silent_ns = monotonic_ns()?.saturating_sub(memory.engine_ns());
-        let is_gone = silent_ns >= HOLD_ABANDONED.as_nanos() as u64;
-        let mut care = Care::default();
-        for entry in flows {
-            let (_, flow) = entry;
-            let is_held = u32::from(flow.mode) == flow_mode::FLOW_HOLDING
-                && flow.hold != 0
-                && !View::new(&memory.read(flow.hold.into())).is_drained();
-            if is_held && is_gone {
-                care.abandoned.push(*entry);
-            } else if is_gone || !is_kept(memory, flow) {
-                care.rest.push(*entry);
-            }
+        let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };
+        let now_ns = monotonic_ns()?;
+        let silent = Duration::from_nanos(now_ns.saturating_sub(memory.engine_ns()));
+        if silent < HOLD_ABANDONED {
+            return Ok(Vec::new());
         }
-        Ok(care)
+        memory.refresh()?;
+        let is_lost = |(_, flow): &&Entry| {
+            let stands = Duration::from_nanos(now_ns.saturating_sub(flow.progress_ns));
+            is_held(memory, flow) || bytes_owed(flow) > 0 && silent.min(stands) >= LOST
+        };
+        Ok(flows.iter().filter(is_lost).copied().collect())
     }
 }
 
-/// Is there a copy of the byte that the VM is to acknowledge next?
-fn is_kept(memory: &Memory, flow: &flow) -> bool {
-    if flow.hold == 0 {
-        return false;
-    }
-    let hold = memory.read(flow.hold.into());
-    let from = |other: seq| flow.vm_seq.diff(other);
-    hold.chunks > 0 && from(hold.first) >= 0 && from(hold.tail) < 0
+/// Does the flow wait for bytes that the VM was not handed yet?
+fn is_held(memory: &Memory, flow: &flow) -> bool {
+    u32::from(flow.mode) == flow_mode::FLOW_HOLDING
+        && flow.hold != 0
+        && !View::new(&memory.read(flow.hold.into())).is_drained()
 }

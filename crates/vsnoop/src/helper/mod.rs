@@ -4,8 +4,8 @@
 //! again when nothing is attached any more. Four times a second it looks at the flows of each port and
 //!
 //! - forgets connections that ended or have been idle for long (`vsnoop_flow::expiry`);
-//! - resets connections whose VM lost data that vsnoop had acknowledged, where no later packet reveals
-//!   it (`loss`, `reset`), once the VM had a chance to answer (`chance`) and was asked (`question`);
+//! - resets connections whose copies nobody can hand over any more, or whose VM has gone, and sends the RSTs
+//!   of connections that were reset again (`engines`, `reset`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
@@ -15,18 +15,14 @@
 //!   takes away uplinks that no port is behind any more (`watchman`).
 //!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
-//! that waits for lost data waits on. So it may be killed at any time; the next command starts it, and so
+//! whose engine or VM has gone waits on. So it may be killed at any time; the next command starts it, and so
 //! does an engine.
 
-pub mod chance;
 mod engines;
 pub mod frame;
 mod line;
-mod loss;
-mod question;
 pub mod reset;
 mod surroundings;
-pub mod vm;
 mod watchman;
 
 pub use reset::reset_senders;
@@ -108,7 +104,7 @@ pub fn ensure_running() {
     if let Err(error) = background::start(Role::Helper) {
         eprintln!(
             "vsnoop: the helper could not be started ({error:#}): idle connections do not expire, and \
-             connections to a VM that lost data may hang"
+             nobody starts an engine that has ended"
         );
     }
 }

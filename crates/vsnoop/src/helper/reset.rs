@@ -4,22 +4,20 @@
 //! whatever either end sends next is answered with RST.
 
 use anyhow::Result;
-use vsnoop_bpf::Port;
-use vsnoop_bpf::types::{flow, flow_key};
+use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_bpf::{Port, bytes_owed};
 
 use super::frame::{Segment, frame};
-use super::loss::is_behind;
 use crate::command::flows::monotonic_ns;
 use crate::system::netdev;
 
-/// Resets the connection at both ends; false when the VM has acknowledged something since `flow` was
-/// read. The calling thread must be in the tap's network namespace.
-pub fn reset(port: &Port, key: &flow_key, flow: &flow) -> Result<bool> {
+/// Resets the connection at both ends and counts why; false when the VM has acknowledged something since
+/// `flow` was read. The calling thread must be in the tap's network namespace.
+pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
     if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
     }
-    let lost_bytes = flow.next_seq.diff(flow.vm_seq).max(0) as u64;
-    port.count_helper_resets(1, lost_bytes)?;
+    port.count_reset(why, 1, bytes_owed(flow))?;
     send(port, key, flow);
     Ok(true)
 }
@@ -64,6 +62,6 @@ pub fn reset_senders(port: &Port) -> Result<usize> {
         Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender)?)?)
     };
     let flows = port.flows()?;
-    let behind = flows.iter().filter(|(_, flow)| is_behind(flow));
+    let behind = flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0);
     Ok(behind.map(reset).filter(Result::is_ok).count())
 }

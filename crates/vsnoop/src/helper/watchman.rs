@@ -5,17 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
-use vsnoop_bpf::{Port, Record};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
+use vsnoop_bpf::{Port, Record, bytes_owed};
 use vsnoop_flow::expiry;
 
 use super::engines::{Engines, Held};
-use super::line::Line;
-use super::loss::{Entry, Suspects, is_behind};
-use super::question::ask;
+use super::line::{Line, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
-use super::vm::Vm;
 use crate::command::flows::monotonic_ns;
 use crate::incast;
 use crate::lock::CommandLock;
@@ -32,26 +29,20 @@ const REPEATS: u32 = 5;
 /// A tap that nobody has read for so long has lost its VM; a monitor that is only replaced is faster.
 const DESERTED: Duration = Duration::from_secs(3);
 
-/// The questions of one look take at most this part of the VM's ring.
-const RING_PART: u32 = 4;
-
 /// What is remembered of each port from one look to the next.
 #[derive(Default)]
 pub struct Watchman {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
+    /// Which line is looked at first.
+    first_line: usize,
 }
 
 struct Watched {
     /// Of the attachment.
     id: u64,
-    looked_at: Instant,
-    suspects: Suspects,
-    ring_frames: u32,
-    queues: u32,
     netns_path: Option<PathBuf>,
     surroundings: Surroundings,
-    vm: Vm,
     held: Held,
     /// Connections that wait for incast control to open their window.
     line: Option<Line>,
@@ -59,11 +50,8 @@ struct Watched {
     abandoned: u64,
     /// Since when nobody has read the tap, while a VM is behind.
     deserted: Option<Instant>,
-    was_behind: bool,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
-    /// NEXT_SEQ of connections whose VM was behind at the last look, by the bytes of their keys.
-    behind: HashMap<Vec<u8>, seq>,
 }
 
 impl Watchman {
@@ -106,7 +94,8 @@ impl Watchman {
     /// Windows that no packet opens. When to look again; `None`: no port has incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
         let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
-        lines.map(Line::serve).min()
+        self.first_line = self.first_line.wrapping_add(1);
+        serve_all(&mut lines.collect::<Vec<_>>(), self.first_line)
     }
 }
 
@@ -127,26 +116,17 @@ impl Watched {
     fn new(attached: &Attached) -> Self {
         Self {
             id: attached.port.id(),
-            looked_at: Instant::now(),
-            suspects: Suspects::default(),
-            ring_frames: attached.meta.tx_queue_len,
-            queues: attached.meta.tx_queues,
             netns_path: None,
             surroundings: Surroundings::default(),
-            vm: Vm::behind(&attached.name, attached.meta.netns),
             held: Held::default(),
             line: None,
             abandoned: 0,
             deserted: None,
-            was_behind: false,
             tombstones: HashMap::new(),
-            behind: HashMap::new(),
         }
     }
 
     fn look(&mut self, attached: &Attached) -> Result<()> {
-        let elapsed = self.looked_at.elapsed();
-        self.looked_at = Instant::now();
         self.surroundings.look(attached, &mut self.netns_path);
         if let Some(trouble) = incast::notice_gone(attached)? {
             tracing::warn!("{trouble}");
@@ -159,43 +139,10 @@ impl Watched {
         }
         self.repeat_resets(attached, &flows)?;
         self.notice_desertion(attached, &flows)?;
-        let care = self.held.look(attached, &flows)?;
+        let abandoned = self.held.abandoned(attached, &flows)?;
         self.notice_abandoned(attached)?;
-        self.reset(attached, &care.abandoned, "the engine that had their bytes is gone")?;
-        // The engine looks after those that it has the bytes of.
-        let flows = care.rest;
-        let behind = flows.iter().any(|(_, flow)| is_behind(flow));
-        // One look longer than needed, so that a stall always begins with a fresh sample.
-        if !behind && !self.was_behind {
-            self.vm.forget();
-            return self.notice_shrinking(attached, &[]);
-        }
-        self.was_behind = behind;
-        let chance = self.vm.chance(elapsed);
-        let judgement = self.suspects.judge(&flows, chance);
-        let lost: Vec<_> = judgement.lost.into_iter().copied().collect();
-        self.reset(attached, &lost, "the VM ran and did not acknowledge what it was given")?;
-        self.ask(attached, &judgement.ask)?;
-        self.notice_shrinking(attached, &flows)
-    }
-
-    /// Asks the VM about these flows, as far as its ring has room: the rest has its turn at the next look.
-    fn ask(&mut self, attached: &Attached, flows: &[&Entry]) -> Result<()> {
-        if flows.is_empty() {
-            return Ok(());
-        }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
-            .context("its network namespace cannot be found")?;
-        let most = (self.ring_frames / RING_PART).max(1) as usize;
-        let port = &attached.port;
-        let (taken, refused): (Vec<&Entry>, Vec<&Entry>) = place.run(|| {
-            let flows = flows.iter().copied().take(most);
-            Ok(flows.partition(|(key, flow)| is_taken(ask(port, key, flow))))
-        })?;
-        tracing::debug!("port {}: the VM was asked about {} flows", attached.name, taken.len());
-        taken.into_iter().for_each(|(key, _)| self.suspects.asked(key));
-        refused.into_iter().for_each(|(key, _)| self.suspects.refused(key));
-        Ok(())
+        let why = "the engine that had their bytes is gone";
+        self.reset(attached, &abandoned, reset_reason::RESET_ENGINE_GONE, why)
     }
 
     fn expire(&self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
@@ -254,32 +201,10 @@ impl Watched {
         Ok(())
     }
 
-    /// A ring that was made smaller, or a queue that was taken away, lost what did not fit any more.
-    fn notice_shrinking(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let Some(device) = self.device(attached)? else { return Ok(()) };
-        if device.name != self.vm.tap() {
-            self.vm.tap_is_called(device.name);
-        }
-        let queues = device.tap.map_or(0, |tap| tap.queues);
-        let shrunk = device.ring_frames < self.ring_frames || queues < self.queues;
-        (self.ring_frames, self.queues) = (device.ring_frames, queues);
-        let behind = flows.iter().filter(|(_, flow)| is_behind(flow));
-        let behind = behind.map(|(key, flow)| (key.as_bytes().to_vec(), flow.next_seq)).collect();
-        let before = std::mem::replace(&mut self.behind, behind);
-        if !shrunk {
-            return Ok(());
-        }
-        // Only what was in the ring at the last look: the ring may have shrunk when it was empty.
-        let was_in_ring = |(key, flow): &&(flow_key, flow)| {
-            before.get(key.as_bytes()).is_some_and(|next| next.diff(flow.vm_seq) > 0)
-        };
-        let lost: Vec<_> = flows.iter().filter(was_in_ring).copied().collect();
-        self.reset(attached, &lost, "the tap's ring shrank while data was in it")
-    }
-
     /// A VM that was killed leaves a persistent tap behind: what its connections wait for is lost.
     fn notice_desertion(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let behind: Vec<_> = flows.iter().filter(|(_, flow)| is_behind(flow)).copied().collect();
+        let behind: Vec<_> =
+            flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0).copied().collect();
         let is_deserted = !behind.is_empty()
             && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
         if !is_deserted {
@@ -289,7 +214,8 @@ impl Watched {
         if self.deserted.get_or_insert_with(Instant::now).elapsed() < DESERTED {
             return Ok(());
         }
-        self.reset(attached, &behind, "nobody reads the tap any more: the VM is gone")
+        let why = "nobody reads the tap any more: the VM is gone";
+        self.reset(attached, &behind, reset_reason::RESET_DESERTED, why)
     }
 
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
@@ -300,7 +226,13 @@ impl Watched {
         }
     }
 
-    fn reset(&mut self, attached: &Attached, flows: &[(flow_key, flow)], why: &str) -> Result<()> {
+    fn reset(
+        &mut self,
+        attached: &Attached,
+        flows: &[(flow_key, flow)],
+        counted: reset_reason::Type,
+        why: &str,
+    ) -> Result<()> {
         if flows.is_empty() {
             return Ok(());
         }
@@ -309,7 +241,7 @@ impl Watched {
         let reset_flows = place.run(|| {
             let mut count = 0u64;
             for (key, flow) in flows {
-                count += u64::from(reset(&attached.port, key, flow)?);
+                count += u64::from(reset(&attached.port, key, flow, counted)?);
             }
             Ok(count)
         })?;
@@ -318,8 +250,4 @@ impl Watched {
         }
         Ok(())
     }
-}
-
-fn is_taken(asked: Result<()>) -> bool {
-    asked.inspect_err(|error| tracing::debug!("a question to the VM: {error:#}")).is_ok()
 }

@@ -119,7 +119,7 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
         return Ok(());
     }
     if let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? {
-        uplink.forget(flow);
+        uplink.forget(flow, &attached.port.incast()?);
     }
     Ok(())
 }
@@ -131,10 +131,11 @@ pub fn forget_all(port: &Port) -> Result<()> {
         return Ok(());
     }
     let Some(uplink) = Uplink::open(meta.netns, meta.uplink)? else { return Ok(()) };
+    let share = port.incast()?;
     for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.shaped != 0) {
         // Not twice, should this be interrupted and repeated.
         if port.delete_flow_if(key, |_| true)? {
-            uplink.forget(flow);
+            uplink.forget(flow, &share);
         }
     }
     Ok(())

@@ -103,8 +103,8 @@ impl UplinkState {
             } else {
                 Bandwidth::default()
             },
-            flows: record.open.max(0) as u64,
-            waiting: record.waiting.max(0) as u64,
+            flows: record.all.open.max(0) as u64,
+            waiting: record.all.waiting.max(0) as u64,
             granted_bytes: incast::granted(&record).max(0) as u64,
             credit_bytes: is_on.then(|| incast::credit(&record)),
         })

@@ -16,8 +16,6 @@ pub struct Outcome {
     /// Of a port that was attached: the memory of its hold, and what one connection may have of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold_per_flow_bytes: Option<u64>,
     /// Of a port that was attached with incast control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incast: Option<Joined>,
@@ -58,7 +56,6 @@ impl Outcome {
             port: port.to_owned(),
             result,
             hold_bytes: None,
-            hold_per_flow_bytes: None,
             incast: None,
             outstanding_flows: None,
             outstanding_bytes: None,

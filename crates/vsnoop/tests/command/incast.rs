@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::Trial;
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
-use vsnoop_bpf::types::{flow, uplink};
+use vsnoop_bpf::types::{flow, incast_account, uplink};
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
 
@@ -261,7 +261,8 @@ fn shown() -> Vec<Trial> {
             let map = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
             let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
             let record = uplink::from_bytes(&record).context("another record")?;
-            let record = uplink { open: 2, waiting: 1, ..record };
+            let all = incast_account { open: 2, waiting: 1, ..record.all };
+            let record = uplink { all, ..record };
             map.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
             ensure!(bridge.uplink()?["waiting"] == 1, "{}", bridge.uplink()?);
             bridge.detach(PORT)?;

@@ -1,0 +1,352 @@
+//! A port's memory for what it holds, in slabs that come when they are needed and go when they are not
+//! (flow/types.h, `struct hold_slab`).
+//!
+//! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an array of
+//! maps, and user space by mapping it. `port_state.slabs` says how many there are, from number 0.
+//!
+//! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts for
+//! nothing, and what it had claimed in the last slab the next engine lets go ([`Slabs::adopt`]). Hooks may
+//! still look at a slab that has gone; the kernel keeps it until they have done.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use vsnoop_flow::types::{
+    HOLD_CHUNK, HOLD_RESERVED, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, hold_chunk, hold_slab,
+};
+
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+
+/// What is mapped of a port's slabs.
+pub(crate) struct Slabs {
+    dir: PathBuf,
+    outer: MapHandle,
+    mapped: Vec<Slab>,
+}
+
+struct Slab {
+    map_id: u32,
+    memory: Mapping,
+}
+
+impl Slabs {
+    /// `outer`: the map of maps; `dir`: of the port, for errors. Nothing is mapped yet.
+    pub(crate) fn new(outer: MapHandle, dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), outer, mapped: Vec::new() }
+    }
+
+    /// How many are mapped.
+    pub(crate) fn len(&self) -> u32 {
+        self.mapped.len() as u32
+    }
+
+    /// Maps what has come, and lets go of what has gone, since the last time.
+    pub(crate) fn refresh(&mut self, count: &AtomicU32) -> Result<()> {
+        let count = count.load(Ordering::Acquire).min(SLABS);
+        self.mapped.truncate(count as usize);
+        for index in 0..count {
+            // Taken away at this moment: those before it count.
+            let Some(map_id) = self.map_id(index)? else {
+                self.mapped.truncate(index as usize);
+                break;
+            };
+            let known = self.mapped.get(index as usize).map(|slab| slab.map_id);
+            if known == Some(map_id) {
+                continue;
+            }
+            self.mapped.truncate(index as usize);
+            let slab = self.open(map_id)?;
+            self.mapped.push(slab);
+        }
+        Ok(())
+    }
+
+    /// What an engine left in the middle of adding or taking away is undone. For the engine only.
+    pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
+        self.refresh(count)?;
+        if let Some(last) = self.mapped.last() {
+            last.claims().for_each(release);
+        }
+        if self.len() < SLABS {
+            self.delete(self.len())?;
+        }
+        Ok(())
+    }
+
+    /// Adds one. For the engine only.
+    pub(crate) fn add(&mut self, count: &AtomicU32) -> Result<()> {
+        let map = create().map_err(self.error("make memory for what is held"))?;
+        let map_id = map.info().map_err(self.error("ask about a slab"))?.info.id;
+        let memory = Mapping::new(&map, &self.dir)?;
+        let index = self.len();
+        // The kernel takes a descriptor, and keeps the map.
+        let fd = map.as_fd().as_raw_fd();
+        self.outer
+            .update(&index.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+            .map_err(self.error("add memory for what is held"))?;
+        self.mapped.push(Slab { map_id, memory });
+        count.store(index + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the last one away; false when something in it is in use. For the engine only.
+    pub(crate) fn take_last(&mut self, count: &AtomicU32) -> Result<bool> {
+        let Some(last) = self.mapped.last() else { return Ok(false) };
+        if !last.claim() {
+            return Ok(false);
+        }
+        let index = self.len() - 1;
+        count.store(index, Ordering::Release);
+        self.mapped.pop();
+        self.delete(index)?;
+        Ok(true)
+    }
+
+    /// The hold with this number, from 1.
+    pub(crate) fn hold(&self, number: u32) -> Option<*mut u8> {
+        let index = number.checked_sub(1)?;
+        let slab = self.mapped.get((index / SLAB_HOLDS) as usize)?;
+        Some(slab.at(std::mem::offset_of!(hold_slab, holds), index % SLAB_HOLDS, size_of::<hold>()))
+    }
+
+    /// The link of a chunk.
+    pub(crate) fn next(&self, chunk: u32) -> Option<&AtomicU32> {
+        let slab = self.mapped.get((chunk / SLAB_CHUNKS) as usize)?;
+        let offset =
+            std::mem::offset_of!(hold_slab, chunks) + std::mem::offset_of!(hold_chunk, next);
+        Some(slab.word(offset, chunk % SLAB_CHUNKS, size_of::<hold_chunk>()))
+    }
+
+    /// Where a chunk's bytes are; valid until its slab is taken away or the value goes.
+    pub(crate) fn bytes(&self, chunk: u32) -> Option<*const u8> {
+        let slab = self.mapped.get((chunk / SLAB_CHUNKS) as usize)?;
+        Some(slab.at(
+            std::mem::offset_of!(hold_slab, bytes),
+            chunk % SLAB_CHUNKS,
+            HOLD_CHUNK as usize,
+        ))
+    }
+
+    /// The busy bits of a slab.
+    pub(crate) fn busy(&self, index: u32) -> Option<&AtomicU32> {
+        let slab = self.mapped.get(index as usize)?;
+        Some(slab.word(std::mem::offset_of!(hold_slab, busy), 0, 0))
+    }
+
+    fn map_id(&self, index: u32) -> Result<Option<u32>> {
+        let found = self
+            .outer
+            .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+            .map_err(self.error("look up memory of what is held"))?;
+        Ok(found.and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes))
+    }
+
+    fn open(&self, map_id: u32) -> Result<Slab> {
+        let map =
+            MapHandle::from_map_id(map_id).map_err(self.error("open memory of what is held"))?;
+        if map.value_size() as usize != size_of::<hold_slab>() {
+            let reason = format!("a slab of its hold has {} bytes", map.value_size());
+            return Err(Error::Damaged { path: self.dir.clone(), reason });
+        }
+        Ok(Slab { map_id, memory: Mapping::new(&map, &self.dir)? })
+    }
+
+    fn delete(&self, index: u32) -> Result<()> {
+        match self.outer.delete(&index.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(self.error("take memory away")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn error(&self, what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
+        Error::bpf(format!("{what}, of {}", self.dir.display()))
+    }
+}
+
+impl Slab {
+    fn at(&self, offset: usize, index: u32, size: usize) -> *mut u8 {
+        self.memory.at(offset + index as usize * size)
+    }
+
+    fn word(&self, offset: usize, index: u32, size: usize) -> &AtomicU32 {
+        // SAFETY: an aligned word within the mapping, which lives as long as `self`.
+        unsafe { AtomicU32::from_ptr(self.at(offset, index, size).cast()) }
+    }
+
+    /// Owners of chunks and users of holds.
+    fn claims(&self) -> impl Iterator<Item = &AtomicU32> {
+        let chunks =
+            std::mem::offset_of!(hold_slab, chunks) + std::mem::offset_of!(hold_chunk, owner);
+        let holds = std::mem::offset_of!(hold_slab, holds) + std::mem::offset_of!(hold, used);
+        let chunk = move |index| self.word(chunks, index, size_of::<hold_chunk>());
+        let hold = move |index| self.word(holds, index, size_of::<hold>());
+        (0..SLAB_HOLDS).map(hold).chain((0..SLAB_CHUNKS).map(chunk))
+    }
+
+    /// Claims all that is in it, or nothing.
+    fn claim(&self) -> bool {
+        for (taken, word) in self.claims().enumerate() {
+            let claimed =
+                word.compare_exchange(0, HOLD_RESERVED, Ordering::SeqCst, Ordering::SeqCst);
+            if claimed.is_err() {
+                self.claims().take(taken).for_each(release);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn release(word: &AtomicU32) {
+    // Whatever else it says is somebody's.
+    let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+fn create() -> libbpf_rs::Result<MapHandle> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let (key, value) = (size_of::<u32>() as u32, size_of::<hold_slab>() as u32);
+    MapHandle::create(MapType::Array, Some("vsnoop_slab"), key, value, 1, &options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A map of maps as the object has it; `None` without the right to make one.
+    fn outer() -> Option<MapHandle> {
+        // SAFETY: no arguments, cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let template = create().expect("create a slab");
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            inner_map_fd: template.as_fd().as_raw_fd() as u32,
+            ..Default::default()
+        };
+        let outer = MapHandle::create(MapType::ArrayOfMaps, Some("slabs"), 4, 4, SLABS, &options);
+        Some(outer.expect("create the map of slabs"))
+    }
+
+    /// The engine's, and those of another process.
+    fn two() -> Option<(Slabs, Slabs, AtomicU32)> {
+        let outer = outer()?;
+        let other = MapHandle::from_map_id(outer.info().expect("ask").info.id).expect("open");
+        let dir = Path::new("/test");
+        Some((Slabs::new(outer, dir), Slabs::new(other, dir), AtomicU32::new(0)))
+    }
+
+    fn used(slabs: &Slabs, number: u32) -> &AtomicU32 {
+        let at = slabs.hold(number).expect("it is there");
+        // SAFETY: an aligned word within the mapping.
+        unsafe { AtomicU32::from_ptr(at.add(std::mem::offset_of!(hold, used)).cast()) }
+    }
+
+    fn owner(slabs: &Slabs, chunk: u32) -> &AtomicU32 {
+        let slab = &slabs.mapped[(chunk / SLAB_CHUNKS) as usize];
+        let offset = std::mem::offset_of!(hold_slab, chunks);
+        slab.word(offset, chunk % SLAB_CHUNKS, size_of::<hold_chunk>())
+    }
+
+    #[test]
+    fn what_one_process_adds_another_maps() {
+        let Some((mut engine, mut other, count)) = two() else { return };
+        engine.add(&count).expect("add");
+        engine.add(&count).expect("add");
+        assert_eq!(count.load(Ordering::Acquire), 2);
+        other.refresh(&count).expect("refresh");
+        // The last byte of the last chunk, the last hold, a link, a busy bit.
+        let last = 2 * SLAB_CHUNKS - 1;
+        // SAFETY: mapped, and as large as a chunk.
+        unsafe {
+            let start = engine.bytes(last).expect("it is there").cast_mut();
+            start.add(HOLD_CHUNK as usize - 1).write_volatile(7);
+            let start = other.bytes(last).expect("it is there");
+            assert_eq!(start.add(HOLD_CHUNK as usize - 1).read_volatile(), 7);
+        }
+        used(&engine, 2 * SLAB_HOLDS).store(1, Ordering::SeqCst);
+        assert_eq!(used(&other, 2 * SLAB_HOLDS).load(Ordering::SeqCst), 1);
+        engine.next(last).expect("it is there").store(5, Ordering::SeqCst);
+        assert_eq!(other.next(last).expect("it is there").load(Ordering::SeqCst), 5);
+        engine.busy(1).expect("it is there").store(9, Ordering::SeqCst);
+        assert_eq!(other.busy(1).expect("it is there").load(Ordering::SeqCst), 9);
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        let Some((mut engine, _, count)) = two() else { return };
+        engine.add(&count).expect("add");
+        assert!(engine.hold(0).is_none() && engine.hold(SLAB_HOLDS + 1).is_none());
+        assert!(engine.hold(1).is_some() && engine.hold(SLAB_HOLDS).is_some());
+        assert!(engine.bytes(SLAB_CHUNKS).is_none() && engine.next(SLAB_CHUNKS).is_none());
+        assert!(engine.busy(1).is_none());
+    }
+
+    #[test]
+    fn the_last_slab_goes_only_when_nothing_in_it_is_used() {
+        let Some((mut engine, mut other, count)) = two() else { return };
+        engine.add(&count).expect("add");
+        engine.add(&count).expect("add");
+        for is_hold in [true, false] {
+            let word = |slabs: &Slabs, value| match is_hold {
+                true => used(slabs, SLAB_HOLDS + 3).store(value, Ordering::SeqCst),
+                false => owner(slabs, 2 * SLAB_CHUNKS - 1).store(value, Ordering::SeqCst),
+            };
+            word(&engine, 1);
+            assert!(!engine.take_last(&count).expect("take"));
+            let is_claimed = |word: &&AtomicU32| word.load(Ordering::SeqCst) == HOLD_RESERVED;
+            let claimed = engine.mapped[1].claims().filter(is_claimed).count();
+            assert_eq!(claimed, 0, "the claims are undone");
+            word(&engine, 0);
+        }
+        other.refresh(&count).expect("refresh");
+        assert!(engine.take_last(&count).expect("take"));
+        assert_eq!((count.load(Ordering::Acquire), engine.len()), (1, 1));
+        assert_eq!(engine.map_id(1).expect("look up"), None);
+        other.refresh(&count).expect("refresh");
+        assert_eq!(other.len(), 1);
+        assert!(engine.take_last(&count).expect("take"));
+        assert!(!engine.take_last(&count).expect("take"), "there is none");
+    }
+
+    #[test]
+    fn a_slab_that_came_back_is_mapped_anew() {
+        let Some((mut engine, mut other, count)) = two() else { return };
+        engine.add(&count).expect("add");
+        other.refresh(&count).expect("refresh");
+        engine.take_last(&count).expect("take");
+        engine.add(&count).expect("add");
+        used(&engine, 1).store(1, Ordering::SeqCst);
+        other.refresh(&count).expect("refresh");
+        assert_eq!(used(&other, 1).load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn what_a_killed_engine_had_begun_is_undone() {
+        let Some((mut engine, mut next, count)) = two() else { return };
+        engine.add(&count).expect("add");
+        engine.add(&count).expect("add");
+        // Killed while it took one away: a few claims are made.
+        used(&engine, SLAB_HOLDS + 1).store(HOLD_RESERVED, Ordering::SeqCst);
+        used(&engine, SLAB_HOLDS + 2).store(1, Ordering::SeqCst);
+        // Killed while it added one: the number is not written.
+        engine.add(&count).expect("add");
+        count.store(2, Ordering::Release);
+        next.adopt(&count).expect("adopt");
+        assert_eq!(used(&next, SLAB_HOLDS + 1).load(Ordering::SeqCst), 0);
+        assert_eq!(used(&next, SLAB_HOLDS + 2).load(Ordering::SeqCst), 1);
+        assert_eq!(next.map_id(2).expect("look up"), None);
+        next.add(&count).expect("add");
+        assert_eq!(count.load(Ordering::Acquire), 3);
+    }
+}

@@ -1,0 +1,399 @@
+//! The loop of one port: which hold is looked at when, and what becomes of a frame.
+
+use std::collections::HashMap;
+
+use vsnoop_flow::seq;
+use vsnoop_flow::types::{HOLD_OVER, hold};
+use vsnoop_hold::{
+    Clock, Device, Engine, Host, Memory, Reason, Sent, Slice, TICK_NS, Tended, Urgency, VNET_HDR,
+};
+
+use crate::case::*;
+
+const SECOND: u64 = 1_000 * MS;
+
+/// Memory, device and clock that do what the test says.
+#[derive(Default)]
+struct Port {
+    now_ns: u64,
+    holds: HashMap<u32, hold>,
+    count: u32,
+    busy: HashMap<u32, u32>,
+    rung: Vec<u32>,
+    reads: usize,
+    tended: Vec<(u32, bool)>,
+    /// What tend() answers.
+    over: bool,
+    mtu: u32,
+    says: Option<Sent>,
+    /// Headers, and payload.
+    frames: Vec<(Vec<u8>, Vec<Slice>)>,
+    refused: usize,
+    given_up: Vec<Reason>,
+    /// What give_up() answers.
+    is_late: bool,
+    grown: usize,
+    /// The sender acknowledges this while bytes are looked for.
+    news: Option<seq>,
+}
+
+impl Port {
+    fn new(count: u32) -> Self {
+        Self { count, mtu: 1_500, ..Self::default() }
+    }
+
+    /// A hold whose VM owes all 10,000 bytes that it was handed.
+    fn owes(&mut self, number: u32) {
+        self.holds.insert(number, held(10_000, 10_000, 20_000));
+        *self.busy.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
+    }
+
+    fn acks(&mut self, number: u32, offset: u32) {
+        let hold = self.holds.get_mut(&number).expect("it is used");
+        hold.heard += 1;
+        hold.vm_seq = at(offset);
+    }
+
+    /// Ticks for so long; the VM runs.
+    fn run(&mut self, engine: &mut Engine, ns: u64) {
+        let end = self.now_ns + ns;
+        while self.now_ns < end {
+            self.now_ns += TICK_NS;
+            engine.tick(self);
+            self.work(engine);
+        }
+    }
+
+    fn work(&mut self, engine: &mut Engine) {
+        engine.work(self);
+        let mut turns = 0;
+        while engine.urgency() == Urgency::Now {
+            engine.work(self);
+            turns += 1;
+            assert!(turns < 10_000, "it never ends");
+        }
+    }
+}
+
+impl Memory for Port {
+    fn hold_count(&mut self) -> u32 {
+        self.count
+    }
+
+    fn read(&mut self, number: u32) -> hold {
+        self.reads += 1;
+        self.holds.get(&number).copied().unwrap_or_default()
+    }
+
+    fn front(&mut self, number: u32) -> (seq, u32) {
+        if let Some(news) = self.news {
+            self.holds.get_mut(&number).expect("it is used").snd_una = news;
+        }
+        (at(0), 0)
+    }
+
+    fn next(&mut self, chunk: u32) -> u32 {
+        chunk + 1
+    }
+
+    fn take_rung(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.rung)
+    }
+
+    fn clear_rung(&mut self, number: u32) {
+        self.holds.entry(number).or_default().rung = 0;
+    }
+
+    fn busy(&mut self, group: u32) -> u32 {
+        self.busy.get(&group).copied().unwrap_or_default()
+    }
+
+    fn clear_busy(&mut self, number: u32) {
+        *self.busy.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
+    }
+
+    fn heartbeat(&mut self, _now_ns: u64) {}
+
+    fn set_released(&mut self, number: u32, released: seq) {
+        self.holds.get_mut(&number).expect("it is used").released = released;
+    }
+
+    fn set_released_ns(&mut self, _number: u32, _now_ns: u64) {}
+
+    fn set_released_tsval(&mut self, _number: u32, _tsval: u32) {}
+
+    fn count_release(&mut self, _number: u32) {}
+
+    fn count_resend(&mut self, _number: u32, _bytes: u32) {}
+
+    fn count_probe(&mut self, number: u32) {
+        self.holds.get_mut(&number).expect("it is used").probes += 1;
+    }
+
+    fn tend(&mut self, number: u32, end: bool) -> Tended {
+        self.tended.push((number, end));
+        match (self.over, end) {
+            (false, _) => Tended::Used,
+            (true, false) => Tended::Over,
+            (true, true) => {
+                self.holds.remove(&number);
+                Tended::Free
+            }
+        }
+    }
+
+    fn grow(&mut self) {
+        self.grown += 1;
+    }
+
+    fn shrink(&mut self) {}
+}
+
+impl Device for Port {
+    fn mtu(&mut self) -> u32 {
+        self.mtu
+    }
+
+    fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
+        let gso_size = u32::from(u16::from_le_bytes([headers[4], headers[5]]));
+        let len = headers.len() as u32 - VNET_HDR as u32
+            + payload.iter().map(|slice| slice.len).sum::<u32>();
+        if gso_size == 0 && len > self.mtu + 14 {
+            return Sent::TooLarge;
+        }
+        match self.says {
+            None => self.frames.push((headers.to_vec(), payload.to_vec())),
+            Some(_) => self.refused += 1,
+        }
+        self.says.unwrap_or(Sent::Taken)
+    }
+}
+
+impl Clock for Port {
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn ran_ns(&mut self) -> u64 {
+        TICK_NS
+    }
+
+    fn forget_ran(&mut self) {}
+}
+
+impl Host for Port {
+    fn give_up(&mut self, _hold: &hold, reason: Reason) -> bool {
+        self.given_up.push(reason);
+        !self.is_late
+    }
+}
+
+#[test]
+fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
+    let mut port = Port::new(32);
+    let mut engine = Engine::new(&mut port);
+    port.run(&mut engine, SECOND);
+    port.owes(5);
+    port.run(&mut engine, 350 * MS);
+    // The first frame again, and a probe.
+    assert_eq!(port.frames.len(), 2);
+    assert_eq!(port.frames[0].1.iter().map(|slice| slice.len).sum::<u32>(), 10_000);
+}
+
+#[test]
+fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
+    let mut port = Port::new(64);
+    port.owes(40);
+    port.busy.clear();
+    let mut engine = Engine::new(&mut port);
+    port.work(&mut engine);
+    assert_eq!(port.frames.len(), 2);
+}
+
+#[test]
+fn a_quiet_hold_costs_nothing_and_is_tended_after_its_idle_times() {
+    let mut port = Port::new(64);
+    for number in 1..=64 {
+        port.owes(number);
+        port.acks(number, 10_000);
+    }
+    let mut engine = Engine::new(&mut port);
+    port.run(&mut engine, SECOND);
+    assert_eq!(port.busy.values().sum::<u32>(), 0);
+    port.reads = 0;
+    port.run(&mut engine, 8 * SECOND);
+    assert_eq!((port.reads, port.tended.len()), (0, 0));
+    port.run(&mut engine, 3 * SECOND);
+    assert_eq!((port.reads, port.tended.len()), (0, 64));
+    port.run(&mut engine, 50 * SECOND);
+    assert_eq!((port.reads, port.tended.len()), (0, 64));
+    port.run(&mut engine, 15 * SECOND);
+    assert_eq!((port.reads, port.tended.len()), (0, 128));
+}
+
+#[test]
+fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
+    let mut port = Port::new(32);
+    port.owes(1);
+    port.acks(1, 10_000);
+    let mut engine = Engine::new(&mut port);
+    while port.busy[&0] != 0 {
+        port.run(&mut engine, TICK_NS);
+    }
+    // A hook that found the bit set a moment before.
+    let hold = port.holds.get_mut(&1).expect("it is used");
+    (hold.tail, hold.high_seq) = (at(12_000), at(12_000));
+    port.run(&mut engine, 500 * MS);
+    assert!(!port.frames.is_empty());
+    // And one that finds it cleared, later.
+    port.acks(1, 12_000);
+    port.frames.clear();
+    port.run(&mut engine, 5 * SECOND);
+    let hold = port.holds.get_mut(&1).expect("it is used");
+    (hold.tail, hold.high_seq) = (at(14_000), at(14_000));
+    port.busy.insert(0, 1);
+    port.run(&mut engine, 500 * MS);
+    assert!(!port.frames.is_empty());
+}
+
+#[test]
+fn very_many_busy_holds_have_their_turns_in_small_parts() {
+    let mut port = Port::new(16_384);
+    let mut engine = Engine::new(&mut port);
+    (1..=16_384).for_each(|number| port.owes(number));
+    port.run(&mut engine, TICK_NS);
+    for _ in 0..10 {
+        port.now_ns += TICK_NS;
+        port.reads = 0;
+        engine.tick(&mut port);
+        assert_eq!(port.reads, 0, "a tick reads no hold");
+        let mut works = 0;
+        loop {
+            port.reads = 0;
+            engine.work(&mut port);
+            works += 1;
+            // Two frames each, a look after them, and the newest ACK for each frame.
+            assert!(port.reads <= 256 * 5, "{} reads at once", port.reads);
+            if engine.urgency() != Urgency::Now {
+                break;
+            }
+        }
+        assert!(works <= 64, "{works}");
+    }
+    assert!(port.frames.len() >= 16_384);
+}
+
+#[test]
+fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
+    let mut port = Port::new(32);
+    port.owes(1);
+    let mut engine = Engine::new(&mut port);
+    port.run(&mut engine, SECOND);
+    port.over = true;
+    port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
+    port.rung.push(1);
+    port.work(&mut engine);
+    assert_eq!(port.tended, [(1, false)]);
+    port.run(&mut engine, TICK_NS);
+    assert_eq!(port.tended, [(1, false), (1, true)]);
+    port.run(&mut engine, 100 * SECOND);
+    assert_eq!(port.tended.len(), 2);
+}
+
+#[test]
+fn a_frame_carries_what_the_sender_has_told_meanwhile() {
+    let mut port = Port::new(32);
+    port.holds.insert(1, held(0, 5_000, 9_000));
+    port.rung.push(1);
+    port.news = Some(seq::new(0x0102_0304));
+    let mut engine = Engine::new(&mut port);
+    port.work(&mut engine);
+    let (headers, _) = &port.frames[0];
+    // IPv6 addresses, no tags.
+    assert_eq!(headers[VNET_HDR + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_lower_mtu_is_learned_and_kept_to() {
+    let mut port = Port::new(32);
+    port.mtu = 1_600;
+    let mut engine = Engine::new(&mut port);
+    let mut hold = held(0, 1_448, 9_000);
+    hold.mss = 1_448;
+    port.holds.insert(1, hold);
+    port.rung.push(1);
+    port.mtu = 1_400;
+    port.work(&mut engine);
+    let (headers, _) = &port.frames[0];
+    assert_eq!(u16::from_le_bytes([headers[4], headers[5]]), 1_400 - 60);
+    assert_eq!(port.holds[&1].released, at(1_448));
+}
+
+#[test]
+fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick() {
+    let mut port = Port::new(32);
+    port.holds.insert(1, held(0, 5_000, 9_000));
+    port.rung.push(1);
+    let mut engine = Engine::new(&mut port);
+    port.says = Some(Sent::Refused);
+    engine.work(&mut port);
+    assert_eq!(engine.urgency(), Urgency::Soon);
+    port.says = Some(Sent::Failed);
+    port.refused = 0;
+    port.work(&mut engine);
+    assert_eq!((engine.urgency(), port.refused), (Urgency::None, 1));
+    port.run(&mut engine, 10 * TICK_NS);
+    assert!((8..=11).contains(&port.refused), "{}", port.refused);
+    port.says = None;
+    port.run(&mut engine, 2 * TICK_NS);
+    assert_eq!(port.holds[&1].released, at(5_000));
+}
+
+#[test]
+fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
+    let mut port = Port::new(32);
+    port.owes(1);
+    let mut engine = Engine::new(&mut port);
+    port.over = true;
+    port.run(&mut engine, 110 * SECOND);
+    assert_eq!(port.given_up, [Reason::Silent]);
+    assert_eq!(port.tended, [(1, false), (1, true)]);
+}
+
+#[test]
+fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
+    let mut port = Port::new(32);
+    port.owes(1);
+    port.is_late = true;
+    let mut engine = Engine::new(&mut port);
+    while port.given_up.is_empty() {
+        port.run(&mut engine, SECOND);
+    }
+    port.acks(1, 5_000);
+    port.frames.clear();
+    port.run(&mut engine, 10 * SECOND);
+    assert_eq!((port.given_up.len(), port.tended.len()), (1, 0));
+    assert!(!port.frames.is_empty());
+}
+
+#[test]
+fn memory_is_added_when_the_hooks_ring_for_it() {
+    let mut port = Port::new(0);
+    let mut engine = Engine::new(&mut port);
+    port.rung.push(0);
+    engine.work(&mut port);
+    assert_eq!(port.grown, 1);
+}
+
+#[test]
+fn each_probe_is_counted() {
+    let mut port = Port::new(32);
+    let mut hold = held(1_000, 20_000, 1_000);
+    hold.vm_seq = at(1_000);
+    port.holds.insert(1, hold);
+    let mut engine = Engine::new(&mut port);
+    port.run(&mut engine, SECOND);
+    let probes = port.holds[&1].probes;
+    assert!(probes > 1);
+    assert_eq!(port.frames.len() as u32, probes);
+}
