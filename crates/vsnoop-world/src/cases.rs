@@ -44,6 +44,20 @@ impl Case {
         matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
     }
 
+    /// Is it a matter of luck how long it takes? Who is frozen for seconds, or has no engine, at the wrong
+    /// moment takes longer.
+    pub fn is_timed(self) -> bool {
+        !matches!(
+            self,
+            Case::Abort(_)
+                | Case::EngineKilled
+                | Case::EngineKilledForGood
+                | Case::AttachedLate
+                | Case::DetachedEarly
+                | Case::Paused
+        )
+    }
+
     /// Each of them.
     pub fn all() -> Vec<Self> {
         use Case::*;
@@ -106,7 +120,11 @@ fn end(rng: &mut Rng, bytes: u64) -> End {
 /// The scenario of this case, receiver and seed.
 pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     let mut rng = Rng::with_seed(seed);
-    let sizes = [1_000, 10_000, 100_000, 300_000, 1_000_000];
+    let sizes: &[u64] = match case {
+        // Long enough for something to befall it.
+        Case::Frozen(_) | Case::FrozenLong | Case::Lossy(..) => &[300_000, 1_000_000],
+        _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
+    };
     let bytes = sizes[rng.usize(0..sizes.len())];
     let delay_us = [50, 500, 5_000][rng.usize(0..3)];
     let link = Link {
@@ -164,7 +182,9 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         Case::Frozen(stop) => {
             machine.fortune.turns = Turns::Periodic { from: rng.u64(0..100), period: 400, stop };
         }
-        Case::FrozenLong => machine.fortune.turns = Turns::Once { at: some_time, stop: 5_000 },
+        Case::FrozenLong => {
+            machine.fortune.turns = Turns::Once { at: rng.u64(0..3), stop: 5_000 };
+        }
         Case::Lossy(after_ring, before_tap) => machine.fortune.loss = (after_ring, before_tap),
         Case::LossyNetwork(loss) => {
             for link in [&mut connection.to_vm, &mut connection.from_vm] {
@@ -208,7 +228,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
             machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::EngineKilled => {
-            machine.fortune.crashes = 2_000;
+            machine.fortune.crashes = 500;
             machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::EngineKilledForGood => {

@@ -19,7 +19,7 @@ pub struct Told {
     pub acked: u64,
     /// Highest right edge.
     pub edge: u64,
-    /// The port was attached all the time.
+    /// The port was attached all the time, and its packets keep their order.
     pub from_the_start: bool,
 }
 

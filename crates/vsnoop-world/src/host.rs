@@ -1,6 +1,8 @@
 //! One VM on its host: the port with the programs, the engine of the product, the VM behind the ring, and
 //! what the helper does for it.
 
+use std::collections::BTreeMap;
+
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
@@ -73,6 +75,8 @@ pub struct Vm {
     /// Highest ACK of a sender in the ring, by connection.
     acked: Vec<Option<u32>>,
     pub resets: Vec<(usize, Reason)>,
+    /// Connections that were reset: how often their RSTs were sent again, and when last.
+    repeated: BTreeMap<Vec<u8>, (u32, u64)>,
 }
 
 impl Vm {
@@ -237,21 +241,26 @@ impl Vm {
         f.retired = f.next_seq.diff(f.vm_seq).max(0) as u32;
         f.mode = flow_mode::FLOW_RESET as u8;
         f.last_ns = now;
-        let sender_port = u16::from_be(key.sender_port);
-        let path = self.paths.iter().find(|(_, path)| path.sender.1 == sender_port);
-        let path = path.expect("a path").1.clone();
         if seen.hold != 0 {
             self.run_tend(seen.hold.into(), TEND_RESET);
         }
+        self.send_resets(key, seen);
+        true
+    }
+
+    /// RST to both ends, by the program `inject`.
+    fn send_resets(&mut self, key: &flow_key, seen: &flow) {
+        let sender_port = u16::from_be(key.sender_port);
+        let path = self.paths.iter().find(|(_, path)| path.sender.1 == sender_port);
+        let path = path.expect("a path").1.clone();
         let to_vm = Seg::bare(seen.vm_seq.v, seen.snd_nxt.v, RST | ACK);
         let to_sender = Seg::bare(seen.snd_nxt.v, seen.next_seq.v, RST | ACK);
         for (segment, is_for_sender) in [(to_vm, false), (to_sender, true)] {
             let mut frame = wire::encode(&segment, &path, !is_for_sender, Summed::None);
             frame.cb[0] = is_for_sender.into();
-            self.port.now = now;
+            self.port.now = self.now;
             self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
         }
-        true
     }
 }
 
@@ -323,6 +332,7 @@ impl Host {
             steps: 0,
             acked: vec![None; connections],
             resets: Vec::new(),
+            repeated: BTreeMap::new(),
         };
         Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0, rung: false }
     }
@@ -652,13 +662,25 @@ impl vsnoop_hold::Host for Vm {
     }
 }
 
+/// As in crates/vsnoop/src/helper/watchman.rs.
+const REPEAT_PERIOD: u64 = 1_000 * MS;
+const REPEATS: u32 = 5;
+
 /// The helper looks at the flows this often.
 pub const HELPER_PERIOD: u64 = 250 * MS;
 
 impl Vm {
-    /// What the helper does: it forgets records.
+    /// What the helper does (crates/vsnoop/src/helper/watchman.rs): it sends the RSTs of connections that
+    /// were reset again, and forgets records.
     pub fn helper(&mut self) {
         for (key, f) in self.flows() {
+            if u32::from(f.mode) == flow_mode::FLOW_RESET {
+                let (times, last) = *self.repeated.entry(bytes_of(&key).to_vec()).or_insert((0, 0));
+                if times < REPEATS && self.now >= last + REPEAT_PERIOD {
+                    self.repeated.insert(bytes_of(&key).to_vec(), (times + 1, self.now));
+                    self.send_resets(&key, &f);
+                }
+            }
             if vsnoop_flow::expiry::is_due(&f, self.now, false) {
                 self.note(|| "the helper forgets a record".into());
                 self.port.delete("flows", bytes_of(&key));
