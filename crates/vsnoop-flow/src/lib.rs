@@ -13,6 +13,7 @@ pub mod types {
 }
 
 mod decide;
+pub mod expiry;
 pub mod hold;
 pub mod incast;
 #[cfg(feature = "native-packets")]

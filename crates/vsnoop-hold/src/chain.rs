@@ -32,7 +32,7 @@ pub struct Slice {
 const TRIES: u32 = 8;
 
 /// What is known of one flow's chain.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Chain {
     base: seq,
     chunks: VecDeque<u32>,

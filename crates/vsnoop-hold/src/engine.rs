@@ -173,6 +173,7 @@ pub enum Urgency {
 }
 
 /// One port and its holds.
+#[derive(Clone, Debug)]
 pub struct Engine {
     time: Time,
     was_waiting: bool,
@@ -194,7 +195,7 @@ pub struct Engine {
 }
 
 /// What is remembered of a hold.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 struct Held {
     /// None while nothing is on its way.
     course: Option<Course>,
@@ -203,6 +204,7 @@ struct Held {
     run_timer: Timer,
 }
 
+#[derive(Clone, Debug)]
 struct Course {
     flow: Flow,
     chain: Chain,

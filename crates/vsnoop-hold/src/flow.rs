@@ -112,7 +112,7 @@ struct Recovery {
 }
 
 /// What is remembered of a connection from one look to the next; only how it goes on best.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Flow {
     vm_seq: seq,
     repeated: u32,
@@ -140,7 +140,7 @@ pub struct Flow {
 }
 
 /// Asking for the VM's window.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Probe {
     due: bool,
     /// Without data; else with one byte, if there is one.
@@ -150,7 +150,7 @@ struct Probe {
 }
 
 /// The VM was not heard of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Silence {
     /// In the VM's own time.
     since_ns: u64,
@@ -159,7 +159,7 @@ struct Silence {
 }
 
 /// The VM does not take what it has room for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Refusal {
     count: u32,
     since_ns: u64,
@@ -168,7 +168,7 @@ struct Refusal {
 }
 
 /// Tries at completing the VM's handshake, by the clock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Confirmation {
     since_ns: u64,
     ran_ns: u64,

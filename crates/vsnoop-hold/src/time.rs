@@ -38,7 +38,7 @@ impl Timer {
 ///
 /// A timer that is put off keeps its entry, which is set anew when its time comes; one that is brought
 /// forward gets another entry, and the former counts no more.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(u64, u32)>>);
 
 impl Timers {

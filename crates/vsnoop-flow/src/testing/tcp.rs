@@ -27,7 +27,7 @@ pub enum State {
     Reset,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tcp {
     pub cfg: End,
     /// Which stream's bytes this end sends.

@@ -3,7 +3,7 @@
 //! One small process per host, started by the commands when a port is attached and none runs, and gone
 //! again when nothing is attached any more. Four times a second it looks at the flows of each port and
 //!
-//! - forgets connections that ended or have been idle for long (`expiry`);
+//! - forgets connections that ended or have been idle for long (`vsnoop_flow::expiry`);
 //! - resets connections whose copies nobody can hand over any more, or whose VM has gone, and sends the RSTs
 //!   of connections that were reset again (`engines`, `reset`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
@@ -21,7 +21,6 @@
 //! does an engine.
 
 mod engines;
-mod expiry;
 pub mod frame;
 mod line;
 pub mod reset;

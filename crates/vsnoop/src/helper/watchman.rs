@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
 use vsnoop_bpf::{Port, Record, bytes_owed};
+use vsnoop_flow::expiry;
 
 use super::engines::{Engines, Held};
-use super::expiry;
 use super::line::{Line, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;

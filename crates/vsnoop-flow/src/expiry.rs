@@ -3,7 +3,7 @@
 //! Never while the VM has not acknowledged all that the sender was told it had, unless the connection
 //! was reset: the record is what still knows of those bytes.
 
-use vsnoop_bpf::types::{self, flow, flow_mode};
+use crate::types::{self, flow, flow_mode};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -40,7 +40,7 @@ pub fn is_due(flow: &flow, now_ns: u64, crowded: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_bpf::types::seq;
+    use crate::types::seq;
 
     use super::*;
 

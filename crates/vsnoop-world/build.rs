@@ -1,0 +1,214 @@
+//! Compiles the programs of bpf/ for the machine that runs the tests, together with the kernel that
+//! native/kernel.c is for them.
+//!
+//! Which maps and global variables they have is read from the types (BTF) of the object that clang
+//! makes of the same source for BPF; the sizes are left to the compiler.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection};
+
+fn main() -> Result<()> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (root, native) = (here.join("../.."), here.join("native"));
+    let out = PathBuf::from(std::env::var("OUT_DIR").context("OUT_DIR is not set: run by cargo")?);
+    for room in [root.join("bpf"), root.join("flow"), native.clone()] {
+        println!("cargo:rerun-if-changed={}", room.display());
+    }
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
+
+    let object = out.join("vsnoop.bpf.o");
+    let status = Command::new(&clang)
+        .args(["-O2", "-g", "-w", "-target", "bpf", "-mcpu=v3"])
+        .arg(format!("-I{}", root.join("flow").display()))
+        .arg(format!("-I{}", native.display()))
+        .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+        .arg("-include")
+        .arg(native.join("sections.h"))
+        .arg("-c")
+        .arg(root.join("bpf/vsnoop.bpf.c"))
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .with_context(|| format!("cannot run {clang}: install clang (scripts/setup.sh does)"))?;
+    if !status.success() {
+        bail!("{clang} could not compile bpf/vsnoop.bpf.c");
+    }
+    let types = Types::read(&object)?;
+    std::fs::write(out.join("programs.h"), types.declarations()?)?;
+
+    let mut build = cc::Build::new();
+    build.compiler(&clang).file(native.join("kernel.c"));
+    for room in [&native, &root.join("bpf"), &root.join("flow"), &out] {
+        build.include(room);
+    }
+    build.warnings(false).flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
+    build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
+    let objects =
+        build.try_compile_intermediates().context("compiling the programs natively failed")?;
+    hide_symbols(&objects)?;
+    let mut library = cc::Build::new();
+    for object in &objects {
+        library.object(object);
+    }
+    library.try_compile("vsnoop_world").context("making a library of the programs failed")
+}
+
+/// What Rust calls; all else stays in the object, as the names of the programs are common words.
+const ENTRIES: [&str; 5] =
+    ["world_run", "world_maps", "world_map_count", "world_globals", "world_global_count"];
+
+fn hide_symbols(objects: &[PathBuf]) -> Result<()> {
+    for object in objects {
+        let status = Command::new("objcopy")
+            .args(ENTRIES.map(|entry| format!("--keep-global-symbol={entry}")))
+            .arg(object)
+            .status()
+            .context("cannot run objcopy: install binutils (scripts/setup.sh does)")?;
+        if !status.success() {
+            bail!("objcopy could not hide the symbols of {}", object.display());
+        }
+    }
+    Ok(())
+}
+
+/// The types of a BPF object, as far as they are needed. Layout: the kernel's documentation of BTF.
+struct Types {
+    types: Vec<Type>,
+}
+
+#[derive(Default)]
+struct Type {
+    name: String,
+    kind: u32,
+    /// What it points to, or is an array of, or what a variable has.
+    target: usize,
+    /// Of a struct: names and types. Of a section: variables.
+    members: Vec<(String, usize)>,
+}
+
+const KIND_ARRAY: u32 = 3;
+const KIND_DATASEC: u32 = 15;
+
+impl Types {
+    fn read(object: &Path) -> Result<Self> {
+        let bytes = std::fs::read(object)?;
+        let file = object::File::parse(&*bytes)?;
+        let section = file.section_by_name(".BTF").context("the object has no BTF")?;
+        let data = section.data()?;
+        let u32_at = |at: usize| -> Result<u32> {
+            Ok(u32::from_le_bytes(data.get(at..at + 4).context("BTF is cut off")?.try_into()?))
+        };
+        let header = u32_at(4)? as usize;
+        let types_at = header + u32_at(8)? as usize;
+        let types_end = types_at + u32_at(12)? as usize;
+        let strings = header + u32_at(16)? as usize;
+        let name = |offset: u32| -> Result<String> {
+            let rest = data.get(strings + offset as usize..).context("a name beyond the strings")?;
+            let end = rest.iter().position(|&b| b == 0).context("a name without an end")?;
+            Ok(String::from_utf8(rest[..end].to_vec())?)
+        };
+        let mut types = vec![Type::default()];
+        let mut at = types_at;
+        while at < types_end {
+            let (info, target) = (u32_at(at + 4)?, u32_at(at + 8)? as usize);
+            let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+            let mut new = Type { name: name(u32_at(at)?)?, kind, target, members: Vec::new() };
+            at += 12;
+            let extra = match kind {
+                1 | 14 | 17 => 4,
+                KIND_ARRAY => {
+                    new.target = u32_at(at)? as usize;
+                    12
+                }
+                4 | 5 => {
+                    for i in 0..count {
+                        let member = at + 12 * i;
+                        let named = name(u32_at(member)?)?;
+                        new.members.push((named, u32_at(member + 4)? as usize));
+                    }
+                    12 * count
+                }
+                6 | 13 => 8 * count,
+                KIND_DATASEC => {
+                    for i in 0..count {
+                        new.members.push((String::new(), u32_at(at + 12 * i)? as usize));
+                    }
+                    12 * count
+                }
+                19 => 12 * count,
+                2 | 7..=12 | 16 | 18 => 0,
+                other => bail!("BTF has a kind {other} that build.rs does not know"),
+            };
+            at += extra;
+            types.push(new);
+        }
+        Ok(Self { types })
+    }
+
+    /// Variables of the sections whose names `want`, each with its type.
+    fn variables(&self, want: impl Fn(&str) -> bool) -> BTreeMap<&str, usize> {
+        let sections = self.types.iter().filter(|t| t.kind == KIND_DATASEC && want(&t.name));
+        let variables = sections.flat_map(|s| &s.members).map(|&(_, at)| &self.types[at]);
+        variables.map(|v| (v.name.as_str(), v.target)).collect()
+    }
+
+    /// programs.h: all maps and global variables, for the compiler to measure.
+    fn declarations(&self) -> Result<String> {
+        let mut text = String::new();
+        let mut maps = Vec::new();
+        let mut inner = Vec::new();
+        let all = self.variables(|name| name == ".maps");
+        for (name, at) in &all {
+            let members = &self.types[*at].members;
+            let mut within = -1;
+            if let Some((_, values)) = members.iter().find(|(member, _)| member == "values") {
+                // An array of pointers to the inner map.
+                let pointer = self.types[*values].target;
+                let map = self.types[pointer].target;
+                within = (all.len() + inner.len()) as i32;
+                let path = format!("{name}.values[0]->");
+                inner.push(definition("0", &format!("{name}*"), &path, &self.types[map], -1)?);
+            }
+            let path = format!("{name}.");
+            maps.push(definition(&format!("&{name}"), name, &path, &self.types[*at], within)?);
+        }
+        writeln!(text, "const struct world_map world_maps[] = {{")?;
+        maps.iter().chain(&inner).for_each(|map| text.push_str(map));
+        writeln!(text, "}};\nconst __u32 world_map_count = {};", maps.len() + inner.len())?;
+        writeln!(text, "const struct world_global world_globals[] = {{")?;
+        let is_data =
+            |name: &str| [".data", ".bss", ".rodata"].iter().any(|start| name.starts_with(start));
+        let globals = self.variables(is_data);
+        for name in globals.keys() {
+            writeln!(text, "\t{{ (void *)&{name}, \"{name}\", sizeof({name}) }},")?;
+        }
+        writeln!(text, "}};\nconst __u32 world_global_count = {};", globals.len())?;
+        Ok(text)
+    }
+}
+
+/// An initialiser of struct world_map. `path`: how the compiler reaches the map's members.
+fn definition(map: &str, name: &str, path: &str, of: &Type, inner: i32) -> Result<String> {
+    let has = |member: &str| of.members.iter().any(|(name, _)| name == member);
+    let number = |member: &str| {
+        if has(member) { format!("sizeof(*{path}{member}) / sizeof(int)") } else { "0".into() }
+    };
+    let size = |typed: &str, sized: &str| {
+        if has(typed) { format!("sizeof(*{path}{typed})") } else { number(sized) }
+    };
+    Ok(format!(
+        "\t{{ {map}, \"{name}\", {}, {}, {}, {}, {}, {inner} }},\n",
+        number("type"),
+        size("key", "key_size"),
+        if has("values") { "4".into() } else { size("value", "value_size") },
+        number("max_entries"),
+        number("map_flags"),
+    ))
+}

@@ -1,0 +1,252 @@
+//! The scenarios that are run with vsnoop and without it: one for each thing that can befall a VM.
+
+use fastrand::Rng;
+use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::network::Link;
+
+use crate::guest::Kind;
+use crate::host::Fortune;
+use crate::scenario::{Act, Connection, Machine, Scenario};
+use crate::turns::Turns;
+
+/// What befalls the VM, its connections, or vsnoop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    Healthy,
+    /// The VM stands still again and again: so long of each 400 ms.
+    Frozen(u64),
+    /// Once, for 5 s.
+    FrozenLong,
+    /// The VM loses frames after its ring, and before its tap, per thousand.
+    Lossy(u32, u32),
+    /// The network does, per thousand, and reorders.
+    LossyNetwork(u32),
+    SlowReader,
+    SmallWindow,
+    /// The VM answers until long after the sender has closed.
+    HalfClosed,
+    BothWays,
+    Abort(bool),
+    SmallRing,
+    AttachedLate,
+    DetachedEarly,
+    Paused,
+    EngineKilled,
+    EngineKilledForGood,
+    /// Several CPUs of the host work for this VM.
+    Races,
+}
+
+impl Case {
+    /// May it end in a reset that there is not without vsnoop? Where it aborts itself, how far it got
+    /// by then is a matter of time; and copies that nobody can hand over are lost.
+    pub fn may_be_reset(self) -> bool {
+        matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
+    }
+
+    /// Is it a matter of luck how long it takes? Who is frozen for seconds, or has no engine, at the wrong
+    /// moment takes longer.
+    pub fn is_timed(self) -> bool {
+        !matches!(
+            self,
+            Case::Abort(_)
+                | Case::EngineKilled
+                | Case::EngineKilledForGood
+                | Case::AttachedLate
+                | Case::DetachedEarly
+                | Case::Paused
+        )
+    }
+
+    /// Each of them.
+    pub fn all() -> Vec<Self> {
+        use Case::*;
+        vec![
+            Healthy,
+            Frozen(50),
+            Frozen(150),
+            Frozen(300),
+            FrozenLong,
+            Lossy(10, 0),
+            Lossy(0, 10),
+            Lossy(50, 0),
+            Lossy(0, 50),
+            Lossy(50, 50),
+            LossyNetwork(20),
+            SlowReader,
+            SmallWindow,
+            HalfClosed,
+            BothWays,
+            Abort(false),
+            Abort(true),
+            SmallRing,
+            AttachedLate,
+            DetachedEarly,
+            Paused,
+            EngineKilled,
+            EngineKilledForGood,
+            Races,
+        ]
+    }
+}
+
+fn end(rng: &mut Rng, bytes: u64) -> End {
+    End {
+        iss: if rng.bool() { 0u32.wrapping_sub(rng.u32(0..200_000)) } else { rng.u32(..) },
+        mss: 1448,
+        units: if rng.bool() { 1 } else { 20 },
+        bytes,
+        writes: 1,
+        write_gap_ms: 1,
+        rcvbuf: 65_535,
+        scale: Some(7),
+        timestamps: true,
+        ts_offset: rng.u32(..),
+        sack: true,
+        ecn: false,
+        read: 1_000_000,
+        read_gap_ms: 1,
+        rto_ms: 250,
+        data_probes: rng.bool(),
+        trims: true,
+        dsack: rng.bool(),
+        closes_last: false,
+        delayed_ack: true,
+        tiny: 0,
+        urgent: 0,
+    }
+}
+
+/// The scenario of this case, receiver and seed.
+pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
+    let mut rng = Rng::with_seed(seed);
+    let sizes: &[u64] = match case {
+        // Long enough for something to befall it.
+        Case::Frozen(_) | Case::FrozenLong | Case::Lossy(..) => &[300_000, 1_000_000],
+        _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
+    };
+    let bytes = sizes[rng.usize(0..sizes.len())];
+    let delay_us = [50, 500, 5_000][rng.usize(0..3)];
+    let link = Link {
+        delay_us,
+        jitter_us: 0,
+        loss: 0,
+        duplicate: 0,
+        corrupt: 0,
+        reorder: 0,
+        congestion: 0,
+    };
+    let mut connection = Connection {
+        vm: 0,
+        ipv6: kind == Kind::Linux && rng.u8(0..4) == 0,
+        vlan: (kind == Kind::Linux && rng.u8(0..4) == 0).then_some(7),
+        is_asymmetric: rng.u8(0..4) == 0,
+        vm_opens: kind == Kind::Linux && rng.u8(0..4) == 0,
+        sender: end(&mut rng, bytes),
+        guest: end(&mut rng, 200),
+        to_vm: link.clone(),
+        from_vm: link,
+        start_ms: 0,
+        abort: None,
+    };
+    connection.guest.closes_last = true;
+    if kind == Kind::Linux && rng.u8(0..4) == 0 {
+        connection.guest.timestamps = false;
+    }
+    if kind == Kind::Smol {
+        // It takes no segment larger than its MTU unless the device takes it whole.
+        connection.guest.rcvbuf = 65_536;
+    }
+    let mut machine = Machine {
+        kind,
+        fortune: Fortune {
+            turns: Turns::Always,
+            loss: (0, 0),
+            races: 0,
+            crashes: 0,
+            crash_at: None,
+            engine: Turns::Always,
+            latency_us: 100,
+        },
+        ring_slots: 500,
+        gso: kind == Kind::Linux,
+        chunks: 1024,
+        ahead: u32::MAX,
+        absence_ms: Some(500),
+        acts: Vec::new(),
+        attached: true,
+    };
+    let some_time = rng.u64(1..300);
+    match case {
+        Case::Healthy => {}
+        Case::Frozen(stop) => {
+            machine.fortune.turns = Turns::Periodic { from: rng.u64(0..100), period: 400, stop };
+        }
+        Case::FrozenLong => {
+            machine.fortune.turns = Turns::Once { at: rng.u64(0..3), stop: 5_000 };
+        }
+        Case::Lossy(after_ring, before_tap) => machine.fortune.loss = (after_ring, before_tap),
+        Case::LossyNetwork(loss) => {
+            for link in [&mut connection.to_vm, &mut connection.from_vm] {
+                (link.loss, link.reorder, link.duplicate) = (loss, loss, loss / 4);
+                link.corrupt = loss / 4;
+            }
+        }
+        Case::SlowReader => {
+            (connection.guest.read, connection.guest.read_gap_ms) = (8_000, 10);
+        }
+        Case::SmallWindow => connection.guest.rcvbuf = 4_344,
+        Case::HalfClosed => {
+            connection.guest.bytes = 100_000;
+            (connection.guest.writes, connection.guest.write_gap_ms) = (20, 40);
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::BothWays => {
+            connection.guest.bytes = bytes;
+            connection.guest.closes_last = false;
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::Abort(by_vm) => {
+            connection.abort = Some((by_vm, some_time));
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::SmallRing => {
+            machine.ring_slots = 8;
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::AttachedLate => {
+            machine.attached = false;
+            machine.acts = vec![(some_time / 4, Act::Attach)];
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::DetachedEarly => {
+            machine.acts = vec![(some_time / 2, Act::Detach), (some_time + 300, Act::Attach)];
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::Paused => {
+            machine.acts = vec![(some_time / 2, Act::Pause), (some_time + 300, Act::Resume)];
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::EngineKilled => {
+            machine.fortune.crashes = 500;
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::EngineKilledForGood => {
+            machine.fortune.crash_at = Some(rng.u64(1..400));
+            machine.absence_ms = None;
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::Races => {
+            machine.fortune.races = 300;
+            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+        }
+    }
+    Scenario {
+        seed,
+        machines: vec![machine],
+        connections: vec![connection],
+        hostile_ms: 300_000,
+        patience_ms: 400_000,
+        without,
+    }
+}

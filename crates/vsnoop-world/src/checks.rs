@@ -1,0 +1,91 @@
+//! What must hold of every connection at every moment, seen from outside.
+//!
+//! The checks know what the VM's TCP has accepted. Whatever else the sender is told that the VM has must
+//! be in the hold, byte by byte.
+
+use vsnoop_flow::testing::segment::*;
+use vsnoop_flow::testing::tcp::Tcp;
+use vsnoop_flow::types::*;
+
+use crate::guest::Progress;
+use crate::host::{Vm, described};
+use crate::frame::Frame;
+use crate::wire::Path;
+
+/// What the sender of a connection was told.
+#[derive(Clone, Debug, Default)]
+pub struct Told {
+    /// Highest position that was acknowledged.
+    pub acked: u64,
+    /// Highest right edge.
+    pub edge: u64,
+    /// The port was attached all the time, and its packets keep their order.
+    pub from_the_start: bool,
+}
+
+/// `frame` leaves the host for the sender.
+pub fn told(told: &mut Told, vm: &mut Vm, c: usize, frame: &Frame, s: &Seg, sender: &Tcp, path: &Path) {
+    assert_eq!(frame.bytes[..6], path.next_hop, "{c}: not the way back: {}", described(frame));
+    assert_eq!(frame.bytes[6..12], path.vm_mac, "{c}: not from the VM: {}", described(frame));
+    if s.has(RST | SYN) || !s.has(ACK) {
+        return;
+    }
+    let progress = vm.guest.progress(c);
+    if !progress.is_open {
+        return;
+    }
+    let ack = position(s.ack, sender.cfg.iss, progress.accepted.max(1));
+    assert!(ack >= 0, "{c}: an ACK of what was never sent: {}", described(frame));
+    let ack = ack as u64;
+    if ack > progress.accepted {
+        is_held(vm, c, ack, &progress, sender);
+    }
+    let scale = if sender.snd_scale == u8::MAX { 0 } else { sender.snd_scale };
+    let edge = ack + (u64::from(s.window) << scale);
+    // Behind the sender's FIN there is nothing that a window would be for.
+    if ack >= told.acked && told.from_the_start && ack < sender.cfg.bytes + 2 {
+        assert!(
+            edge + (1 << scale) > told.edge,
+            "{c}: the edge moved back from {} to {edge}: {} {:?}",
+            told.edge,
+            described(frame),
+            vm.flow_of(c)
+        );
+    }
+    told.acked = told.acked.max(ack);
+    told.edge = told.edge.max(edge);
+}
+
+/// Everything from what the VM has accepted up to `ack` is in the hold.
+fn is_held(vm: &mut Vm, c: usize, ack: u64, progress: &Progress, sender: &Tcp) {
+    let Some((_, f)) = vm.flow_of(c) else {
+        panic!("{c}: {ack} is acknowledged, the VM has {}, there is no record", progress.accepted)
+    };
+    let accepted = progress.accepted;
+    let Some(h) = vm.hold(f.hold.into()).map(|h| *h) else {
+        panic!("{c}: {ack} is acknowledged, the VM has {accepted}, nothing is held: {f:?}")
+    };
+    let at = |s: seq| position(s.v, sender.cfg.iss, accepted.max(1));
+    let is_fin = ack == sender.cfg.bytes + 2;
+    if is_fin {
+        assert!(u32::from(h.flags) & HOLD_FIN != 0, "{c}: a FIN is acknowledged: {f:?} {h:?}");
+    }
+    let end = if is_fin { ack - 1 } else { ack };
+    assert!(at(h.tail) >= end as i64, "{c}: {end} is acknowledged, {} kept: {h:?}", at(h.tail));
+    assert!(at(h.first) <= accepted as i64, "{c}: {accepted} is not kept: {f:?} {h:?}");
+    let (base, mut chunk) = (seq::new((h.front >> 32) as u32), h.front as u32);
+    let mut position = at(base);
+    assert!(position <= accepted as i64, "{c}: {accepted} was given back: {f:?} {h:?}");
+    for _ in 0..h.chunks {
+        let Some((link, bytes)) = vm.chunk(chunk) else { panic!("{c}: there is no chunk {chunk}") };
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = position + i as i64;
+            if at >= accepted.max(1) as i64 && at < end as i64 {
+                assert_eq!(*byte, content(0, at as u64), "{c}: byte {at} is kept wrong");
+            }
+        }
+        position += i64::from(HOLD_CHUNK);
+        chunk = link.next;
+    }
+    assert!(position >= end as i64, "{c}: {end} is acknowledged, the chain ends at {position}");
+}

@@ -1,0 +1,89 @@
+//! A socket buffer: what travels between the simulated ends, and through the programs.
+
+use crate::wire;
+
+/// What is known of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Summed {
+    /// Nobody has verified it.
+    None,
+    /// The device has.
+    Unnecessary,
+    /// The device has added up everything behind the Ethernet header.
+    Complete(u32),
+    /// It is still to be made; the field has the sum of the pseudo-header.
+    Partial,
+}
+
+/// Bits of `gso_type` in linux/skbuff.h.
+pub const GSO_TCPV4: u32 = 1;
+pub const GSO_TCPV6: u32 = 1 << 4;
+/// The same as features of a device (linux/netdev_features.h).
+pub const FEATURE_SHIFT: u32 = 16;
+
+/// A packet with what the kernel knows of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub bytes: Vec<u8>,
+    /// Bytes that programs can read without a pull.
+    pub linear: u32,
+    pub mark: u32,
+    /// Payload of one segment of a super-packet; 0: it is none.
+    pub gso_size: u32,
+    pub summed: Summed,
+    /// The VLAN tag that is beside the frame: TCI and protocol.
+    pub tag: Option<(u16, u16)>,
+    /// The interface that it came in by.
+    pub ingress_ifindex: u32,
+    pub cb: [u32; 5],
+}
+
+impl Frame {
+    /// As the wire delivers it: nobody has looked at it.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            linear: bytes.len() as u32,
+            bytes,
+            mark: 0,
+            gso_size: 0,
+            summed: Summed::None,
+            tag: None,
+            ingress_ifindex: 0,
+            cb: [0; 5],
+        }
+    }
+
+    /// How many segments a super-packet has.
+    pub fn segments(&self) -> u32 {
+        if self.gso_size == 0 { 0 } else { self.payload().div_ceil(self.gso_size) }
+    }
+
+    /// `gso_type`.
+    pub fn gso_type(&self) -> u32 {
+        match (self.gso_size, wire::is_ipv6(&self.bytes)) {
+            (0, _) => 0,
+            (_, false) => GSO_TCPV4,
+            (_, true) => GSO_TCPV6,
+        }
+    }
+
+    fn payload(&self) -> u32 {
+        wire::tcp_payload(&self.bytes).unwrap_or(0)
+    }
+
+    /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the tag
+    /// is in the frame.
+    pub fn settle(&mut self) {
+        if self.summed == Summed::Partial {
+            wire::complete_checksum(&mut self.bytes);
+            self.summed = Summed::Unnecessary;
+        }
+        if let Some((tci, protocol)) = self.tag.take() {
+            let mut tag = protocol.to_be_bytes().to_vec();
+            tag.extend(tci.to_be_bytes());
+            self.bytes.splice(12..12, tag);
+        }
+        self.linear = self.bytes.len() as u32;
+        self.mark = 0;
+    }
+}

@@ -1,0 +1,700 @@
+//! One VM on its host: the port with the programs, the engine of the product, the VM behind the ring, and
+//! what the helper does for it.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use vsnoop_flow::testing::clock::MS;
+use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
+use vsnoop_flow::types::{self, *};
+use vsnoop_hold::{Clock, Device, Engine, Memory, RETRY_NS, Reason, Sent, Slice, TICK_NS, Tended, Urgency, VNET_HDR};
+
+use crate::frame::{Frame, Summed};
+use crate::guest::Guest;
+use crate::kernel::{Fate, Port};
+use crate::native::Program;
+use crate::turns::Turns;
+use crate::wire::{self, Path};
+
+/// Of what the engine sends (bpf/reply.h).
+const MARK_ENGINE: u32 = 0x5e30_0000;
+/// enum tend of bpf/hold.h: the flow was reset by user space.
+const TEND_RESET: u32 = 2;
+/// Slabs that are added, or taken away, at once (crates/vsnoop-bpf/src/hold.rs).
+const AT_ONCE: u32 = 16;
+const ETHERNET: usize = 14;
+
+/// What befalls a VM.
+#[derive(Clone, Debug)]
+pub struct Fortune {
+    /// When it runs.
+    pub turns: Turns,
+    /// Frames that it loses after its ring, and before its tap, per thousand.
+    pub loss: (u32, u32),
+    /// Another CPU gets in between two steps of the host, per thousand.
+    pub races: u32,
+    /// The engine is killed at so many of its steps, per 100,000.
+    pub crashes: u32,
+    /// At this step, counted over all engines, in any case.
+    pub crash_at: Option<u64>,
+    /// When the engine's process runs.
+    pub engine: Turns,
+    /// How long the engine takes to hear its doorbell, at most, us.
+    pub latency_us: u64,
+}
+
+/// A VM and all that its host has for it.
+#[derive(Clone)]
+pub struct Host {
+    pub vm: Vm,
+    engine: Option<Engine>,
+    /// When the engine wants to run again.
+    pub engine_at: u64,
+    next_tick: u64,
+    /// The hooks' doorbell is answered.
+    pub rung: bool,
+}
+
+/// All but the engine, which acts on it.
+#[derive(Clone)]
+pub struct Vm {
+    pub port: Port,
+    pub guest: Box<dyn Guest>,
+    pub fortune: Fortune,
+    pub now: u64,
+    pub rng: Rng,
+    pub trace: bool,
+    pub paths: Vec<(usize, Path)>,
+    pub mtu: u32,
+    /// Misfortune is over.
+    pub calm: bool,
+    looked_at: u64,
+    /// The engine that acts was killed.
+    killed: bool,
+    pub steps: u64,
+    /// Highest ACK of a sender in the ring, by connection.
+    acked: Vec<Option<u32>>,
+    pub resets: Vec<(usize, Reason)>,
+    /// Connections that were reset: how often their RSTs were sent again, and when last.
+    repeated: BTreeMap<Vec<u8>, (u32, u64)>,
+}
+
+impl Vm {
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            let start = vsnoop_flow::testing::clock::START;
+            eprintln!("{:>10.3} ms  {}", self.now.saturating_sub(start) as f64 / 1e6, what());
+        }
+    }
+
+    fn chance(&mut self, per_mille: u32) -> bool {
+        per_mille > 0 && self.rng.u32(0..1000) < per_mille
+    }
+
+    /// Which connection a frame belongs to.
+    pub fn connection(&self, bytes: &[u8], to_vm: bool) -> Option<usize> {
+        let (from, to) = wire::ports(bytes)?;
+        let ports = if to_vm { (from, to) } else { (to, from) };
+        let found = self.paths.iter().find(|(_, path)| (path.sender.1, path.vm.1) == ports);
+        found.map(|(c, _)| *c)
+    }
+
+    /// A frame leaves the host for the VM.
+    pub fn egress(&mut self, frame: Frame) -> Fate {
+        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
+        port.now = *now;
+        port.racing = fortune.races > 0 && !*calm;
+        let races = fortune.races;
+        let mut gap = |port: &mut Port, _: &'static str| {
+            if rng.u32(0..20_000) < races {
+                take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+            }
+        };
+        port.to_vm(frame, &mut gap)
+    }
+
+    /// The VM looks at its ring, if it runs.
+    pub fn take_turn(&mut self) {
+        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
+        take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+    }
+
+    /// The VM takes one frame off its ring, or loses it.
+    pub fn take_one(&mut self, is_lost: bool) {
+        if let Some(frame) = self.port.ring.pop_front()
+            && !is_lost
+        {
+            self.guest.input(self.now, &frame, &mut self.rng);
+        }
+    }
+
+    /// Until when the VM stands still.
+    pub fn stands_until(&self) -> Option<u64> {
+        if self.calm { None } else { self.fortune.turns.until(self.now) }
+    }
+
+    /// Its timers go off, if it runs.
+    pub fn timers(&mut self) {
+        if self.stands_until().is_none() {
+            self.guest.timers(self.now, &mut self.rng);
+            self.hear();
+        }
+    }
+
+    /// What the VM has to say meets the programs.
+    pub fn hear(&mut self) {
+        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
+        hear(port, &mut **guest, fortune, *calm, *now, rng);
+    }
+
+    /// A step of the engine; false: it was killed, and nothing happens any more.
+    fn step(&mut self) -> bool {
+        if self.killed {
+            return false;
+        }
+        self.steps += 1;
+        let crashes = if self.calm { 0 } else { self.fortune.crashes };
+        if self.fortune.crash_at == Some(self.steps)
+            || (crashes > 0 && self.rng.u32(0..100_000) < crashes)
+        {
+            self.note(|| "the engine is KILLED".into());
+            self.killed = true;
+            return false;
+        }
+        let races = if self.calm { 0 } else { self.fortune.races };
+        if self.chance(races / 4) {
+            self.take_turn();
+        }
+        true
+    }
+
+    /// Has the kernel side look after a hold.
+    fn run_tend(&mut self, number: u32, why: u32) -> i32 {
+        let mut frame = Frame::new(vec![0; ETHERNET]);
+        (frame.cb[0], frame.cb[1]) = (number, why);
+        self.port.now = self.now;
+        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {})
+    }
+
+    fn state(&mut self) -> &mut port_state {
+        self.port.variable_mut("port")
+    }
+
+    pub fn policy(&mut self) -> &mut policy {
+        self.port.variable_mut("policy")
+    }
+
+    /// All flows of the port.
+    pub fn flows(&self) -> Vec<(flow_key, flow)> {
+        self.port.entries("flows")
+    }
+
+    pub fn flow(&mut self, key: &flow_key) -> Option<&mut flow> {
+        self.port.value("flows", bytes_of(key))
+    }
+
+    /// The slab with a hold, or a chunk.
+    fn slab(&mut self, index: u32) -> Option<&mut hold_slab> {
+        self.port.inner("slabs", index)
+    }
+
+    /// Takes the last slab away if nothing in it is used.
+    fn take_last(&mut self, last: u32) -> bool {
+        let Some(slab) = self.slab(last) else { return false };
+        let is_used = slab.chunks.iter().any(|chunk| chunk.owner != 0)
+            || slab.holds.iter().any(|hold| hold.used != 0);
+        if !is_used {
+            self.state().slabs = last;
+            self.port.remove_inner("slabs", last);
+        }
+        !is_used
+    }
+
+    /// The hold with this number, from 1.
+    pub fn hold(&mut self, number: u32) -> Option<&mut hold> {
+        let at = number.checked_sub(1)?;
+        let slab = self.slab(at / SLAB_HOLDS)?;
+        Some(&mut slab.holds[(at % SLAB_HOLDS) as usize])
+    }
+
+    pub fn chunk(&mut self, chunk: u32) -> Option<(hold_chunk, &[u8])> {
+        let slab = self.slab(chunk / SLAB_CHUNKS)?;
+        let at = (chunk % SLAB_CHUNKS) as usize;
+        let bytes = &slab.bytes[at * HOLD_CHUNK as usize..][..HOLD_CHUNK as usize];
+        Some((slab.chunks[at], bytes))
+    }
+
+    /// The flow of connection `c`.
+    pub fn flow_of(&self, c: usize) -> Option<(flow_key, flow)> {
+        let path = &self.paths.iter().find(|(other, _)| *other == c)?.1;
+        let ports = (path.sender.1.to_be(), path.vm.1.to_be());
+        self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
+    }
+
+    /// Both ends are reset: crates/vsnoop/src/helper/reset.rs. False: the VM has taken something since.
+    pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
+        let now = self.now;
+        let Some(f) = self.flow(key) else { return false };
+        if f.vm_seq != seen.vm_seq || u32::from(f.mode) == flow_mode::FLOW_RESET {
+            return false;
+        }
+        f.retired = f.next_seq.diff(f.vm_seq).max(0) as u32;
+        f.mode = flow_mode::FLOW_RESET as u8;
+        f.last_ns = now;
+        if seen.hold != 0 {
+            self.run_tend(seen.hold.into(), TEND_RESET);
+        }
+        self.send_resets(key, seen);
+        true
+    }
+
+    /// RST to both ends, by the program `inject`.
+    fn send_resets(&mut self, key: &flow_key, seen: &flow) {
+        let sender_port = u16::from_be(key.sender_port);
+        let path = self.paths.iter().find(|(_, path)| path.sender.1 == sender_port);
+        let path = path.expect("a path").1.clone();
+        let to_vm = Seg::bare(seen.vm_seq.v, seen.snd_nxt.v, RST | ACK);
+        let to_sender = Seg::bare(seen.snd_nxt.v, seen.next_seq.v, RST | ACK);
+        for (segment, is_for_sender) in [(to_vm, false), (to_sender, true)] {
+            let mut frame = wire::encode(&segment, &path, !is_for_sender, Summed::None);
+            frame.cb[0] = is_for_sender.into();
+            self.port.now = self.now;
+            self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
+        }
+    }
+}
+
+/// The bytes of a key.
+pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: as many bytes as it has; keys have no padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+fn take_turn(
+    port: &mut Port,
+    guest: &mut dyn Guest,
+    fortune: &Fortune,
+    calm: bool,
+    now: u64,
+    rng: &mut Rng,
+) {
+    if !calm && fortune.turns.until(now).is_some() {
+        return;
+    }
+    for _ in 0..rng.u32(1..8) {
+        let Some(frame) = port.ring.pop_front() else { break };
+        if !calm && fortune.loss.0 > 0 && rng.u32(0..1000) < fortune.loss.0 {
+            continue;
+        }
+        guest.input(now, &frame, rng);
+    }
+    hear(port, guest, fortune, calm, now, rng);
+}
+
+fn hear(
+    port: &mut Port,
+    guest: &mut dyn Guest,
+    fortune: &Fortune,
+    calm: bool,
+    now: u64,
+    rng: &mut Rng,
+) {
+    port.now = now;
+    for frame in guest.output() {
+        if !calm && fortune.loss.1 > 0 && rng.u32(0..1000) < fortune.loss.1 {
+            continue;
+        }
+        port.from_vm(frame, &mut |_, _| {});
+    }
+}
+
+impl Host {
+    pub fn new(
+        port: Port,
+        guest: Box<dyn Guest>,
+        fortune: Fortune,
+        paths: Vec<(usize, Path)>,
+        connections: usize,
+        seed: u64,
+    ) -> Self {
+        let vm = Vm {
+            port,
+            guest,
+            fortune,
+            now: 0,
+            rng: Rng::with_seed(seed ^ 0x5e5e),
+            trace: std::env::var_os("VSNOOP_TRACE").is_some(),
+            paths,
+            mtu: 1500,
+            calm: false,
+            looked_at: 0,
+            killed: false,
+            steps: 0,
+            acked: vec![None; connections],
+            resets: Vec::new(),
+            repeated: BTreeMap::new(),
+        };
+        Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0, rung: false }
+    }
+
+    /// The helper starts an engine; false: it was killed at once.
+    pub fn start_engine(&mut self, now: u64) -> bool {
+        self.vm.now = now;
+        self.vm.killed = false;
+        self.vm.looked_at = now;
+        self.vm.note(|| "an engine starts".into());
+        let engine = Engine::new(&mut self.vm);
+        if std::mem::take(&mut self.vm.killed) {
+            return false;
+        }
+        self.next_tick = now;
+        self.engine_at = now;
+        self.engine = Some(engine);
+        true
+    }
+
+    pub fn stop_engine(&mut self) {
+        self.engine = None;
+        self.engine_at = u64::MAX;
+    }
+
+    pub fn has_engine(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    /// All that distinguishes this state from another.
+    pub fn digest(&self, into: &mut Vec<u8>) {
+        self.vm.port.digest(&["stats", "flows"], into);
+        for (key, mut f) in self.vm.flows() {
+            // They only count.
+            (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
+            (f.early_bytes, f.early_acks) = (0, 0);
+            into.extend(bytes_of(&key));
+            into.extend(bytes_of(&f));
+        }
+        into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
+    }
+
+    /// When the engine wants its next tick.
+    pub fn next_tick(&self) -> u64 {
+        self.next_tick
+    }
+
+    /// The engine has its turn; false: it was killed in it.
+    pub fn run_engine(&mut self, now: u64) -> bool {
+        self.vm.now = now;
+        let Some(mut engine) = self.engine.take() else { return true };
+        if let Some(end) = self.vm.fortune.engine.until(now).filter(|_| !self.vm.calm) {
+            self.engine = Some(engine);
+            self.engine_at = end;
+            return true;
+        }
+        if now >= self.next_tick {
+            engine.tick(&mut self.vm);
+            self.next_tick = now + TICK_NS;
+        }
+        engine.work(&mut self.vm);
+        if std::mem::take(&mut self.vm.killed) {
+            self.engine_at = u64::MAX;
+            return false;
+        }
+        self.engine_at = match engine.urgency() {
+            Urgency::Now => now + 10_000,
+            Urgency::Soon => (now + RETRY_NS).min(self.next_tick),
+            Urgency::None => self.next_tick,
+        };
+        self.engine = Some(engine);
+        true
+    }
+
+    /// When the doorbell was rung, the engine hears it some time later.
+    pub fn hear_doorbell(&mut self, now: u64) {
+        let rings = match &self.vm.port.map("doorbell").entries {
+            crate::maps::Entries::Ring { records, .. } => !records.is_empty(),
+            _ => false,
+        };
+        if rings && self.engine.is_some() {
+            let soon = self.vm.rng.u64(1..=self.vm.fortune.latency_us.max(1)) * 1_000;
+            self.engine_at = self.engine_at.min(now + soon);
+        }
+    }
+}
+
+impl Memory for Vm {
+    fn hold_count(&mut self) -> u32 {
+        self.state().slabs * SLAB_HOLDS
+    }
+
+    fn read(&mut self, number: u32) -> hold {
+        self.step();
+        self.hold(number).map(|hold| *hold).unwrap_or_default()
+    }
+
+    fn front(&mut self, number: u32) -> (seq, u32) {
+        self.step();
+        let front = self.hold(number).map_or(0, |hold| hold.front);
+        (seq::new((front >> 32) as u32), front as u32)
+    }
+
+    fn next(&mut self, chunk: u32) -> u32 {
+        self.step();
+        self.chunk(chunk).map_or(u32::MAX, |(chunk, _)| chunk.next)
+    }
+
+    fn take_rung(&mut self) -> Vec<u32> {
+        if !self.step() {
+            return Vec::new();
+        }
+        let records = self.port.map_mut("doorbell").take_records();
+        records.iter().map(|r| u32::from_le_bytes(r[..4].try_into().expect("a number"))).collect()
+    }
+
+    fn clear_rung(&mut self, number: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.rung = 0;
+        }
+    }
+
+    fn busy(&mut self, group: u32) -> u32 {
+        self.step();
+        self.slab(group).map_or(0, |slab| slab.busy)
+    }
+
+    fn clear_busy(&mut self, number: u32) {
+        let at = number - 1;
+        if self.step()
+            && let Some(slab) = self.slab(at / SLAB_HOLDS)
+        {
+            slab.busy &= !(1 << (at % SLAB_HOLDS));
+        }
+    }
+
+    fn heartbeat(&mut self, now_ns: u64) {
+        if self.step() {
+            self.state().engine_ns = now_ns;
+        }
+    }
+
+    fn set_released(&mut self, number: u32, released: seq) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.released = released;
+        }
+    }
+
+    fn set_released_ns(&mut self, number: u32, now_ns: u64) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.released_ns = now_ns;
+        }
+    }
+
+    fn set_released_tsval(&mut self, number: u32, tsval: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.released_tsval = tsval;
+        }
+    }
+
+    fn count_release(&mut self, number: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.releases += 1;
+        }
+    }
+
+    fn count_resend(&mut self, number: u32, bytes: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.resends += 1;
+            hold.resent_bytes += u64::from(bytes);
+        }
+    }
+
+    fn count_probe(&mut self, number: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.probes += 1;
+        }
+    }
+
+    fn tend(&mut self, number: u32, end: bool) -> Tended {
+        if !self.step() {
+            return Tended::Used;
+        }
+        match self.run_tend(number, end.into()) {
+            0 => Tended::Used,
+            1 => Tended::Over,
+            _ => Tended::Free,
+        }
+    }
+
+    /// crates/vsnoop-bpf/src/hold.rs: twice as much as there is, up to the quota.
+    fn grow(&mut self) {
+        if !self.step() || self.state().wants_slabs == 0 {
+            return;
+        }
+        let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
+        let there = self.state().slabs;
+        for index in there..(there + there.clamp(1, AT_ONCE)).min(quota) {
+            self.port.add_inner("slabs", index);
+            self.state().slabs = index + 1;
+        }
+        self.state().wants_slabs = 0;
+    }
+
+    fn shrink(&mut self) {
+        if !self.step() {
+            return;
+        }
+        let there = self.state().slabs;
+        for last in (0..there).rev().take(there.div_ceil(2).min(AT_ONCE) as usize) {
+            if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
+                break;
+            }
+        }
+    }
+}
+
+impl Device for Vm {
+    fn mtu(&mut self) -> u32 {
+        self.mtu
+    }
+
+    fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
+        if !self.step() {
+            return Sent::Refused;
+        }
+        let (vnet, headers) = headers.split_at(VNET_HDR);
+        let mut bytes = headers.to_vec();
+        for slice in payload {
+            let Some((_, chunk)) = self.chunk(slice.chunk) else { return Sent::Failed };
+            bytes.extend_from_slice(&chunk[slice.offset as usize..][..slice.len as usize]);
+        }
+        let mut frame = Frame::new(bytes);
+        frame.summed = Summed::Partial;
+        frame.mark = MARK_ENGINE;
+        frame.gso_size = u16::from_le_bytes([vnet[4], vnet[5]]).into();
+        if frame.gso_size == 0 && frame.bytes.len() > self.mtu as usize + ETHERNET + 4 {
+            return Sent::TooLarge;
+        }
+        let c = self.connection(&frame.bytes, true).expect("a connection of this VM");
+        self.note(|| format!("{c}  engine > {}", described(&frame)));
+        let before = self.port.ring.len();
+        match self.egress(frame) {
+            Fate::Taken => {
+                if self.port.ring.len() > before
+                    && let Some(frame) = self.port.ring.back()
+                {
+                    let sent = wire::decode(frame).expect("what the engine sends is whole");
+                    if let Some(newest) = self.acked[c] {
+                        let is_old = (sent.ack.wrapping_sub(newest) as i32) < 0;
+                        assert!(!is_old, "the engine's ACK is older than {newest}: {}", brief(&sent));
+                    }
+                }
+                Sent::Taken
+            }
+            Fate::Passed | Fate::Redirected => Sent::Taken,
+            Fate::Refused | Fate::Dropped => Sent::Refused,
+        }
+    }
+}
+
+/// One line about a frame.
+pub fn described(frame: &Frame) -> String {
+    let gso = if frame.gso_size == 0 { String::new() } else { format!(" gso {}", frame.gso_size) };
+    match wire::decode(frame) {
+        Some(s) => brief(&s) + &gso,
+        None => format!("{} bytes with a wrong checksum", frame.bytes.len()),
+    }
+}
+
+impl Vm {
+    /// A frame of the sender went to the VM: its ACK is known there.
+    pub fn acked(&mut self, c: usize, ack: u32) {
+        let newest = self.acked[c].get_or_insert(ack);
+        if (ack.wrapping_sub(*newest) as i32) > 0 {
+            *newest = ack;
+        }
+    }
+}
+
+impl Clock for Vm {
+    fn now_ns(&mut self) -> u64 {
+        self.step();
+        self.now
+    }
+
+    fn ran_ns(&mut self) -> u64 {
+        self.step();
+        let from = std::mem::replace(&mut self.looked_at, self.now);
+        if self.calm { self.now - from } else { self.fortune.turns.run_time(from, self.now) }
+    }
+
+    fn forget_ran(&mut self) {
+        self.looked_at = self.now;
+    }
+}
+
+impl vsnoop_hold::Host for Vm {
+    fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
+        if !self.step() {
+            return false;
+        }
+        let key = hold.key;
+        let Some(seen) = self.flow(&key).map(|f| *f) else { return true };
+        if !self.reset(&key, &seen) {
+            return false;
+        }
+        let port = u16::from_be(key.sender_port);
+        let c = self.paths.iter().find(|(_, path)| path.sender.1 == port).map_or(0, |(c, _)| *c);
+        self.note(|| format!("{c}  the engine gives up: {reason:?}"));
+        self.resets.push((c, reason));
+        true
+    }
+}
+
+/// As in crates/vsnoop/src/helper/watchman.rs.
+const REPEAT_PERIOD: u64 = 1_000 * MS;
+const REPEATS: u32 = 5;
+
+/// The helper looks at the flows this often.
+pub const HELPER_PERIOD: u64 = 250 * MS;
+
+impl Vm {
+    /// What the helper does (crates/vsnoop/src/helper/watchman.rs): it sends the RSTs of connections that
+    /// were reset again, and forgets records.
+    pub fn helper(&mut self) {
+        for (key, f) in self.flows() {
+            if u32::from(f.mode) == flow_mode::FLOW_RESET {
+                let (times, last) = *self.repeated.entry(bytes_of(&key).to_vec()).or_insert((0, 0));
+                if times < REPEATS && self.now >= last + REPEAT_PERIOD {
+                    self.repeated.insert(bytes_of(&key).to_vec(), (times + 1, self.now));
+                    self.send_resets(&key, &f);
+                }
+            }
+            if vsnoop_flow::expiry::is_due(&f, self.now, false) {
+                self.note(|| "the helper forgets a record".into());
+                self.port.delete("flows", bytes_of(&key));
+            }
+        }
+    }
+
+    /// Bytes that the sender was told of and the VM was not seen to acknowledge.
+    pub fn outstanding(&self) -> u64 {
+        let owed = |f: &types::flow| {
+            let is_over = u32::from(f.mode) == flow_mode::FLOW_RESET
+                || u32::from(f.flags) & FLOW_F_CLOSED != 0;
+            if is_over { 0 } else { f.next_seq.diff(f.vm_seq).max(0) as u64 }
+        };
+        self.flows().iter().map(|(_, f)| owed(f)).sum()
+    }
+}

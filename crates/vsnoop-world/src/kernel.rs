@@ -1,0 +1,732 @@
+//! The kernel around the programs: a port with its tap, its maps and its programs.
+//!
+//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and put back;
+//! there may be any number of them. The programs' global variables exist once in this process: they are
+//! filled in when a program of a port is run, and saved afterwards, by one thread at a time.
+//!
+//! What a program does at the same time on another CPU is what the caller does in the *gap*, a function
+//! that is called whenever a program calls a helper.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::{Mutex, Once};
+
+use crate::frame::{FEATURE_SHIFT, Frame, GSO_TCPV4, GSO_TCPV6, Summed};
+use crate::maps::{CPUS, Entries, Map, Shape, Value};
+use crate::native::{self, Device, Long, Program};
+use crate::wire;
+
+const HOOK_NEXT: i32 = -1;
+const HOOK_DROP: i32 = 2;
+const REDIRECT: i32 = 7;
+const INGRESS: u64 = 1;
+/// What a device that took the packet not returns.
+const NET_XMIT_DROP: Long = 1;
+
+/// Bytes of a packet with headers and tags, and room to grow.
+const ROOM: usize = 1 << 17;
+/// Packets that programs have at the same time: each CPU one, and a clone of it.
+const PACKETS: usize = 2 * CPUS + 2;
+
+/// The programs' variables are in use.
+static GLOBALS: Mutex<()> = Mutex::new(());
+/// Maps inside others: what programs take for their addresses.
+static INNER: [u8; 1 << 16] = [0; 1 << 16];
+
+/// What happens while a program is in a helper.
+pub type Gap<'a> = dyn FnMut(&mut Port, &'static str) + 'a;
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It went on its way.
+    Passed,
+    /// A program dropped it.
+    Dropped,
+    /// A program sent it elsewhere.
+    Redirected,
+    /// It is in the ring.
+    Taken,
+    /// The ring was full.
+    Refused,
+}
+
+/// A tap with vsnoop's programs on it.
+#[derive(Clone, Debug)]
+pub struct Port {
+    pub ifindex: u32,
+    pub device: Device,
+    /// CLOCK_MONOTONIC, ns.
+    pub now: u64,
+    /// The programs are attached; else packets pass as in any kernel.
+    pub attached: bool,
+    /// Other CPUs do something in the gaps.
+    pub racing: bool,
+    maps: Vec<Map>,
+    variables: Vec<Value>,
+    grave: Vec<Value>,
+    /// What the VM finds.
+    pub ring: VecDeque<Frame>,
+    pub ring_slots: usize,
+    /// What was sent in through the tap's ingress by a program, and has its turn next.
+    backlog: VecDeque<Frame>,
+    /// What has left the tap towards the senders.
+    pub to_host: VecDeque<Frame>,
+    /// Packets that programs dropped.
+    pub dropped: u64,
+    /// Packets that the ring refused.
+    pub refused: u64,
+    random: u64,
+}
+
+struct Context {
+    port: *mut Port,
+    gap: *mut Gap<'static>,
+    cpu: usize,
+    packets: usize,
+}
+
+thread_local! {
+    static CONTEXT: Cell<*mut Context> = const { Cell::new(null_mut()) };
+    static BUFFERS: RefCell<Option<*mut u8>> = const { RefCell::new(None) };
+}
+
+/// Room for packets in the first 4 GiB.
+fn buffer(number: usize) -> *mut u8 {
+    assert!(number < PACKETS, "more packets at a time than expected");
+    BUFFERS.with_borrow_mut(|buffers| {
+        let start = *buffers.get_or_insert_with(|| {
+            // SAFETY: asks for new memory, which is never given back.
+            let start = unsafe {
+                libc::mmap(
+                    null_mut(),
+                    PACKETS * ROOM,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(start, libc::MAP_FAILED, "no memory in the first 4 GiB");
+            start.cast()
+        });
+        // SAFETY: within the mapping.
+        unsafe { start.add(number * ROOM) }
+    })
+}
+
+/// The programs' constants are in memory that cannot be written; here each port has its own.
+fn make_constants_writable() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        for global in native::globals() {
+            let start = global.start as usize & !(page - 1);
+            let len = global.start as usize + global.size as usize - start;
+            // SAFETY: whole pages of this program's data, which stay readable.
+            let done = unsafe {
+                libc::mprotect(start as *mut c_void, len, libc::PROT_READ | libc::PROT_WRITE)
+            };
+            assert_eq!(done, 0, "the programs' constants cannot be written");
+        }
+    });
+}
+
+fn name_of(name: *const c_char) -> &'static str {
+    // SAFETY: a string constant of the C code.
+    unsafe { CStr::from_ptr(name) }.to_str().expect("names are ASCII")
+}
+
+fn shape_of(map: &native::Map) -> Shape {
+    Shape {
+        kind: map.kind,
+        key_size: map.key_size as usize,
+        value_size: map.value_size as usize,
+        max_entries: map.max_entries,
+    }
+}
+
+impl Port {
+    /// A port whose programs were just attached. `resize` may change the size of maps, by name, as the
+    /// loader does.
+    pub fn new(ifindex: u32, ring_slots: usize, resize: impl Fn(&str, &mut Shape)) -> Self {
+        make_constants_writable();
+        let maps = native::maps().iter().map(|map| {
+            let mut shape = shape_of(map);
+            resize(name_of(map.name), &mut shape);
+            Map::new(shape)
+        });
+        let all = GSO_TCPV4 | GSO_TCPV6;
+        let device = Device {
+            has_qdisc: 0,
+            is_multiqueue: 0,
+            features: u64::from(all) << FEATURE_SHIFT,
+            gso_max_size: 65_536,
+            gso_ipv4_max_size: 65_536,
+            gso_max_segs: 65_535,
+        };
+        let mut port = Self {
+            ifindex,
+            device,
+            now: 1,
+            attached: true,
+            racing: false,
+            maps: maps.collect(),
+            variables: Vec::new(),
+            grave: Vec::new(),
+            ring: VecDeque::new(),
+            ring_slots,
+            backlog: VecDeque::new(),
+            to_host: VecDeque::new(),
+            dropped: 0,
+            refused: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+        };
+        port.variables = initial().to_vec();
+        port
+    }
+
+    /// The programs are loaded anew, with empty maps of the same sizes.
+    pub fn load(&mut self) {
+        self.variables = initial().to_vec();
+        self.maps.truncate(native::maps().len());
+        self.maps.iter_mut().for_each(|map| *map = Map::new(map.shape));
+    }
+
+    /// A variable of the programs. `T` is its type.
+    pub fn variable<T: Copy>(&self, name: &str) -> T {
+        let bytes = self.variables[variable(name)].bytes();
+        assert_eq!(bytes.len(), size_of::<T>(), "{name} has another type");
+        // SAFETY: as many bytes as T has, aligned; types of C may have any value.
+        unsafe { *bytes.as_ptr().cast() }
+    }
+
+    pub fn variable_mut<T: Copy>(&mut self, name: &str) -> &mut T {
+        let value = &mut self.variables[variable(name)];
+        assert_eq!(value.bytes().len(), size_of::<T>(), "{name} has another type");
+        // SAFETY: as above.
+        unsafe { &mut *value.as_mut_ptr().cast() }
+    }
+
+    /// Has the source such a map?
+    pub fn has_map(name: &str) -> bool {
+        native::maps().iter().any(|map| name_of(map.name) == name)
+    }
+
+    pub fn map(&self, name: &str) -> &Map {
+        &self.maps[map(name)]
+    }
+
+    pub fn map_mut(&mut self, name: &str) -> &mut Map {
+        &mut self.maps[map(name)]
+    }
+
+    /// The value of `key`, by the system call.
+    pub fn value<T: Copy>(&mut self, name: &str, key: &[u8]) -> Option<&mut T> {
+        let map = &mut self.maps[map(name)];
+        assert_eq!(map.shape.value_size, size_of::<T>(), "{name} has another type");
+        // SAFETY: a value of the map, which stays while the map is borrowed.
+        map.lookup(key, 0).map(|value| unsafe { &mut *value.cast() })
+    }
+
+    /// All keys and values of a hash.
+    pub fn entries<K: Copy, V: Copy>(&self, name: &str) -> Vec<(K, V)> {
+        let Entries::Hash { values, .. } = &self.map(name).entries else {
+            panic!("{name} is no hash")
+        };
+        let read = |(key, value): (&Vec<u8>, &Value)| {
+            assert_eq!((key.len(), value.bytes().len()), (size_of::<K>(), size_of::<V>()));
+            // SAFETY: as many bytes as the types have; they may have any value.
+            unsafe { (key.as_ptr().cast::<K>().read_unaligned(), *value.bytes().as_ptr().cast()) }
+        };
+        values.iter().map(read).collect()
+    }
+
+    pub fn delete(&mut self, name: &str, key: &[u8]) -> bool {
+        let result = self.maps[map(name)].delete(key, &mut self.grave);
+        self.grave.clear();
+        result == 0
+    }
+
+    /// A map to be put into a map of maps; its number.
+    pub fn add_inner(&mut self, outer: &str, index: u32) {
+        let definition = native::maps()[map(outer)].inner;
+        let shape = shape_of(&native::maps()[definition as usize]);
+        let gone = |number: &usize| !self.is_inner(*number as u32);
+        let first = native::maps().len();
+        let free = (first..self.maps.len()).find(gone).unwrap_or(self.maps.len());
+        if free == self.maps.len() {
+            self.maps.push(Map::new(shape));
+        } else {
+            self.maps[free] = Map::new(shape);
+        }
+        let Entries::Maps { numbers } = &mut self.maps[map(outer)].entries else {
+            panic!("{outer} has no maps inside")
+        };
+        numbers[index as usize] = Some(free as u32);
+    }
+
+    pub fn remove_inner(&mut self, outer: &str, index: u32) {
+        let Entries::Maps { numbers } = &mut self.maps[map(outer)].entries else {
+            panic!("{outer} has no maps inside")
+        };
+        numbers[index as usize] = None;
+    }
+
+    fn is_inner(&self, number: u32) -> bool {
+        self.maps.iter().any(|map| match &map.entries {
+            Entries::Maps { numbers } => numbers.contains(&Some(number)),
+            _ => false,
+        })
+    }
+
+    /// The only value of a map inside another; `T` is its type.
+    pub fn inner<T>(&mut self, outer: &str, index: u32) -> Option<&mut T> {
+        let number = self.map(outer).inner(&index.to_le_bytes())?;
+        let inner = &mut self.maps[number as usize];
+        assert_eq!(inner.shape.value_size, size_of::<T>(), "what is in {outer} has another type");
+        // SAFETY: a value of the map, which stays while the map is borrowed.
+        inner.lookup(&[0; 4], 0).map(|value| unsafe { &mut *value.cast() })
+    }
+
+    /// A packet leaves the host for the VM.
+    pub fn to_vm(&mut self, frame: Frame, gap: &mut Gap) -> Fate {
+        let fate = self.egress(frame, gap);
+        self.work_off(gap);
+        fate
+    }
+
+    /// The VM sends a packet.
+    pub fn from_vm(&mut self, frame: Frame, gap: &mut Gap) -> Fate {
+        let fate = self.ingress(frame, gap);
+        self.work_off(gap);
+        fate
+    }
+
+    /// Runs a program as BPF_PROG_TEST_RUN does; what it returned.
+    pub fn test_run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> i32 {
+        let result = self.run(program, frame, gap).0;
+        self.work_off(gap);
+        result
+    }
+
+    fn work_off(&mut self, gap: &mut Gap) {
+        while let Some(frame) = self.backlog.pop_front() {
+            self.ingress(frame, gap);
+        }
+    }
+
+    fn egress(&mut self, mut frame: Frame, gap: &mut Gap) -> Fate {
+        if !self.attached {
+            return self.transmit(frame);
+        }
+        match self.run(Program::ToVm, &mut frame, gap) {
+            (HOOK_NEXT, _) => self.transmit(frame),
+            (HOOK_DROP, _) => self.drop_frame(),
+            (REDIRECT, to) => self.redirect(frame, to, gap),
+            (other, _) => panic!("to_vm returned {other}"),
+        }
+    }
+
+    fn ingress(&mut self, mut frame: Frame, gap: &mut Gap) -> Fate {
+        if !self.attached {
+            self.to_host.push_back(frame);
+            return Fate::Passed;
+        }
+        match self.run(Program::FromVm, &mut frame, gap) {
+            (HOOK_NEXT, _) => {
+                self.to_host.push_back(frame);
+                Fate::Passed
+            }
+            (HOOK_DROP, _) => self.drop_frame(),
+            (REDIRECT, to) => self.redirect(frame, to, gap),
+            (other, _) => panic!("from_vm returned {other}"),
+        }
+    }
+
+    fn drop_frame(&mut self) -> Fate {
+        self.dropped += 1;
+        Fate::Dropped
+    }
+
+    fn redirect(&mut self, frame: Frame, (ifindex, flags): (u32, u32), gap: &mut Gap) -> Fate {
+        assert_eq!(ifindex, self.ifindex, "a packet is redirected to another interface");
+        if u64::from(flags) & INGRESS != 0 {
+            self.backlog.push_back(frame);
+        } else {
+            self.egress(frame, gap);
+        }
+        Fate::Redirected
+    }
+
+    /// The device: its ring takes the packet, or not. A queue discipline has taken it in any case.
+    fn transmit(&mut self, mut frame: Frame) -> Fate {
+        let is_full = self.ring.len() >= self.ring_slots;
+        if is_full {
+            self.refused += 1;
+        } else {
+            frame.mark = 0;
+            self.ring.push_back(frame);
+        }
+        if is_full && self.device.has_qdisc == 0 { Fate::Refused } else { Fate::Taken }
+    }
+
+    /// Runs a program on a packet.
+    fn run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> (i32, (u32, u32)) {
+        let outer = CONTEXT.get();
+        if !outer.is_null() {
+            // SAFETY: the context of a call further up this stack, which waits for this one.
+            let outer = unsafe { &*outer };
+            return self.run_on(program, frame, gap, outer.cpu, outer.packets);
+        }
+        let guard = GLOBALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.fill_variables();
+        let result = self.run_on(program, frame, gap, 0, 0);
+        self.save_variables();
+        self.grave.clear();
+        drop(guard);
+        result
+    }
+
+    fn fill_variables(&self) {
+        for (global, value) in native::globals().iter().zip(&self.variables) {
+            // SAFETY: both have the length of the variable; the lock is held.
+            unsafe { copy(value.bytes().as_ptr(), global.start.cast(), global.size) };
+        }
+    }
+
+    fn save_variables(&mut self) {
+        for (global, value) in native::globals().iter().zip(&mut self.variables) {
+            // SAFETY: both have the length of the variable; the lock is held.
+            unsafe { copy(global.start.cast(), value.as_mut_ptr(), global.size) };
+        }
+    }
+
+    fn run_on(
+        &mut self,
+        program: Program,
+        frame: &mut Frame,
+        gap: &mut Gap,
+        cpu: usize,
+        packets: usize,
+    ) -> (i32, (u32, u32)) {
+        let mut skb = describe(frame, buffer(packets), self.ifindex);
+        let outer = CONTEXT.get();
+        // SAFETY: the lifetime is that of this call, during which alone the pointer is used.
+        let gap = unsafe { std::mem::transmute::<*mut Gap, *mut Gap<'static>>(gap) };
+        let mut context = Context { port: self, gap, cpu, packets: packets + 1 };
+        let restore = Restore(outer);
+        CONTEXT.set(&mut context);
+        // SAFETY: all pointers are valid during the call; the callbacks below find the port by the
+        // context, and `self` is not used until the call returns.
+        let result = unsafe { native::world_run(program, &mut skb, &(*context.port).device) };
+        drop(restore);
+        accept(frame, &skb);
+        if let Summed::Complete(sum) = frame.summed {
+            let right = wire::sum(&frame.bytes[14..]);
+            assert_eq!(fold(sum), fold(right), "{program:?} left skb->csum wrong");
+        }
+        (result, (skb.redirect_ifindex, skb.redirect_flags))
+    }
+
+    /// All state but the clock's, and that of some maps, for comparing.
+    pub fn digest(&self, without: &[&str], into: &mut Vec<u8>) {
+        self.variables.iter().for_each(|value| into.extend(value.bytes()));
+        let without: Vec<usize> = without.iter().map(|name| map(name)).collect();
+        for (number, map) in self.maps.iter().enumerate() {
+            if !without.contains(&number) {
+                map.digest(into);
+            }
+        }
+        for frame in self.ring.iter().chain(&self.to_host) {
+            into.extend((frame.bytes.len() as u32).to_le_bytes());
+            into.extend(&frame.bytes);
+        }
+    }
+}
+
+/// As the compiler made them.
+fn initial() -> &'static [Value] {
+    static INITIAL: std::sync::OnceLock<Vec<Value>> = std::sync::OnceLock::new();
+    INITIAL.get_or_init(|| {
+        let _guard = GLOBALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let read = |global: &native::Global| {
+            let mut value = Value::new(global.size as usize);
+            // SAFETY: both have the length of the variable; the lock is held.
+            unsafe { copy(global.start.cast(), value.as_mut_ptr(), global.size) };
+            value
+        };
+        native::globals().iter().map(read).collect()
+    })
+}
+
+/// Puts the outer context back, also when a check fails in between.
+struct Restore(*mut Context);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CONTEXT.set(self.0);
+    }
+}
+
+/// # Safety
+/// Both must have `len` bytes, and not overlap.
+unsafe fn copy(from: *const u8, to: *mut u8, len: u32) {
+    // SAFETY: as above.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) }
+}
+
+fn variable(name: &str) -> usize {
+    let found = native::globals().iter().position(|global| name_of(global.name) == name);
+    found.unwrap_or_else(|| panic!("the programs have no variable {name}"))
+}
+
+fn map(name: &str) -> usize {
+    let found = native::maps().iter().position(|map| name_of(map.name) == name);
+    found.unwrap_or_else(|| panic!("the programs have no map {name}"))
+}
+
+fn fold(sum: u32) -> u16 {
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = ((sum & 0xffff) + (sum >> 16)) as u16;
+    // Both zeros of one's complement.
+    if sum == 0xffff { 0 } else { sum }
+}
+
+fn describe(frame: &Frame, bytes: *mut u8, ifindex: u32) -> native::Frame {
+    assert!(frame.bytes.len() <= ROOM);
+    // SAFETY: the buffer has that much room.
+    unsafe { copy(frame.bytes.as_ptr(), bytes, frame.bytes.len() as u32) };
+    let (ip_summed, csum) = match frame.summed {
+        Summed::None => (0, 0),
+        Summed::Unnecessary => (1, 0),
+        Summed::Complete(sum) => (2, sum),
+        Summed::Partial => (3, 0),
+    };
+    let protocol = wire::ether_type(&frame.bytes).map_or(0, |p| u32::from(p.to_be()));
+    native::Frame {
+        bytes,
+        len: frame.bytes.len() as u32,
+        linear: frame.linear.min(frame.bytes.len() as u32),
+        room: ROOM as u32,
+        mark: frame.mark,
+        gso_size: frame.gso_size,
+        gso_segs: frame.segments(),
+        gso_type: frame.gso_type(),
+        vlan_present: frame.tag.is_some().into(),
+        vlan_tci: frame.tag.map_or(0, |tag| tag.0.into()),
+        vlan_proto: frame.tag.map_or(0, |tag| u32::from(tag.1.to_be())),
+        protocol: frame.tag.map_or(protocol, |tag| u32::from(tag.1.to_be())),
+        ifindex,
+        ingress_ifindex: frame.ingress_ifindex,
+        cb: frame.cb,
+        ip_summed,
+        csum_start: wire::tcp_offset(&frame.bytes).unwrap_or(0) as u32,
+        csum,
+        redirect_ifindex: 0,
+        redirect_flags: 0,
+    }
+}
+
+fn accept(frame: &mut Frame, skb: &native::Frame) {
+    // SAFETY: the program left that many bytes in the buffer.
+    let bytes = unsafe { std::slice::from_raw_parts(skb.bytes, skb.len as usize) };
+    if frame.bytes != bytes {
+        frame.bytes.clear();
+        frame.bytes.extend_from_slice(bytes);
+    }
+    frame.linear = skb.linear;
+    frame.mark = skb.mark;
+    frame.gso_size = skb.gso_size;
+    frame.cb = skb.cb;
+    if let Summed::Complete(sum) = &mut frame.summed {
+        *sum = skb.csum;
+    }
+}
+
+fn clone_of(skb: &native::Frame) -> Frame {
+    let mut frame = Frame::new(Vec::new());
+    frame.summed = match skb.ip_summed {
+        0 => Summed::None,
+        1 => Summed::Unnecessary,
+        2 => Summed::Complete(skb.csum),
+        _ => Summed::Partial,
+    };
+    let tag = (skb.vlan_tci as u16, u16::from_be(skb.vlan_proto as u16));
+    frame.tag = (skb.vlan_present != 0).then_some(tag);
+    frame.ingress_ifindex = skb.ingress_ifindex;
+    accept(&mut frame, skb);
+    frame.cb = [0; 5];
+    frame
+}
+
+fn context() -> &'static mut Context {
+    // SAFETY: only called by programs, which run_on() runs with a context that outlives them; each
+    // callback has it for itself.
+    unsafe { CONTEXT.get().as_mut() }.expect("a program runs")
+}
+
+fn port() -> &'static mut Port {
+    // SAFETY: as in context(); run_on() does not use its `self` meanwhile.
+    unsafe { &mut *context().port }
+}
+
+/// The map that programs know by this address.
+fn map_at(address: *const c_void) -> usize {
+    let inner = (address as usize).wrapping_sub(INNER.as_ptr() as usize);
+    if inner < INNER.len() {
+        return inner;
+    }
+    let found = native::maps().iter().position(|map| map.map == address && !address.is_null());
+    found.expect("a program uses a map that is none")
+}
+
+/// # Safety
+/// `bytes` must have `len`.
+unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> &'a [u8] {
+    // SAFETY: as above.
+    if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(bytes.cast(), len) } }
+}
+
+// What kernel.c calls. The pointers come from the programs, for maps whose sizes are those of their
+// own definitions.
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_lookup(map: *const c_void, key: *const c_void) -> *mut c_void {
+    let (port, cpu) = (port(), context().cpu);
+    let map = &mut port.maps[map_at(map)];
+    // SAFETY: see above.
+    let key = unsafe { slice(key, map.shape.key_size) };
+    if let Entries::Maps { .. } = map.entries {
+        let address = |number: u32| (&raw const INNER[number as usize]).cast_mut().cast();
+        return map.inner(key).map_or(null_mut(), address);
+    }
+    map.lookup(key, cpu).map_or(null_mut(), |value| value.cast())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_update(
+    map: *const c_void,
+    key: *const c_void,
+    value: *const c_void,
+    flags: u64,
+) -> Long {
+    let port = port();
+    let map = &mut port.maps[map_at(map)];
+    // SAFETY: see above.
+    let key = unsafe { slice(key, map.shape.key_size) };
+    // SAFETY: see above.
+    let value = unsafe { slice(value, map.shape.value_size) };
+    map.update(key, value, flags, &mut port.grave)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_delete(map: *const c_void, key: *const c_void) -> Long {
+    let port = port();
+    let map = &mut port.maps[map_at(map)];
+    // SAFETY: see above.
+    let key = unsafe { slice(key, map.shape.key_size) };
+    map.delete(key, &mut port.grave)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_push(
+    map: *const c_void,
+    value: *const c_void,
+    _flags: u64,
+) -> Long {
+    let map = &mut port().maps[map_at(map)];
+    // SAFETY: see above.
+    map.push(unsafe { slice(value, map.shape.value_size) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_pop(
+    map: *const c_void,
+    value: *mut c_void,
+    remove: bool,
+) -> Long {
+    let map = &mut port().maps[map_at(map)];
+    let Some(found) = map.pop(remove) else { return -2 };
+    // SAFETY: see above.
+    unsafe { copy(found.as_ptr(), value.cast(), found.len() as u32) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_ring(
+    ring: *const c_void,
+    data: *const c_void,
+    size: u64,
+) -> Long {
+    let map = &mut port().maps[map_at(ring)];
+    // SAFETY: see above.
+    map.ring(unsafe { slice(data, size as usize) })
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_now() -> u64 {
+    port().now
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_random() -> u32 {
+    let port = port();
+    port.random = port.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    (port.random >> 32) as u32
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_cpu() -> u32 {
+    context().cpu as u32
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_transmit(
+    skb: *const native::Frame,
+    ifindex: u32,
+    flags: u64,
+) -> Long {
+    let context = context();
+    let port = port();
+    // SAFETY: the packet of the program that is running.
+    let frame = clone_of(unsafe { &*skb });
+    assert_eq!(ifindex, port.ifindex, "a clone is sent to another interface");
+    if flags & INGRESS != 0 {
+        port.backlog.push_back(frame);
+        return 0;
+    }
+    // SAFETY: the gap of the program that is running; it is not in it.
+    let gap = unsafe { &mut *context.gap };
+    if port.egress(frame, gap) == Fate::Refused { NET_XMIT_DROP } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_gap(helper: *const c_char) {
+    let context = context();
+    let port = port();
+    if !port.racing || context.cpu + 1 >= CPUS {
+        return;
+    }
+    port.save_variables();
+    // SAFETY: as in world_transmit(); what it does on another CPU has gaps with a higher number.
+    let gap = unsafe { &mut *context.gap };
+    context.cpu += 1;
+    gap(port, name_of(helper));
+    context.cpu -= 1;
+    port.fill_variables();
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_lock(_lock: *const c_void) {}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_unlock(_lock: *const c_void) {}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn world_bug(what: *const c_char) -> ! {
+    panic!("the verifier would not accept this: {}", name_of(what))
+}

@@ -1,0 +1,21 @@
+//! The programs of bpf/ on simulated hosts, between simulated TCPs.
+//!
+//! [`kernel::Port`] runs the programs themselves: bpf/*.bpf.c is compiled whole for this machine, with
+//! maps and helpers of [`maps`] and native/kernel.c. Nothing here is part of the product.
+#![allow(missing_docs)]
+
+pub mod cases;
+pub mod checks;
+pub mod frame;
+pub mod guest;
+pub mod host;
+pub mod kernel;
+pub mod maps;
+mod native;
+pub mod scenario;
+pub mod search;
+pub mod turns;
+pub mod wire;
+pub mod world;
+
+pub use native::{Device, Program};

@@ -1,0 +1,109 @@
+//! The declarations of native/kernel.h.
+
+use std::ffi::{c_char, c_int, c_long, c_void};
+
+#[repr(C)]
+pub struct Frame {
+    pub bytes: *mut u8,
+    pub len: u32,
+    pub linear: u32,
+    pub room: u32,
+    pub mark: u32,
+    pub gso_size: u32,
+    pub gso_segs: u32,
+    pub gso_type: u32,
+    pub vlan_present: u32,
+    pub vlan_tci: u32,
+    pub vlan_proto: u32,
+    pub protocol: u32,
+    pub ifindex: u32,
+    pub ingress_ifindex: u32,
+    pub cb: [u32; 5],
+    pub ip_summed: u32,
+    pub csum_start: u32,
+    pub csum: u32,
+    pub redirect_ifindex: u32,
+    pub redirect_flags: u32,
+}
+
+/// The device of a port: what decides whether the stack hands a super-packet over whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Device {
+    /// A queue discipline that queues.
+    pub has_qdisc: u32,
+    /// Several queues, each with a queue discipline of its own.
+    pub is_multiqueue: u32,
+    /// NETIF_F_*.
+    pub features: u64,
+    pub gso_max_size: u32,
+    pub gso_ipv4_max_size: u32,
+    pub gso_max_segs: u32,
+}
+
+#[repr(C)]
+pub struct Map {
+    pub map: *const c_void,
+    pub name: *const c_char,
+    pub kind: u32,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+    pub flags: u32,
+    pub inner: i32,
+}
+
+#[repr(C)]
+pub struct Global {
+    pub start: *mut c_void,
+    pub name: *const c_char,
+    pub size: u32,
+}
+
+// SAFETY: both are constants of the C code.
+unsafe impl Sync for Map {}
+// SAFETY: what it points to is used under `kernel::GLOBALS` only.
+unsafe impl Sync for Global {}
+
+/// Which program is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum Program {
+    /// On the egress of the tap.
+    ToVm,
+    /// On its ingress.
+    FromVm,
+    /// Sends a packet that user space made.
+    Inject,
+    /// Gives a waiting flow its turn.
+    Turn,
+    /// Looks after a hold for the engine.
+    Tend,
+    /// On the uplink.
+    Uplink,
+}
+
+unsafe extern "C-unwind" {
+    pub fn world_run(program: Program, frame: *mut Frame, device: *const Device) -> c_int;
+}
+
+unsafe extern "C" {
+    static world_maps: [Map; 0];
+    static world_map_count: u32;
+    static world_globals: [Global; 0];
+    static world_global_count: u32;
+}
+
+/// The maps' definitions; those inside others last.
+pub fn maps() -> &'static [Map] {
+    // SAFETY: constants, of this length.
+    unsafe { std::slice::from_raw_parts(world_maps.as_ptr(), world_map_count as usize) }
+}
+
+/// The programs' variables.
+pub fn globals() -> &'static [Global] {
+    // SAFETY: constants, of this length.
+    unsafe { std::slice::from_raw_parts(world_globals.as_ptr(), world_global_count as usize) }
+}
+
+pub type Long = c_long;

@@ -1,0 +1,492 @@
+//! One connection, everything that can happen to it, in every order.
+//!
+//! A state is a copy of the whole: sender, network, port with programs, maps and ring, engine, VM. From
+//! each one all actions are tried that its [`Budget`] allows; states that were met before are left alone.
+//!
+//! - *Safety*: whatever the host tells the sender is checked ([`checks::told`]), and so is every byte that
+//!   either end receives.
+//! - *Progress*: from each state a fair continuation, in which nothing is lost any more, everybody has
+//!   turns and time passes, comes to an end.
+//!
+//! Time stands still but for one action, which goes to the next timer of whoever has one.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fastrand::Rng;
+use vsnoop_flow::testing::clock::{MS, START};
+use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::segment::*;
+use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
+use vsnoop_flow::types::port_run;
+
+use crate::checks::{self, Told};
+use crate::frame::Summed;
+use crate::guest::{self, Kind};
+use crate::host::{Fortune, HELPER_PERIOD, Host, described};
+use crate::kernel::Port;
+use crate::turns::Turns;
+use crate::wire::{self, Path};
+
+/// How often each misfortune may happen in one history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// On the way to the host, and back.
+    pub network_losses: u8,
+    /// A segment overtakes the one before it.
+    pub overtakes: u8,
+    /// After the ring.
+    pub guest_losses: u8,
+    /// The ring is full for a while.
+    pub full_rings: u8,
+    /// The engine is killed, between two of its turns or within one.
+    pub kills: u8,
+    /// The clock goes on to the next timer.
+    pub times: u8,
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    AtHost,
+    AtHostSecond,
+    LoseToHost,
+    AtSender,
+    LoseToSender,
+    VmTakes,
+    VmLoses,
+    RingFills,
+    RingEmpties,
+    EngineRuns,
+    EngineDies,
+    /// Within its turn, at this step.
+    EngineDiesAt(u64),
+    EngineStarts,
+    TimePasses,
+}
+
+/// The steps of an engine's turn at which it may die: more of them do not differ.
+const DEATHS: [u64; 6] = [2, 5, 8, 11, 13, 16];
+/// A fair continuation is over by then.
+const PATIENCE_NS: u64 = 400_000 * MS;
+
+/// What is searched.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub budget: Budget,
+    /// What the sender has to send.
+    pub segments: u64,
+    /// The VM's window, segments.
+    pub window: u64,
+    pub timestamps: bool,
+    pub sack: bool,
+    /// Also what happens during the handshake; else it is over, and the VM has said something.
+    pub handshake: bool,
+}
+
+#[derive(Clone)]
+struct World {
+    now: u64,
+    host: Host,
+    sender: Tcp,
+    path: Path,
+    told: Told,
+    to_host: Vec<Seg>,
+    to_sender: Vec<Seg>,
+    budget: Budget,
+    ring_is_full: bool,
+    helped_at: u64,
+}
+
+const MSS: u16 = 100;
+
+fn end(bytes: u64, window: u64, setting: &Setting) -> End {
+    End {
+        iss: 0u32.wrapping_sub(150),
+        mss: MSS,
+        units: 1,
+        bytes,
+        writes: 1,
+        write_gap_ms: 1,
+        rcvbuf: window * u64::from(MSS),
+        scale: Some(1),
+        timestamps: setting.timestamps,
+        ts_offset: 0,
+        sack: setting.sack,
+        ecn: false,
+        read: 1_000_000,
+        read_gap_ms: 1,
+        rto_ms: 200,
+        data_probes: true,
+        trims: true,
+        dsack: false,
+        closes_last: bytes == 0,
+        delayed_ack: false,
+        tiny: 0,
+        urgent: 0,
+    }
+}
+
+fn rng() -> Rng {
+    Rng::with_seed(1)
+}
+
+use Action::*;
+
+impl World {
+    fn new(setting: &Setting) -> Self {
+        let path = Path::new(0, 0, false);
+        let bytes = setting.segments * u64::from(MSS);
+        let ends = [(0, path.clone(), end(0, setting.window, setting))];
+        let fortune = Fortune {
+            turns: Turns::Always,
+            loss: (0, 0),
+            races: 0,
+            crashes: 0,
+            crash_at: None,
+            engine: Turns::Always,
+            latency_us: 1,
+        };
+        let mut port = Port::new(10, 16, |name, shape| {
+            // Small, for copies' sake.
+            if shape.max_entries > 16 && name != "doorbell" {
+                shape.max_entries = 16;
+            }
+        });
+        port.device.features = 0;
+        let paths = vec![(0, path.clone())];
+        let guest = guest::make(Kind::Linux, &ends, 0);
+        let mut w = Self {
+            now: START,
+            host: Host::new(port, guest, fortune, paths, 1, 1),
+            sender: Tcp::new(end(bytes, 8, setting), 0),
+            path,
+            told: Told { from_the_start: true, ..Told::default() },
+            to_host: Vec::new(),
+            to_sender: Vec::new(),
+            budget: setting.budget,
+            ring_is_full: false,
+            helped_at: START,
+        };
+        let policy = w.host.vm.policy();
+        policy.run = port_run::PORT_ACTIVE;
+        policy.hold_chunks = 16;
+        // The host takes no VM for prompt, so that it acts where it can.
+        policy.thin = 0;
+        w.host.start_engine(w.now);
+        w.sender.open(w.now);
+        w.flush();
+        if !setting.handshake {
+            w.budget = Budget::default();
+            for action in [AtHost, VmTakes, AtSender, AtHost, VmTakes, EngineRuns] {
+                w.act(action);
+            }
+            w.budget = setting.budget;
+        }
+        w
+    }
+
+    /// What may happen now.
+    fn actions(&self) -> Vec<Action> {
+        let mut all = Vec::new();
+        let b = &self.budget;
+        let mut allow = |action, is_possible: bool| {
+            if is_possible {
+                all.push(action);
+            }
+        };
+        allow(AtHost, !self.to_host.is_empty());
+        allow(AtHostSecond, self.to_host.len() > 1 && b.overtakes > 0);
+        allow(LoseToHost, !self.to_host.is_empty() && b.network_losses > 0);
+        allow(AtSender, !self.to_sender.is_empty());
+        allow(LoseToSender, !self.to_sender.is_empty() && b.network_losses > 0);
+        let ring = &self.host.vm.port.ring;
+        allow(VmTakes, !ring.is_empty());
+        allow(VmLoses, !ring.is_empty() && b.guest_losses > 0);
+        allow(RingFills, !self.ring_is_full && b.full_rings > 0);
+        allow(RingEmpties, self.ring_is_full);
+        let lives = self.host.has_engine();
+        allow(EngineRuns, lives);
+        allow(EngineDies, lives && b.kills > 0);
+        for step in DEATHS {
+            allow(EngineDiesAt(step), lives && b.kills > 0);
+        }
+        allow(EngineStarts, !lives);
+        allow(TimePasses, b.times > 0);
+        all
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            AtHost => {
+                let s = self.to_host.remove(0);
+                self.at_host(&s);
+            }
+            AtHostSecond => {
+                self.budget.overtakes -= 1;
+                let s = self.to_host.remove(1);
+                self.at_host(&s);
+            }
+            LoseToHost => {
+                self.budget.network_losses -= 1;
+                self.to_host.remove(0);
+            }
+            AtSender => {
+                let s = self.to_sender.remove(0);
+                self.sender.input(self.now, &s, &mut rng());
+            }
+            LoseToSender => {
+                self.budget.network_losses -= 1;
+                self.to_sender.remove(0);
+            }
+            VmTakes => self.host.vm.take_one(false),
+            VmLoses => {
+                self.budget.guest_losses -= 1;
+                self.host.vm.take_one(true);
+            }
+            RingFills => {
+                self.budget.full_rings -= 1;
+                self.ring_is_full = true;
+                self.host.vm.port.ring_slots = 0;
+            }
+            RingEmpties => {
+                self.ring_is_full = false;
+                self.host.vm.port.ring_slots = 16;
+            }
+            EngineRuns => {
+                self.host.run_engine(self.now);
+            }
+            EngineDies => {
+                self.budget.kills -= 1;
+                self.host.stop_engine();
+            }
+            EngineDiesAt(step) => {
+                self.budget.kills -= 1;
+                self.host.vm.fortune.crash_at = Some(self.host.vm.steps + step);
+                if self.host.run_engine(self.now) {
+                    self.host.stop_engine();
+                }
+                self.host.vm.fortune.crash_at = None;
+            }
+            EngineStarts => {
+                self.host.start_engine(self.now);
+            }
+            TimePasses => {
+                self.budget.times -= 1;
+                self.pass_time();
+            }
+        }
+        self.flush();
+    }
+
+    fn at_host(&mut self, s: &Seg) {
+        let frame = wire::encode(s, &self.path, true, Summed::Unnecessary);
+        self.host.vm.now = self.now;
+        self.host.vm.egress(frame);
+        let newest = self.host.vm.port.ring.back().and_then(wire::decode);
+        if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
+            self.host.vm.acked(0, newest.ack);
+        }
+    }
+
+    /// To the next timer of anybody.
+    fn pass_time(&mut self) {
+        let sender = self.sender.next_timer(self.now);
+        let vm = self.host.vm.guest.next_timer(self.now);
+        let engine = self.host.has_engine().then(|| self.host.next_tick().max(self.now + MS));
+        let helper = Some(self.helped_at + HELPER_PERIOD);
+        let next = [sender, vm, engine, helper].into_iter().flatten().min().expect("the helper");
+        self.now = next;
+        self.host.vm.now = next;
+        if sender.is_some_and(|at| at <= next) {
+            self.sender.timers(next, &mut rng());
+        }
+        if vm.is_some_and(|at| at <= next) {
+            self.host.vm.guest.timers(next, &mut rng());
+        }
+        if next >= self.helped_at + HELPER_PERIOD {
+            self.helped_at = next;
+            self.host.vm.helper();
+        }
+    }
+
+    /// What was said goes on its way.
+    fn flush(&mut self) {
+        self.host.vm.now = self.now;
+        self.host.vm.rng = rng();
+        self.host.vm.hear();
+        while let Some(frame) = self.host.vm.port.to_host.pop_front() {
+            self.host.vm.note(|| format!("   host > {}", described(&frame)));
+            let s = wire::decode(&frame).expect("a whole frame");
+            if self.sender.state != TcpState::Reset {
+                let Self { told, host, sender, path, .. } = self;
+                checks::told(told, &mut host.vm, 0, &frame, &s, sender, path);
+            }
+            self.to_sender.push(s);
+        }
+        while let Some(s) = self.sender.out.pop_front() {
+            self.host.vm.note(|| format!("   sender > {}", brief(&s)));
+            self.to_host.push(s);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let progress = self.host.vm.guest.progress(0);
+        let vm_is_over = progress.is_done || progress.is_reset;
+        vm_is_over && self.sender.is_over()
+    }
+
+    /// Nothing goes wrong any more: how it ends. An error: it does not.
+    fn continue_fairly(mut self) -> Result<bool, String> {
+        let deadline = self.now + PATIENCE_NS;
+        let mut engine_waits = 0;
+        self.act_if(self.ring_is_full, Action::RingEmpties);
+        while !self.is_over() {
+            if self.now > deadline {
+                return Err(format!("it hangs: {}", self.describe()));
+            }
+            self.act_if(!self.to_host.is_empty(), Action::AtHost);
+            self.act_if(!self.to_sender.is_empty(), Action::AtSender);
+            self.act_if(!self.host.vm.port.ring.is_empty(), Action::VmTakes);
+            if !self.host.has_engine() {
+                self.act(Action::EngineStarts);
+            }
+            self.act(Action::EngineRuns);
+            let is_quiet = self.to_host.is_empty()
+                && self.to_sender.is_empty()
+                && self.host.vm.port.ring.is_empty();
+            engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
+            if engine_waits > 1 {
+                self.pass_time();
+                self.flush();
+            }
+        }
+        Ok(self.sender.is_done() && self.host.vm.guest.progress(0).is_done)
+    }
+
+    fn act_if(&mut self, is_wanted: bool, action: Action) {
+        if is_wanted {
+            self.act(action);
+        }
+    }
+
+    fn describe(&self) -> String {
+        let t = &self.sender;
+        format!(
+            "after {} ms, sender {:?} {}..{} edge {} received {} fin {}, vm {:?}, {:?}",
+            (self.now - START) / MS,
+            t.state,
+            t.una,
+            t.nxt,
+            t.snd_edge,
+            t.rcv_nxt,
+            t.got_fin,
+            self.host.vm.guest.progress(0),
+            self.host.vm.flow_of(0)
+        )
+    }
+
+    fn digest(&self, into: &mut Vec<u8>) -> u128 {
+        into.clear();
+        self.host.digest(into);
+        let rest = (&self.sender, &self.told, &self.to_host, &self.to_sender, self.now);
+        into.extend(format!("{rest:?} {:?} {}", self.budget, self.ring_is_full).bytes());
+        let half = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            (salt, &into[..]).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        half(1) << 64 | half(2)
+    }
+}
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub states: usize,
+    pub transitions: usize,
+    /// Fair continuations that ended in a reset.
+    pub resets: usize,
+    pub exact: usize,
+    /// A history that leads to something wrong, and what that is.
+    pub wrong: Option<(Vec<Action>, String)>,
+    /// The most states were met.
+    pub is_complete: bool,
+}
+
+struct Search {
+    found: Found,
+    met: HashSet<u128>,
+    history: Vec<Action>,
+    most: usize,
+    buffer: Vec<u8>,
+}
+
+/// Searches everything that can happen, but no more than `most` states.
+pub fn search(setting: &Setting, most: usize) -> Found {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut search = Search {
+        found: Found::default(),
+        met: HashSet::new(),
+        history: Vec::new(),
+        most,
+        buffer: Vec::new(),
+    };
+    search.visit(World::new(setting));
+    std::panic::set_hook(hook);
+    search.found.is_complete = search.found.states < most;
+    search.found
+}
+
+/// Goes through one history again, with a trace if there is to be one.
+pub fn replay(setting: &Setting, history: &[Action]) -> Result<bool, String> {
+    let mut w = World::new(setting);
+    for &action in history {
+        w.host.vm.note(|| format!("{action:?}"));
+        w.act(action);
+    }
+    w.host.vm.note(|| "and fairly".into());
+    w.continue_fairly()
+}
+
+fn message(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
+}
+
+impl Search {
+    fn visit(&mut self, w: World) {
+        let digest = w.digest(&mut self.buffer);
+        if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest) {
+            return;
+        }
+        self.found.states += 1;
+        let copy = AssertUnwindSafe(w.clone());
+        match catch_unwind(|| { copy }.0.continue_fairly()).unwrap_or_else(|e| Err(message(e))) {
+            Ok(true) => self.found.exact += 1,
+            Ok(false) => self.found.resets += 1,
+            Err(why) => return self.is_wrong(why),
+        }
+        for action in w.actions() {
+            self.found.transitions += 1;
+            let mut next = w.clone();
+            self.history.push(action);
+            match catch_unwind(AssertUnwindSafe(|| next.act(action))) {
+                Ok(()) => self.visit(next),
+                Err(panic) => self.is_wrong(message(panic)),
+            }
+            self.history.pop();
+            if self.found.wrong.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn is_wrong(&mut self, why: String) {
+        if self.found.wrong.is_none() {
+            self.found.wrong = Some((self.history.clone(), why));
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Segments as bytes: Ethernet, IPv4 or IPv6, TCP with its options, and back.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+use vsnoop_flow::testing::segment::{RST, SYN, Seg};
+
+use crate::frame::{Frame, Summed};
+
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const TCP: usize = 20;
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86dd;
+const CHECK: usize = 16;
+const CE: u8 = 3;
+/// An option that nobody knows (RFC 4727).
+const FOREIGN: u8 = 253;
+
+/// The two ends of a connection, and how frames get from one to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    pub sender: (IpAddr, u16),
+    pub vm: (IpAddr, u16),
+    pub vm_mac: [u8; 6],
+    /// Where frames for the VM come from.
+    pub from_mac: [u8; 6],
+    /// Where the VM sends to; another one, where the ways there and back differ.
+    pub next_hop: [u8; 6],
+    /// The VLAN; in the frames.
+    pub vlan: Option<u16>,
+}
+
+impl Path {
+    /// The path of connection `number` of VM `vm`.
+    pub fn new(vm: u8, number: u16, ipv6: bool) -> Self {
+        let address = |host: u8, last: u8| -> IpAddr {
+            if ipv6 {
+                Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, host.into(), last.into()).into()
+            } else {
+                Ipv4Addr::new(10, 0, host, last).into()
+            }
+        };
+        Self {
+            sender: (address(1, 1), 40_000 + number),
+            vm: (address(2, 1 + vm), 5_000 + number),
+            vm_mac: [2, 0, 0, 0, 2, vm],
+            from_mac: [2, 0, 0, 0, 1, 1],
+            next_hop: [2, 0, 0, 0, 1, 1],
+            vlan: None,
+        }
+    }
+}
+
+/// One's complement sum of big-endian words, as skb->csum has it: not folded, in the order of the bytes.
+pub fn sum(bytes: &[u8]) -> u32 {
+    let mut total = 0u64;
+    let mut words = bytes.chunks_exact(2);
+    for word in &mut words {
+        total += u64::from(u16::from_ne_bytes([word[0], word[1]]));
+    }
+    if let [last] = words.remainder() {
+        total += u64::from(u16::from_ne_bytes([*last, 0]));
+    }
+    let total = (total & 0xffff_ffff) + (total >> 32);
+    ((total & 0xffff_ffff) + (total >> 32)) as u32
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The protocol in the Ethernet header.
+pub fn ether_type(bytes: &[u8]) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(12..14)?.try_into().ok()?))
+}
+
+fn is_tag(protocol: u16) -> bool {
+    matches!(protocol, 0x8100 | 0x88a8)
+}
+
+/// Where the IP header is, and its version.
+fn ip(bytes: &[u8]) -> Option<(usize, bool)> {
+    let mut at = 12;
+    while is_tag(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)) {
+        at += 4;
+    }
+    match u16::from_be_bytes(bytes[at..at + 2].try_into().ok()?) {
+        TYPE_IPV4 => Some((at + 2, false)),
+        TYPE_IPV6 => Some((at + 2, true)),
+        _ => None,
+    }
+}
+
+pub fn is_ipv6(bytes: &[u8]) -> bool {
+    ip(bytes).is_some_and(|(_, ipv6)| ipv6)
+}
+
+/// Where the TCP header begins; `None`: it is no TCP.
+pub fn tcp_offset(bytes: &[u8]) -> Option<usize> {
+    let (at, ipv6) = ip(bytes)?;
+    let (protocol, len) =
+        if ipv6 { (*bytes.get(at + 6)?, IPV6) } else { (*bytes.get(at + 9)?, IPV4) };
+    (protocol == 6 && bytes.len() >= at + len + TCP).then_some(at + len)
+}
+
+/// Payload of a TCP segment, bytes.
+pub fn tcp_payload(bytes: &[u8]) -> Option<u32> {
+    let at = tcp_offset(bytes)?;
+    let header = usize::from(bytes[at + 12] >> 4) * 4;
+    (bytes.len() - at).checked_sub(header).map(|len| len as u32)
+}
+
+/// Sum of the pseudo-header.
+fn pseudo(bytes: &[u8], tcp: usize) -> u64 {
+    let (at, ipv6) = ip(bytes).expect("IP");
+    let addresses = if ipv6 { &bytes[at + 8..at + 40] } else { &bytes[at + 12..at + 20] };
+    let len = ((bytes.len() - tcp) as u32).to_be_bytes();
+    u64::from(sum(addresses)) + u64::from(sum(&len)) + u64::from(sum(&[0, 6]))
+}
+
+/// CHECKSUM_PARTIAL becomes a checksum. The field must have the pseudo-header's sum.
+pub fn complete_checksum(bytes: &mut [u8]) {
+    let Some(tcp) = tcp_offset(bytes) else { return };
+    let field = u16::from_ne_bytes([bytes[tcp + CHECK], bytes[tcp + CHECK + 1]]);
+    let expected = fold(pseudo(bytes, tcp));
+    assert_eq!(field, expected, "the sum of the pseudo-header is wrong: {bytes:02x?}");
+    let check = !fold(u64::from(sum(&bytes[tcp..])));
+    bytes[tcp + CHECK..tcp + CHECK + 2].copy_from_slice(&check.to_ne_bytes());
+}
+
+/// Is the TCP checksum right?
+fn is_right(bytes: &[u8], tcp: usize) -> bool {
+    fold(pseudo(bytes, tcp) + u64::from(sum(&bytes[tcp..]))) == 0xffff
+}
+
+/// The segment as a frame, to the VM or from it. A corrupt one has a wrong checksum; of others `summed`
+/// says what is known.
+pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
+    let mut bytes = Vec::with_capacity(128 + s.data.len());
+    let (from, to) = if to_vm { (path.sender, path.vm) } else { (path.vm, path.sender) };
+    if to_vm {
+        bytes.extend(path.vm_mac);
+        bytes.extend(path.from_mac);
+    } else {
+        bytes.extend(path.next_hop);
+        bytes.extend(path.vm_mac);
+    }
+    if let Some(vlan) = path.vlan {
+        bytes.extend([0x81, 0]);
+        bytes.extend(vlan.to_be_bytes());
+    }
+    let options = options(s);
+    let len = TCP + options.len() + s.data.len();
+    let ecn = if s.ce { CE } else { 0 };
+    match (from.0, to.0) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            bytes.extend(TYPE_IPV4.to_be_bytes());
+            let at = bytes.len();
+            bytes.extend([0x45, ecn]);
+            bytes.extend(((IPV4 + len) as u16).to_be_bytes());
+            bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+            bytes.extend(from.octets());
+            bytes.extend(to.octets());
+            let check = !fold(sum(&bytes[at..]).into());
+            bytes[at + 10..at + 12].copy_from_slice(&check.to_ne_bytes());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            bytes.extend(TYPE_IPV6.to_be_bytes());
+            bytes.extend([0x60, ecn << 4, 0, 0]);
+            bytes.extend((len as u16).to_be_bytes());
+            bytes.extend([6, 64]);
+            bytes.extend(from.octets());
+            bytes.extend(to.octets());
+        }
+        _ => unreachable!("both ends have addresses of one kind"),
+    }
+    let tcp = bytes.len();
+    bytes.extend(from.1.to_be_bytes());
+    bytes.extend(to.1.to_be_bytes());
+    bytes.extend(s.seq.to_be_bytes());
+    bytes.extend(s.ack.to_be_bytes());
+    bytes.extend([((TCP + options.len()) / 4 << 4) as u8, s.flags]);
+    bytes.extend(s.window.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(options);
+    bytes.extend(s.data.iter());
+    let mut frame = Frame::new(bytes);
+    if s.unit != 0 && s.data.len() > usize::from(s.unit) {
+        frame.gso_size = s.unit.into();
+    }
+    let partial = fold(pseudo(&frame.bytes, tcp));
+    frame.bytes[tcp + CHECK..tcp + CHECK + 2].copy_from_slice(&partial.to_ne_bytes());
+    frame.summed = if s.corrupt { Summed::None } else { summed };
+    if frame.summed != Summed::Partial {
+        complete_checksum(&mut frame.bytes);
+    }
+    if s.corrupt {
+        frame.bytes[tcp + CHECK] ^= 0x55;
+        frame.gso_size = 0;
+    }
+    if let Summed::Complete(total) = &mut frame.summed {
+        *total = sum(&frame.bytes[ETHERNET..]);
+    }
+    frame
+}
+
+fn options(s: &Seg) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if s.has(SYN) {
+        // Nobody here sends more than it was told elsewhere.
+        bytes.extend([2, 4, 5, 0xb4]);
+    }
+    if s.sack_permitted {
+        bytes.extend([1, 1, 4, 2]);
+    }
+    if let Some(scale) = s.scale {
+        bytes.extend([1, 3, 3, scale]);
+    }
+    if let Some((value, echo)) = s.ts {
+        bytes.extend([1, 1, 8, 10]);
+        bytes.extend(value.to_be_bytes());
+        bytes.extend(echo.to_be_bytes());
+    }
+    if s.foreign {
+        bytes.extend([FOREIGN, 4, 0, 0]);
+    }
+    let room = (40 - bytes.len()).saturating_sub(4) / 8;
+    let blocks = &s.sack[..s.sack.len().min(room)];
+    if !blocks.is_empty() {
+        bytes.extend([1, 1, 5, 2 + 8 * blocks.len() as u8]);
+        for (left, right) in blocks {
+            bytes.extend(left.to_be_bytes());
+            bytes.extend(right.to_be_bytes());
+        }
+    }
+    bytes
+}
+
+/// The segment in a frame; `None`: its receiver's stack throws it away, or it is no TCP. A wrong
+/// checksum, where nobody has verified it, is one.
+pub fn decode(frame: &Frame) -> Option<Seg> {
+    let mut frame = frame.clone();
+    frame.settle();
+    let bytes = &frame.bytes;
+    let (at, ipv6) = ip(bytes)?;
+    let tcp = tcp_offset(bytes)?;
+    let ip_len = usize::from(u16::from_be_bytes(bytes[at + 2..at + 4].try_into().ok()?));
+    if ipv6 {
+        let payload = u16::from_be_bytes(bytes[at + 4..at + 6].try_into().ok()?);
+        assert_eq!(at + IPV6 + usize::from(payload), bytes.len(), "a wrong length: {bytes:02x?}");
+    } else if fold(sum(&bytes[at..at + IPV4]).into()) != 0xffff {
+        return None;
+    } else {
+        assert_eq!(at + ip_len, bytes.len(), "a wrong length: {bytes:02x?}");
+    }
+    if !is_right(bytes, tcp) {
+        return None;
+    }
+    let u32_at = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four"));
+    let header = usize::from(bytes[tcp + 12] >> 4) * 4;
+    let mut s = Seg::bare(u32_at(tcp + 4), u32_at(tcp + 8), bytes[tcp + 13]);
+    s.window = u16::from_be_bytes([bytes[tcp + 14], bytes[tcp + 15]]);
+    s.data = Rc::from(&bytes[tcp + header..]);
+    s.unit = if frame.gso_size == 0 { s.data.len() as u16 } else { frame.gso_size as u16 };
+    s.ce = if ipv6 { bytes[at + 1] >> 4 & 3 == CE } else { bytes[at + 1] & 3 == CE };
+    let mut rest = &bytes[tcp + TCP..tcp + header];
+    while let [kind, after @ ..] = rest {
+        if *kind == 0 {
+            break;
+        }
+        if *kind == 1 {
+            rest = after;
+            continue;
+        }
+        let len = usize::from(*after.first()?);
+        let body = rest.get(2..len)?;
+        let word = |at: usize| u32::from_be_bytes(body[at..at + 4].try_into().expect("four"));
+        match kind {
+            2 => {}
+            3 => s.scale = body.first().copied(),
+            4 => s.sack_permitted = true,
+            5 => s.sack = (0..body.len() / 8).map(|i| (word(8 * i), word(8 * i + 4))).collect(),
+            8 => s.ts = Some((word(0), word(4))),
+            _ => s.foreign = true,
+        }
+        rest = &rest[len..];
+    }
+    if s.has(RST) {
+        s.ts = None;
+    }
+    Some(s)
+}
+
+/// The ports of a frame: of its source and its destination.
+pub fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
+    let tcp = tcp_offset(bytes)?;
+    let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    Some((port(tcp), port(tcp + 2)))
+}

@@ -1,0 +1,507 @@
+//! The simulated world: senders, network, hosts with the programs and the engine, VMs.
+//!
+//! Discrete events on a simulated clock; everything random comes from the scenario's seed, so that a
+//! failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
+
+use fastrand::Rng;
+use vsnoop_flow::testing::clock::{Events, MS, START};
+use vsnoop_flow::testing::segment::*;
+use vsnoop_flow::testing::tcp::{State, Tcp};
+use vsnoop_flow::types::*;
+
+use crate::checks::{self, Told};
+use crate::frame::{Frame, Summed};
+use crate::guest;
+use crate::host::{HELPER_PERIOD, Host, described};
+use crate::kernel::Port;
+use crate::scenario::{Act, Scenario};
+use crate::wire::{self, Path};
+
+const MAX_STEPS: u64 = 20_000_000;
+
+#[derive(Debug)]
+enum Event {
+    Open(usize),
+    AtHost(usize, Seg),
+    AtSender(usize, Seg),
+    SenderTimer(usize),
+    Abort(usize, bool),
+    VmPoll(usize),
+    VmTimer(usize),
+    Act(usize, Act),
+    Helper(usize),
+    EngineStarts(usize),
+    EngineRuns(usize),
+    /// Hostility ends.
+    Calm,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both streams whole.
+    Exact,
+    Reset,
+    /// It was not over when patience ended.
+    Hung,
+}
+
+/// What became of a world.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Of each connection, how it ended, and how long it took, ns.
+    pub ends: Vec<(End, u64)>,
+    pub stats: port_stats,
+    pub steps: u64,
+    pub engine_steps: u64,
+    pub crashes: u64,
+    /// Why, where something hung or was reset.
+    pub summary: String,
+}
+
+struct Connection {
+    path: Path,
+    vm: usize,
+    sender: Tcp,
+    timer: u64,
+    told: Told,
+    over_at: Option<u64>,
+}
+
+struct Machine {
+    host: Host,
+    poll_at: u64,
+    timer: u64,
+    engine_event: u64,
+    detaching: bool,
+}
+
+pub struct World {
+    sc: Scenario,
+    now: u64,
+    rng: Rng,
+    events: Events<Event>,
+    connections: Vec<Connection>,
+    machines: Vec<Machine>,
+    steps: u64,
+    crashes: u64,
+    trace: bool,
+}
+
+impl World {
+    pub fn new(sc: Scenario) -> Self {
+        let paths: Vec<Path> = (0..).zip(&sc.connections).map(|(number, connection)| {
+            let mut path = Path::new(connection.vm as u8, number, connection.ipv6);
+            path.vlan = connection.vlan;
+            if connection.is_asymmetric {
+                path.next_hop[5] ^= 0x10;
+            }
+            path
+        }).collect();
+        let connections = sc.connections.iter().zip(&paths).map(|(connection, path)| Connection {
+            path: path.clone(),
+            vm: connection.vm,
+            sender: Tcp::new(connection.sender.clone(), 0),
+            timer: u64::MAX,
+            // What two CPUs say at the same time may change places.
+            told: Told {
+                from_the_start: sc.machines[connection.vm].fortune.races == 0,
+                ..Told::default()
+            },
+            over_at: None,
+        });
+        let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
+            let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
+            let ends: Vec<_> =
+                of_vm().map(|(c, connection)| (c, paths[c].clone(), connection.guest.clone())).collect();
+            let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
+            let guest = guest::make(machine.kind, &ends, sc.seed);
+            let mut port = Port::new(10 + vm as u32, machine.ring_slots, |_, _| {});
+            if !machine.gso {
+                port.device.features = 0;
+            }
+            let fortune = machine.fortune.clone();
+            let mut host = Host::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
+            host.vm.port.attached = false;
+            attach_settings(&mut host, machine);
+            Machine { host, poll_at: u64::MAX, timer: u64::MAX, engine_event: u64::MAX, detaching: false }
+        });
+        let mut w = Self {
+            now: START,
+            rng: Rng::with_seed(sc.seed),
+            events: Events::default(),
+            connections: connections.collect(),
+            machines: machines.collect(),
+            steps: 0,
+            crashes: 0,
+            trace: std::env::var_os("VSNOOP_TRACE").is_some(),
+            sc,
+        };
+        w.schedule();
+        w
+    }
+
+    fn schedule(&mut self) {
+        for (c, connection) in self.sc.connections.clone().into_iter().enumerate() {
+            self.events.at(START + connection.start_ms * MS, Event::Open(c));
+            if let Some((vm, ms)) = connection.abort {
+                self.events.at(START + ms * MS, Event::Abort(c, vm));
+            }
+        }
+        for (m, machine) in self.sc.machines.clone().into_iter().enumerate() {
+            if self.sc.without {
+                continue;
+            }
+            if machine.attached {
+                self.act(m, Act::Attach);
+            }
+            for (ms, act) in machine.acts {
+                self.events.at(START + ms * MS, Event::Act(m, act));
+            }
+            self.events.at(START, Event::Helper(m));
+        }
+        self.events.at(START + self.sc.hostile_ms * MS, Event::Calm);
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>10.3} ms  {}", (self.now - START) as f64 / 1e6, what());
+        }
+    }
+
+    fn hostile(&self) -> bool {
+        self.now < START + self.sc.hostile_ms * MS
+    }
+
+    /// Runs all connections to their ends, or until patience ends.
+    pub fn run(mut self) -> Outcome {
+        let deadline = START + self.sc.patience_ms * MS;
+        self.flush();
+        while !self.are_over() {
+            let Some((time, event)) = self.events.pop() else { break };
+            self.steps += 1;
+            if time > deadline || self.steps > MAX_STEPS {
+                break;
+            }
+            self.now = time;
+            for machine in &mut self.machines {
+                machine.host.vm.now = time;
+            }
+            self.handle(event);
+            self.flush();
+        }
+        self.finish()
+    }
+
+    fn are_over(&mut self) -> bool {
+        let mut all = true;
+        for c in 0..self.connections.len() {
+            let progress = self.progress(c);
+            let connection = &mut self.connections[c];
+            let is_over = connection.sender.is_over() && (progress.is_done || progress.is_reset);
+            if is_over && connection.over_at.is_none() {
+                connection.over_at = Some(self.now);
+            }
+            all &= is_over;
+        }
+        all
+    }
+
+    fn progress(&self, c: usize) -> guest::Progress {
+        self.machines[self.connections[c].vm].host.vm.guest.progress(c)
+    }
+
+    fn finish(mut self) -> Outcome {
+        let mut ends = Vec::new();
+        for c in 0..self.connections.len() {
+            let progress = self.progress(c);
+            let connection = &self.connections[c];
+            let sender = &connection.sender;
+            let started = START + self.sc.connections[c].start_ms * MS;
+            let took = connection.over_at.unwrap_or(self.now) - started.min(self.now);
+            let end = if connection.over_at.is_none() {
+                End::Hung
+            } else if sender.is_done() && progress.is_done {
+                let sent = sender.cfg.bytes + 2;
+                assert_eq!(progress.accepted, sent, "{c}: the VM's copy has the wrong length");
+                let received = self.sc.connections[c].guest.bytes + 2;
+                assert_eq!(sender.rcv_nxt, received, "{c}: the sender's copy has the wrong length");
+                End::Exact
+            } else {
+                let is_whole = progress.accepted >= sender.cfg.bytes + 2;
+                assert!(
+                    !sender.is_done() || is_whole,
+                    "{c}: the sender believes in more than arrived: {}",
+                    self.summary()
+                );
+                End::Reset
+            };
+            ends.push((end, took));
+        }
+        let summary = self.summary();
+        let mut stats = port_stats::default();
+        if !self.sc.without {
+            let found = self.machines[0].host.vm.port.value::<port_stats>("stats", &[0; 4]);
+            stats = found.map(|stats| *stats).unwrap_or_default();
+        }
+        let engine_steps = self.machines.iter().map(|m| m.host.vm.steps).sum();
+        Outcome { ends, stats, steps: self.steps, engine_steps, crashes: self.crashes, summary }
+    }
+
+    pub fn summary(&self) -> String {
+        let mut text = format!("\n after {} ms", (self.now - START) / MS);
+        for machine in &self.machines {
+            let vm = &machine.host.vm;
+            let state: port_state = vm.port.variable("port");
+            text += &format!("\n ring {} {state:?} {:?}", vm.port.ring.len(), vm.resets);
+        }
+        for (c, connection) in self.connections.iter().enumerate() {
+            let t = &connection.sender;
+            text += &format!(
+                "\n{c} sender {:?} sent {}..{} of {} edge {} received {} fin {} right edge {}\n  vm {:?}",
+                t.state, t.una, t.nxt, t.cfg.bytes, t.snd_edge, t.rcv_nxt, t.got_fin, t.right_edge,
+                self.progress(c),
+            );
+            let vm = &self.machines[connection.vm].host.vm;
+            if let Some((_, f)) = vm.flow_of(c) {
+                text += &format!("\n  {f:?}");
+            }
+        }
+        text
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Open(c) => {
+                if self.sc.connections[c].vm_opens {
+                    let m = self.connections[c].vm;
+                    self.machines[m].host.vm.guest.open(c, self.now);
+                    self.machines[m].host.vm.hear();
+                } else {
+                    self.connections[c].sender.open(self.now);
+                }
+            }
+            Event::AtHost(c, s) => self.at_host(c, &s),
+            Event::AtSender(c, s) => {
+                self.note(|| format!("{c}      sender < {}", brief(&s)));
+                self.connections[c].sender.input(self.now, &s, &mut self.rng);
+            }
+            Event::SenderTimer(c) => {
+                self.connections[c].timer = u64::MAX;
+                self.connections[c].sender.timers(self.now, &mut self.rng);
+            }
+            Event::Abort(c, by_vm) => {
+                self.note(|| format!("{c}  abort, by the VM: {by_vm}"));
+                let m = self.connections[c].vm;
+                if by_vm {
+                    self.machines[m].host.vm.guest.abort(c);
+                    self.machines[m].host.vm.timers();
+                } else {
+                    self.connections[c].sender.abort();
+                }
+            }
+            Event::VmPoll(m) => {
+                let machine = &mut self.machines[m];
+                machine.poll_at = u64::MAX;
+                if let Some(end) = machine.host.vm.stands_until() {
+                    machine.poll_at = end;
+                    self.events.at(end, Event::VmPoll(m));
+                } else {
+                    machine.host.vm.take_turn();
+                }
+            }
+            Event::VmTimer(m) => {
+                self.machines[m].timer = u64::MAX;
+                self.machines[m].host.vm.timers();
+            }
+            Event::Act(m, act) => self.act(m, act),
+            Event::Helper(m) => self.helper(m),
+            Event::EngineStarts(m) => {
+                if !self.machines[m].host.start_engine(self.now) {
+                    self.engine_died(m);
+                }
+            }
+            Event::EngineRuns(m) => {
+                let machine = &mut self.machines[m];
+                machine.engine_event = u64::MAX;
+                if machine.host.engine_at <= self.now && !machine.host.run_engine(self.now) {
+                    self.engine_died(m);
+                }
+            }
+            Event::Calm => {
+                for machine in &mut self.machines {
+                    machine.host.vm.calm = true;
+                }
+            }
+        }
+    }
+
+    /// The helper starts another one, unless it is gone, too.
+    fn engine_died(&mut self, m: usize) {
+        self.crashes += 1;
+        if let Some(absence) = self.sc.machines[m].absence_ms {
+            let absence = self.rng.u64(0..=absence) * MS;
+            self.events.at(self.now + absence, Event::EngineStarts(m));
+        }
+    }
+
+    fn at_host(&mut self, c: usize, s: &Seg) {
+        self.note(|| format!("{c}  host < {}", brief(s)));
+        let connection = &self.connections[c];
+        let vm = &mut self.machines[connection.vm].host.vm;
+        // What the device knows of the checksum.
+        let summed = match self.sc.seed % 4 {
+            0 => Summed::None,
+            1 => Summed::Complete(0),
+            2 => Summed::Unnecessary,
+            _ => Summed::Partial,
+        };
+        let mut frame = wire::encode(s, &connection.path, true, summed);
+        if self.sc.seed % 3 == 0 {
+            frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
+        }
+        let fate = vm.egress(frame);
+        vm.note(|| format!("{c}  to_vm: {fate:?}"));
+        let newest = vm.port.ring.back();
+        if let Some(newest) = newest.filter(|frame| vm.connection(&frame.bytes, true) == Some(c))
+            && let Some(newest) = wire::decode(newest)
+            && newest.has(ACK)
+        {
+            vm.acked(c, newest.ack);
+        }
+    }
+
+    /// The operator.
+    fn act(&mut self, m: usize, act: Act) {
+        self.note(|| format!("operator: {act:?}"));
+        let machine = &mut self.machines[m];
+        let sc = &self.sc.machines[m];
+        match act {
+            Act::Attach => {
+                if !machine.host.vm.port.attached {
+                    machine.host.vm.port.load();
+                    attach_settings(&mut machine.host, sc);
+                    machine.host.vm.port.attached = true;
+                    if self.now > START {
+                        for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                            c.told.from_the_start = false;
+                        }
+                    }
+                    self.events.at(self.now, Event::EngineStarts(m));
+                }
+                machine.detaching = false;
+                machine.host.vm.policy().run = port_run::PORT_ACTIVE;
+            }
+            Act::Resume => machine.host.vm.policy().run = port_run::PORT_ACTIVE,
+            Act::Pause => machine.host.vm.policy().run = port_run::PORT_PAUSED,
+            Act::Detach => {
+                machine.host.vm.policy().run = port_run::PORT_PAUSED;
+                machine.detaching = true;
+            }
+        }
+    }
+
+    fn helper(&mut self, m: usize) {
+        self.events.at(self.now + HELPER_PERIOD, Event::Helper(m));
+        let machine = &mut self.machines[m];
+        if !machine.host.vm.port.attached {
+            return;
+        }
+        machine.host.vm.helper();
+        if machine.detaching && machine.host.vm.outstanding() == 0 {
+            machine.detaching = false;
+            machine.host.vm.port.attached = false;
+            machine.host.stop_engine();
+            for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                c.told.from_the_start = false;
+            }
+            self.note(|| "detached".into());
+        }
+    }
+
+    /// Everything that anybody has to say goes on its way.
+    fn flush(&mut self) {
+        for m in 0..self.machines.len() {
+            self.machines[m].host.vm.now = self.now;
+            self.machines[m].host.vm.hear();
+            while let Some(frame) = self.machines[m].host.vm.port.to_host.pop_front() {
+                self.leaves(m, frame);
+            }
+            self.wake(m);
+        }
+        for c in 0..self.connections.len() {
+            while let Some(s) = self.connections[c].sender.out.pop_front() {
+                self.note(|| format!("{c}      sender > {}", brief(&s)));
+                self.travel(c, s, true);
+            }
+            let now = self.now;
+            let connection = &mut self.connections[c];
+            if let Some(t) = connection.sender.next_timer(now)
+                && t < connection.timer
+            {
+                connection.timer = t;
+                self.events.at(t, Event::SenderTimer(c));
+            }
+        }
+    }
+
+    /// A frame leaves the host for the sender.
+    fn leaves(&mut self, m: usize, frame: Frame) {
+        let vm = &mut self.machines[m].host.vm;
+        let Some(c) = vm.connection(&frame.bytes, false) else { return };
+        vm.note(|| format!("{c}  host > {}", described(&frame)));
+        let Some(s) = wire::decode(&frame) else {
+            panic!("{c}: a broken frame leaves the host: {:02x?}", frame.bytes)
+        };
+        let connection = &mut self.connections[c];
+        if vm.port.attached && connection.sender.state != State::Reset {
+            let Connection { told, sender, path, .. } = connection;
+            checks::told(told, vm, c, &frame, &s, sender, path);
+        }
+        self.travel(c, s, false);
+    }
+
+    fn travel(&mut self, c: usize, s: Seg, to_vm: bool) {
+        let connection = &self.sc.connections[c];
+        let link = if to_vm { &connection.to_vm } else { &connection.from_vm };
+        let (hostile, ecn) = (self.hostile(), self.connections[c].sender.ecn);
+        for (delay, s) in link.carry(s, hostile, ecn, &mut self.rng) {
+            let event = if to_vm { Event::AtHost(c, s) } else { Event::AtSender(c, s) };
+            self.events.at(self.now + delay, event);
+        }
+    }
+
+    /// Whoever has something to do gets an event for it.
+    fn wake(&mut self, m: usize) {
+        let machine = &mut self.machines[m];
+        let vm = &mut machine.host.vm;
+        if !vm.port.ring.is_empty() && machine.poll_at == u64::MAX {
+            machine.poll_at = self.now + vm.rng.u64(1_000..60_000);
+            self.events.at(machine.poll_at, Event::VmPoll(m));
+        }
+        if let Some(timer) = vm.guest.next_timer(self.now) {
+            let turns = &vm.fortune.turns;
+            let stands = if vm.calm { None } else { turns.until(timer) };
+            // After a stop some VMs look at their timers first, some at the ring.
+            let lag = if self.sc.seed.is_multiple_of(2) { 0 } else { 200_000 };
+            let timer = stands.map_or(timer, |end| end + lag);
+            if timer < machine.timer {
+                machine.timer = timer;
+                self.events.at(timer, Event::VmTimer(m));
+            }
+        }
+        machine.host.hear_doorbell(self.now);
+        if machine.host.engine_at < machine.engine_event {
+            machine.engine_event = machine.host.engine_at;
+            self.events.at(machine.host.engine_at.max(self.now), Event::EngineRuns(m));
+        }
+    }
+}
+
+/// What the command writes when it attaches a port.
+fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
+    let policy = host.vm.policy();
+    policy.run = port_run::PORT_ACTIVE;
+    policy.hold_chunks = machine.chunks;
+    policy.ahead = machine.ahead;
+}

@@ -1,0 +1,95 @@
+//! Each transfer twice, with vsnoop and without it: what does well without does well with it.
+//!
+//! `VSNOOP_SEEDS` sets how many of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed) choose,
+//! `VSNOOP_TRACE=1` prints every segment.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use vsnoop_world::cases::{Case, scenario};
+use vsnoop_world::guest::Kind;
+use vsnoop_world::world::{End, World};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+fn is_chosen(name: &str, what: &str) -> bool {
+    std::env::var(name).map_or(true, |wanted| wanted == what)
+}
+
+/// A retransmission timeout more or less.
+const NOISE_MS: u64 = 50;
+
+/// The mean of the middle half: neither one that was unlucky, nor rounding.
+fn middle(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    let quarter = values.len() / 4;
+    let half = &values[quarter..values.len() - quarter];
+    half.iter().sum::<u64>() / half.len().max(1) as u64
+}
+
+/// Runs all cases with this receiver; what went wrong.
+fn run(kind: Kind) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !is_chosen("VSNOOP_KIND", &format!("{kind:?}")) {
+        return wrong;
+    }
+    let seeds = number("VSNOOP_SEEDS").unwrap_or(20);
+    for case in Case::all() {
+        let name = format!("{case:?}");
+        if !is_chosen("VSNOOP_CASE", &name) {
+            continue;
+        }
+        let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
+        let (mut early, mut crashes) = (0, 0);
+        for seed in 0..seeds {
+            if number("VSNOOP_ONLY").is_some_and(|only| only != seed) {
+                continue;
+            }
+            let again = format!(
+                "VSNOOP_KIND={kind:?} VSNOOP_CASE='{name}' VSNOOP_ONLY={seed} VSNOOP_TRACE=1"
+            );
+            let without = World::new(scenario(case, kind, seed, true)).run();
+            if number("VSNOOP_TRACE").is_some() {
+                eprintln!("--- with vsnoop");
+            }
+            let world = AssertUnwindSafe(|| World::new(scenario(case, kind, seed, false)).run());
+            let Ok(with) = catch_unwind(world) else {
+                wrong.push(format!("a check failed: {again}"));
+                continue;
+            };
+            early += with.stats.early_acks;
+            crashes += with.crashes;
+            for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends) {
+                let is_excused = end == End::Reset && case.may_be_reset();
+                if end != End::Exact && end != end_without && !is_excused {
+                    wrong.push(format!("{end:?}: {again} {}", with.summary));
+                }
+                if end == End::Exact && end_without == End::Exact {
+                    with_ms.push(took / 1_000_000);
+                    without_ms.push(took_without / 1_000_000);
+                }
+            }
+        }
+        let (with_ms, without_ms) = (middle(with_ms), middle(without_ms));
+        println!(
+            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {early} early ACKs, {crashes} crashes"
+        );
+        if case.is_timed() && with_ms > without_ms * 13 / 10 + NOISE_MS {
+            wrong.push(format!("{kind:?} {name}: {with_ms} ms instead of {without_ms}"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn a_vm_like_linux_fares_no_worse_than_without() {
+    let wrong = run(Kind::Linux);
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_vm_with_smoltcp_fares_no_worse_than_without() {
+    let wrong = run(Kind::Smol);
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}

@@ -1,0 +1,67 @@
+//! Small connections, searched exhaustively. `VSNOOP_STATES` sets how many states are met at most.
+
+use vsnoop_world::search::{Budget, Setting, replay, search};
+
+fn most() -> usize {
+    std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(20_000)
+}
+
+fn run(name: &str, setting: Setting) {
+    let found = search(&setting, most());
+    println!(
+        "{name}: {} states, {} transitions, complete: {}, fair ends: {} exact, {} reset",
+        found.states, found.transitions, found.is_complete, found.exact, found.resets
+    );
+    if let Some((history, why)) = found.wrong {
+        if std::env::var_os("VSNOOP_TRACE").is_some() {
+            let _ = replay(&setting, &history);
+        }
+        panic!("{name}: {why}\n after {history:?}");
+    }
+}
+
+const NOTHING: Budget = Budget {
+    network_losses: 0,
+    overtakes: 0,
+    guest_losses: 0,
+    full_rings: 0,
+    kills: 0,
+    times: 1,
+};
+
+const PLAIN: Setting =
+    Setting { budget: NOTHING, segments: 2, window: 8, timestamps: false, sack: true, handshake: false };
+
+#[test]
+fn every_order_of_two_segments_and_a_fin() {
+    run("two segments", PLAIN);
+}
+
+#[test]
+fn a_loss_in_the_network() {
+    let budget = Budget { network_losses: 1, overtakes: 1, ..NOTHING };
+    run("network", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn a_loss_inside_the_guest() {
+    let budget = Budget { guest_losses: 1, ..NOTHING };
+    run("guest", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn a_window_of_one_segment() {
+    run("small window", Setting { window: 2, segments: 3, ..PLAIN });
+}
+
+#[test]
+fn a_ring_that_refuses() {
+    let budget = Budget { full_rings: 1, ..NOTHING };
+    run("full ring", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn an_engine_that_dies_anywhere() {
+    let budget = Budget { kills: 1, ..NOTHING };
+    run("engine", Setting { budget, window: 2, segments: 3, ..PLAIN });
+}
