@@ -1,65 +1,56 @@
 //! What is acknowledged early, and what is not.
 
-use vsnoop_flow::{FromVm, Verdict, types::*};
+use vsnoop_flow::hold::{Kept, Verdict};
+use vsnoop_flow::{FromVm, types::*};
 
 use crate::case::*;
 
 #[test]
 fn in_order_data_is_acknowledged_at_once() {
     for mut c in Case::both() {
-        for i in 0..20 {
-            let ack = c.early(&c.data(i * MSS, MSS));
+        for i in 0..16 {
+            let ack = c.early(&c.data(i * MSS, MSS)).ack;
             assert_eq!(ack.ack, at((i + 1) * MSS));
             assert_eq!(ack.seq, c.f.snd_nxt);
         }
-        assert_eq!(c.f.next_seq, at(20 * MSS));
+        assert_eq!(c.f.next_seq, at(16 * MSS));
         assert_eq!(c.f.vm_seq, at(0));
-        assert_eq!(c.f.early_bytes, u64::from(20 * MSS));
+        assert_eq!((c.f.early_acks, c.f.early_bytes), (16, u64::from(16 * MSS)));
     }
 }
 
 #[test]
 fn a_super_packet_is_acknowledged_as_one() {
     for mut c in Case::both() {
-        let ack = c.early(&c.data(0, 40 * MSS));
-        assert_eq!(ack.ack, at(40 * MSS));
+        let out = c.early(&c.data(0, 40 * MSS));
+        assert_eq!(out.ack.ack, at(40 * MSS));
         assert_eq!(u32::from(c.f.mss), MSS);
     }
 }
 
 #[test]
-fn nothing_is_acknowledged_before_the_hand_over_has_succeeded() {
-    for mut c in Case::both() {
-        let s = c.data(0, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
-        assert_eq!(c.f.next_seq, at(0));
-        assert_eq!(c.delivered(&s, false), None);
-        assert_eq!(c.f.next_seq, at(0));
-        assert_eq!(c.mode(), flow_mode::FLOW_NO_BUF);
-    }
-}
-
-#[test]
-fn a_full_ring_takes_the_flow_offline_until_the_vm_has_caught_up() {
-    for mut c in Case::both() {
-        c.early(&c.data(0, MSS));
-        let refused = c.data(MSS, MSS);
-        c.towards_vm(&refused);
-        c.delivered(&refused, false);
+fn without_a_copy_nothing_is_acknowledged() {
+    for c in Case::both() {
+        let mut c = c.without_hold();
+        assert_ne!(c.pass(&c.data(0, MSS)) & EVENT_OFFLINE_NO_BUF, 0);
+        assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_NO_BUF, at(MSS)));
+        c.pass(&c.data(MSS, MSS));
+        // Memory comes; what the VM was handed without a copy is the VM's to acknowledge.
+        c.begin_hold();
+        c.pass(&c.data(0, MSS));
         c.pass(&c.data(2 * MSS, MSS));
-        // Sent again, it is still the VM's to acknowledge.
-        c.pass(&refused);
-        c.vm_acks(2 * MSS, WINDOW);
+        c.acks(2 * MSS, WINDOW);
         assert_eq!(c.mode(), flow_mode::FLOW_NO_BUF);
-        c.vm_acks(3 * MSS, WINDOW);
+        c.acks(3 * MSS, WINDOW);
         assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
         c.early(&c.data(3 * MSS, MSS));
     }
 }
 
 #[test]
-fn data_after_a_hole_is_left_to_the_vm() {
-    for mut c in Case::both() {
+fn data_after_a_hole_is_left_to_the_vm_where_no_copies_are_kept() {
+    for c in Case::both() {
+        let mut c = c.without_hold();
         let events = c.pass(&c.data(MSS, MSS));
         assert_ne!(events & EVENT_OFFLINE_SEQ, 0);
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
@@ -68,23 +59,26 @@ fn data_after_a_hole_is_left_to_the_vm() {
 
 #[test]
 fn filled_hole_is_not_acknowledged_before_the_vm() {
-    for mut c in Case::both() {
+    for c in Case::both() {
+        let mut c = c.without_hold();
         c.pass(&c.data(MSS, MSS));
         c.pass(&c.data(2 * MSS, MSS));
         c.pass(&c.data(0, MSS));
         assert_eq!(c.f.next_seq, at(0));
         // The VM has filled the hole, but not reached the highest byte seen.
-        c.vm_acks(2 * MSS, WINDOW);
+        c.acks(2 * MSS, WINDOW);
         c.pass(&c.data(2 * MSS, MSS));
-        let (verdict, _) = c.vm_acks(3 * MSS, WINDOW);
+        let (verdict, _) = c.acks(3 * MSS, WINDOW);
         assert_eq!(verdict, FromVm::Pass);
+        c.begin_hold();
         c.early(&c.data(3 * MSS, MSS));
     }
 }
 
 #[test]
 fn a_hole_is_not_forgotten_in_a_silence() {
-    for mut c in Case::both() {
+    for c in Case::both() {
+        let mut c = c.without_hold();
         for i in 1..4 {
             c.pass(&c.data(i * MSS, MSS));
         }
@@ -93,7 +87,7 @@ fn a_hole_is_not_forgotten_in_a_silence() {
         c.pass(&c.data(0, MSS));
         // The VM wakes and answers what is in its ring, in order.
         for i in 1..4 {
-            let (verdict, _) = c.vm_sends(&c.sack_of_vm(0, (i + 1) * MSS));
+            let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * MSS));
             assert_eq!(verdict, FromVm::Pass);
         }
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
@@ -129,7 +123,7 @@ fn a_foreign_option_puts_the_flow_in_bypass_for_good() {
         let mut s = c.data(MSS, MSS);
         s.bits |= SEG_FOREIGN as u16;
         assert_ne!(c.pass(&s) & EVENT_BYPASS, 0);
-        c.vm_acks(2 * MSS, WINDOW);
+        c.acks(2 * MSS, WINDOW);
         c.pass(&c.data(2 * MSS, MSS));
         assert_eq!(c.mode(), flow_mode::FLOW_BYPASS);
     }
@@ -140,7 +134,7 @@ fn a_foreign_option_of_the_vm_puts_the_flow_in_bypass() {
     for mut c in Case::both() {
         let mut s = c.ack_of_vm(0, WINDOW);
         s.bits |= SEG_FOREIGN as u16;
-        c.vm_sends(&s);
+        c.hear(&s);
         c.pass(&c.data(0, MSS));
         assert_eq!(c.mode(), flow_mode::FLOW_BYPASS);
     }
@@ -153,7 +147,7 @@ fn in_bypass_what_was_acknowledged_is_still_honoured() {
         let mut s = c.data(2 * MSS, MSS);
         s.bits |= SEG_FOREIGN as u16;
         c.pass(&s);
-        let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 100, MSS));
+        let (verdict, out) = c.hear(&c.data_of_vm(0, 100, MSS));
         assert_eq!(verdict, FromVm::Rewrite);
         assert_eq!(out.ack.ack, at(2 * MSS));
     }
@@ -172,7 +166,7 @@ fn an_ack_of_what_the_vm_never_sent_is_left_to_the_vm() {
 #[test]
 fn a_segment_with_an_old_ack_is_left_to_the_vm() {
     for mut c in Case::both() {
-        c.vm_sends(&c.data_of_vm(0, 500, 0));
+        c.hear(&c.data_of_vm(0, 500, 0));
         c.pass(&c.ack_of_sender(0, 500));
         let mut s = c.data(0, MSS);
         s.ack = vm_at(499);
@@ -186,9 +180,9 @@ fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
         c.early(&c.data(0, 2 * MSS));
         c.policy.run = port_run::PORT_PAUSED;
         c.pass(&c.data(2 * MSS, MSS));
-        assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
-        assert_eq!(c.towards_vm(&c.data(MSS, MSS)).0, Verdict::Reack);
-        assert_eq!(c.vm_acks(3 * MSS, WINDOW).0, FromVm::Pass);
+        assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
+        assert_eq!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reack);
+        assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
         c.policy.run = port_run::PORT_ACTIVE;
         c.early(&c.data(3 * MSS, MSS));
     }
@@ -198,9 +192,10 @@ fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
 fn a_pause_between_decision_and_hand_over_stops_the_early_ack() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.policy.run = port_run::PORT_PAUSED;
-        assert_eq!(c.delivered(&s, true), None);
+        assert_eq!(c.after_copy(&s, true, true).0, Kept::Drop, "the VM has it");
+        assert_eq!(c.f.next_seq, at(0));
         assert_eq!(c.f.high_seq, at(MSS));
     }
 }
@@ -209,54 +204,24 @@ fn a_pause_between_decision_and_hand_over_stops_the_early_ack() {
 fn an_observed_port_changes_no_packet() {
     for mut c in Case::both() {
         c.policy.run = port_run::PORT_OBSERVE;
-        c.policy.buf_size = 10_000;
         for i in 0..5 {
             c.pass(&c.data(i * MSS, MSS));
         }
         for i in 1..5 {
-            assert_eq!(c.vm_acks(i * MSS, WINDOW).0, FromVm::Pass);
+            assert_eq!(c.acks(i * MSS, WINDOW).0, FromVm::Pass);
         }
-        assert_eq!(c.vm_sends(&c.data_of_vm(0, 100, 5 * MSS)).0, FromVm::Pass);
+        assert_eq!(c.hear(&c.data_of_vm(0, 100, 5 * MSS)).0, FromVm::Pass);
         assert_eq!(c.f.early_acks + c.f.suppressed + c.f.rewritten, 0);
     }
 }
 
 #[test]
-fn another_cpu_that_came_first_leaves_the_segment_to_the_vm() {
+fn the_vm_that_answers_while_a_segment_is_copied_answers_for_it() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
-        // The same segment, on another CPU, is faster.
-        c.early(&s);
-        assert_eq!(c.delivered(&s, true), None);
-        assert_eq!(c.f.next_seq, at(MSS));
-        // The VM itself is faster.
-        let s = c.data(MSS, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
-        c.vm_acks(2 * MSS, WINDOW);
-        assert_eq!(c.delivered(&s, true), None);
-        assert_eq!(c.f.next_seq, at(2 * MSS));
-    }
-}
-
-#[test]
-fn a_segment_that_overtook_another_between_decision_and_hand_over_takes_the_flow_offline() {
-    for mut c in Case::both() {
-        let s = c.data(0, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
-        c.pass(&c.data(MSS, MSS));
-        assert_eq!(c.delivered(&s, true), None);
-        assert_eq!(c.f.next_seq, at(0));
-    }
-}
-
-#[test]
-fn a_flow_that_was_given_a_hold_meanwhile_acknowledges_nothing_without_a_copy() {
-    for mut c in Case::both() {
-        let s = c.data(0, MSS);
-        assert_eq!(c.towards_vm(&s).0, Verdict::Deliver);
-        c.f.hold = 1;
-        assert!(c.delivered(&s, true).is_none());
-        assert_eq!((c.f.next_seq, c.f.high_seq), (at(0), at(MSS)), "the VM has it, and answers");
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+        c.hear_only(&c.ack_of_vm(MSS, WINDOW));
+        assert_eq!(c.after_copy(&s, true, true).0, Kept::Drop);
+        assert_eq!((c.f.next_seq, c.f.early_acks), (at(MSS), 0));
     }
 }

@@ -1,11 +1,12 @@
-//! A flow on record, and short ways to write segments of both sides.
+//! A flow that the host keeps copies of, and short ways to write segments of both sides.
 //!
-//! Offsets count from the first byte after the SYN, on either side.
+//! Offsets count from the first byte after the SYN, on either side. There is no memory here: what
+//! is said to be copied is taken to be in a chain that is long enough.
 
+use vsnoop_flow::hold::{self, Hand, Kept, Verdict};
 pub use vsnoop_flow::testing::segment::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
-use vsnoop_flow::{
-    FromVm, Verdict, ack_fields, embryo, flow, outcome, policy, port_state, segment, seq, types::*,
-};
+use vsnoop_flow::types;
+use vsnoop_flow::{FromVm, embryo, flow, outcome, policy, port_state, segment, seq, types::*};
 
 pub const MS: u64 = 1_000_000;
 pub const MSS: u32 = 1_448;
@@ -21,9 +22,25 @@ pub const VM_FIRST: u32 = 0x8000_0000 - 100;
 pub const SENDER_TS: u32 = 0u32.wrapping_sub(3);
 pub const VM_TS: u32 = 0x7fff_fff0;
 
+/// What the VM's window takes.
+pub const FULL: u32 = (WINDOW as u32) << SCALE;
+/// The hold's number.
+pub const NUMBER: u32 = 3;
+/// The port's chunks: 16 MiB.
+pub const CHUNKS: u32 = 4_096;
+/// The next hop and the VM's traffic class with its flow label.
+pub const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 7];
+pub const TRAFFIC: u32 = 0x2e << 20 | 0x12345;
+
+/// With a hold from the start; [`Case::without_hold`] is the exception. Senders may not run ahead of
+/// the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, the VM is not
+/// prompt.
 #[derive(Clone)]
 pub struct Case {
     pub f: flow,
+    pub h: types::hold,
+    /// How the segment that was decided to be kept last is to go to the VM.
+    hand: Hand,
     pub port: port_state,
     pub policy: policy,
     pub now: u64,
@@ -53,6 +70,8 @@ pub fn vm_syn(flags: u8) -> segment {
         tcp_flags: SYN | flags,
         scale: SCALE,
         bits: (SEG_TIMESTAMPS | SEG_SACK_PERMITTED | SEG_SCALE) as u16,
+        destination: NEXT_HOP,
+        traffic: TRAFFIC,
         ..segment::default()
     }
 }
@@ -74,25 +93,40 @@ pub fn sender_syn_ack() -> segment {
 
 impl Case {
     fn of(f: flow) -> Self {
+        let now = 1_000 * MS;
         Case {
             f,
-            port: port_state::default(),
-            policy: policy { run: port_run::PORT_ACTIVE, thin: 0, ..Default::default() },
-            now: 1_000 * MS,
+            h: types::hold { used: 1, ..Default::default() },
+            hand: Hand::Nothing,
+            port: port_state { engine_ns: now, slabs: CHUNKS / SLAB_CHUNKS, ..Default::default() },
+            policy: policy {
+                run: port_run::PORT_ACTIVE,
+                hold_chunks: CHUNKS,
+                silence_ms: 300_000,
+                ..Default::default()
+            },
+            now,
             ts: SENDER_TS,
             vm_ts: VM_TS,
         }
     }
 
-    /// A connection that the VM accepted.
-    pub fn accepted() -> Self {
+    /// A connection that the VM has accepted, and said nothing about since.
+    pub fn unconfirmed() -> Self {
         let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
         let mut case = Case::of(flow::default());
         let first = case.ack_of_sender(0, 0);
         case.f = vsnoop_flow::flow_accepted(&e, &first, case.now).expect("the handshake is whole");
-        case.towards_vm(&first);
+        case.begin_hold();
+        case.decide(&first);
+        case
+    }
+
+    /// A connection that the VM accepted.
+    pub fn accepted() -> Self {
+        let mut case = Case::unconfirmed();
         // The VM opens its window as far as its ACKs say.
-        case.vm_acks(0, WINDOW);
+        case.acks(0, WINDOW);
         case
     }
 
@@ -103,7 +137,8 @@ impl Case {
         assert!(vsnoop_flow::answer_embryo(&mut e, &sender_syn_ack()));
         let ack = case.ack_of_vm(0, WINDOW);
         case.f = vsnoop_flow::flow_opened(&e, &ack, case.now).expect("the handshake is whole");
-        case.vm_sends(&ack);
+        case.begin_hold();
+        case.hear(&ack);
         case
     }
 
@@ -112,10 +147,56 @@ impl Case {
         let mut case = Case::of(flow::default());
         let ack = case.ack_of_vm(0, WINDOW);
         case.f = vsnoop_flow::flow_mid_flow(&ack, case.now).expect("an ACK of the VM");
-        case.vm_sends(&ack);
+        case.hear(&ack);
         case.pass(&case.data(0, 1));
-        case.vm_acks(1, WINDOW);
+        case.acks(1, WINDOW);
+        case.begin_hold();
         case
+    }
+
+    /// Accepted, and the sender may run ahead of the VM's window as far as the hold allows.
+    pub fn new() -> Self {
+        Case::accepted().unbounded()
+    }
+
+    pub fn unbounded(mut self) -> Self {
+        self.policy.ahead = u32::MAX;
+        self
+    }
+
+    /// The VM's window ends there, and was never shown to end elsewhere.
+    pub fn bounded(mut self, edge: u32) -> Self {
+        self.f.right_edge = at(edge);
+        self.f.adv_edge = at(edge);
+        self.h.right_edge = at(edge);
+        self
+    }
+
+    /// The VM's window is full.
+    pub fn full() -> Self {
+        let mut c = Self::new();
+        c.early(&c.data(0, FULL));
+        c
+    }
+
+    /// The VM's window is full, and two segments more are held.
+    pub fn holding() -> Self {
+        let mut c = Self::full();
+        c.held(&c.data(FULL, MSS));
+        c.held(&c.data(FULL + MSS, MSS));
+        assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+        c
+    }
+
+    /// The same connection, of which no copies are kept.
+    pub fn without_hold(mut self) -> Self {
+        self.f.hold = 0;
+        self
+    }
+
+    /// Gives the flow a hold.
+    pub fn begin_hold(&mut self) {
+        hold::begin(&mut self.f, &mut self.h, NUMBER as u16);
     }
 
     /// The two ways in which the whole handshake is seen.
@@ -127,6 +208,7 @@ impl Case {
     pub fn plain() -> Self {
         let mut case = Case::accepted();
         case.f.flags &= !((FLOW_F_TIMESTAMPS | FLOW_F_SACK) as u16);
+        case.begin_hold();
         case
     }
 
@@ -170,6 +252,8 @@ impl Case {
             ack: at(offset),
             window,
             tcp_flags: ACK,
+            destination: NEXT_HOP,
+            traffic: TRAFFIC,
             ..segment::default()
         };
         self.dress(s, self.vm_ts, self.ts)
@@ -196,44 +280,158 @@ impl Case {
         (self.f.right_edge.diff(at(offset)).max(0) >> self.f.scale) as u16
     }
 
-    pub fn towards_vm(&mut self, s: &segment) -> (Verdict, outcome) {
-        let (verdict, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
+    /// What the hook for segments to the VM decides.
+    pub fn decide(&mut self, s: &segment) -> (Verdict, outcome) {
+        let (verdict, out) = if self.f.hold != 0 {
+            hold::to_vm(&mut self.f, &mut self.h, s, &self.port, &self.policy, self.now)
+        } else {
+            let (verdict, out) =
+                vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
+            let verdict = match verdict {
+                vsnoop_flow::Verdict::Pass => Verdict::Pass,
+                vsnoop_flow::Verdict::Reack => Verdict::Reack,
+                vsnoop_flow::Verdict::Reset => Verdict::Reset,
+            };
+            (verdict, out)
+        };
+        if let Verdict::Keep { hand, .. } = verdict {
+            self.hand = hand;
+        }
         vsnoop_flow::learn(&mut self.port, &out, self.now);
         (verdict, out)
     }
 
-    pub fn vm_sends(&mut self, s: &segment) -> (FromVm, outcome) {
-        let (verdict, out) = vsnoop_flow::from_vm(&mut self.f, s, &self.policy, self.now);
-        vsnoop_flow::learn(&mut self.port, &out, self.now);
-        (verdict, out)
+    /// After [`Verdict::Keep`].
+    pub fn after_copy(&mut self, s: &segment, copied: bool, taken: bool) -> (Kept, outcome) {
+        if copied && self.h.chunks == 0 {
+            self.h.front = u64::from(self.h.tail.v) << 32;
+            self.h.chunks = 1;
+        }
+        let how = (copied, self.hand, taken);
+        hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 
-    /// The device took it or not, after [`Verdict::Deliver`].
-    pub fn delivered(&mut self, s: &segment, taken: bool) -> Option<ack_fields> {
-        let (ack, out) = vsnoop_flow::delivered(&mut self.f, s, taken, &self.policy, self.now);
-        ack.then_some(out.ack)
-    }
-
-    /// This one is acknowledged early.
+    /// This one is kept, a clone of it handed over, and acknowledged.
     #[track_caller]
-    pub fn early(&mut self, s: &segment) -> ack_fields {
-        assert_eq!(self.towards_vm(s).0, Verdict::Deliver, "{:?}", self.f);
-        self.delivered(s, true).expect("acknowledged")
+    pub fn early(&mut self, s: &segment) -> outcome {
+        let verdict = self.decide(s).0;
+        assert_eq!(verdict, Verdict::Keep { skip: 0, hand: Hand::AndAck }, "{:?}", self.f);
+        let (kept, out) = self.after_copy(s, true, true);
+        assert_eq!(kept, Kept::Ack);
+        out
     }
 
-    /// This one is left to the VM.
+    /// This one is kept, and goes to the VM at once, acknowledged or not.
+    #[track_caller]
+    pub fn kept(&mut self, s: &segment) {
+        let next = s.seq.add(s.len);
+        self.goes(s);
+        assert_ne!(self.mode(), flow_mode::FLOW_HOLDING);
+        assert_eq!((self.f.next_seq, self.h.tail), (next, next), "{:?}", self.f);
+    }
+
+    /// This one is kept, and goes to the VM; a later one is acknowledged with it.
+    #[track_caller]
+    pub fn handed_on(&mut self, s: &segment) -> outcome {
+        let verdict = self.decide(s).0;
+        assert_eq!(verdict, Verdict::Keep { skip: 0, hand: Hand::On }, "{:?}", self.f);
+        let (kept, out) = self.after_copy(s, true, false);
+        assert_eq!(kept, Kept::Pass);
+        assert_eq!(self.f.next_seq, s.seq.add(s.len), "what is kept counts");
+        out
+    }
+
+    /// It is done with this one as was decided; the ring has room.
+    pub fn goes(&mut self, s: &segment) {
+        if let Verdict::Keep { hand, .. } = self.decide(s).0 {
+            self.after_copy(s, true, hand == Hand::AndAck);
+        }
+    }
+
+    /// This one is kept, and not handed over.
+    #[track_caller]
+    pub fn held(&mut self, s: &segment) -> outcome {
+        let verdict = self.decide(s).0;
+        assert!(
+            matches!(verdict, Verdict::Keep { hand: Hand::Nothing, .. }),
+            "{verdict:?} {:?}",
+            self.f
+        );
+        let (kept, out) = self.after_copy(s, true, false);
+        assert_eq!(kept, Kept::Ack, "{:?}", self.f);
+        assert_eq!(self.mode(), flow_mode::FLOW_HOLDING);
+        out
+    }
+
+    /// Neither NEXT_SEQ nor what is kept moves.
+    #[track_caller]
+    pub fn not_kept(&mut self, s: &segment) -> (Verdict, outcome) {
+        let (next, tail) = (self.f.next_seq, self.h.tail);
+        let (verdict, out) = self.decide(s);
+        assert!(!matches!(verdict, Verdict::Keep { .. }), "kept: {:?}", self.f);
+        assert_eq!((self.f.next_seq, self.h.tail), (next, tail));
+        assert_eq!(self.h.busy, 0, "claimed for nothing");
+        (verdict, out)
+    }
+
+    /// This one is left to the VM; the events.
     #[track_caller]
     pub fn pass(&mut self, s: &segment) -> u32 {
-        let next = self.f.next_seq;
-        let (verdict, out) = self.towards_vm(s);
+        let (verdict, out) = self.not_kept(s);
         assert_eq!(verdict, Verdict::Pass, "{:?}", self.f);
-        assert_eq!(self.f.next_seq, next, "NEXT_SEQ moved without an ACK");
         out.events
     }
 
+    /// A segment of the VM; chunks that it frees are given back at once.
+    pub fn hear(&mut self, s: &segment) -> (FromVm, outcome) {
+        let (verdict, out) = self.hear_only(s);
+        if out.events & EVENT_FREE != 0 {
+            assert_eq!(self.h.busy, 1);
+            self.h.busy = 0;
+            if self.f.vm_seq.diff(self.h.tail) >= 0 && self.h.ahead_count == 0 {
+                self.h.chunks = 0;
+            } else {
+                self.h.front = u64::from(self.f.vm_seq.v) << 32;
+            }
+        }
+        (verdict, out)
+    }
+
+    /// The same, without that.
+    pub fn hear_only(&mut self, s: &segment) -> (FromVm, outcome) {
+        let (verdict, out) = if self.f.hold != 0 {
+            hold::from_vm(&mut self.f, &mut self.h, s, &self.port, &self.policy, self.now)
+        } else {
+            vsnoop_flow::from_vm(&mut self.f, s, &self.policy, self.now)
+        };
+        vsnoop_flow::learn(&mut self.port, &out, self.now);
+        (verdict, out)
+    }
+
     /// The VM acknowledges up to `offset`.
-    pub fn vm_acks(&mut self, offset: u32, window: u16) -> (FromVm, outcome) {
-        self.vm_sends(&self.ack_of_vm(offset, window))
+    pub fn acks(&mut self, offset: u32, window: u16) -> (FromVm, outcome) {
+        self.hear(&self.ack_of_vm(offset, window))
+    }
+
+    /// Time passes, and the engine lives.
+    pub fn wait(&mut self, ns: u64) {
+        self.now += ns;
+        self.port.engine_ns = self.now;
+    }
+
+    /// The engine has handed over everything below, with the sender's newest TSval.
+    pub fn release(&mut self, offset: u32) {
+        self.h.released = at(offset);
+        self.h.released_tsval = self.h.tsval;
+    }
+
+    /// The right edge that an ACK shows.
+    pub fn edge(&self, out: &outcome) -> i32 {
+        out.ack.ack.add(u32::from(out.ack.window) << self.f.scale).diff(at(0))
+    }
+
+    pub fn holds(&self, flag: u32) -> bool {
+        u32::from(self.h.flags) & flag != 0
     }
 
     pub fn mode(&self) -> u32 {

@@ -16,14 +16,14 @@ fn a_ce_mark_is_left_to_the_vm_until_its_echo_has_ended() {
             s.tcp_flags |= ECE;
             s
         };
-        assert_eq!(c.vm_sends(&echo(&c, 2 * MSS)).0, FromVm::Pass);
+        assert_eq!(c.hear(&echo(&c, 2 * MSS)).0, FromVm::Pass);
         // The VM goes on echoing until the sender says that it has slowed down.
         c.pass(&c.data(2 * MSS, MSS));
         let mut s = c.data(3 * MSS, MSS);
         s.tcp_flags |= CWR;
         c.pass(&s);
-        assert_eq!(c.vm_sends(&echo(&c, 3 * MSS)).0, FromVm::Pass);
-        c.vm_acks(4 * MSS, WINDOW);
+        assert_eq!(c.hear(&echo(&c, 3 * MSS)).0, FromVm::Pass);
+        c.acks(4 * MSS, WINDOW);
         c.early(&c.data(4 * MSS, MSS));
     }
 }
@@ -34,7 +34,7 @@ fn an_echo_below_next_seq_is_not_suppressed() {
         c.early(&c.data(0, 3 * MSS));
         let mut s = c.ack_of_vm(MSS, c.window_at(MSS));
         s.tcp_flags |= ECE;
-        let (verdict, out) = c.vm_sends(&s);
+        let (verdict, out) = c.hear(&s);
         assert_eq!(verdict, FromVm::Rewrite);
         assert_eq!(out.ack.ack, at(3 * MSS));
         c.pass(&c.data(3 * MSS, MSS));

@@ -4,18 +4,17 @@ use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{segment, types::*};
 
 use crate::case::*;
-use crate::hold_case::*;
 
 const END: u32 = FULL + 2 * MSS;
 
 /// The pieces that an ACK reports.
-fn pieces(c: &Held) -> Vec<(i32, i32)> {
+fn pieces(c: &Case) -> Vec<(i32, i32)> {
     let edges = c.h.ahead.chunks_exact(2).take(c.h.ahead_count as usize);
     edges.map(|edges| (edges[0].diff(at(END)), edges[1].diff(at(END)))).collect()
 }
 
 /// A segment so many bytes beyond the end of what is held.
-fn beyond(c: &mut Held, offset: u32, len: u32) {
+fn beyond(c: &mut Case, offset: u32, len: u32) {
     let next = c.f.next_seq;
     let out = c.held(&c.data(END + offset, len));
     assert_eq!(
@@ -29,14 +28,14 @@ fn beyond(c: &mut Held, offset: u32, len: u32) {
 
 #[test]
 fn what_lies_beyond_a_hole_is_kept_and_reported() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     assert_eq!(pieces(&c), [(MSS as i32, 2 * MSS as i32)]);
 }
 
 #[test]
 fn a_hole_is_kept_for_an_active_flow_too() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     let out = c.held(&c.data(MSS, MSS));
     assert_eq!((out.ack.ack, c.f.high_seq), (at(0), at(0)));
     assert_eq!(c.h.since_ns, c.now);
@@ -47,14 +46,14 @@ fn a_hole_is_kept_for_an_active_flow_too() {
 
 #[test]
 fn a_vm_without_sack_has_none_in_its_name() {
-    let mut c = Held::of(Case::plain());
+    let mut c = Case::plain().unbounded();
     let out = c.held(&c.data(MSS, MSS));
     assert_eq!(out.ack.sack, 0);
 }
 
 #[test]
 fn a_filled_hole_acknowledges_what_follows_it() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     beyond(&mut c, 3 * MSS, MSS);
     let out = c.held(&c.data(END, MSS));
@@ -67,7 +66,7 @@ fn a_filled_hole_acknowledges_what_follows_it() {
 
 #[test]
 fn one_segment_may_fill_several_holes() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     for i in [4, 2, 6] {
         beyond(&mut c, i * 100, 100);
     }
@@ -78,7 +77,7 @@ fn one_segment_may_fill_several_holes() {
 
 #[test]
 fn pieces_that_touch_become_one_the_latest_first() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     beyond(&mut c, 100, 100);
     beyond(&mut c, 400, 100);
     assert_eq!(pieces(&c), [(400, 500), (100, 200)]);
@@ -92,7 +91,7 @@ fn pieces_that_touch_become_one_the_latest_first() {
 
 #[test]
 fn a_fifth_piece_is_not_reported() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     for i in 0..4 {
         beyond(&mut c, 100 + 200 * i, 100);
     }
@@ -109,7 +108,7 @@ fn a_fifth_piece_is_not_reported() {
 
 #[test]
 fn nothing_is_kept_beyond_the_window() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let room = c.f.adv_edge.diff(at(END)) as u32;
     c.h.rcv_win = 0;
     let (verdict, out) = c.not_kept(&c.data(END + room - 100, MSS));
@@ -119,7 +118,7 @@ fn nothing_is_kept_beyond_the_window() {
 
 #[test]
 fn a_flow_with_pieces_is_not_drained() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     c.acks(FULL, WINDOW);
     c.release(END);
@@ -131,9 +130,9 @@ fn a_flow_with_pieces_is_not_drained() {
 fn pieces_are_forgotten_when_nobody_may_keep_them() {
     // SACK promises nothing: the sender has them still.
     for spoil in
-        [|c: &mut Held| c.now += 1_000 * MS, |c: &mut Held| c.policy.run = port_run::PORT_PAUSED]
+        [|c: &mut Case| c.now += 1_000 * MS, |c: &mut Case| c.policy.run = port_run::PORT_PAUSED]
     {
-        let mut c = Held::holding();
+        let mut c = Case::holding();
         beyond(&mut c, MSS, MSS);
         spoil(&mut c);
         let (_, out) = c.not_kept(&c.data(END, 10));
@@ -149,7 +148,7 @@ fn not_to_be_kept(s: segment) -> [segment; 2] {
 
 #[test]
 fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
-    let active = Held::new();
+    let active = Case::new();
     for s in not_to_be_kept(active.data(0, MSS)) {
         // Nothing waits but what lies beyond it.
         let mut c = active.clone();
@@ -160,7 +159,7 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
     }
     for s in not_to_be_kept(active.data(END - 10, 20)) {
         // Bytes before it wait: it comes again when the VM has them.
-        let mut c = Held::holding();
+        let mut c = Case::holding();
         beyond(&mut c, MSS, MSS);
         assert_eq!(c.not_kept(&s).0, Verdict::Drop);
         assert!(pieces(&c).is_empty());
@@ -174,8 +173,8 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
 #[test]
 fn pieces_stay_when_such_a_segment_does_not_fill_the_first_hole() {
     for (offset, len) in [(END - 20, 20), (END + 1, 50), (END + 3 * MSS, MSS)] {
-        for s in not_to_be_kept(Held::holding().data(offset, len)) {
-            let mut c = Held::holding();
+        for s in not_to_be_kept(Case::holding().data(offset, len)) {
+            let mut c = Case::holding();
             beyond(&mut c, MSS, MSS);
             assert_eq!(c.not_kept(&s).0, Verdict::Drop);
             assert_eq!(pieces(&c).len(), 1, "{offset}");
@@ -185,7 +184,7 @@ fn pieces_stay_when_such_a_segment_does_not_fill_the_first_hole() {
 
 #[test]
 fn a_piece_alone_does_not_make_a_flow_abandoned() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     c.held(&c.data(MSS, MSS));
     c.now += 10_000 * MS;
     assert_ne!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reset);
@@ -194,7 +193,7 @@ fn a_piece_alone_does_not_make_a_flow_abandoned() {
 
 #[test]
 fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     c.held(&c.data(MSS, MSS));
     c.wait(3_000 * MS);
     c.held(&c.data(0, MSS));
@@ -203,7 +202,7 @@ fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
 
 #[test]
 fn the_timestamp_of_a_piece_is_not_the_vms_yet() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let recent = c.f.ts_recent;
     c.ts = c.ts.wrapping_add(50);
     beyond(&mut c, MSS, MSS);
@@ -214,7 +213,7 @@ fn the_timestamp_of_a_piece_is_not_the_vms_yet() {
 #[test]
 fn the_vms_own_ack_may_fill_a_hole() {
     // Somebody else handed it the byte in between; the copies go on behind it.
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     beyond(&mut c, 1, 500);
     c.release(END);
     let (_, out) = c.acks(END + 1, WINDOW);
@@ -226,7 +225,7 @@ fn the_vms_own_ack_may_fill_a_hole() {
 #[test]
 fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
     for len in [0, 100] {
-        let mut c = Held::holding();
+        let mut c = Case::holding();
         beyond(&mut c, 500, 100);
         let s = segment { tcp_flags: ACK | FIN, ..c.data(END, len) };
         if len == 0 {

@@ -1,17 +1,16 @@
 //! What becomes of each kind of segment while the host holds bytes of its flow.
 
-use vsnoop_flow::hold::{Kept, Verdict};
+use vsnoop_flow::hold::{Hand, Kept, Verdict};
 use vsnoop_flow::{segment, types::*};
 
 use crate::case::*;
-use crate::hold_case::*;
 
-/// Where the held stream of [`Held::holding`] ends.
+/// Where the held stream of [`Case::holding`] ends.
 const END: u32 = FULL + 2 * MSS;
 
 #[test]
 fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     let out = c.early(&c.data(0, MSS));
     assert_eq!((out.ack.ack, c.h.tail, c.f.high_seq), (at(MSS), at(MSS), at(MSS)));
     assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
@@ -20,7 +19,7 @@ fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
 
 #[test]
 fn what_lies_beyond_the_vms_window_is_held() {
-    let mut c = Held::full();
+    let mut c = Case::full();
     let out = c.held(&c.data(FULL, MSS));
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + MSS), at(FULL + MSS)));
     assert_eq!((c.f.high_seq, c.h.high_seq, c.h.released), (at(FULL), at(FULL), at(FULL)));
@@ -30,7 +29,7 @@ fn what_lies_beyond_the_vms_window_is_held() {
 
 #[test]
 fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     c.early(&c.data(0, FULL - 100));
     c.held(&c.data(FULL - 100, MSS));
     assert_eq!(c.f.high_seq, at(FULL - 100));
@@ -38,9 +37,9 @@ fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
 
 #[test]
 fn what_the_ring_refuses_is_held() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     let s = c.data(0, MSS);
-    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, deliver: true });
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     let (kept, out) = c.after_copy(&s, true, false);
     assert_eq!((kept, out.ack.ack, c.mode()), (Kept::Ack, at(MSS), flow_mode::FLOW_HOLDING));
     assert_eq!(c.f.high_seq, at(0));
@@ -48,9 +47,9 @@ fn what_the_ring_refuses_is_held() {
 
 #[test]
 fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     let s = c.data(0, MSS);
-    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, deliver: true });
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     c.acks(0, 5);
     let (kept, _) = c.after_copy(&s, true, true);
     assert_eq!((kept, c.mode()), (Kept::Ack, flow_mode::FLOW_HOLDING));
@@ -59,7 +58,7 @@ fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
 
 #[test]
 fn nothing_overtakes_what_is_held() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.acks(FULL, WINDOW);
     // There is room now, and the engine has not come to it yet.
     c.held(&c.data(END, MSS));
@@ -68,7 +67,7 @@ fn nothing_overtakes_what_is_held() {
 
 #[test]
 fn without_memory_nothing_is_acknowledged() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     let (kept, out) = c.after_copy(&s, false, false);
@@ -76,7 +75,7 @@ fn without_memory_nothing_is_acknowledged() {
     assert_ne!(out.events & EVENT_HOLD_FULL, 0);
     assert_eq!(c.h.busy, 0);
     // Where nothing is held the VM gets it, and answers.
-    let mut c = Held::new();
+    let mut c = Case::new();
     let s = c.data(0, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     let (kept, _) = c.after_copy(&s, false, false);
@@ -86,9 +85,9 @@ fn without_memory_nothing_is_acknowledged() {
 
 #[test]
 fn only_what_is_new_of_a_segment_is_kept() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = c.data(END - 1_000, 3_000);
-    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 1_000, deliver: false });
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 1_000, hand: Hand::Nothing });
     let before = c.f.early_bytes;
     let (_, out) = c.after_copy(&s, true, false);
     assert_eq!((out.ack.ack, c.f.early_bytes - before), (at(END + 2_000), 2_000));
@@ -96,7 +95,7 @@ fn only_what_is_new_of_a_segment_is_kept() {
 
 #[test]
 fn old_data_and_probes_are_answered_by_the_host() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     for (offset, len) in [(0, MSS), (FULL, MSS), (END - 1, 0), (END - 1, 1), (0, 0)] {
         let reacked = c.f.reacked;
         let (verdict, out) = c.not_kept(&c.data(offset, len));
@@ -107,7 +106,7 @@ fn old_data_and_probes_are_answered_by_the_host() {
 
 #[test]
 fn what_is_beyond_the_window_is_answered_and_not_kept() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.h.rcv_win = 0;
     c.f.adv_edge = at(END);
     let (verdict, out) = c.not_kept(&c.data(END, 1));
@@ -116,7 +115,7 @@ fn what_is_beyond_the_window_is_answered_and_not_kept() {
 
 #[test]
 fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     c.h.released_tsval = c.h.tsval.wrapping_add(5);
     let s = segment { window: 77, ..c.ack_of_sender(END, 100) };
@@ -133,7 +132,7 @@ fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
 
 #[test]
 fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let una = c.h.snd_una;
     assert_eq!(c.not_kept(&c.ack_of_sender(END, 1)).0, Verdict::Drop);
     let s = segment { ack: vm_at(1), ..c.data(END, MSS) };
@@ -143,7 +142,7 @@ fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
 
 #[test]
 fn what_paws_would_drop_is_not_kept() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = segment { tsval: c.f.ts_recent.wrapping_sub(1), ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&s).0, Verdict::Reack);
     let s = segment { bits: 0, ..c.data(END, MSS) };
@@ -152,7 +151,7 @@ fn what_paws_would_drop_is_not_kept() {
 
 #[test]
 fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let urgent = segment { tcp_flags: ACK | URG, ..c.data(END, 10) };
     let foreign = segment { bits: (SEG_FOREIGN | SEG_TIMESTAMPS) as u16, ..c.data(END, 10) };
     let bare = segment { tcp_flags: PSH, ..c.data(END, 10) };
@@ -164,7 +163,7 @@ fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
 
 #[test]
 fn a_paused_port_keeps_nothing_more() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.policy.run = port_run::PORT_PAUSED;
     for s in [c.data(END, MSS), segment { tcp_flags: ACK | FIN, ..c.data(END, 0) }] {
         let (verdict, out) = c.not_kept(&s);
@@ -172,7 +171,7 @@ fn a_paused_port_keeps_nothing_more() {
     }
     assert!(!c.holds(HOLD_FIN));
     // One that was being copied when the port was paused.
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.policy.run = port_run::PORT_PAUSED;
@@ -182,7 +181,7 @@ fn a_paused_port_keeps_nothing_more() {
 
 #[test]
 fn a_mark_of_congestion_is_remembered_for_the_engine() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = c.data(END, MSS);
     c.held(&segment { bits: s.bits | SEG_CE as u16, ..s });
     assert_eq!(c.h.marked, 1);
@@ -193,7 +192,7 @@ fn a_mark_of_congestion_is_remembered_for_the_engine() {
 #[test]
 fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
     for offset in [0, FULL] {
-        let mut c = Held::new();
+        let mut c = Case::new();
         if offset > 0 {
             c.early(&c.data(0, FULL));
         }
@@ -206,7 +205,7 @@ fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
 
 #[test]
 fn a_fin_alone_is_remembered_and_not_acknowledged() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&fin);
     assert_eq!(verdict, Verdict::Drop);
@@ -219,7 +218,7 @@ fn a_fin_alone_is_remembered_and_not_acknowledged() {
 
 #[test]
 fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = segment { tcp_flags: ACK | FIN | PSH, ..c.data(END, 100) };
     let out = c.held(&s);
     assert_eq!((out.ack.ack, c.h.tail), (at(END + 100), at(END + 100)));
@@ -230,7 +229,7 @@ fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
 
 #[test]
 fn a_fin_beyond_a_hole_is_not_remembered() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     for len in [0, 100] {
         let s = segment { tcp_flags: ACK | FIN, ..c.data(END + 10, len) };
         let (verdict, out) = c.not_kept(&s);
@@ -242,7 +241,7 @@ fn a_fin_beyond_a_hole_is_not_remembered() {
 
 #[test]
 fn nothing_is_kept_behind_a_fin() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.not_kept(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.not_kept(&c.data(END, MSS));
     c.not_kept(&c.data(END + 1, MSS));
@@ -250,7 +249,7 @@ fn nothing_is_kept_behind_a_fin() {
 
 #[test]
 fn before_anything_is_held_a_fin_is_the_vms() {
-    let mut c = Held::new();
+    let mut c = Case::new();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(0, 100) };
     assert_eq!(c.not_kept(&s).0, Verdict::Pass);
     assert!(!c.holds(HOLD_FIN));
@@ -258,7 +257,7 @@ fn before_anything_is_held_a_fin_is_the_vms() {
 
 #[test]
 fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     let s = segment { tcp_flags: RST, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&s);
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(FULL)));
@@ -268,14 +267,14 @@ fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
 #[test]
 fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
     for (flags, offset) in [(RST, FULL - 1), (RST, FULL), (SYN, FULL), (SYN, END)] {
-        let mut c = Held::holding();
+        let mut c = Case::holding();
         let s = segment { tcp_flags: flags, ..c.data(offset, 0) };
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert!(c.has(FLOW_F_CHALLENGE_DUE));
     }
     // Whoever challenges it: one that is not exact ends nothing.
     for offset in [FULL - 1, FULL, FULL + 1, END - 1, END + 1, END + 100_000] {
-        let mut c = Held::holding();
+        let mut c = Case::holding();
         let (verdict, _) = c.not_kept(&segment { tcp_flags: RST, ..c.data(offset, 0) });
         assert_ne!(verdict, Verdict::Forward);
         assert!(!c.has(FLOW_F_CLOSED) && !c.holds(HOLD_OVER));
@@ -285,7 +284,7 @@ fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
 
 #[test]
 fn one_cpu_at_a_time_has_the_chain() {
-    let mut c = Held::full();
+    let mut c = Case::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     assert_eq!(c.h.busy, 1);
@@ -297,7 +296,7 @@ fn one_cpu_at_a_time_has_the_chain() {
 
 #[test]
 fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
-    let mut c = Held::full();
+    let mut c = Case::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.f.next_seq = at(FULL + MSS);
@@ -309,7 +308,7 @@ fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
 #[test]
 fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
     for (taken, kept) in [(true, Kept::Drop), (false, Kept::Pass)] {
-        let mut c = Held::new();
+        let mut c = Case::new();
         let s = c.data(0, MSS);
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.f.mode = flow_mode::FLOW_BYPASS as u8;
@@ -320,7 +319,7 @@ fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
 
 #[test]
 fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let newer = c.h.tsval.wrapping_add(9);
     let bare = segment { tcp_flags: ACK | URG, ..c.data(END, 1) };
@@ -337,13 +336,13 @@ fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
 
 #[test]
 fn what_the_vm_would_not_accept_tells_nothing() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let edge = c.f.adv_edge.diff(at(0)) as u32;
-    let shown = |c: &Held| (c.h.snd_una, c.h.tsval, c.h.sender_window);
+    let shown = |c: &Case| (c.h.snd_una, c.h.tsval, c.h.sender_window);
     let before = shown(&c);
     let newer = c.h.tsval.wrapping_add(1 << 30);
-    let says = |c: &mut Held, offset| {
+    let says = |c: &mut Case, offset| {
         c.decide(&segment { tsval: newer, window: 5, ..c.ack_of_sender(offset, 60) });
         shown(c)
     };
@@ -360,9 +359,9 @@ fn what_the_vm_would_not_accept_tells_nothing() {
 
 #[test]
 fn an_older_window_does_not_replace_a_newer_one() {
-    let mut c = Held::holding();
+    let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, MSS));
-    let says = |c: &mut Held, offset, ack, window| {
+    let says = |c: &mut Case, offset, ack, window| {
         c.decide(&segment { window, ..c.ack_of_sender(offset, ack) });
         c.h.sender_window
     };

@@ -1,6 +1,7 @@
-//! Loss inside the guest: what proves it, and what follows.
+//! Loss inside the guest: what tells the engine of it, and what does not; and a flow that was reset.
 
-use vsnoop_flow::{FromVm, Verdict, types::*};
+use vsnoop_flow::hold::Verdict;
+use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
@@ -9,53 +10,38 @@ fn waiting(mut c: Case) -> Case {
     for i in 0..4 {
         c.early(&c.data(i * MSS, MSS));
     }
-    c.vm_acks(MSS, c.window_at(MSS));
+    c.acks(MSS, c.window_at(MSS));
     c
 }
 
+/// The VM repeats an ACK; the engine is told of a loss or not, and the sender of nothing.
+#[track_caller]
+fn repeats(c: &mut Case, s: &segment, is_loss: bool) {
+    let before = c.h.repeated;
+    let (verdict, out) = c.hear(s);
+    assert_eq!(verdict, FromVm::Drop);
+    assert_eq!(c.h.repeated != before, is_loss, "{s:?}");
+    assert_eq!(out.events & EVENT_WAKE != 0, is_loss);
+    assert_ne!(c.mode(), flow_mode::FLOW_RESET);
+}
+
 #[test]
-fn three_repeated_acks_below_next_seq_reset_both_sides() {
+fn of_a_loss_that_the_vm_reports_the_engine_is_told() {
     for c in Case::both() {
         let mut c = waiting(c);
-        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 3 * MSS)).0, FromVm::Drop);
-        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Drop);
-        let (verdict, out) = c.vm_sends(&c.sack_of_vm(MSS, 5 * MSS));
-        assert_eq!(verdict, FromVm::Loss);
-        assert_eq!(out.events, EVENT_LOSS);
-        assert_eq!(out.ack.seq, at(MSS), "the VM's RCV.NXT");
-        assert_eq!(out.ack.ack, vm_at(0), "the sender's RCV.NXT");
-        assert_eq!(c.mode(), flow_mode::FLOW_RESET);
-        assert_eq!(c.f.retired, 3 * MSS);
+        for _ in 0..20 {
+            let s = c.sack_of_vm(MSS, 4 * MSS);
+            repeats(&mut c, &s, true);
+        }
     }
 }
 
-/// Far enough apart for repetitions that may have another cause.
-const APART: u64 = 300 * MS;
-
 #[test]
-fn without_sack_repetitions_over_half_a_second_reset_both_sides() {
+fn without_sack_a_repetition_is_a_report() {
     let mut c = waiting(Case::plain());
-    for _ in 0..2 {
-        for _ in 0..10 {
-            assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
-        }
-        c.now += APART;
-    }
-    assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Loss);
-}
-
-#[test]
-fn where_the_device_keeps_no_order_sack_must_say_so_over_half_a_second() {
-    for c in Case::both() {
-        let mut c = waiting(c);
-        c.policy.lists = PORT_UNORDERED;
-        for _ in 0..2 {
-            for _ in 0..10 {
-                assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Drop);
-            }
-            c.now += APART;
-        }
-        assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS)).0, FromVm::Loss);
+    for _ in 0..20 {
+        let s = c.ack_of_vm(MSS, c.window_at(MSS));
+        repeats(&mut c, &s, true);
     }
 }
 
@@ -63,125 +49,95 @@ fn where_the_device_keeps_no_order_sack_must_say_so_over_half_a_second() {
 fn with_sack_a_repetition_without_blocks_proves_nothing() {
     for c in Case::both() {
         let mut c = waiting(c);
-        for _ in 0..10 {
-            assert_eq!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
-        }
+        let plain = c.ack_of_vm(MSS, c.window_at(MSS));
+        repeats(&mut c, &plain, false);
         // Nor does the report of a duplicate (RFC 2883).
-        for _ in 0..10 {
-            assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, MSS / 2)).0, FromVm::Drop);
-        }
-        assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+        let s = c.sack_of_vm(MSS, MSS / 2);
+        repeats(&mut c, &s, false);
     }
 }
 
 #[test]
-fn acks_that_were_asked_for_are_no_proof_of_loss() {
+fn a_challenge_ack_is_no_report_of_a_loss() {
     let mut c = waiting(Case::plain());
-    // A sender that went back, and ACKs so late that PAWS refuses them: the VM
-    // repeats its ACK for each, as long as its ring lasts.
-    for _ in 0..10 {
-        c.pass(&c.data(0, MSS));
-        c.pass(&c.ack_of_sender(4 * MSS, 0));
-    }
-    for i in 0..20 {
-        assert_ne!(c.vm_acks(MSS, c.window_at(MSS)).0, FromVm::Loss, "answer {i}");
-    }
-    c.now += APART;
-    c.vm_acks(2 * MSS, c.window_at(2 * MSS));
-    for _ in 0..3 {
-        assert_ne!(c.vm_acks(2 * MSS, c.window_at(2 * MSS)).0, FromVm::Loss);
-    }
+    c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
+    assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Pass);
+    assert_eq!(c.h.repeated, 0);
 }
 
 #[test]
-fn a_probe_of_the_vm_is_no_proof_of_loss() {
+fn a_probe_of_the_vm_is_no_report_of_a_loss() {
     let mut c = Case::plain();
-    c.vm_sends(&c.data_of_vm(0, 50, 0));
+    c.hear(&c.data_of_vm(0, 50, 0));
     let mut c = waiting(c);
-    for _ in 0..5 {
-        c.now += APART;
-        let probe = vsnoop_flow::segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
-        assert_ne!(c.vm_sends(&probe).0, FromVm::Loss);
-    }
+    let probe = segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
+    assert_eq!(c.hear(&probe).0, FromVm::Rewrite);
+    assert_eq!(c.h.repeated, 0);
 }
 
 #[test]
-fn a_window_update_is_no_proof_of_loss() {
+fn a_window_update_is_no_report_of_a_loss() {
     let mut c = waiting(Case::plain());
-    for i in 0..5 {
-        c.now += APART;
-        assert_ne!(c.vm_acks(MSS, c.window_at(MSS) + i).0, FromVm::Loss);
+    for i in 1..5 {
+        let s = c.ack_of_vm(MSS, c.window_at(MSS) + i);
+        repeats(&mut c, &s, false);
     }
 }
 
 #[test]
-fn data_of_the_vm_is_no_proof_of_loss() {
+fn data_of_the_vm_is_no_report_of_a_loss() {
     for c in Case::both() {
         let mut c = waiting(c);
-        for i in 0..5 {
-            let mut s = c.data_of_vm(i * 10, 10, MSS);
-            s.bits |= SEG_SACK as u16;
-            s.sack_end = at(4 * MSS);
-            assert_eq!(c.vm_sends(&s).0, FromVm::Rewrite);
-        }
-    }
-}
-
-#[test]
-fn progress_of_the_vm_refutes_a_loss() {
-    for c in Case::both() {
-        let mut c = waiting(c);
-        c.vm_sends(&c.sack_of_vm(MSS, 3 * MSS));
-        c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS));
-        c.vm_acks(2 * MSS, c.window_at(2 * MSS));
-        assert_eq!(c.vm_sends(&c.sack_of_vm(2 * MSS, 4 * MSS)).0, FromVm::Drop);
+        let s = c.data_of_vm(0, 10, MSS);
+        let s = segment { bits: s.bits | SEG_SACK as u16, sack_end: at(4 * MSS), ..s };
+        assert_eq!(c.hear(&s).0, FromVm::Rewrite);
+        assert_eq!(c.h.repeated, 0);
     }
 }
 
 #[test]
 fn repeated_acks_of_next_seq_are_the_senders_business() {
-    for mut c in Case::both() {
-        c.early(&c.data(0, MSS));
-        c.vm_acks(MSS, WINDOW);
+    for c in Case::both() {
+        let mut c = c.without_hold();
+        c.pass(&c.data(0, MSS));
+        c.acks(MSS, WINDOW);
         for i in 2..8 {
             c.pass(&c.data(i * MSS, MSS));
-            assert_eq!(c.vm_sends(&c.sack_of_vm(MSS, (i + 1) * MSS)).0, FromVm::Pass);
+            assert_eq!(c.hear(&c.sack_of_vm(MSS, (i + 1) * MSS)).0, FromVm::Pass);
         }
     }
 }
 
-fn lost() -> Case {
+/// The VM has reset the connection while bytes were outstanding.
+fn reset() -> Case {
     let mut c = waiting(Case::accepted());
-    for _ in 0..3 {
-        c.vm_sends(&c.sack_of_vm(MSS, 4 * MSS));
-    }
-    assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+    let rst = segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
+    assert_eq!(c.hear(&rst).0, FromVm::Pass);
+    assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, 3 * MSS));
     c
 }
 
 #[test]
 fn a_reset_flow_answers_both_ends_with_rst() {
-    let mut c = lost();
-    let (verdict, out) = c.towards_vm(&c.data(4 * MSS, 10));
+    let mut c = reset();
+    let (verdict, out) = c.decide(&c.data(4 * MSS, 10));
     assert_eq!(verdict, Verdict::Reset);
     assert_eq!(out.ack.seq, c.f.snd_nxt, "the ACK of the segment: exact for the sender");
-    let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 10, MSS));
+    let (verdict, out) = c.hear(&c.data_of_vm(0, 10, MSS));
     assert_eq!(verdict, FromVm::Reset);
     assert_eq!(out.ack.seq, at(MSS), "exact for the VM");
     // A keep-alive of an idle sender too: nobody hangs.
-    assert_eq!(c.towards_vm(&c.data(4 * MSS - 1, 0)).0, Verdict::Reset);
+    assert_eq!(c.decide(&c.data(4 * MSS - 1, 0)).0, Verdict::Reset);
 }
 
 #[test]
 fn a_reset_flow_hands_on_what_is_no_part_of_it() {
-    let mut c = lost();
+    let mut c = reset();
     for flags in [RST, RST | ACK, SYN] {
-        let s = vsnoop_flow::segment { tcp_flags: flags, ..c.data(4 * MSS, 0) };
-        assert_eq!(c.towards_vm(&s).0, Verdict::Pass);
+        let s = segment { tcp_flags: flags, ..c.data(4 * MSS, 0) };
+        assert_eq!(c.decide(&s).0, Verdict::Pass);
     }
     assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "a new connection may begin");
-    assert_eq!(
-        c.vm_sends(&vsnoop_flow::segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) }).0,
-        FromVm::Pass
-    );
+    let rst = segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
+    assert_eq!(c.hear(&rst).0, FromVm::Pass);
 }

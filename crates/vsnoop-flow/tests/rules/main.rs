@@ -8,7 +8,6 @@ mod acknowledge;
 mod answers;
 mod case;
 mod congestion;
-mod hold_case;
 mod hold_engine;
 mod hold_pieces;
 mod hold_segments;

@@ -61,7 +61,8 @@ fn a_record_that_begins_after_a_hole_waits_for_the_vm() {
     c.pass(&second);
     c.pass(&c.data(0, MSS));
     assert_eq!(c.f.next_seq, at(0));
-    assert_eq!(c.vm_acks(2 * MSS, WINDOW).0, FromVm::Pass);
+    assert_eq!(c.acks(2 * MSS, WINDOW).0, FromVm::Pass);
+    c.begin_hold();
     c.early(&c.data(2 * MSS, MSS));
 }
 
@@ -129,18 +130,19 @@ fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
     let mut c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
-    c.vm_sends(&ack);
+    c.hear(&ack);
     assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
     assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
     // Its ring may hold what the record has not seen: here three segments
     // behind a hole. The hole is filled, and the VM answers in order.
     c.pass(&c.data(0, 100));
     for i in 1..4 {
-        let (verdict, _) = c.vm_sends(&c.sack_of_vm(0, (i + 1) * 100));
+        let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * 100));
         assert_eq!(verdict, FromVm::Pass);
     }
-    c.vm_acks(400, WINDOW);
+    c.acks(400, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    c.begin_hold();
     c.early(&c.data(400, 100));
 }
 
@@ -149,10 +151,10 @@ fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
     let mut c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
-    c.vm_acks(300, WINDOW);
+    c.acks(300, WINDOW);
     assert!(c.has(FLOW_F_UNPROVEN));
     c.pass(&c.data(300, 100));
-    c.vm_acks(400, WINDOW);
+    c.acks(400, WINDOW);
     assert!(!c.has(FLOW_F_UNPROVEN));
 }
 

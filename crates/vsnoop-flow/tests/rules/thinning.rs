@@ -1,6 +1,6 @@
 //! Standing aside for a VM that answers by itself never leaves a sender waiting.
 
-use vsnoop_flow::types::*;
+use vsnoop_flow::{segment, types::*};
 
 use crate::case::*;
 
@@ -10,12 +10,10 @@ fn prompt(mut c: Case) -> Case {
     let mut offset = 0;
     for _ in 0..400 {
         let s = c.data(offset, MSS);
-        if c.towards_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
-            c.delivered(&s, true);
-        }
+        c.goes(&s);
         offset += MSS;
         c.now += MS / 10;
-        c.vm_acks(offset, WINDOW);
+        c.acks(offset, WINDOW);
         c.now += MS * 9 / 10;
     }
     assert_eq!(c.f.next_seq, c.f.vm_seq);
@@ -34,8 +32,8 @@ fn a_prompt_vm_is_left_to_answer_by_itself() {
         assert_eq!(c.mode(), flow_mode::FLOW_ASIDE);
         // Until it has caught up, nothing is acknowledged before it.
         let rest = sent(&c) + MSS;
-        c.pass(&vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(rest, 10) });
-        c.vm_acks(rest + 10, WINDOW);
+        c.pass(&segment { tcp_flags: ACK | PSH, ..c.data(rest, 10) });
+        c.acks(rest + 10, WINDOW);
         assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
     }
 }
@@ -45,7 +43,7 @@ fn without_the_operators_leave_nobody_stands_aside() {
     for c in Case::both() {
         let mut c = prompt(c);
         c.policy.thin = 0;
-        c.early(&c.data(sent(&c), MSS));
+        c.kept(&c.data(sent(&c), MSS));
     }
 }
 
@@ -53,7 +51,7 @@ fn without_the_operators_leave_nobody_stands_aside() {
 fn psh_is_acknowledged_at_once_even_when_standing_aside_is_allowed() {
     for c in Case::both() {
         let mut c = prompt(c);
-        let s = vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(sent(&c), MSS) };
+        let s = segment { tcp_flags: ACK | PSH, ..c.data(sent(&c), MSS) };
         c.early(&s);
     }
 }
@@ -71,7 +69,7 @@ fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
-        c.vm_acks(offset, ((2 * MSS) >> SCALE) as u16);
+        let mut c = c.bounded(offset + 3 * MSS - 1);
         c.early(&c.data(offset, MSS));
     }
 }
@@ -94,9 +92,10 @@ fn after_a_hole_the_ramp_begins_again() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
-        c.pass(&c.data(offset + MSS, MSS));
-        c.pass(&c.data(offset, MSS));
-        c.vm_acks(offset + 2 * MSS, WINDOW);
+        c.held(&c.data(offset + MSS, MSS));
+        c.held(&c.data(offset, MSS));
+        c.release(offset + 2 * MSS);
+        c.acks(offset + 2 * MSS, WINDOW);
         c.early(&c.data(offset + 2 * MSS, MSS));
     }
 }
@@ -110,12 +109,12 @@ fn a_vm_that_was_late_is_not_left_alone() {
             c.pass(&c.data(offset + i * MSS, MSS));
         }
         c.now += 30 * MS;
-        let (_, out) = c.vm_acks(offset + 3 * MSS, WINDOW);
+        let (_, out) = c.acks(offset + 3 * MSS, WINDOW);
         assert_ne!(out.events & EVENT_LATE, 0);
-        c.early(&c.data(offset + 3 * MSS, MSS));
+        c.kept(&c.data(offset + 3 * MSS, MSS));
         // One prompt answer does not make it prompt again.
-        c.vm_acks(offset + 4 * MSS, WINDOW);
-        c.early(&c.data(offset + 4 * MSS, MSS));
+        c.acks(offset + 4 * MSS, WINDOW);
+        c.kept(&c.data(offset + 4 * MSS, MSS));
     }
 }
 
@@ -127,7 +126,7 @@ fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
         c.pass(&c.data(offset, MSS));
         c.pass(&c.data(offset + MSS, MSS));
         c.now += 2 * MS;
-        let (_, out) = c.towards_vm(&c.data(offset + 2 * MSS, MSS));
+        let (_, out) = c.decide(&c.data(offset + 2 * MSS, MSS));
         assert_ne!(out.events & EVENT_LATE, 0);
         assert_eq!(c.port.late_ns, c.now);
     }
@@ -140,13 +139,11 @@ fn bulk(c: Case, late_ns: u64) -> Case {
         let offset = sent(&c);
         for i in 0..4 {
             let s = c.data(offset + i * MSS, MSS);
-            if c.towards_vm(&s).0 == vsnoop_flow::Verdict::Deliver {
-                c.delivered(&s, true);
-            }
+            c.goes(&s);
         }
         let delay = if turn % 16 == 0 { late_ns } else { MS / 10 };
         c.now += delay;
-        c.vm_acks(offset + 4 * MSS, WINDOW);
+        c.acks(offset + 4 * MSS, WINDOW);
         c.now += MS / 2 - MS / 10;
     }
     c
@@ -164,7 +161,7 @@ fn a_vm_delayed_for_a_moment_now_and_then_is_still_prompt() {
 fn a_vm_delayed_for_half_of_the_time_is_not() {
     for c in Case::both() {
         let mut c = bulk(c, 7 * MS); // of 13 ms
-        c.early(&c.data(sent(&c), MSS));
+        c.kept(&c.data(sent(&c), MSS));
     }
 }
 
@@ -175,10 +172,10 @@ fn a_clock_read_late_on_another_core_makes_nobody_late() {
         let offset = sent(&c);
         c.pass(&c.data(offset, MSS));
         c.pass(&c.data(offset + MSS, MSS));
-        c.vm_acks(offset + MSS / 2, WINDOW);
+        c.acks(offset + MSS / 2, WINDOW);
         // Decided with a time from before the VM's ACK.
         c.now -= 1000;
-        let (_, out) = c.towards_vm(&c.data(offset + 2 * MSS, MSS));
+        let (_, out) = c.decide(&c.data(offset + 2 * MSS, MSS));
         assert_eq!(out.events & EVENT_LATE, 0);
     }
 }
@@ -187,8 +184,7 @@ fn a_clock_read_late_on_another_core_makes_nobody_late() {
 fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
     for c in Case::both() {
         let mut c = prompt(c);
-        let psh =
-            |c: &Case, offset| vsnoop_flow::segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
+        let psh = |c: &Case, offset| segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
         // The VM has a backlog: it will answer, and this with it.
         let offset = sent(&c);
         c.early(&psh(&c, offset));

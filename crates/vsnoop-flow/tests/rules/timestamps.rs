@@ -8,14 +8,14 @@ use crate::case::*;
 fn early_acks_keep_the_vms_last_tsval_and_echo_the_segments() {
     for mut c in Case::both() {
         c.ts = SENDER_TS.wrapping_add(50);
-        let ack = c.early(&c.data(0, MSS));
+        let ack = c.early(&c.data(0, MSS)).ack;
         assert_eq!((ack.timestamps, ack.tsval, ack.tsecr), (1, VM_TS, c.ts));
         c.vm_ts = VM_TS + 100;
-        c.vm_acks(MSS, WINDOW);
+        c.acks(MSS, WINDOW);
         // An older ACK of the VM does not take it back.
         let old = segment { tsval: VM_TS, ..c.ack_of_vm(MSS, WINDOW) };
-        c.vm_sends(&old);
-        let ack = c.early(&c.data(MSS, MSS));
+        c.hear(&old);
+        let ack = c.early(&c.data(MSS, MSS)).ack;
         assert_eq!(ack.tsval, VM_TS + 100);
     }
 }
@@ -23,7 +23,7 @@ fn early_acks_keep_the_vms_last_tsval_and_echo_the_segments() {
 #[test]
 fn without_timestamps_an_early_ack_has_none() {
     let mut c = Case::plain();
-    assert_eq!(c.early(&c.data(0, MSS)).timestamps, 0);
+    assert_eq!(c.early(&c.data(0, MSS)).ack.timestamps, 0);
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn paws_starts_from_the_handshake() {
 fn paws_counts_the_timestamps_of_old_segments() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
-        c.vm_acks(MSS, WINDOW);
+        c.acks(MSS, WINDOW);
         // A retransmission overtakes the segment that was sent before it.
         c.pass(&segment { tsval: SENDER_TS.wrapping_add(5), ..c.data(0, MSS) });
         // An ACK that left the VM before it saw the retransmission.
-        c.vm_acks(MSS, WINDOW);
+        c.acks(MSS, WINDOW);
         c.pass(&segment { tsval: SENDER_TS.wrapping_add(4), ..c.data(MSS, MSS) });
     }
 }
@@ -72,11 +72,11 @@ fn paws_counts_the_timestamps_of_old_segments() {
 fn an_ack_of_the_vm_that_has_seen_it_all_sets_paws_right() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
-        c.vm_acks(MSS, WINDOW);
+        c.acks(MSS, WINDOW);
         // Corrupt, say: the VM will drop it.
         c.pass(&segment { tsval: SENDER_TS.wrapping_add(1 << 30), ..c.data(0, MSS) });
         c.pass(&c.data(MSS, MSS));
-        c.vm_acks(2 * MSS, WINDOW);
+        c.acks(2 * MSS, WINDOW);
         c.early(&c.data(2 * MSS, MSS));
     }
 }

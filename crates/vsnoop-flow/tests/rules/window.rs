@@ -1,19 +1,24 @@
-//! The strict window policy: what the VM granted, capped, never taken back.
+//! What window the sender is shown where it may not run ahead of the VM's own: what the VM granted,
+//! never taken back.
 
-use vsnoop_flow::{FromVm, Verdict};
+use vsnoop_flow::hold::Verdict;
+use vsnoop_flow::{FromVm, types::*};
 
 use crate::case::*;
 
+const UNIT: i32 = 1 << SCALE;
+
 #[test]
 fn nothing_beyond_the_vms_right_edge_is_acknowledged() {
-    for mut c in Case::both() {
-        c.vm_acks(0, 50);
-        let edge = 50u32 << SCALE;
+    let edge = 50u32 << SCALE;
+    for c in Case::both() {
+        let mut c = c.bounded(edge);
         c.early(&c.data(0, edge - 1));
         c.pass(&c.data(edge - 1, 2));
         assert_eq!(c.f.high_seq, at(edge), "the VM takes no more than that");
-        let mut c = Case::accepted();
-        c.vm_acks(0, 50);
+    }
+    for c in Case::both() {
+        let mut c = c.bounded(edge);
         c.early(&c.data(0, edge));
     }
 }
@@ -22,88 +27,67 @@ fn nothing_beyond_the_vms_right_edge_is_acknowledged() {
 fn an_early_ack_shows_the_vms_own_right_edge() {
     for mut c in Case::both() {
         for i in 0..10 {
-            let ack = c.early(&c.data(i * 999, 999));
-            let shown = ack.ack.add(u32::from(ack.window) << SCALE);
-            let back = c.f.right_edge.diff(shown);
-            assert!((0..1 << SCALE).contains(&back), "off by {back}");
+            let out = c.early(&c.data(i * 999, 999));
+            let back = c.f.right_edge.diff(at(0)) - c.edge(&out);
+            assert!((0..UNIT).contains(&back), "off by {back}");
         }
     }
 }
 
 #[test]
 fn a_closed_window_is_shown_closed() {
-    for mut c in Case::both() {
-        c.vm_acks(0, 20);
-        assert_eq!(c.early(&c.data(0, 20 << SCALE)).window, 0);
+    for c in Case::both() {
+        let mut c = c.bounded(20 << SCALE);
+        assert_eq!(c.early(&c.data(0, 20 << SCALE)).ack.window, 0);
     }
 }
 
 #[test]
-fn a_window_that_the_vm_takes_back_is_taken_back() {
-    for mut c in Case::both() {
-        c.vm_acks(0, 20);
-        c.pass(&c.data(0, 21 << SCALE));
-        let mut c = Case::accepted();
-        c.vm_acks(0, 20);
-        let ack = c.early(&c.data(0, 10 << SCALE));
-        assert_eq!(ack.window, 10);
-    }
-}
-
-#[test]
-fn window_is_capped_but_never_taken_back() {
+fn a_window_that_the_vm_takes_back_stays_as_it_was_shown() {
     for mut c in Case::both() {
         let shown = c.f.adv_edge;
-        c.policy.buf_size = 10_000;
-        // Already shown: kept.
-        let ack = c.early(&c.data(0, MSS));
-        assert!(shown.diff(ack.ack.add(u32::from(ack.window) << SCALE)) < 1 << SCALE);
-        // The VM grants more: capped to what was shown.
-        let (verdict, out) = c.vm_acks(MSS, WINDOW);
-        assert_eq!(verdict, FromVm::Rewrite);
-        let edge = at(MSS).add(u32::from(out.ack.window) << SCALE);
-        assert!(edge.diff(shown).abs() < 1 << SCALE);
-        // Once the stream has passed what was shown, the cap counts from VM_SEQ.
-        let offset = shown.diff(at(0)) as u32;
-        c.early(&c.data(MSS, offset - MSS));
-        let (verdict, out) = c.vm_acks(offset, WINDOW);
-        assert_eq!(verdict, FromVm::Rewrite);
-        assert_eq!(u32::from(out.ack.window), 10_000u32.div_ceil(1 << SCALE));
+        c.acks(0, 20);
+        let out = c.early(&c.data(0, 10 << SCALE));
+        assert!((shown.diff(at(0)) - c.edge(&out)).abs() < UNIT);
+        // What the sender was told that it may send, and the VM does not take any more, waits.
+        c.held(&c.data(10 << SCALE, 11 << SCALE));
+        assert_eq!(c.f.adv_edge, shown);
     }
 }
 
 #[test]
-fn a_window_within_the_cap_is_not_touched() {
+fn without_a_copy_a_window_that_the_vm_takes_back_is_taken_back() {
+    for c in Case::both() {
+        let mut c = c.without_hold();
+        assert_eq!(c.acks(0, 20).0, FromVm::Pass);
+    }
+}
+
+#[test]
+fn a_vm_that_grants_as_it_was_shown_is_not_touched() {
     for mut c in Case::both() {
-        c.policy.buf_size = 4 << 20;
         c.early(&c.data(0, MSS));
-        assert_eq!(c.vm_acks(MSS, WINDOW).0, FromVm::Pass);
-    }
-}
-
-#[test]
-fn a_cap_below_the_scales_unit_does_not_close_the_window() {
-    for mut c in Case::both() {
-        c.f.scale = 14;
-        c.f.adv_edge = at(0);
-        c.policy.buf_size = 5_000;
-        let (verdict, out) = c.vm_acks(0, 10);
-        assert_eq!(verdict, FromVm::Rewrite);
-        assert_eq!(out.ack.window, 1);
+        assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Pass);
     }
 }
 
 #[test]
 fn a_window_shown_while_observing_is_not_taken_back() {
     for mut c in Case::both() {
-        c.policy.run = vsnoop_flow::types::port_run::PORT_OBSERVE;
-        c.vm_acks(0, 2 * WINDOW);
-        c.policy.run = vsnoop_flow::types::port_run::PORT_ACTIVE;
-        c.policy.buf_size = 10_000;
-        let ack = c.early(&c.data(0, MSS));
-        let shown = ack.ack.add(u32::from(ack.window) << SCALE);
-        assert!(at((2 * u32::from(WINDOW)) << SCALE).diff(shown) < 1 << SCALE);
+        c.policy.run = port_run::PORT_OBSERVE;
+        c.acks(0, 2 * WINDOW);
+        c.policy.run = port_run::PORT_ACTIVE;
+        c.acks(0, WINDOW);
+        let out = c.early(&c.data(0, MSS));
+        assert!((2 * FULL as i32 - c.edge(&out)).abs() < UNIT);
     }
+}
+
+#[test]
+fn a_vms_window_below_the_scales_unit_is_shown_as_none() {
+    let mut c = Case::accepted().bounded(9 << SCALE);
+    let out = c.early(&c.data(0, (8 << SCALE) + 1));
+    assert_eq!(out.ack.window, 0, "more than the VM has is no safe answer");
 }
 
 #[test]
@@ -111,25 +95,83 @@ fn unknown_scale_never_shows_more_than_the_vm_granted() {
     for scale in 0..15 {
         let mut c = Case::mid_flow();
         let granted = at(1).add(u32::from(WINDOW) << scale);
-        for (offset, len) in [(1, 1), (2, 98), (100, 350)] {
-            let ack = c.early(&c.data(offset, len));
+        for (offset, len) in [(1, 1), (2, 48), (50, 76)] {
+            let ack = c.early(&c.data(offset, len)).ack;
             let shown = ack.ack.add(u32::from(ack.window) << scale);
             assert!(granted.diff(shown) >= 0, "scale {scale}: {} too far", shown.diff(granted));
         }
         // Data of the VM in between shows no more either.
-        let (verdict, out) = c.vm_sends(&c.data_of_vm(0, 10, 1));
+        let (verdict, out) = c.hear(&c.data_of_vm(0, 10, 1));
         assert_eq!(verdict, FromVm::Rewrite);
         let shown = out.ack.ack.add(u32::from(out.ack.window) << scale);
         assert!(granted.diff(shown) >= 0);
-        // Beyond the raw window nothing is acknowledged.
-        assert_eq!(c.towards_vm(&c.data(450, 60)).0, Verdict::Pass);
     }
 }
 
 #[test]
-fn unknown_scale_is_never_capped() {
+fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
+    // With a scale of 7 the VM has shown 64,000 bytes: a request of 500 shown as a window of 0, or
+    // half of that, would be worse than no answer.
+    let quarter = u32::from(WINDOW) / 4;
+    for len in [quarter, 1] {
+        let mut c = Case::mid_flow();
+        let ack = c.early(&c.data(1, len)).ack;
+        assert_eq!(u32::from(ack.window), u32::from(WINDOW) - len);
+    }
+    for len in [quarter + 1, 500, MSS] {
+        let mut c = Case::mid_flow();
+        c.pass(&c.data(1, len));
+    }
+    // What was acknowledged since the VM's own ACK counts, and no more.
     let mut c = Case::mid_flow();
-    c.policy.buf_size = 100;
-    c.early(&c.data(1, 100));
-    assert_eq!(c.vm_acks(101, 60_000).0, FromVm::Pass);
+    c.early(&c.data(1, quarter));
+    c.pass(&c.data(1 + quarter, 1));
+    c.acks(2 + quarter, WINDOW);
+    c.early(&c.data(2 + quarter, quarter));
+}
+
+#[test]
+fn unknown_scale_leaves_the_vms_own_window_alone() {
+    for run in [port_run::PORT_ACTIVE, port_run::PORT_PAUSED] {
+        let mut c = Case::mid_flow().unbounded();
+        c.policy.run = run;
+        assert_eq!(c.acks(1, 60_000).0, FromVm::Pass);
+    }
+}
+
+#[test]
+fn what_a_sender_was_not_shown_is_not_acknowledged() {
+    for c in Case::both() {
+        let mut c = c.unbounded();
+        c.early(&c.data(0, MSS));
+        let shown = c.f.adv_edge.diff(at(0)) as u32;
+        assert!(shown > FULL);
+        // The hold has room for more by now; nobody has said so.
+        c.h.rcv_win += 10 * MSS;
+        for (offset, len) in [(shown - 10, 11), (MSS, shown), (shown, 1), (shown + 1, 1)] {
+            let mut c = c.clone();
+            assert_ne!(c.not_kept(&c.data(offset, len)).0, Verdict::Reack);
+            assert_eq!(c.f.early_bytes, u64::from(MSS));
+        }
+        c.held(&c.data(MSS, shown - MSS));
+    }
+    let mut c = Case::holding();
+    let (shown, next) = (c.f.adv_edge.diff(at(0)) as u32, c.f.next_seq);
+    c.h.rcv_win += 10 * MSS;
+    let (verdict, out) = c.not_kept(&c.data(next.diff(at(0)) as u32, shown));
+    assert_eq!((verdict, out.ack.ack), (Verdict::Reack, next));
+}
+
+#[test]
+fn what_is_known_to_have_been_handed_over_ends_where_the_sender_was_shown() {
+    // Not at the VM's own edge: the VM's answer for what lies between would look like a loss.
+    let mut c = Case::full();
+    let shown = c.f.adv_edge;
+    assert!(shown.diff(c.f.right_edge) > 2 * MSS as i32);
+    c.policy.run = port_run::PORT_PAUSED;
+    c.pass(&c.data(FULL, MSS));
+    assert_eq!(c.f.high_seq, at(FULL + MSS));
+    let rest = shown.diff(at(FULL + MSS)) as u32;
+    c.pass(&c.data(FULL + MSS, rest + 100));
+    assert_eq!(c.f.high_seq, shown, "nobody takes what it has not shown");
 }
