@@ -24,6 +24,28 @@ static __always_inline bool incast_has_line(void)
 	return config.incast && incast_somebody_waits(&port.incast);
 }
 
+/* A SYN or SYN-ACK of the sender came in by this interface: it says which way the connection takes
+ * before there is a record.  Only the others are remembered: what the network sends, a flood of SYNs
+ * too, takes no memory here. */
+__noinline int incast_syn(const struct flow_key *key, __u32 ifindex)
+{
+	__u32 yes = 1;
+
+	if (!config.incast || !key)
+		return 0;
+	if (incast_is_way(&uplink, ifindex))
+		bpf_map_delete_elem(&beside, key);
+	else
+		bpf_map_update_elem(&beside, key, &yes, BPF_ANY);
+	return 0;
+}
+
+/* Did the connection's SYN come another way than through the uplink? */
+static __always_inline bool incast_began_beside(const struct flow_key *key)
+{
+	return config.incast && bpf_map_lookup_elem(&beside, key);
+}
+
 /* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
  * from now on. */
 static __always_inline enum incast_waiting open_window(struct flow *f, const struct segment *vm,
@@ -52,11 +74,13 @@ static __always_inline void stand_in_line(const struct flow_key *key, struct flo
 	bpf_spin_unlock(&f->lock);
 }
 
-/* A segment with data is on its way to the VM.  1: it has closed its flow's window. */
-__noinline int incast_data(const struct flow_key *key, const struct segment *s)
+/* A segment with data is on its way to the VM, and came in by this interface.  1: it has closed its
+ * flow's window. */
+__noinline int incast_data(const struct flow_key *key, const struct segment *s, __u32 ifindex)
 {
 	struct flow *f;
 	enum incast_waiting waits;
+	bool is_way;
 	__u64 now;
 
 	if (!config.incast || !key || !s)
@@ -65,8 +89,10 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s)
 	if (!f)
 		return 0;
 	now = bpf_ktime_get_ns();
+	is_way = incast_is_way(&uplink, ifindex);
 	bpf_spin_lock(&f->lock);
-	if (f->incast.shaped)
+	incast_note_way(f, is_way);
+	if (f->incast.shaped && is_way)
 		incast_received(f, &uplink, &port.incast, s, now);
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);

@@ -113,6 +113,15 @@ struct flow_queue {
 	__type(value, struct flow_key);
 } line SEC(".maps"), shut SEC(".maps");
 
+/* Connections whose last SYN or SYN-ACK of the sender did not come through the uplink, until they
+ * have a record (incast_flows.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct flow_key);
+	__type(value, __u32);
+} beside SEC(".maps");
+
 /* As the loader has set them; constants, so that the verifier drops what is not used. */
 const volatile struct port_config config = { .hold = 1, .incast = 1 };
 

@@ -6,6 +6,7 @@
 #define VSNOOP_BPF_SETUP_H
 
 #include "hold.h"
+#include "incast_flows.h"
 
 /* Do the operator's lists let this flow be accelerated?  A port rule applies
  * to either end's port, a prefix rule to the sender's address. */
@@ -56,6 +57,8 @@ static __always_inline bool insert_flow(const struct flow_key *key, struct flow 
 		f->flags |= FLOW_F_FAILED;
 		st->left_alone++;
 	}
+	if (incast_began_beside(key))
+		incast_note_way(f, false);
 	if (bpf_map_update_elem(&flows, key, f, BPF_NOEXIST)) {
 		st->flows_refused++;
 		return false;
@@ -144,7 +147,8 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
-	if (config.incast && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN)) {
+	if (config.incast && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
+	    !incast_began_beside(key)) {
 		__u32 first = incast_first_window(&uplink, &port.incast,
 						  INCAST_LEAST_MSS);
 

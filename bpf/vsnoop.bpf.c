@@ -185,12 +185,16 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	if (is_engine)
 		return freshen(skb, &p, &key, &s);
-	if (incast_is_used() && s.len)
-		waits = incast_data(&key, &s);
+	if (incast_is_used()) {
+		if (s.tcp_flags & TCP_SYN)
+			incast_syn(&key, skb->ingress_ifindex);
+		if (s.len)
+			waits = incast_data(&key, &s, skb->ingress_ifindex);
+	}
 	verdict = decide_to_vm(&key, &s, &out);
 	if (verdict == TO_VM_NO_FLOW && flow_for_sender(&key, &s, st)) {
 		if (incast_is_used() && s.len)
-			waits = incast_data(&key, &s);
+			waits = incast_data(&key, &s, skb->ingress_ifindex);
 		verdict = decide_locked(&key, &s, &out);
 	}
 	if (config.hold && verdict == TO_VM_KEEP)

@@ -1,29 +1,63 @@
 #!/bin/sh
 # Runs all tests and ends with one line that counts them.
 #
+# First everything is built and downloaded, without a bound: a slow machine takes as long as it takes.
+# Then the tests run in a network namespace and a mount namespace of their own, with their own BPF
+# file system and /run: `off --all` of a test takes down nothing of the host or of another run.  They
+# need no network then, and have 75 minutes in all (a CI job has 90, the build included), so that a
+# test that hangs does not block whoever waits for the result.
+#
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
 # run; they are counted as skipped.  Exits 1 when a test failed or did not build.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+
+LIMIT_S=4500
+
+run_tests() {
+	cargo test --release --locked --no-fail-fast
+
+	# Streams in namespaces once more, with a hold on every port.  Not those that have
+	# one anyhow, nor the many forms of a hostile network, nor the one whose VM must answer within
+	# a millisecond: with a hold it is saturated, and beside other tests on two cores it does not.
+	# Without -p, which would select other features and compile everything again.
+	VSNOOP_NETNS_HOLD=16M cargo test --release --locked --test netns -- \
+		--skip hold:: --skip network:: --skip guest::prompt_vm
+}
+
+# The second call of this script: within the namespaces.
+if [ "${1-}" = --in-namespaces ]; then
+	if [ "$(id -u)" = 0 ]; then
+		{ mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs tmpfs /run &&
+			mkdir -p /run/lock /run/netns && ip link set lo up; } ||
+			{ echo "error: no mounts of their own for the tests"; exit 1; }
+	fi
+	CARGO_NET_OFFLINE=true
+	export CARGO_NET_OFFLINE
+	run_tests
+	exit
+fi
+
+namespaces=
+[ "$(id -u)" = 0 ] && namespaces="unshare --mount --net --propagation private"
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # The command under test and the guests' init are release builds, as shipped.
 cargo build --release --locked || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
+{
+	# What does not build is told again, and counted, by the tests themselves.
+	cargo test --release --locked --no-run --no-fail-fast >/dev/null 2>&1
+	# Fuzz targets run elsewhere (scripts/fuzz.sh), but must keep up with what they fuzz.
+	cargo build --release --locked -p vsnoop-fuzz || echo "error: could not compile the fuzz targets"
+	# The kernels and the image of guests.  Without them the tests say what they lack.
+	target/release/vsnoop-lab prepare
 
-# Bounded: a test that hangs must not block whoever waits for the result.
-timeout 1500 cargo test --release --locked --no-fail-fast 2>&1 | tee "$log"
-
-# Streams in namespaces once more, with a hold on every port.  Not those that have
-# one anyhow, nor the many forms of a hostile network, nor the one whose VM must answer within
-# a millisecond: with a hold it is saturated, and beside other tests on two cores it does not.
-VSNOOP_NETNS_HOLD=16M timeout 600 cargo test --release --locked -p vsnoop-lab --test netns -- \
-	--skip hold:: --skip network:: --skip guest::prompt_vm 2>&1 | tee -a "$log"
-
-# Fuzz targets run elsewhere (scripts/fuzz.sh), but must keep up with what they fuzz.
-{ timeout 600 cargo build --release --locked -p vsnoop-fuzz 2>&1 ||
-	echo "error: could not compile the fuzz targets"; } | tee -a "$log"
+	# shellcheck disable=SC2086 # a list of words, or nothing
+	timeout --kill-after=30 "$LIMIT_S" $namespaces sh scripts/test.sh --in-namespaces
+	case $? in 124 | 137) echo "error: the tests were ended after $((LIMIT_S / 60)) minutes" ;; esac
+} 2>&1 | tee "$log"
 
 awk '
 	# Both the standard harness and libtest-mimic end so.
@@ -37,6 +71,8 @@ awk '
 	}
 	# A test program that did not build, or died, has no result line.
 	/^error: could not compile/ { failed++ }
+	/^error: the tests were ended/ { failed++ }
+	/^error: no mounts/ { failed++ }
 	/^error: [0-9]+ targets? failed/ { targets = 1 }
 	END {
 		if (suites == 0 || (targets && failed == 0)) failed++

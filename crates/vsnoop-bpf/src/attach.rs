@@ -1,7 +1,10 @@
 //! Loads the object for one tap, attaches the hooks, pins everything.
+//!
+//! A port appears at once or not at all, whoever dies when: loading leaves no trace, and what comes
+//! after it (pins, hooks, the caller's part) is under another name until one rename makes it a port
+//! (`pins`).
 
 use std::ffi::CString;
-use std::fs;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::path::Path;
@@ -29,7 +32,7 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
 /// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
-const INCAST_MAPS: [&str; 3] = ["line", "shut", "turns"];
+const INCAST_MAPS: [&str; 4] = ["beside", "line", "shut", "turns"];
 const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables.
@@ -153,7 +156,7 @@ impl AttachSpec {
     }
 }
 
-fn c_name(name: &str) -> [std::ffi::c_char; 16] {
+pub(crate) fn c_name(name: &str) -> [std::ffi::c_char; 16] {
     let mut out = [0; 16];
     for (to, from) in out.iter_mut().zip(name.bytes().take(15)) {
         *to = from as std::ffi::c_char;
@@ -173,28 +176,62 @@ pub(crate) fn check_bpffs() -> Result<()> {
     Ok(())
 }
 
-/// The whole of [`Port::attach`].
-pub(crate) fn attach(spec: &AttachSpec) -> Result<Port> {
-    check_bpffs()?;
-    let dir = pins::directory(spec.netns, spec.ifindex);
-    fs::create_dir_all(pins::PIN_ROOT).map_err(Error::io(format!("create {}", pins::PIN_ROOT)))?;
-    match fs::create_dir(&dir) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            return Err(match Port::open(spec.netns, spec.ifindex) {
-                Err(error @ Error::Damaged { .. }) => error,
-                _ => Error::AlreadyAttached { ifname: spec.ifname.clone() },
-            });
-        }
-        Err(error) => return Err(Error::io(format!("create {}", dir.display()))(error)),
-    }
-    load_and_pin(spec, &dir).and_then(|()| Port::open(spec.netns, spec.ifindex)).inspect_err(|_| {
-        // Best effort: the error that led here is the one to report.
-        let _ = pins::remove(&dir);
-    })
+/// Programs and maps of a port that is to be attached. All that takes long is done; nothing is on the
+/// tap yet, and nothing outlives this value.
+pub struct Loaded<'a> {
+    spec: &'a AttachSpec,
+    object: Object,
 }
 
-fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
+impl<'a> Loaded<'a> {
+    /// Refuses a tap that is attached already. The calling thread must be in the tap's network
+    /// namespace.
+    pub fn new(spec: &'a AttachSpec) -> Result<Self> {
+        check_bpffs()?;
+        match Port::open(spec.netns, spec.ifindex) {
+            Err(Error::NotAttached(_)) => {}
+            Ok(_) => return Err(already_attached(spec)),
+            Err(error) => return Err(error),
+        }
+        Ok(Self { spec, object: load(spec)? })
+    }
+
+    /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port. Then
+    /// `complete` does what else belongs to the port, and one rename makes it the tap's. On error
+    /// nothing is left on the tap; what `complete` has done, its caller undoes.
+    pub fn attach<E: From<Error>>(
+        self,
+        complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Port, E> {
+        let arrival = pins::create_arrival()?;
+        self.attach_at(&arrival, complete).inspect_err(|_| {
+            // Best effort: the error that led here is the one to report.
+            let _ = pins::remove(&arrival);
+        })
+    }
+
+    fn attach_at<E: From<Error>>(
+        mut self,
+        arrival: &Path,
+        complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Port, E> {
+        let spec = self.spec;
+        pin(&mut self.object, spec, arrival)?;
+        let port = Port::open_dir(arrival)?;
+        complete(&port)?;
+        let dir = pins::directory(spec.netns, spec.ifindex);
+        if !pins::arrive(arrival, &dir)? {
+            return Err(already_attached(spec).into());
+        }
+        Ok(Port::open(spec.netns, spec.ifindex)?)
+    }
+}
+
+fn already_attached(spec: &AttachSpec) -> Error {
+    Error::AlreadyAttached { ifname: spec.ifname.clone() }
+}
+
+fn load(spec: &AttachSpec) -> Result<Object> {
     let mut builder = ObjectBuilder::default();
     let refused = |what: &str| {
         let what = what.to_owned();
@@ -220,11 +257,15 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
             map.reuse_pinned_map(uplink.map_path()).map_err(refused("the uplink's map"))?;
         }
     }
-    let mut object = open.load().map_err(refused("the BPF programs"))?;
+    let object = open.load().map_err(refused("the BPF programs"))?;
     fill_lists(&object, spec)?;
+    Ok(object)
+}
+
+fn pin(object: &mut Object, spec: &AttachSpec, dir: &Path) -> Result<()> {
     for mut map in object.maps_mut() {
         let name = map_pin_name(&map.name().to_string_lossy()).to_owned();
-        if pins::MAPS.contains(&name.as_str()) {
+        if pins::MAPS.contains(&name.as_str()) && map.autocreate() {
             let path = dir.join(&name);
             map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
@@ -241,7 +282,7 @@ fn load_and_pin(spec: &AttachSpec, dir: &Path) -> Result<()> {
         ("from_vm", "link_from_vm", libbpf_sys::BPF_F_BEFORE),
         ("to_vm", "link_to_vm", libbpf_sys::BPF_F_AFTER),
     ] {
-        let link = tcx_link(&object, program, spec.ifindex, &spec.ifname, flags)?;
+        let link = tcx_link(object, program, spec.ifindex, &spec.ifname, flags)?;
         // SAFETY: a fresh link that nobody else owns.
         let mut link = unsafe { Link::from_ptr(link) };
         let path = dir.join(pin);

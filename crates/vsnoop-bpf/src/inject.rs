@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
 /// context for one whose rest is zero.
+const INGRESS_IFINDEX: usize = 36;
 const IFINDEX: usize = 40;
 const CB0: usize = 48;
 const CONTEXT: usize = 68;
@@ -36,6 +37,18 @@ pub(crate) fn run(
     run_with(program, ifindex, [cb0, 0], frame, repeat)
 }
 
+/// As [`run`], of a frame that came in by another interface.
+pub(crate) fn run_from(
+    program: &impl AsFd,
+    ifindex: u32,
+    ingress_ifindex: u32,
+    frame: &[u8],
+    repeat: u32,
+) -> libbpf_rs::Result<Run> {
+    let words = [(INGRESS_IFINDEX, ingress_ifindex), (IFINDEX, ifindex)];
+    run_in(program, &words, frame, repeat)
+}
+
 /// `cb`: the first words of the packet's control block.
 pub(crate) fn run_with(
     program: &impl AsFd,
@@ -44,10 +57,20 @@ pub(crate) fn run_with(
     frame: &[u8],
     repeat: u32,
 ) -> libbpf_rs::Result<Run> {
+    run_in(program, &[(IFINDEX, ifindex), (CB0, cb[0]), (CB0 + 4, cb[1])], frame, repeat)
+}
+
+/// `words`: what the context has beside zeroes, by offset.
+fn run_in(
+    program: &impl AsFd,
+    words: &[(usize, u32)],
+    frame: &[u8],
+    repeat: u32,
+) -> libbpf_rs::Result<Run> {
     let mut context = [0u8; CONTEXT];
-    context[IFINDEX..IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
-    context[CB0..CB0 + 4].copy_from_slice(&cb[0].to_ne_bytes());
-    context[CB0 + 4..CB0 + 8].copy_from_slice(&cb[1].to_ne_bytes());
+    for (at, word) in words {
+        context[*at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
     let mut out = vec![0u8; frame.len() + 256];
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,

@@ -26,7 +26,7 @@ mod run;
 mod slabs;
 mod uplink;
 
-pub use attach::{AttachSpec, Limits, SILENCE_MS};
+pub use attach::{AttachSpec, Limits, Loaded, SILENCE_MS};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};
@@ -34,5 +34,5 @@ pub use line::{Line, PortIncast, Taken};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time, bytes_owed};
 pub use record::{ProgramInfo, Record};
-pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, uplink_rate};
+pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS, uplink_rate};
 pub use vsnoop_flow::types;

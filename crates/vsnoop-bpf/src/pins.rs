@@ -3,6 +3,15 @@
 //! A directory holds the pins of one port, under a name that follows from the tap. Its inode tells two
 //! attachments of the same tap apart.
 //!
+//! A port comes in three steps, of which the last is atomic:
+//!
+//! 1. everything is pinned in a directory whose name tells who makes it (*arriving*);
+//! 2. the hooks are put on the tap, and their links are pinned there as well;
+//! 3. the directory is renamed to the port's.
+//!
+//! A process that is killed before the last step leaves its directory ([`crate::Port::cut_short`]), which
+//! nobody takes for a port. Whoever finds it, and that its process has gone, takes it away.
+//!
 //! A port goes in three steps, of which the first is atomic:
 //!
 //! 1. its directory is renamed (*set aside*): whoever looks for ports finds a whole one, or none;
@@ -53,6 +62,30 @@ pub(crate) const LINKS: [&str; 2] = ["link_to_vm", "link_from_vm"];
 
 /// Begins the names of directories that were set aside.
 const ASIDE: &str = "leaving-";
+/// Begins the names of directories that are no ports yet; the process id and the start time of
+/// their maker follow.
+const ARRIVING: &str = "arriving-";
+
+/// Which directories are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Ports, damaged or not.
+    Listed,
+    /// Set aside.
+    Leaving,
+    /// Arriving, and their maker has gone.
+    Abandoned,
+}
+
+impl Stage {
+    fn has(self, path: &Path) -> bool {
+        match self {
+            Self::Listed => !is_aside(path) && !is_arriving(path),
+            Self::Leaving => is_aside(path),
+            Self::Abandoned => is_arriving(path) && !maker_lives(path),
+        }
+    }
+}
 
 /// The directory of one tap. `netns`: inode of its network namespace.
 pub(crate) fn directory(netns: u64, ifindex: u32) -> PathBuf {
@@ -69,6 +102,11 @@ pub struct Damaged {
 }
 
 impl Damaged {
+    /// Not damaged, but never a port: its maker was killed while it attached.
+    pub fn is_arriving(&self) -> bool {
+        is_arriving(&self.path)
+    }
+
     /// Takes it away all the same: hooks first, then the rest.
     pub fn remove(&self) -> Result<()> {
         remove(&self.path)
@@ -84,15 +122,15 @@ pub enum Listed {
     Damaged(Damaged),
 }
 
-/// The entries of [`PIN_ROOT`] that were set aside, or those that were not, in a stable order.
-pub(crate) fn entries(aside: bool) -> Result<Vec<PathBuf>> {
+/// The entries of [`PIN_ROOT`] of one kind, in a stable order.
+pub(crate) fn entries(stage: Stage) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(PIN_ROOT) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::io(format!("read {PIN_ROOT}"))(error)),
     };
     let paths = entries.filter_map(|e| Some(e.ok()?.path()));
-    let mut paths: Vec<PathBuf> = paths.filter(|path| is_aside(path) == aside).collect();
+    let mut paths: Vec<PathBuf> = paths.filter(|path| stage.has(path)).collect();
     paths.sort();
     Ok(paths)
 }
@@ -103,7 +141,67 @@ pub(crate) fn inode(path: &Path) -> Option<u64> {
 }
 
 pub(crate) fn is_aside(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(ASIDE.as_bytes()))
+    begins(path, ASIDE)
+}
+
+pub(crate) fn is_arriving(path: &Path) -> bool {
+    begins(path, ARRIVING)
+}
+
+fn begins(path: &Path, with: &str) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(with.as_bytes()))
+}
+
+pub(crate) fn is_empty(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// A directory for a port that arrives.
+pub(crate) fn create_arrival() -> Result<PathBuf> {
+    fs::create_dir_all(PIN_ROOT).map_err(Error::io(format!("create {PIN_ROOT}")))?;
+    let pid = std::process::id();
+    let started = start_time(pid).unwrap_or_default();
+    for count in 0u32.. {
+        let path = Path::new(PIN_ROOT).join(format!("{ARRIVING}{pid}-{started}-{count}"));
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            // Another thread's.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Error::io(format!("create {}", path.display()))(error)),
+        }
+    }
+    unreachable!("a process has fewer directories than there are numbers")
+}
+
+/// Makes it the port's directory; false when that port exists.
+pub(crate) fn arrive(arrival: &Path, dir: &Path) -> Result<bool> {
+    use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
+    match fs::rename(arrival, dir) {
+        Ok(()) => Ok(true),
+        Err(error) if [AlreadyExists, DirectoryNotEmpty].contains(&error.kind()) => Ok(false),
+        Err(error) => Err(Error::io(format!("rename {}", arrival.display()))(error)),
+    }
+}
+
+/// Of an arriving directory. A zombie does not go on.
+fn maker_lives(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut numbers = name.trim_start_matches(ARRIVING).split('-').map(str::parse::<u64>);
+    let (Some(Ok(pid)), Some(Ok(started))) = (numbers.next(), numbers.next()) else {
+        return false;
+    };
+    u32::try_from(pid).is_ok_and(|pid| start_time(pid) == Some(started))
+}
+
+/// When a process was started, in ticks since the machine was (proc(5), field 22 of stat); `None` when
+/// it has ended.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name, in brackets, may have blanks.
+    let mut after_name = stat.rsplit_once(") ")?.1.split(' ');
+    let has_ended = matches!(after_name.next()?, "Z" | "X");
+    let started = after_name.nth(18)?.parse().ok()?;
+    (!has_ended).then_some(started)
 }
 
 /// The first step; where the directory is now. `None` when it is not there: somebody else was faster.

@@ -9,14 +9,14 @@ use vsnoop_flow::types::{
     self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
 };
 
-use crate::attach::{self, AttachSpec, open_map};
+use crate::attach::{AttachSpec, Loaded, open_map};
 use crate::batch;
 use crate::error::{Error, Result};
 use crate::hold;
 use crate::inject;
 use crate::line::{Line, PortIncast};
 use crate::link::{LinkInfo, PinnedLink};
-use crate::pins::{self, Damaged, Listed};
+use crate::pins::{self, Damaged, Listed, Stage};
 use crate::record::{ProgramInfo, Record};
 
 const ZERO: [u8; 4] = [0; 4];
@@ -57,10 +57,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches the hooks. The calling thread must be in the tap's network
+    /// Attaches the hooks ([`Loaded`] in one step). The calling thread must be in the tap's network
     /// namespace. On error nothing is left behind.
     pub fn attach(spec: &AttachSpec) -> Result<Port> {
-        attach::attach(spec)
+        Loaded::new(spec)?.attach(|_| Ok(()))
     }
 
     /// The attachment of interface `ifindex` in network namespace `netns`
@@ -68,13 +68,17 @@ impl Port {
     pub fn open(netns: u64, ifindex: u32) -> Result<Port> {
         match Self::open_dir(&pins::directory(netns, ifindex)) {
             Err(Error::NotAttached(_)) => Err(Error::NotAttached(format!("with index {ifindex}"))),
+            // An earlier version made the directory first, and filled it seconds later.
+            Err(Error::Damaged { path, .. }) if pins::is_empty(&path) => {
+                Err(Error::NotAttached(format!("with index {ifindex}")))
+            }
             other => other,
         }
     }
 
     /// Everything under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
     pub fn list() -> Result<Vec<Listed>> {
-        Self::open_all(pins::entries(false)?)
+        Self::open_all(pins::entries(Stage::Listed)?)
     }
 
     /// The directories of what [`Port::list`] would open, and which attachments they are: to notice
@@ -84,12 +88,15 @@ impl Port {
             let inode = pins::inode(&path);
             (path, inode)
         };
-        Ok(pins::entries(false)?.into_iter().map(with_inode).collect())
+        Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
     }
 
-    /// What somebody is taking away at this moment, or was when his process was killed.
+    /// What somebody is taking away at this moment, or was when his process was killed; and what
+    /// processes left that were killed while they attached.
     pub fn cut_short() -> Result<Vec<Listed>> {
-        Self::open_all(pins::entries(true)?)
+        let mut paths = pins::entries(Stage::Leaving)?;
+        paths.extend(pins::entries(Stage::Abandoned)?);
+        Self::open_all(paths)
     }
 
     fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Listed>> {
@@ -102,7 +109,7 @@ impl Port {
         Ok(found.collect())
     }
 
-    fn open_dir(dir: &Path) -> Result<Port> {
+    pub(crate) fn open_dir(dir: &Path) -> Result<Port> {
         let gone = || Error::NotAttached(format!("of {}", dir.display()));
         let inode = pins::inode(dir).ok_or_else(gone)?;
         let opened = Self::open_pins(dir, inode);
@@ -227,6 +234,7 @@ impl Port {
     /// Puts a flow on record, as known from elsewhere; an error when it exists
     /// or the table is full.
     pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
+        let flow = flow { tag: vsnoop_flow::tag(key), ..*flow };
         self.flows
             .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))
@@ -353,14 +361,15 @@ impl Port {
         inject::inject(&self.dir.join("inject"), ifindex, frame, false)
     }
 
-    /// Runs a hook on a frame that goes nowhere, `repeat` times: the hook's
+    /// Runs a hook on a frame that goes nowhere and has come through the uplink, `repeat` times: the hook's
     /// verdict (-1: pass on, 2: drop) and the frame as it left it. The calling
     /// thread must be in the tap's network namespace.
     pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let what = || format!("run {hook:?} on a frame");
         let program =
             ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
-        let run = inject::run(&program, self.meta()?.ifindex, 0, frame, repeat)
+        let meta = self.meta()?;
+        let run = inject::run_from(&program, meta.ifindex, meta.uplink, frame, repeat)
             .map_err(Error::bpf(what()))?;
         Ok((run.verdict, run.frame))
     }
@@ -382,6 +391,11 @@ impl Port {
     /// Is somebody taking it away, or was he killed while he did ([`Port::cut_short`])?
     pub fn is_set_aside(&self) -> bool {
         pins::is_aside(&self.dir)
+    }
+
+    /// Was it never a port, because its process was killed while it attached?
+    pub fn is_arriving(&self) -> bool {
+        pins::is_arriving(&self.dir)
     }
 
     /// Are the pins where they were when they were opened?

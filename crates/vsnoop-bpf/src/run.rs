@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
 
-use crate::attach::open_map;
+use crate::attach::{c_name, open_map};
 use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::record::Record;
@@ -71,6 +71,14 @@ impl Port {
         let _turn = self.turn()?;
         let mut meta = self.meta()?;
         meta.bridge = ifindex;
+        self.write_meta(&meta)
+    }
+
+    /// The tap has another name now.
+    pub fn set_ifname(&self, ifname: &str) -> Result<()> {
+        let _turn = self.turn()?;
+        let mut meta = self.meta()?;
+        meta.ifname = c_name(ifname);
         self.write_meta(&meta)
     }
 

@@ -41,6 +41,9 @@ const LINK: &str = "link_count";
 /// Leads to the name of the interface, which is no file.
 const NAME: &str = "interface";
 
+/// How many interfaces may lead from an uplink to its ports; a 0 ends them.
+pub const WAYS: usize = types::INCAST_WAYS as usize - 1;
+
 /// Which uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UplinkId {
@@ -104,6 +107,11 @@ impl Uplink {
         let dir = directory(UplinkId { netns, ifindex });
         fs::create_dir_all(&dir).map_err(Error::io(format!("create {}", dir.display())))?;
         let made = load(&dir, ifindex, ifname).and_then(|()| Self::open_dir(dir.clone()));
+        if let Ok(uplink) = &made
+            && is_new
+        {
+            uplink.set_ways(&[ifindex]);
+        }
         if made.is_err() && is_new {
             // Best effort: the error that led here is the one to report.
             let _ = pins::clear(&dir);
@@ -208,6 +216,20 @@ impl Uplink {
     /// Queue of the last hop, from now on.
     pub fn set_buffer(&self, bytes: u32) {
         self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
+    }
+
+    /// The interfaces that what comes through the uplink may be seen to come in by, from now on. At most
+    /// [`WAYS`]; the rest is left out.
+    pub fn set_ways(&self, ways: &[u32]) {
+        let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ways) + 4 * at);
+        for (at, way) in ways.iter().take(WAYS).chain([&0]).enumerate() {
+            of_record(at).store(*way, Ordering::Release);
+        }
+    }
+
+    /// As [`Uplink::set_ways`] has set them.
+    pub fn ways(&self) -> Result<Vec<u32>> {
+        Ok(self.state()?.ways.into_iter().take_while(|way| *way != 0).collect())
     }
 
     /// Turns incast control off: windows are those of the VMs again.

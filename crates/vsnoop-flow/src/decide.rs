@@ -76,6 +76,12 @@ pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outc
     (FromVm::new(verdict), out)
 }
 
+/// What the record of a flow with this key is told by.
+pub fn tag(key: &flow_key) -> u16 {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_tag(key) }
+}
+
 /// Remembers what a decision tells of the VM behind the port.
 pub fn learn(port: &mut port_state, out: &outcome, now: u64) {
     // SAFETY: as in to_vm().

@@ -9,7 +9,7 @@ use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{CUT_SHORT, Results, report};
-use vsnoop_lab::{interrupt, workspace};
+use vsnoop_lab::{guest, interrupt, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
 #[derive(Parser)]
@@ -61,6 +61,8 @@ enum Action {
     },
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
+    /// Downloads the guests' kernels and makes their image, so that tests need no network.
+    Prepare,
     /// Serves transfers, as the guests do, until it is killed.
     #[command(name = vsnoop_lab::peers::server::COMMAND, hide = true)]
     Serve,
@@ -87,6 +89,7 @@ fn act(action: Action) -> Result<()> {
             }
             Ok(())
         }
+        Action::Prepare => guest::prepare_for_tests(),
         Action::Serve => vsnoop_lab::peers::server::serve(),
         Action::Run {
             names,

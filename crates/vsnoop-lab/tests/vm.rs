@@ -50,7 +50,7 @@ const MB: u64 = 1000 * KB;
 /// A tap's ring as the kernel makes it, in frames.
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(600);
 /// How long a transfer whose other end has vanished is looked at where nobody can reset it.
 const LONELY: Duration = Duration::from_secs(20);
 

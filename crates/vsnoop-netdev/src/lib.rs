@@ -26,6 +26,9 @@ pub struct Device {
     pub carrier: bool,
     /// Index of what it is a port of: a bridge, a bond, ...
     pub master: Option<u32>,
+    /// Index of what it is stacked on, in the same namespace: of a VLAN device, a macvlan, ...; of a veth
+    /// its peer.
+    pub lower: Option<u32>,
     pub ring_frames: u32,
     pub mtu: u32,
     pub qdisc: String,
@@ -99,6 +102,7 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
         carrier: link.header.flags.contains(LinkFlags::LowerUp),
         ..Device::default()
     };
+    let mut is_elsewhere = false;
     for attribute in link.attributes {
         match attribute {
             LinkAttribute::IfName(name) => device.name = name,
@@ -106,6 +110,8 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
             LinkAttribute::Mtu(bytes) => device.mtu = bytes,
             LinkAttribute::Qdisc(kind) => device.qdisc = kind,
             LinkAttribute::Controller(index) => device.master = Some(index),
+            LinkAttribute::Link(index) => device.lower = Some(index),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
                     match info {
@@ -118,6 +124,7 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
             _ => {}
         }
     }
+    device.lower = device.lower.filter(|index| !is_elsewhere && *index != 0);
     Some(device)
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Seek, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -97,14 +98,13 @@ pub fn start(role: Role) -> Result<()> {
         return Ok(());
     }
     let program = own_program()?;
-    let mut child = Command::new(&program)
-        .arg(role.command())
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("run {}", program.display()))?;
+    let mut command = Command::new(&program);
+    command.arg(role.command()).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // What is sent to the group of whoever starts it (`timeout`, a shell) is not meant for it.
+    // SAFETY: setsid() is async-signal-safe, and so is making an error of its errno.
+    unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+    let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
     let start = Instant::now();
     while running_pid(role).is_none() && start.elapsed() < START {
         // Ended already: another process's was faster, or it failed and logged why.
@@ -149,7 +149,8 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
 /// In the background: no terminal, and none of the files that the starting process happened to have
 /// open (a lock of a script, say, must not live as long as the helper).
 pub fn leave_the_terminal() -> Result<()> {
-    // Fails only for the leader of a process group, which has no need of it.
+    // Fails only for the leader of a process group, which has no need of it; so for those that
+    // [`start`] has started.
     let _ = nix::unistd::setsid();
     // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard input,
     // output and error that it would use later.

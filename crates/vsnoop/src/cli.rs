@@ -91,7 +91,7 @@ pub struct Observe {
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<f64>,
     /// Refresh the table this often.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = period)]
     pub watch: f64,
 }
 
@@ -171,7 +171,7 @@ pub struct Watched {
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
     pub watch: Option<f64>,
 }
 
@@ -188,7 +188,7 @@ pub struct Flows {
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Incast {
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
     pub watch: Option<f64>,
     #[command(subcommand)]
     pub action: Option<IncastAction>,
@@ -280,7 +280,7 @@ pub struct LinkStatus {
     #[arg(long)]
     pub flows: bool,
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
     pub watch: Option<f64>,
 }
 
@@ -337,6 +337,14 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds".into()),
     }
+}
+
+/// Of what is repeated.
+fn period(text: &str) -> Result<f64, String> {
+    seconds(text)
+        .ok()
+        .filter(|seconds| *seconds > 0.0)
+        .ok_or_else(|| "give a number of seconds that is more than 0".into())
 }
 
 /// A window: at most the largest that there is (RFC 7323, section 2.3).

@@ -20,6 +20,7 @@ mod lists;
 mod lock;
 mod output;
 mod ports;
+mod priority;
 mod release;
 mod system;
 
@@ -28,16 +29,36 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
+use output::report::{self, Failure};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse_arguments(&error),
+    };
     match run(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("vsnoop: {error:#}");
-            ExitCode::from(error::exit_code(&error))
+            let failure = Failure::of(&error, cli.netns.as_deref());
+            eprintln!("vsnoop: {}", failure.message);
+            let code = failure.exit_code;
+            if cli.json {
+                report::print_failure(failure);
+            }
+            ExitCode::from(code)
         }
     }
+}
+
+/// As clap does it, which also prints help and the version.
+fn refuse_arguments(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args_os().skip(1).any(|argument| argument == "--json");
+    if wants_json && error.use_stderr() {
+        let text = error.to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        report::print_failure(Failure::usage(message));
+    }
+    error.exit()
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

@@ -1,7 +1,7 @@
 //! The attached ports of the host: finding them by name, and by whom they are held.
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is what
-//! the tap was called when it was attached. A port whose tap has been deleted is "gone": its pins are
+//! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone": its pins are
 //! all that is left, and every command that changes something sweeps them away first. A port that is
 //! being detached is not found any more (`release` tells more).
 
@@ -13,6 +13,7 @@ use vsnoop_bpf::{Damaged, Error, Listed, Port};
 use crate::error::{Unfit, unfit};
 use crate::incast;
 use crate::lock::CommandLock;
+use crate::output::report::once_each;
 use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};
@@ -118,6 +119,23 @@ pub fn inventory() -> Result<Inventory> {
     Ok(inventory)
 }
 
+/// Takes away what killed commands have left, unless one is at work that may come to it.
+pub fn finish_if_idle() {
+    // What cannot be read the caller will tell.
+    if Port::cut_short().map_or(true, |found| found.is_empty()) {
+        return;
+    }
+    let finish = || -> Result<()> {
+        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+        release::finish(&lock)?;
+        tidy();
+        incast::sweep(&lock)
+    };
+    if let Err(error) = finish() {
+        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
+    }
+}
+
 /// Is there anything for the helper to do?
 pub fn are_any() -> bool {
     inventory().is_ok_and(|found| !found.ports.is_empty())
@@ -129,7 +147,8 @@ pub fn are_any() -> bool {
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
         let place = Netns::chosen(netns)?;
-        let ports = names.iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
+        let ports =
+            once_each(names).into_iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
         return Ok(Inventory { ports, damaged: Vec::new() });
     }
     let mut inventory = settled()?;
@@ -160,7 +179,8 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
     let device = place.run(|| netdev::find(name))?;
     if let Some(device) = &device {
         match Port::open(place.inode, device.index).and_then(Attached::of) {
-            Ok(attached) => return Ok(attached),
+            // As it is called now.
+            Ok(attached) => return Ok(Attached { name: name.to_owned(), ..attached }),
             Err(Error::NotAttached(_)) => {}
             Err(error) => return Err(error.into()),
         }

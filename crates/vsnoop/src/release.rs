@@ -41,11 +41,14 @@
 //!   lives and will come to it; but nothing breaks if (`off --all` has no lock): a step that was taken is
 //!   no error, and a second RST changes nothing.
 //! - *The helper is killed* while it cleans up after a tap: the same, either way.
+//! - *A command is killed while it attaches.* What it leaves is no port yet, but its hooks may be on
+//!   the tap and its qdisc may be replaced: the next command, or the helper, takes both back
+//!   ([`finish`]). Whose maker still lives is left alone.
 //! - *The tap is attached anew* at any time after that: its pins have a directory of their own, which
 //!   the one who removes the former never touches.
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
 use vsnoop_bpf::{Listed, Port, bytes_owed};
 
 use crate::command::flows::monotonic_ns;
@@ -116,7 +119,11 @@ pub fn release(attached: Attached) -> Result<Released> {
     // Somebody may have taken the hooks off a tap that is still there.
     let tap_deleted =
         hooks_are_off && (place.is_none() || !device_exists(&attached.port, place.as_ref())?);
-    let note = if tap_deleted { None } else { restore_qdisc(&attached, place.as_ref())? };
+    let note = if tap_deleted {
+        None
+    } else {
+        restore_qdisc(&attached.port, &attached.meta, place.as_ref())?
+    };
     Ok(match let_go(attached.port, place.as_ref(), tap_deleted)? {
         Some(gone) => {
             let Gone { tap_deleted, ended } = gone;
@@ -133,7 +140,8 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
     for listed in Port::cut_short()? {
         let finished = match listed {
             Listed::Port(port) => finish_one(*port).map(drop),
-            // Some of its pins have been removed: all else was done before.
+            // Some of its pins have been removed, and all else was done before; or they were not
+            // there yet, and nothing else was done.
             Listed::Damaged(rest) => rest.remove().map_err(Into::into),
         };
         // One that cannot be finished is no reason to neglect the others.
@@ -144,7 +152,11 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
 
 /// That its hooks are off says nothing about the tap of a port that was set aside.
 pub fn finish_one(port: Port) -> Result<Ended> {
-    let place = Netns::find(port.meta()?.netns);
+    let meta = port.meta()?;
+    let place = Netns::find(meta.netns);
+    if port.is_arriving() {
+        restore_qdisc(&port, &meta, place.as_ref())?;
+    }
     Ok(let_go(port, place.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
 }
 
@@ -307,14 +319,14 @@ fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     Ok(())
 }
 
-fn restore_qdisc(attached: &Attached, place: Option<&Netns>) -> Result<Option<String>> {
-    let Some(default) = attached.port.qdisc_replaced()? else { return Ok(None) };
+fn restore_qdisc(port: &Port, meta: &port_meta, place: Option<&Netns>) -> Result<Option<String>> {
+    let Some(default) = port.qdisc_replaced()? else { return Ok(None) };
     let Some(place) = place else {
         return Ok(Some(format!(
             "its network namespace cannot be found: noqueue stays where {default} was"
         )));
     };
-    let index = attached.meta.ifindex;
+    let index = meta.ifindex;
     let restored = place.run(|| match netdev::find_index(index)? {
         Some(device) => qdisc::restore_default(&device),
         None => Ok(true),

@@ -565,6 +565,37 @@ fn bypassed_and_reset_flows_are_not_shaped() {
 }
 
 #[test]
+fn only_interfaces_that_lead_from_the_uplink_are_its_ways() {
+    let mut c = Case::with(0);
+    c.u().ways[..3].copy_from_slice(&[4, 9, 2]);
+    for (ifindex, is_way) in [(4, true), (9, true), (2, true), (3, false), (0, false)] {
+        assert_eq!(incast::is_way(c.u(), ifindex), is_way, "{ifindex}");
+    }
+    c.u().ways = [7; INCAST_WAYS as usize];
+    assert!(!incast::is_way(c.u(), 8));
+}
+
+#[test]
+fn a_flow_beside_the_uplink_owes_nothing_and_stands_in_no_line() {
+    let mut c = crowd(20);
+    let head = c.host.ports[0].line[0];
+    for id in [0, head] {
+        incast::note_way(c.f(id), false);
+        c.data(id, MSS);
+        assert_eq!((c.i(id).shaped, c.i(id).waiting, c.owes(id)), (0, 0, 0));
+    }
+    assert_eq!((c.u().all.open, c.p().own.open), (18, 18));
+    let (_, ack) = c.vm(0, 100)[0];
+    assert_eq!(Case::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
+    exact(&mut c);
+    // It comes through the uplink again.
+    incast::note_way(c.f(0), true);
+    c.data(0, MSS);
+    assert_eq!(c.i(0).shaped, 1);
+    exact(&mut c);
+}
+
+#[test]
 fn without_the_scale_nothing_is_shaped() {
     let mut c = Case::with(1);
     let known = FLOW_F_SCALE_KNOWN as u16;

@@ -13,16 +13,20 @@ mod initramfs;
 mod kernel;
 mod modules;
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::workspace;
 
 pub use archive::installed;
 pub use kernel::{Kernel, Unavailable};
+
+/// The oldest kernels that a distribution offers and that have tcx.
+pub const OLDEST_SERIES: &str = "6.12";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -57,6 +61,7 @@ pub fn prepare(options: Options) -> Result<Image> {
         bail!("the lab's guests are x86_64 machines and need a host of that kind");
     }
     let dir = build_dir()?;
+    let _lock = lock(&dir)?;
     let kernel = kernel::prepare(&dir).context("prepare the guest's kernel")?;
     let init = build_init().context("build the guest's init")?;
     let initramfs = dir.join(options.file_name());
@@ -65,11 +70,28 @@ pub fn prepare(options: Options) -> Result<Image> {
     Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
 }
 
+/// Makes what the tests of this crate boot, which need no network then.
+pub fn prepare_for_tests() -> Result<()> {
+    crate::vm::require_qemu()?;
+    prepare(Options { firewall: true, dctcp: true })?;
+    kernel_of_series(OLDEST_SERIES).map(drop)
+}
+
 /// The newest kernel of a series ("6.12") that the distribution has, or an error that is
 /// [`Unavailable`] where it has none.
 pub fn kernel_of_series(series: &str) -> Result<Kernel> {
-    kernel::prepare_series(&build_dir()?, series)
-        .with_context(|| format!("prepare a kernel {series}"))
+    let dir = build_dir()?;
+    let _lock = lock(&dir)?;
+    kernel::prepare_series(&dir, series).with_context(|| format!("prepare a kernel {series}"))
+}
+
+/// Where images are made, one process at a time while the lock lives.
+fn lock(dir: &Path) -> Result<Flock<File>> {
+    let path = dir.join("lock");
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| errno)
+        .with_context(|| format!("lock {}", path.display()))
 }
 
 fn build_dir() -> Result<PathBuf> {

@@ -24,7 +24,7 @@ pub struct SocketOptions {
 
 const MD5_KEY: &[u8] = b"vsnoop testbed";
 /// How long an end may make no progress before the stream counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listening socket of `side`, and where it listens.
 pub fn listen(

@@ -24,7 +24,7 @@ use super::topology::{Family, Side, Topology};
 const VERDICT: u8 = 0x5a;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// How long a paused stream is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a stream is to do.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use crate::guest::Image;
 use crate::workspace;
 
 /// A guest under working KVM is ready in one or two seconds.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -11,7 +11,7 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 /// Far longer than it takes to start one.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One of them, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

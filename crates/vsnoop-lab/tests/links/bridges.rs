@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const TAP: &str = "vsl0";
 const PUT_BACK: &str = "port vsl0: its tap was in no bridge, and is put back into bridge br0";
 const NO_FRAMES: &str = "port vsl0 carries no frames";

@@ -23,9 +23,9 @@ use vsnoop_lab::workspace;
 use crate::PREFIX;
 
 /// Until all peers are up, or a host is down.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Until a link that was told to end is killed.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Of links. Each test has a network of its own.
 pub const PORT: u16 = 7946;
 static NETWORKS: AtomicUsize = AtomicUsize::new(0);

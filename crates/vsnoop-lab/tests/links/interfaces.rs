@@ -14,7 +14,7 @@ use vsnoop_lab::testbed::net::{Netns, Offloads, Tap, TapOptions};
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// What is said of a port that has failed.
 const SAID: &str = "port vm0 carries no frames";
 

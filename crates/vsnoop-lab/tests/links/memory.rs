@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// After so much, buffers have the size that they keep.
 const WARM_UP_BYTES: u64 = 512 << 20;
 const BYTES: u64 = 3 << 30;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// More addresses, and more flows, than any table holds.
 const WARM_UP_FLOWS: u32 = 30_000;
 const FLOWS: u32 = 120_000;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use vsnoop_lab::testbed::net::Netns;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// What is sent: text that can be compressed, and differs everywhere.

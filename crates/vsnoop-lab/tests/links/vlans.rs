@@ -20,7 +20,7 @@ use crate::{transfer, trial};
 /// For local experiments (IEEE 802): no stack answers it.
 const ETHER_TYPE: u16 = 0x88b5;
 const BROADCAST: [u8; 6] = [0xff; 6];
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

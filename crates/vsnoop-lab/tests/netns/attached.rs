@@ -10,7 +10,7 @@ use vsnoop_lab::testbed::topology::{PORT, Topology};
 use vsnoop_lab::workspace;
 
 /// Far longer than a VM takes to acknowledge what waits in its ring.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether tests attach at all; the streams alone prove the network.
 pub fn is_wanted() -> bool {

@@ -14,7 +14,7 @@ use vsnoop_lab::testbed::topology::{Family, Side, Topology, address};
 /// Bytes of a write, each a frame of its own in the ring.
 const WRITE_BYTES: usize = 1000;
 /// Anything that lasts longer does not happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 nix::ioctl_read_bad!(unacknowledged, libc::TIOCOUTQ, libc::c_int);
 

@@ -16,7 +16,7 @@ const SENDERS: usize = 8;
 const BYTES: usize = 500_000;
 /// MTU and Ethernet header.
 const PACKET_BYTES: u64 = 1514;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
     let ports = [("kernel", PortKind::Veth, 900), ("user_space", PortKind::Relay, 901)];
@@ -74,11 +74,15 @@ fn marks(fan_in: &mut FanIn) -> Result<()> {
         netns.set_sysctl("net.ipv4.tcp_ecn", "1")?;
     }
     fan_in.switch.set_last_hop(hop(1_400_000, Some(20_000)))?;
-    let retransmissions = send(fan_in)?;
+    send(fan_in)?;
     let counts = fan_in.switch.counts()?;
-    // The queue has room for all that is sent.
+    // The queues have room for all that is sent. Retransmissions are no sign of a loss: on a busy
+    // machine an ACK comes later than a sender's tail loss probe (RFC 8985, section 7). A segment
+    // that is lost leaves a hole before those that follow it.
     ensure!(counts.marks > 0, "nothing was marked: {counts:?}");
-    ensure!(counts.drops == 0 && retransmissions == 0, "{retransmissions} lost, {counts:?}");
+    let lost = fan_in.port_drops()? + counts.drops;
+    let beyond_holes = fan_in.vm()?.counter("TcpExt", "TCPOFOQueue")?;
+    ensure!(lost == 0 && beyond_holes == 0, "{lost} lost, {beyond_holes} beyond holes, {counts:?}");
     let arrived = fan_in.vm()?.counter("IpExt", "InCEPkts")?;
     ensure!(arrived == counts.marks, "{arrived} marked packets arrived, {counts:?}");
 

@@ -176,7 +176,7 @@ fn prompt() -> anyhow::Result<()> {
     }
     const REQUESTS: usize = 100;
     const BURST_BYTES: usize = 1_000_000;
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(120);
     let case = Case { freezes: &[Freeze::Never], ..Case::default() };
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::stream::{Plan, Stream};
-use vsnoop_lab::testbed::topology::{Family, Topology, TopologyOptions};
+use vsnoop_lab::testbed::topology::{Family, Side, Topology, TopologyOptions, address};
 
 use crate::attached::{self, Attached};
 use crate::case::{Case, Early, SHARING_A_CORE};
@@ -25,8 +25,18 @@ const SHALLOW_ALONE: &[&str] = &["--observe", "--incast", "1G", "--incast-buffer
 const ORDINARY_ALONE: &[&str] = &["--observe", "--incast", "1G", "--uplink", "vst-uplink"];
 /// Far more than there is credit for.
 const MANY: u64 = 40;
-/// An interface that nothing comes through.
-const BESIDE: &[&str] = &["--incast", "1G", "--incast-buffer", "16K", "--uplink", "vst-gone"];
+/// An interface beside the one that the client is at.
+const BESIDE: &[&str] = &["--incast", "1G", "--incast-buffer", "16K", "--uplink", OTHER];
+const BESIDE_ALONE: &[&str] =
+    &["--observe", "--incast", "1G", "--incast-buffer", "16K", "--uplink", OTHER];
+const SHALLOW_HERE: &[&str] =
+    &["--incast", "1G", "--incast-buffer", "16K", "--uplink", "vst-uplink"];
+/// A second way from the client to the host's bridge.
+const OTHER: &str = "vst-other";
+const CLIENT_OTHER: &str = "vst-client2";
+const CLIENT_DEVICE: &str = "vst-client";
+/// What a SYN-ACK may show is 64 KB; of that a shallow queue leaves little.
+const UNTOUCHED: u32 = 60_000;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -64,6 +74,20 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(format!("incast::uplink_is_deleted_{size}"), move || {
             gone(case(offloads, BESIDE))
         }));
+        for (mode, options) in [("", BESIDE), ("alone_", BESIDE_ALONE)] {
+            trials.push(trial(
+                format!("incast::{mode}what_comes_beside_the_uplink_is_left_alone_{size}"),
+                move || beside(case(offloads, options)),
+            ));
+        }
+        trials.push(trial(format!("incast::a_connection_takes_another_way_{size}"), move || {
+            another_way(case(offloads, BESIDE))
+        }));
+        for (way, through_bridge) in [("the_uplink", false), ("a_bridge", true)] {
+            trials.push(trial(format!("incast::routed_through_{way}_{size}"), move || {
+                routed(case(offloads, SHALLOW_HERE), through_bridge)
+            }));
+        }
     }
     trials
 }
@@ -149,9 +173,7 @@ fn window(case: Case) -> Result<()> {
 }
 
 fn is_shaped(topology: &Topology, attached: &Attached<'_>) -> Result<()> {
-    let most = most_window(&mut Pair::connect(topology, Family::V4)?)?;
-    ensure!((1..=BOUND).contains(&most), "a window of {most} bytes\n{}", attached.describe());
-    Ok(())
+    expect_shaped(&mut Pair::connect(topology, Family::V4)?, attached)
 }
 
 /// Turned off, windows are the VM's own, of connections too that were shaped before; then new ones are
@@ -183,20 +205,134 @@ fn gone(case: Case) -> Result<()> {
     }
     let case = Case { freezes: &[Freeze::Never], ..case };
     let topology = case.build()?;
-    topology.host.ip("link add vst-gone type veth peer name vst-far")?;
+    add_other_way(&topology)?;
+    move_client(&topology, CLIENT_DEVICE, CLIENT_OTHER)?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, Family::V4)?;
-    let most = most_window(&mut pair)?;
-    ensure!(most <= BOUND, "a window of {most} bytes\n{}", attached.describe());
-    topology.host.ip("link del vst-gone")?;
+    expect_shaped(&mut pair, &attached)?;
+    move_client(&topology, CLIENT_OTHER, CLIENT_DEVICE)?;
+    topology.host.delete(OTHER)?;
     attached.wait_until("the uplink is missed", || {
         Ok(attached.run(&["status", "--json"])?.contains("\"state\":\"gone\"")
             && attached.uplink("rate_bits_per_second")? == 0)
     })?;
-    let most = most_window(&mut pair)?;
-    ensure!(most > BOUND, "without an uplink, a window of {most} bytes\n{}", attached.describe());
+    expect_own_windows(&mut pair, &attached)?;
     drop(pair);
     attached.detach()
+}
+
+/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whoever opens the
+/// connection, from its handshake on.
+fn beside(case: Case) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let case = Case { freezes: &[Freeze::Never], ..case };
+    let topology = case.build()?;
+    add_other_way(&topology)?;
+    let mut attached = case.attach(&topology)?;
+    let mut pair = Pair::connect(&topology, Family::V4)?;
+    let first = pair.client.info()?.send_window_bytes;
+    ensure!(first >= UNTOUCHED, "the SYN-ACK shows {first} bytes\n{}", attached.describe());
+    expect_own_windows(&mut pair, &attached)?;
+    drop(pair);
+    let at = address(Side::Client, Family::V4);
+    let mut pair = Pair::between(&topology.vm, &topology.client, at, None)?;
+    std::mem::swap(&mut pair.client, &mut pair.vm);
+    expect_own_windows(&mut pair, &attached)?;
+    drop(pair);
+    case.verify_early(&attached)?;
+    attached.detach()
+}
+
+/// A connection is shaped while its sender's packets come through the uplink, and then only.
+fn another_way(case: Case) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let case = Case { freezes: &[Freeze::Never], ..case };
+    let topology = case.build()?;
+    add_other_way(&topology)?;
+    let mut attached = case.attach(&topology)?;
+    let mut pair = Pair::connect(&topology, Family::V4)?;
+    expect_own_windows(&mut pair, &attached)?;
+    move_client(&topology, CLIENT_DEVICE, CLIENT_OTHER)?;
+    pair.client.send(10_000)?;
+    pair.vm.receive(10_000)?;
+    attached.wait_until("the connection is shaped", || Ok(attached.uplink("flows")? == 1))?;
+    move_client(&topology, CLIENT_OTHER, CLIENT_DEVICE)?;
+    expect_own_windows(&mut pair, &attached)?;
+    let mut pair = Pair::connect(&topology, Family::V4)?;
+    expect_own_windows(&mut pair, &attached)?;
+    move_client(&topology, CLIENT_DEVICE, CLIENT_OTHER)?;
+    is_shaped(&topology, &attached)?;
+    drop(pair);
+    attached.detach()
+}
+
+/// The host routes between the uplink, or the bridge that it is a port of, and the VM's tap.
+fn routed(case: Case, through_bridge: bool) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let case = Case { freezes: &[Freeze::Never], ..case };
+    let topology = case.build()?;
+    let host = &topology.host;
+    let way = if through_bridge { "vst-bridge" } else { "vst-uplink" };
+    host.ip("link set vst-port nomaster")?;
+    if !through_bridge {
+        host.ip("link set vst-uplink nomaster")?;
+    }
+    host.set_sysctl("net.ipv4.ip_forward", "1")?;
+    for (device, side, mac, other_mac) in
+        [(way, Side::Client, CLIENT_MAC, VM_MAC), ("vst-port", Side::Vm, VM_MAC, CLIENT_MAC)]
+    {
+        // Each end takes the host for the other one.
+        host.set_mac(device, other_mac)?;
+        host.up(device)?;
+        let there = address(side, Family::V4);
+        host.ip(&format!("route add {there}/32 dev {device}"))?;
+        host.add_neighbour(device, there, mac)?;
+    }
+    let mut attached = case.attach(&topology)?;
+    is_shaped(&topology, &attached)?;
+    attached.detach()
+}
+
+const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 1];
+const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
+
+/// Another port of the bridge, with a device of the client's that is not used yet.
+fn add_other_way(topology: &Topology) -> Result<()> {
+    topology.host.veth(OTHER, &topology.client, CLIENT_OTHER)?;
+    topology.host.add_port("vst-bridge", OTHER)?;
+    topology.client.set_mac(CLIENT_OTHER, CLIENT_MAC)?;
+    topology.client.up(CLIENT_OTHER)
+}
+
+/// The client uses another of its devices; its connections live on.
+fn move_client(topology: &Topology, from: &str, to: &str) -> Result<()> {
+    let client = &topology.client;
+    let at = address(Side::Client, Family::V4);
+    client.ip(&format!("address del {at}/24 dev {from}"))?;
+    client.add_address(to, at, 24)?;
+    client.add_neighbour(to, address(Side::Vm, Family::V4), VM_MAC)
+}
+
+fn expect_shaped(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
+    let most = most_window(pair)?;
+    ensure!((1..=BOUND).contains(&most), "a window of {most} bytes\n{}", attached.describe());
+    Ok(())
+}
+
+/// The VM's own; nothing is shaped, and nobody waits.
+fn expect_own_windows(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
+    let most = most_window(pair)?;
+    ensure!(most > BOUND, "a window of {most} bytes\n{}", attached.describe());
+    for count in ["flows", "waiting", "granted_bytes"] {
+        ensure!(attached.uplink(count)? == 0, "{count} is not 0\n{}", attached.describe());
+    }
+    Ok(())
 }
 
 /// The largest that the sender's TCP was told while it sent, each time that all had arrived: what the VM has

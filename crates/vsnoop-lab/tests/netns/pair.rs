@@ -15,7 +15,7 @@ use vsnoop_lab::testbed::socket::{ConnectionInfo, info};
 use vsnoop_lab::testbed::topology::{Family, Side, Topology, address};
 
 /// Anything that lasts longer does not happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 * 1024;
 
 nix::ioctl_read_bad!(unacknowledged, libc::TIOCOUTQ, libc::c_int);

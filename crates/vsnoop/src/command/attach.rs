@@ -1,14 +1,16 @@
 //! `vsnoop attach`: checks, then hooks, then the qdisc, then early acknowledgement.
 //!
-//! The order matters when the command is killed half-way: the hooks come first, paused, and their pins
-//! say which default qdisc is about to be replaced, so that `detach` or `off` can undo it. Only when
-//! everything stands are early ACKs switched on. With `--observe` the hooks are all there is.
+//! A port appears at once or not at all. Loading the programs, which takes longest, leaves no trace.
+//! Then the hooks come, paused, and their pins say which default qdisc is about to be replaced; nobody
+//! takes these pins for a port until all the rest is done. A first signal is heeded before that or
+//! after it; what a killed command leaves (`Port::cut_short`) the next command takes away, and it
+//! restores the qdisc. With `--observe` the hooks are all there is.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
-use vsnoop_bpf::{AttachSpec, Limits, Port, SILENCE_MS};
+use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port, SILENCE_MS};
 
 use crate::cli::{self, Cli};
 use crate::command::config::{self, Config};
@@ -21,12 +23,15 @@ use crate::lists;
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
 use crate::output::units;
+use crate::output::watch::Interrupt;
 use crate::ports::{self, Attached};
 use crate::system::netdev::Device;
 use crate::system::netns::Netns;
 use crate::system::{egress, kernel, netdev, qdisc};
 
-/// Connections on record over all ports of the host: 128 bytes each, plus the map's own.
+/// Connections on record over all ports of the host. Each takes 512 bytes once it is there: its record
+/// of 192, its key, and what the hash map adds make 296, and the kernel's caches for BPF have sizes of
+/// 256 and 512 (kernel/bpf/memalloc.c).
 const HOST_FLOWS: u64 = 1 << 20;
 
 /// What is the same for all ports of the command.
@@ -37,6 +42,7 @@ struct Request<'a> {
     limits: Limits,
     incast: Option<Wanted<'a>>,
     config: &'a Config,
+    interrupt: &'a Interrupt,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
@@ -47,6 +53,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     kernel::require()?;
     kernel::require_features()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
+    let interrupt = Interrupt::catch()?;
     let is_observed = arguments.observe;
     let request = Request {
         policy: policy {
@@ -68,10 +75,11 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
             file: config.file.display().to_string(),
         }),
         config: &config,
+        interrupt: &interrupt,
     };
     let lock = CommandLock::take()?;
     ports::sweep(&lock)?;
-    let code = report::each(&arguments.ports, cli.json, |name| attach(name, &place, &request))?;
+    let code = report::each(cli, &arguments.ports, |name| attach(name, &place, &request))?;
     // Of a port that could not be attached after all.
     incast::sweep(&lock)?;
     drop(lock);
@@ -101,6 +109,7 @@ pub fn hold_bytes_of(policy: &policy) -> u64 {
 }
 
 fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
+    stop_if(request.interrupt)?;
     place.run(|| {
         let device = netdev::find_tap(name, place.label())?;
         refuse_attached(&device, place)?;
@@ -125,10 +134,18 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
         let wanted = request.incast.as_ref();
         let incast = wanted.map(|wanted| prepare(&device, place, wanted)).transpose()?;
         spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
-        let port = Port::attach(&spec)?;
-        if !is_observed {
-            switch_on(&port, &device, &root).inspect_err(|_| undo(port, &device, &root))?;
-        }
+        let loaded = Loaded::new(&spec)?;
+        stop_if(request.interrupt)?;
+        let complete = |port: &Port| match is_observed {
+            true => Ok(()),
+            false => switch_on(port, &device, &root),
+        };
+        loaded.attach(complete).inspect_err(|_: &anyhow::Error| {
+            if let (false, qdisc::Root::Default(_)) = (is_observed, &root) {
+                // Best effort: the error that led here is the one to report.
+                let _ = qdisc::restore_default(&device);
+            }
+        })?;
         Ok(Outcome {
             hold_bytes: Some(hold_bytes_of(&spec.policy)),
             incast: incast.clone(),
@@ -255,10 +272,7 @@ fn switch_on(port: &Port, device: &Device, root: &qdisc::Root) -> Result<()> {
     Ok(port.set_run(port_run::PORT_ACTIVE)?)
 }
 
-/// Best effort: the error that led here is the one to report.
-fn undo(port: Port, device: &Device, root: &qdisc::Root) {
-    if *root != qdisc::Root::NoQueue {
-        let _ = qdisc::restore_default(device);
-    }
-    let _ = port.detach();
+fn stop_if(interrupt: &Interrupt) -> Result<()> {
+    anyhow::ensure!(!interrupt.is_set(), "interrupted before it was attached");
+    Ok(())
 }

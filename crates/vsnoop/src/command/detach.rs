@@ -20,7 +20,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let place = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
-    let code = report::each(&arguments.ports, cli.json, |name| {
+    let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &place)?;
         // The lock is not held while waiting: other ports are none of this one's business.
         let left = drain(&attached, timeout, &interrupt)?;

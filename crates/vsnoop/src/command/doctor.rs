@@ -9,7 +9,7 @@ use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{Unfit, unfit};
 use crate::output::watch::print;
-use crate::output::{table, units};
+use crate::output::{hint, table, units};
 use crate::system::netns::Netns;
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
-        print(&text(&document, &place))?;
+        print(&hint::in_netns(&text(&document, &place), cli.netns.as_deref()))?;
     }
     let failed = document.host.iter().find(|check| check.level == Level::Fail);
     if let Some(check) = failed {

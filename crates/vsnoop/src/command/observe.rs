@@ -14,6 +14,7 @@ use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
 use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
+use crate::output::report::once_each;
 use crate::output::watch::{Interrupt, print, refresh};
 use crate::output::{table, units};
 use crate::ports;
@@ -86,8 +87,8 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
 fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
     let lock = CommandLock::take()?;
     ports::sweep(&lock)?;
-    names
-        .iter()
+    once_each(names)
+        .into_iter()
         .map(|name| {
             let port = place.run(|| {
                 let device = netdev::find_tap(name, place.label())?;
@@ -175,7 +176,7 @@ fn text(document: &Document, over: bool) -> String {
     format!(
         "{} the ACK delay of VMs for {} (no packet is changed{})\n{}",
         if over { "observed" } else { "observing" },
-        units::duration((document.seconds * 1e9) as u64),
+        units::seconds(document.seconds),
         if over { "" } else { "; Ctrl-C ends" },
         table::text(&rows)
     )

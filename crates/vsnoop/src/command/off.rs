@@ -72,7 +72,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
             }
             Listed::Damaged(damaged) => {
                 replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
-                (damaged.path.clone(), damaged.remove().map_err(Into::into), true)
+                let is_damaged = !damaged.is_arriving();
+                (damaged.path.clone(), damaged.remove().map_err(Into::into), is_damaged)
             }
         };
         match removal {

@@ -23,7 +23,7 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let place = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
-    report::each(&arguments.ports, cli.json, |name| {
+    report::each(cli, &arguments.ports, |name| {
         let left = drain(&usable(name, &place)?, timeout, &interrupt)?;
         // Its tap may have been deleted meanwhile, or somebody may have detached it.
         usable(name, &place)?;
@@ -50,7 +50,7 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     kernel::require()?;
     let place = Netns::chosen(cli.netns.as_deref())?;
-    let code = report::each(&arguments.ports, cli.json, |name| {
+    let code = report::each(cli, &arguments.ports, |name| {
         let attached = usable(name, &place)?;
         attached.port.set_run(port_run::PORT_ACTIVE)?;
         // Not as it was found: the helper may have let it go since.

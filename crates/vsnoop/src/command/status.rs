@@ -15,7 +15,7 @@ use crate::counters::Resets;
 use crate::helper;
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
-use crate::output::{table, units, watch};
+use crate::output::{hint, table, units, watch};
 use crate::ports::{self, Attached, Inventory, PausedBy};
 use crate::system::egress::{self, Foreign};
 use crate::system::netns::Netns;
@@ -95,6 +95,7 @@ impl From<Option<i32>> for ProcessOfTheHost {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
+    ports::finish_if_idle();
     watch::run(arguments.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
@@ -138,6 +139,7 @@ fn port_status(
     let policy = port.policy()?;
     let flows = port.flows()?;
     let around = paths.get(&meta.netns).and_then(|path| Around::of(attached, path));
+    let identity = around.as_ref().map_or(identity.clone(), |around| around.seen(identity));
     let (qdisc, foreign_programs) = around.map(|around| (around.qdisc, around.foreign)).unzip();
     Ok(PortStatus {
         identity,
@@ -167,6 +169,7 @@ fn port_status(
 
 /// What others may have changed on the tap since it was attached.
 struct Around {
+    name: String,
     qdisc: String,
     foreign: Vec<Foreign>,
 }
@@ -179,16 +182,27 @@ impl Around {
         let found = place.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
             let qdisc = qdisc::root(&device)?.kind().to_owned();
-            Ok(Some(Self { qdisc, foreign: egress::foreign(&device, Some(own))? }))
+            let foreign = egress::foreign(&device, Some(own))?;
+            Ok(Some(Self { name: device.name, qdisc, foreign }))
         });
         found.ok().flatten()
+    }
+
+    /// A port that is switched on acknowledges nothing early through another qdisc than noqueue.
+    fn seen(&self, identity: Identity) -> Identity {
+        let is_blocked = identity.state == "active" && self.qdisc != qdisc::NOQUEUE;
+        Identity {
+            port: self.name.clone(),
+            state: if is_blocked { "blocked" } else { identity.state },
+            ..identity
+        }
     }
 }
 
 /// What keeps a port from being accelerated, but for the operator's own pause.
 fn hindrance(port: &PortStatus) -> Option<String> {
     let (name, paused_by) = (&port.identity.port, port.identity.paused_by);
-    if !["active", "paused"].contains(&port.identity.state) {
+    if !["active", "blocked", "paused"].contains(&port.identity.state) {
         return None;
     }
     if let Some(found) = port.foreign_programs.as_deref().filter(|found| !found.is_empty()) {
@@ -227,7 +241,7 @@ fn hindrance(port: &PortStatus) -> Option<String> {
 /// Nobody hands over what a port's hold keeps, so that the hooks hold nothing.
 fn missing_engine(port: &PortStatus) -> Option<String> {
     let hold = port.hold.as_ref().filter(|hold| hold.engine != Engine::Alive)?;
-    if !["active", "paused"].contains(&port.identity.state) {
+    if !["active", "blocked", "paused"].contains(&port.identity.state) {
         return None;
     }
     let waiting = if hold.held_bytes == 0 {
@@ -290,8 +304,12 @@ fn text(document: &Document) -> String {
             rows.add_row(row);
         }
         parts.push(table::text(&rows));
-        parts.extend(document.ports.iter().filter_map(hindrance));
-        parts.extend(document.ports.iter().filter_map(missing_engine));
+        let there = |port: &PortStatus, text: String| {
+            hint::in_netns(&text, port.identity.netns_name.as_deref())
+        };
+        let ports = document.ports.iter();
+        parts.extend(ports.clone().filter_map(|port| Some(there(port, hindrance(port)?))));
+        parts.extend(ports.filter_map(missing_engine));
         let uplinks = document.ports.iter().filter_map(|port| port.incast.as_ref());
         let mut troubles: Vec<_> = uplinks.filter_map(UplinkState::trouble).collect();
         // Once for all ports behind it.

@@ -31,6 +31,7 @@ use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
 use crate::ports::{self, Attached, State};
+use crate::priority::Priority;
 use crate::system::netns::Netns;
 use port::EnginePort;
 
@@ -44,8 +45,10 @@ const DISCOVERY: Duration = Duration::from_millis(1000);
 const START: Duration = Duration::from_secs(2);
 /// How long it stays without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Of SCHED_FIFO, the lowest.
-const PRIORITY: i32 = 1;
+/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that has its turn, and is short of
+/// data, gives it up. The kernel does as much within an interrupt when it is the sender itself that the
+/// VM waits for.
+const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
     let interrupt = background::begin(arguments.foreground)?;
@@ -55,26 +58,11 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
         }
         return Ok(0);
     };
-    if let Err(error) = go_first() {
-        tracing::warn!("the engine works with ordinary priority: {error:#}");
-    }
+    let priority = Priority::take(BUDGET);
     tracing::info!("engine started");
-    Engine::new()?.work(&interrupt)?;
+    Engine::new()?.work(&interrupt, priority)?;
     tracing::info!("engine ends");
     Ok(0)
-}
-
-/// Before ordinary processes: a VM that has its turn, and is short of data, gives it up. The kernel does
-/// as much within an interrupt when it is the sender itself that the VM waits for.
-fn go_first() -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // What it starts (the helper) is ordinary again.
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: a complete record; 0 is the calling thread.
-    if unsafe { libc::sched_setscheduler(0, policy, &parameters) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("sched_setscheduler");
-    }
-    Ok(())
 }
 
 /// Waits until the engine looks after these ports, which have just been attached with a hold. That it
@@ -112,7 +100,7 @@ impl Engine {
         Ok(Self { epoll, ports: HashMap::new(), trouble: HashMap::new(), listed: Vec::new() })
     }
 
-    fn work(&mut self, interrupt: &Interrupt) -> Result<()> {
+    fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
         let mut discover_at = Instant::now();
         let mut tick_at = Instant::now();
         let mut last_port_at = Instant::now();
@@ -134,6 +122,7 @@ impl Engine {
             }
             if now >= tick_at {
                 tick_at = now + TICK;
+                priority.renew();
                 self.ports.values_mut().for_each(EnginePort::tick);
             }
             self.ports.values_mut().for_each(EnginePort::work);

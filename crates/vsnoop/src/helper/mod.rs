@@ -14,6 +14,8 @@
 //! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
 //!   takes away uplinks that no port is behind any more (`watchman`).
 //!
+//! It goes before ordinary processes, within a bound (`priority`).
+//!
 //! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
 //! whose engine or VM has gone waits on. So it may be killed at any time; the next command starts it, and so
 //! does an engine.
@@ -37,6 +39,7 @@ use crate::background::{self, Instance, Role};
 use crate::cli;
 use crate::error::{Unfit, unfit};
 use crate::ports;
+use crate::priority::Priority;
 use watchman::Watchman;
 
 /// How often the flows are looked at.
@@ -45,6 +48,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows looking takes time: it may take one part in this many of a CPU.
 const CPU_PART: u32 = 10;
+/// Before all ordinary processes it works for so long in a period; a longer look goes on as one of them.
+const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
     let interrupt = background::begin(arguments.foreground)?;
@@ -57,11 +62,13 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
         }
         return Ok(0);
     };
+    let mut priority = Priority::take(BUDGET);
     tracing::info!("helper started");
     let mut watchman = Watchman::default();
     let mut last_port_at = Instant::now();
     while !interrupt.is_set() {
         let start = Instant::now();
+        priority.renew();
         background::forget_children();
         match watchman.look() {
             Ok(0) => {}

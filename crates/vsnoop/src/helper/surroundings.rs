@@ -8,7 +8,8 @@
 //!   that the next helper finds it if this one is killed. Between two looks, and while no helper runs,
 //!   such a program goes unnoticed;
 //! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are to be
-//!   reset over it.
+//!   reset over it;
+//! - its name, which messages and tables show.
 //!
 //! A queue discipline is no concern here: the hook itself looks at it for every segment.
 
@@ -59,7 +60,8 @@ impl Surroundings {
         place.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
             self.hold(attached, &device, egress::foreign(&device, Some(own))?)?;
-            follow_bridge(attached, &device)
+            follow_bridge(attached, &device)?;
+            follow_name(attached, &device)
         })
     }
 
@@ -102,5 +104,14 @@ fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
         attached.port.set_bridge(bridge)?;
         tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);
     }
+    Ok(())
+}
+
+fn follow_name(attached: &Attached, device: &Device) -> Result<()> {
+    if device.name == attached.port.ifname()? {
+        return Ok(());
+    }
+    attached.port.set_ifname(&device.name)?;
+    tracing::info!("port {} is called {} now", attached.name, device.name);
     Ok(())
 }

@@ -15,6 +15,7 @@ use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
 use crate::incast;
+use crate::incast::ways::Follower;
 use crate::lock::CommandLock;
 use crate::output::units;
 use crate::ports::{self, Attached, State};
@@ -34,6 +35,7 @@ const DESERTED: Duration = Duration::from_secs(3);
 pub struct Watchman {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
+    ways: Follower,
     /// Which line is looked at first.
     first_line: usize,
 }
@@ -82,7 +84,7 @@ impl Watchman {
             self.watched.insert(key, watched);
         }
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
-        if let Err(error) = incast::sweep_if_idle() {
+        if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ways.look()) {
             tracing::warn!("uplinks: {error:#}");
         }
         let cut_short = finish_what_was_cut_short();

@@ -1,12 +1,13 @@
 //! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it may be set
-//! to (`setting`) and is without an option (`configured`), how uplinks are (`state`), which there are
-//! (`listed`), and what is shaped behind them.
+//! to (`setting`) and is without an option (`configured`), how its packets come (`ways`), how uplinks are
+//! (`state`), which there are (`listed`), and what is shaped behind them.
 
 pub mod configured;
 pub mod listed;
 pub mod setting;
 pub mod state;
 pub mod uplink;
+pub mod ways;
 
 use anyhow::Result;
 use serde::Serialize;

@@ -12,6 +12,7 @@ use vsnoop_netdev::ethtool;
 use super::bits_per_second;
 use super::configured::Defaults;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
+use super::ways;
 use crate::error::{Unfit, unfit, usage};
 use crate::output::units;
 use crate::system::netdev::{self, Device};
@@ -63,7 +64,11 @@ pub fn prepare(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Joine
     refuse(&uplink, tap, place)?;
     let known = Uplink::open(place.inode, uplink.index)?.filter(Uplink::has_hook);
     match known {
-        Some(known) => join(&known, &uplink, wanted),
+        Some(known) => {
+            let joined = join(&known, &uplink, wanted)?;
+            ways::set(&known, uplink.index)?;
+            Ok(joined)
+        }
         None => begin(&uplink, place, wanted),
     }
 }
@@ -74,8 +79,9 @@ fn begin(uplink: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Joined> 
         bits_per_second: bits_of(uplink, rate, "--incast RATE")?,
         buffer_bytes: wanted.buffer_bytes.or(wanted.config.buffer_bytes).unwrap_or(DEFAULT_BUFFER),
     };
-    Uplink::attach(place.inode, uplink.index, &uplink.name, &settings)
+    let begun = Uplink::attach(place.inode, uplink.index, &uplink.name, &settings)
         .with_context(|| format!("uplink {}", uplink.name))?;
+    ways::set(&begun, uplink.index)?;
     Ok(Joined {
         uplink: uplink.name.clone(),
         ifindex: uplink.index,

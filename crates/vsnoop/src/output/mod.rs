@@ -1,6 +1,7 @@
 //! What people and programs get to see: tables, histograms, units, JSON, and refreshing.
 
 pub mod bars;
+pub mod hint;
 pub mod histogram;
 pub mod report;
 pub mod table;

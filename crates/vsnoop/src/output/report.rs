@@ -1,10 +1,14 @@
 //! The outcome of a command on several ports: one line, or one JSON object, for each.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 use serde::Serialize;
 
-use super::watch::print;
-use crate::error::{exit_code, exit_name};
+use super::hint;
+use super::watch::{has_printed, print};
+use crate::cli::Cli;
+use crate::error::{EXIT_USAGE, exit_code, exit_name};
 use crate::incast::uplink::Joined;
 
 /// What a command did to one port.
@@ -69,31 +73,60 @@ impl Outcome {
         }
     }
 
-    pub fn failed(port: &str, error: &anyhow::Error) -> Self {
-        let code = exit_code(error);
-        let message = format!("{error:#}");
+    fn failed(port: &str, failure: Failure) -> Self {
         Self {
-            error: Some(Failure {
-                kind: exit_name(code),
-                exit_code: code,
-                message: message.clone(),
-            }),
-            warning: Some(message),
+            warning: Some(failure.message.clone()),
+            error: Some(failure),
             ..Self::done(port, "failed", "")
         }
     }
 }
 
+impl Failure {
+    /// `netns`: where the command looked for ports; its way out must lead there.
+    pub fn of(error: &anyhow::Error, netns: Option<&str>) -> Self {
+        let exit_code = exit_code(error);
+        let message = hint::in_netns(&format!("{error:#}"), netns);
+        Self { kind: exit_name(exit_code), exit_code, message }
+    }
+
+    pub fn usage(message: &str) -> Self {
+        Self { kind: exit_name(EXIT_USAGE), exit_code: EXIT_USAGE, message: message.to_owned() }
+    }
+}
+
+/// The document of a command that failed before it printed one, at its first port or before.
+pub fn print_failure(error: Failure) {
+    #[derive(Serialize)]
+    struct Document {
+        error: Failure,
+    }
+    if has_printed() {
+        return;
+    }
+    // Whoever reads it has the exit code as well.
+    let text = serde_json::to_string(&Document { error });
+    let _ = text.map(|text| print(&text));
+}
+
+/// A port that is named twice is meant once.
+pub fn once_each(names: &[String]) -> Vec<&String> {
+    let mut seen = HashSet::new();
+    names.iter().filter(|name| seen.insert(name.as_str())).collect()
+}
+
 /// Runs `work` on each port, reports each, and returns the exit code: that of the first failure.
 pub fn each(
+    cli: &Cli,
     names: &[String],
-    json: bool,
     mut work: impl FnMut(&str) -> Result<Outcome>,
 ) -> Result<u8> {
+    let (json, netns) = (cli.json, cli.netns.as_deref());
     let mut code = 0;
     let mut outcomes = Vec::new();
-    for name in names {
-        let outcome = work(name).unwrap_or_else(|error| Outcome::failed(name, &error));
+    for name in once_each(names) {
+        let outcome =
+            work(name).unwrap_or_else(|error| Outcome::failed(name, Failure::of(&error, netns)));
         if let Some(failure) = &outcome.error
             && code == 0
         {
@@ -103,7 +136,7 @@ pub fn each(
             eprintln!("vsnoop: {warning}");
         }
         if !json && !outcome.text.is_empty() {
-            print(&outcome.text)?;
+            print(&hint::in_netns(&outcome.text, netns))?;
         }
         outcomes.push(outcome);
     }

@@ -12,6 +12,11 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// 0.0 s, 12.3 s: how long something has gone on, for who watches it.
+pub fn seconds(seconds: f64) -> String {
+    if seconds < 120.0 { format!("{seconds:.1} s") } else { duration((seconds * 1e9) as u64) }
+}
+
 /// 12.3 kB, 4.56 GB: powers of 1000, as links are counted.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -113,6 +118,9 @@ mod tests {
         assert_eq!(duration(45_600_000), "45.6 ms");
         assert_eq!(duration(12_300_000_000), "12.3 s");
         assert_eq!(duration(180_000_000_000), "3 min");
+        assert_eq!(seconds(802e-9), "0.0 s");
+        assert_eq!(seconds(12.34), "12.3 s");
+        assert_eq!(seconds(180.0), "3 min");
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1000), "1.00 kB");
         assert_eq!(bytes(999_999), "1.00 MB");

@@ -67,8 +67,16 @@ pub fn refresh(text: &str) -> Result<()> {
     print(text)
 }
 
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// Was anything printed by [`print`]?
+pub fn has_printed() -> bool {
+    PRINTED.load(Ordering::Relaxed)
+}
+
 /// To standard output; a reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
+    PRINTED.store(true, Ordering::Relaxed);
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

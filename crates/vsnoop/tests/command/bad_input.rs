@@ -1,6 +1,6 @@
 //! Each kind of bad input has one clear line, its own exit code, and leaves the system as it was.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
 use crate::sandbox::{PORT, Place, foreign_program, vsnoop, vsnoop_under};
@@ -130,6 +130,56 @@ pub fn trials() -> Vec<Trial> {
             vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
             ensure!(place.state()? == before, "something changed");
             Ok(())
+        }),
+        trial("a_failure_before_the_first_port_is_a_json_document", || {
+            let nowhere = vsnoop(["--netns", "nowhere", "attach", PORT, "--json"])?;
+            ensure!(nowhere.failure()?["kind"] == "environment", "{nowhere:?}");
+            for arguments in [
+                &["attach", "--json"][..],
+                &["--json", "fly"],
+                &["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"],
+            ] {
+                let ran = vsnoop(arguments)?;
+                ensure!(ran.failure()?["kind"] == "usage", "{arguments:?}: {ran:?}");
+            }
+            let place = Place::new("json")?;
+            let idle = place.vsnoop(["status", PORT, "--json"])?;
+            ensure!(idle.failure()?["kind"] == "not_attached", "{idle:?}");
+            Ok(())
+        }),
+        trial("a_way_out_leads_into_the_namespace_of_the_port", || {
+            let place = Place::new("hint")?;
+            let name = place.netns.name();
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let detach = format!("`vsnoop --netns {name} detach {PORT}`");
+            place.vsnoop(["attach", PORT])?.failed(33, &[&detach])?;
+            let json = place.vsnoop(["attach", PORT, "--json"])?;
+            ensure!(json.out.contains(&detach), "{json:?}");
+            place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+            let tc = format!("`ip netns exec {name} tc qdisc replace dev {PORT} root noqueue`");
+            let status = vsnoop(["status"])?.ok()?.out;
+            ensure!(status.contains(&tc), "{tc} is not in: {status}");
+            place.vsnoop(["detach", PORT])?.ok()?;
+            place
+                .vsnoop(["detach", PORT])?
+                .failed(39, &[&format!("`vsnoop --netns {name} status`")])
+        }),
+        trial("nothing_is_repeated_every_0_seconds", || {
+            for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]]
+            {
+                let ran = vsnoop([command, &["--watch", "0"]].concat())?;
+                ensure!(ran.code == 2 && ran.err.contains("more than 0"), "{ran:?}");
+            }
+            Ok(())
+        }),
+        trial("a_port_that_is_named_twice_is_meant_once", || {
+            let place = Place::new("once")?;
+            for command in ["attach", "pause", "resume", "status", "detach"] {
+                let json = place.vsnoop([command, PORT, PORT, "--json"])?.json()?;
+                let ports = json["ports"].as_array().context("no ports")?;
+                ensure!(ports.len() == 1, "{command}: {json}");
+            }
+            place.vsnoop(["observe", PORT, PORT, "--for", "0.1"])?.ok().map(drop)
         }),
         trial("of_several_ports_each_is_reported_and_the_good_ones_are_attached", || {
             let place = Place::new("both")?;

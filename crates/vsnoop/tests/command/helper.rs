@@ -170,7 +170,7 @@ impl Network {
         let (server, _) = listener.accept()?;
         for end in [&client, &server] {
             end.set_nodelay(true)?;
-            end.set_read_timeout(Some(Duration::from_secs(60)))?;
+            end.set_read_timeout(Some(Duration::from_secs(120)))?;
         }
         Ok(Pair { client, server })
     }

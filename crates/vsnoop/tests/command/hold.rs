@@ -1,9 +1,8 @@
 //! The hold as operators set and see it: its bounds, the host's configuration, and what is held.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -21,7 +20,7 @@ use vsnoop_lab::testbed::relay::{Faults, Freeze};
 use vsnoop_lab::testbed::topology::{self, Side};
 
 use crate::helper::{Network, Pair};
-use crate::sandbox::{PORT, Place, helper_pid, program, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
 use crate::trial;
 
 /// More than the window that the stand-in for a VM begins with.
@@ -254,14 +253,10 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
         trial("the_log_says_what_the_kernel_side_has_reset", || {
-            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
             let place = Place::new("log2")?;
             let log = format!("/run/{}.log", place.netns.name());
-            let mut helper = Command::new(program());
-            let helper = helper.args(["helper", "--foreground"]).stdin(Stdio::null());
-            let mut helper = helper.stderr(File::create(&log)?).spawn()?;
-            wait_until("the helper runs", || Ok(helper_pid()? == Some(helper.id() as i32)))?;
             place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+            let mut helper = foreground_helper(&log)?;
             let mut expected = Vec::new();
             for (count, words) in [(1, "1 connection reset"), (2, "2 connections reset")] {
                 count_as_abandoned(&place.pins()?.join("stats"), count)?;

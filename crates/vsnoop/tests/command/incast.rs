@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::Trial;
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
-use vsnoop_bpf::types::{flow, incast_account, uplink};
+use vsnoop_bpf::types::{
+    FLOW_F_SCALE_KNOWN, flow, flow_key, incast_account, incast_waiting, uplink,
+};
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
 
@@ -270,6 +273,20 @@ fn shown() -> Vec<Trial> {
             ensure!(uplink["flows"] == 1 && uplink["waiting"] == 0, "{uplink}");
             drop(helper);
             bridge.detach(SECOND)
+        }),
+        trial("a_line_that_stands_costs_the_helper_little_and_is_served_when_it_can_be", || {
+            let bridge = Bridge::new("crowd2")?;
+            bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
+            let crowd = Crowd::gather(&bridge)?;
+            let helper = helper_pid()?.context("no helper")?;
+            let before = cpu_time(helper)?;
+            thread::sleep(CROWDED);
+            let took = cpu_time(helper)? - before;
+            ensure!(took < CROWDED / 3, "the helper took {took:?} of {CROWDED:?}");
+            ensure!(crowd.waiting()? == u64::from(IN_LINE), "somebody had a turn without credit");
+            crowd.give_credit()?;
+            wait_until("everybody had a turn", || Ok(crowd.waiting()? == 0))?;
+            bridge.detach(PORT)
         }),
         trial("a_port_that_is_observed_may_have_incast_control_alone", || {
             let bridge = Bridge::new("alone")?;
@@ -708,6 +725,79 @@ fn configured() -> Vec<Trial> {
             Ok(())
         }),
     ]
+}
+
+/// Connections that a VM may have, and those of them that stand in line.
+const CONNECTIONS: u16 = 16_000;
+const IN_LINE: u16 = 4_000;
+/// How long they stand there.
+const CROWDED: Duration = Duration::from_secs(2);
+
+/// A table full of connections, many of which wait for credit that is not there.
+struct Crowd<'a> {
+    bridge: &'a Bridge,
+    uplink: MapHandle,
+}
+
+impl<'a> Crowd<'a> {
+    fn gather(bridge: &'a Bridge) -> Result<Self> {
+        let port = port_of(&bridge.place)?;
+        let uplink = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
+        let crowd = Self { bridge, uplink };
+        crowd.change(|record| record.all.granted = 1 << 40)?;
+        let line = MapHandle::from_pinned_path(bridge.place.pins()?.join("line"))?;
+        for number in 1..=CONNECTIONS {
+            let waits = number <= IN_LINE;
+            let mut flow = flow { last_ns: now_ns()?, mss: 1460, ..flow::default() };
+            flow.flags = FLOW_F_SCALE_KNOWN as u16;
+            flow.incast.shaped = 1;
+            flow.incast.waiting = if waits { incast_waiting::INCAST_IN_LINE as u8 } else { 0 };
+            let key = flow_key { sender_port: number.to_be(), ..KEY };
+            port.insert_flow(&key, &flow)?;
+            if waits {
+                line.update(&[], key.as_bytes(), MapFlags::ANY)?;
+            }
+        }
+        let state = MapHandle::from_pinned_path(bridge.place.pins()?.join("port"))?;
+        let mut record = port.state()?;
+        (record.incast.own.open, record.incast.own.waiting) = (CONNECTIONS.into(), IN_LINE.into());
+        state.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
+        crowd.change(|record| {
+            (record.all.open, record.all.waiting) = (CONNECTIONS.into(), IN_LINE.into());
+        })?;
+        Ok(crowd)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut uplink)) -> Result<()> {
+        let record = self.uplink.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
+        let mut record = uplink::from_bytes(&record).context("another record")?;
+        change(&mut record);
+        Ok(self.uplink.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?)
+    }
+
+    fn give_credit(&self) -> Result<()> {
+        self.change(|record| record.all.granted = 0)
+    }
+
+    fn waiting(&self) -> Result<u64> {
+        self.bridge.uplink()?["waiting"].as_u64().context("no count of those that wait")
+    }
+}
+
+fn now_ns() -> Result<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+/// What a process has used of CPUs.
+fn cpu_time(pid: i32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(')').context("a process without a name")?.1;
+    let ticks = |at: usize| -> Result<u64> {
+        Ok(after_name.split_whitespace().nth(at).context("a short record")?.parse()?)
+    };
+    // utime and stime are fields 14 and 15 of proc(5); a tick is 10 ms.
+    Ok(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
 }
 
 /// Do the port's programs and `vsnoop incast` have the same record?

@@ -389,7 +389,7 @@ fn foreground() -> Result<()> {
     let place = Place::new("front")?;
     let name = place.directory.join("notify.sock");
     let systemd = UnixDatagram::bind(&name)?;
-    systemd.set_read_timeout(Some(Duration::from_secs(60)))?;
+    systemd.set_read_timeout(Some(Duration::from_secs(120)))?;
     let mut child = Command::new(program())
         .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
         .arg(place.file())
@@ -471,7 +471,7 @@ fn log() -> Result<()> {
                 let mut stream = std::net::TcpStream::connect("127.0.0.1:7946")?;
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
                 // Until it has been turned away.
-                stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                stream.set_read_timeout(Some(Duration::from_secs(120)))?;
                 let _ = stream.read(&mut [0; 64]);
                 Ok(())
             })

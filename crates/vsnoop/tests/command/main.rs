@@ -12,8 +12,10 @@ mod held;
 mod helper;
 mod hold;
 mod incast;
+mod interrupted;
 mod link;
 mod off;
+mod priority;
 mod records;
 mod round_trip;
 mod sandbox;
@@ -35,8 +37,10 @@ fn main() {
         helper::trials(),
         hold::trials(),
         incast::trials(),
+        interrupted::trials(),
         link::trials(),
         surroundings::trials(),
+        priority::trials(),
         records::trials(),
     ]
     .into_iter()

@@ -1,15 +1,17 @@
 //! A place where nothing of the machine is touched, and what the tests do in it.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::{EmptyProgram, Hook};
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
@@ -18,7 +20,7 @@ pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";
 const PREFIX: &str = "vscli-";
 /// What takes longer has hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Moves the test into a mount namespace of its own. Called before any thread is started.
 pub fn enter() -> Result<()> {
@@ -163,6 +165,15 @@ impl Ran {
         serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
     }
 
+    /// What it says of a failure with `--json`.
+    pub fn failure(&self) -> Result<Value> {
+        let document: Value =
+            serde_json::from_str(&self.out).with_context(|| format!("not JSON: {:?}", self.out))?;
+        let error = document["error"].clone();
+        ensure!(error["exit_code"] == self.code, "exit code {}: {document}", self.code);
+        Ok(error)
+    }
+
     /// It failed with this code and one line that contains all of `words`.
     pub fn failed(&self, code: i32, words: &[&str]) -> Result<()> {
         ensure!(self.code == code, "exit code {} instead of {code}: {}", self.code, self.err);
@@ -201,6 +212,35 @@ pub fn vsnoop_under(way: &[&str], arguments: &[&str]) -> Result<Ran> {
 pub fn helper_pid() -> Result<Option<i32>> {
     let status = vsnoop(["status", "--json"])?.json()?;
     Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
+}
+
+/// A helper whose log goes to a file, in the place of the one in the background. To be called where
+/// a port is attached: without one a helper ends by itself.
+pub fn foreground_helper(log: &str) -> Result<Child> {
+    loop {
+        if let Some(pid) = helper_pid()? {
+            kill(Pid::from_raw(pid), Signal::SIGTERM)?;
+            wait_until("the helper in the background has ended", || Ok(!is_running(pid)))?;
+        }
+        let mut helper = Command::new(program());
+        let helper = helper.args(["helper", "--foreground"]).stdin(Stdio::null());
+        let mut helper = helper.stderr(File::create(log)?).spawn()?;
+        let mut runs = false;
+        // Another one may be faster: commands and the engine start helpers.
+        wait_until("the helper runs, or another one does", || {
+            let locked = fs::read_to_string("/run/vsnoop/helper.lock")?;
+            runs = locked.trim().parse() == Ok(helper.id());
+            Ok(runs || helper.try_wait()?.is_some())
+        })?;
+        if runs {
+            return Ok(helper);
+        }
+    }
+}
+
+/// A zombie does not run.
+pub fn is_running(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// Waits until `done` says so.

@@ -1,9 +1,8 @@
 //! What others do to an attached tap: programs on its egress that come and go, another bridge.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -18,7 +17,9 @@ use vsnoop_lab::testbed::topology::{self, Side};
 
 use crate::helper::{Network, expect_reset};
 use crate::records::KEY;
-use crate::sandbox::{PORT, Place, foreign_program, helper_pid, program, vsnoop_in, wait_until};
+use crate::sandbox::{
+    PORT, Place, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in, wait_until,
+};
 use crate::{skipped, trial};
 
 const BRIDGE: &str = "vst-bridge";
@@ -102,9 +103,7 @@ pub fn trials() -> Vec<Trial> {
             wait_for_hold(&place, true)?;
             let pid = helper_pid()?.context("no helper")?;
             kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-            wait_until("the helper is dead", || {
-                Ok(fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty()))
-            })?;
+            wait_until("the helper is dead", || Ok(!is_running(pid)))?;
             drop(program);
             ensure!(port_of(&place)?.is_held()?, "the kernel side went on without a look");
             // Which starts another.
@@ -112,14 +111,10 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
         trial("the_log_names_port_program_and_way_out_once", || {
-            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
             let place = Place::new("log")?;
             let log = format!("/run/{}.log", place.netns.name());
-            let mut helper = Command::new(program());
-            let helper = helper.args(["helper", "--foreground"]).stdin(Stdio::null());
-            let mut helper = helper.stderr(File::create(&log)?).spawn()?;
-            wait_until("the helper runs", || Ok(helper_pid()? == Some(helper.id() as i32)))?;
             place.vsnoop(["attach", PORT])?.ok()?;
+            let mut helper = foreground_helper(&log)?;
             let foreign = place.netns.run(|| foreign_program(PORT))?;
             wait_for_hold(&place, true)?;
             wait_for_a_look(&port_of(&place)?)?;
@@ -175,6 +170,32 @@ pub fn trials() -> Vec<Trial> {
                 network.detach()
             },
         ),
+        trial("a_tap_that_is_renamed_is_shown_by_its_new_name", || {
+            const NEW: &str = "vscli-new0";
+            let place = Place::new("name")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            place.netns.ip(&format!("link set {PORT} down"))?;
+            place.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
+            for command in ["status", "stats", "flows"] {
+                wait_until(&format!("{command} has the new name"), || {
+                    let json = place.vsnoop([command, "--json"])?.json()?;
+                    Ok(json["ports"][0]["port"] == NEW)
+                })?;
+            }
+            let json = place.vsnoop(["pause", NEW, "--json"])?.json()?;
+            ensure!(json["ports"][0]["port"] == NEW, "{json}");
+            place.vsnoop(["detach", NEW])?.ok().map(drop)
+        }),
+        trial("a_port_behind_another_qdisc_is_not_called_active", || {
+            let place = Place::new("fq")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+            let blocked = status(&place)?;
+            ensure!(blocked["state"] == "blocked" && blocked["qdisc"] == "pfifo_fast", "{blocked}");
+            place.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
+            ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
         trial("a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it", || {
             let network = Network::new("join")?;
             network.detach()?;

@@ -110,7 +110,7 @@ fn fragments() -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let at = hosts.vm(1, family);
         let receiver = hosts.vms[1].run(|| Ok(UdpSocket::bind((at, 0))?))?;
-        receiver.set_read_timeout(Some(Duration::from_secs(30)))?;
+        receiver.set_read_timeout(Some(Duration::from_secs(120)))?;
         let to = receiver.local_addr()?;
         let from = hosts.vm(0, family);
         let sender = hosts.vms[0].run(|| Ok(UdpSocket::bind((from, 0))?))?;

@@ -1,0 +1,125 @@
+//! `attach` is killed at many moments: the port is attached as a whole, or nothing of it is left that
+//! the next command on it would mind.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::sandbox::{PINS, PORT, Place, State, list, program, vsnoop, wait_until};
+use crate::trial;
+
+/// Kills spread over the time in which pins, hooks and qdisc are made.
+const STEPS: u32 = 12;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial(
+            "attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove",
+            || {
+                let place = Place::new("kill1")?;
+                killed_everywhere(&place, Signal::SIGKILL, |before| {
+                    let status = vsnoop(["status", "--json"])?.json()?;
+                    ensure!(status["damaged"] == serde_json::json!([]), "{status}");
+                    if status["ports"] == serde_json::json!([]) {
+                        ensure!(place.state()? == *before, "left: {:?}", place.state()?);
+                        return Ok(());
+                    }
+                    ensure!(status["ports"][0]["state"] == "active", "{status}");
+                    place.vsnoop(["detach", PORT])?.ok().map(drop)
+                })
+            },
+        ),
+        trial("attach_that_is_killed_hinders_no_further_attach_and_no_other_port", || {
+            let (place, other) = (Place::new("kill2")?, Place::new("kill2b")?);
+            other.vsnoop(["attach", PORT])?.ok()?;
+            let others = (other.state()?.qdiscs, other.programs()?);
+            killed_everywhere(&place, Signal::SIGKILL, |_| {
+                let again = place.vsnoop(["attach", PORT])?;
+                let is_whole = again.code == 33;
+                ensure!(is_whole || again.code == 0, "{again:?}");
+                place.vsnoop(["detach", PORT])?.ok()?;
+                let now = (other.state()?.qdiscs, other.programs()?);
+                ensure!(now == others, "another port is {now:?} instead of {others:?}");
+                Ok(())
+            })?;
+            other.vsnoop(["detach", PORT])?.ok().map(drop)
+        }),
+        trial("attach_that_is_killed_is_cleaned_up_by_detach", || {
+            let place = Place::new("kill3")?;
+            killed_everywhere(&place, Signal::SIGKILL, |_| {
+                // It is attached, or detach says that it is not.
+                let ran = place.vsnoop(["detach", PORT])?;
+                ensure!([0, 39].contains(&ran.code), "{ran:?}");
+                Ok(())
+            })
+        }),
+        trial("attach_that_gets_a_signal_is_whole_or_leaves_nothing", || {
+            let place = Place::new("term")?;
+            killed_everywhere(&place, Signal::SIGTERM, |before| {
+                if place.pins()?.exists() {
+                    return place.vsnoop(["detach", PORT])?.ok().map(drop);
+                }
+                // Nothing was there to be cleaned up.
+                let mut now = place.state()?;
+                now.pins.retain(|path| path.starts_with(place.pins().unwrap_or_default()));
+                ensure!(now == *before, "left: {now:?}");
+                Ok(())
+            })
+        }),
+    ]
+}
+
+/// Kills an attach while it loads, and then at each of many moments after its first pin. `verify` sees
+/// what is left, and takes it away; the state of before must be there again then.
+fn killed_everywhere(
+    place: &Place,
+    signal: Signal,
+    mut verify: impl FnMut(&State) -> Result<()>,
+) -> Result<()> {
+    let before = State { pins: Vec::new(), ..place.state()? };
+    let mut steps = vec![None];
+    steps.extend((0..STEPS).map(|step| Some(Duration::from_micros(400) * step * step / 4)));
+    for step in steps {
+        let attach = start(place)?;
+        let pins = list(Path::new(PINS));
+        match step {
+            None => thread::sleep(Duration::from_millis(20)),
+            Some(after) => {
+                // Busy: the moments that matter are short.
+                while list(Path::new(PINS)).len() <= pins.len() && is_alive(&attach) {}
+                let until = Instant::now() + after;
+                while Instant::now() < until {}
+            }
+        }
+        end(attach, signal)?;
+        verify(&before).with_context(|| format!("killed {step:?} after its first pin"))?;
+        wait_until("all is as before", || {
+            Ok(State { pins: Vec::new(), ..place.state()? } == before)
+        })
+        .with_context(|| format!("killed {step:?} after its first pin: {:?}", place.state()))?;
+        ensure!(!place.pins()?.exists(), "its pins are left");
+    }
+    Ok(())
+}
+
+fn start(place: &Place) -> Result<Child> {
+    let mut command = Command::new(program());
+    command.args(["--netns", place.netns.name(), "attach", PORT]).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("start attach")
+}
+
+fn is_alive(child: &Child) -> bool {
+    crate::sandbox::is_running(child.id() as i32)
+}
+
+fn end(mut child: Child, signal: Signal) -> Result<()> {
+    // It may have ended by itself.
+    let _ = kill(Pid::from_raw(child.id() as i32), signal);
+    child.wait().context("wait for attach").map(drop)
+}
