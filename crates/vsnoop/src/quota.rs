@@ -76,8 +76,8 @@ impl Quotas {
         let others = match &self.given[..] {
             [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
             given_to => format!(
-                "{} are given ({}); give a smaller --hold, lower another one with `vsnoop set`, or raise \
-                 the total",
+                "{} are given ({}); give a smaller --hold, lower that of another port (vsnoop set), or \
+                 raise the total",
                 units::memory(given),
                 given_to
                     .iter()
@@ -184,7 +184,7 @@ mod tests {
         let scarce = quotas(20 << 20, &[16 << 20], 2);
         scarce.refuse_too_much("tap1", 4 << 20).unwrap();
         let error = scarce.refuse_too_much("tap1", 8 << 20).unwrap_err().to_string();
-        for word in ["tap1", "8 MiB", "20 MiB", "/f.toml", "tap 16 MiB", "`vsnoop set`"] {
+        for word in ["tap1", "8 MiB", "20 MiB", "/f.toml", "tap 16 MiB", "vsnoop set"] {
             assert!(error.contains(word), "{word:?} is not in: {error}");
         }
     }
