@@ -125,6 +125,24 @@ impl Port {
         map.update(&key, failures.as_bytes(), MapFlags::ANY).map_err(Error::bpf(what()))
     }
 
+    /// VM ports (host byte order) whose new connections the hooks leave alone at `now_ns` (CLOCK_MONOTONIC),
+    /// in their order, with what failed.
+    pub fn left_alone(&self, now_ns: u64) -> Result<Vec<(u16, types::failures)>> {
+        let path = self.dir().join("failures");
+        let what = || format!("read {}", path.display());
+        let damaged = |reason| Error::Damaged { path: self.dir().to_owned(), reason };
+        let map = open_map::<types::failures>(&path).map_err(damaged)?;
+        let mut found = Vec::new();
+        for key in map.keys() {
+            let value = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
+            let failures = value.and_then(|bytes| types::failures::from_bytes(&bytes));
+            let number = key.first_chunk::<4>().map(|key| u32::from_ne_bytes(*key) as u16);
+            found.extend(number.zip(failures.filter(|failures| failures.until_ns > now_ns)));
+        }
+        found.sort_by_key(|(number, _)| *number);
+        Ok(found)
+    }
+
     /// Waits for it. Whoever reads a record, changes it and writes it back must have it; the
     /// kernel lets it go with the process.
     fn turn(&self) -> Result<Turn> {

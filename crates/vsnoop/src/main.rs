@@ -13,6 +13,7 @@ mod doctor;
 mod drain;
 mod engine;
 mod error;
+mod failures;
 mod helper;
 mod identity;
 mod incast;

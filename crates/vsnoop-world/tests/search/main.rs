@@ -20,17 +20,17 @@ fn run(name: &str, setting: Setting) {
     }
 }
 
-const NOTHING: Budget = Budget {
-    network_losses: 0,
-    overtakes: 0,
-    guest_losses: 0,
-    full_rings: 0,
-    kills: 0,
-    times: 1,
-};
+const NOTHING: Budget =
+    Budget { network_losses: 0, overtakes: 0, guest_losses: 0, full_rings: 0, kills: 0, times: 1 };
 
-const PLAIN: Setting =
-    Setting { budget: NOTHING, segments: 2, window: 8, timestamps: false, sack: true, handshake: false };
+const PLAIN: Setting = Setting {
+    budget: NOTHING,
+    segments: 2,
+    window: 8,
+    timestamps: false,
+    sack: true,
+    handshake: false,
+};
 
 #[test]
 fn every_order_of_two_segments_and_a_fin() {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
-use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port, SILENCE_MS};
+use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port};
 
 use crate::cli::{self, Cli};
 use crate::command::config::Config;
@@ -65,7 +65,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
             // Each port's own; see attach().
             hold_chunks: 0,
             ahead: arguments.bounds.ahead.unwrap_or(UNBOUNDED),
-            silence_ms: SILENCE_MS,
+            silence_ms: config.silence_ms,
             zero: 0,
         },
         hold: arguments.bounds.hold,

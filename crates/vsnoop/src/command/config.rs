@@ -3,6 +3,7 @@
 //! ```toml
 //! [hold]
 //! total = "2G"     # memory for the holds of all ports of the host
+//! silence = 300    # seconds without a packet of the VM, after which the host answers nothing for it
 //!
 //! [incast]            # of an uplink, where `attach --incast` does not say it
 //! rate = "25G"        # of the last hop, or "link"
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Deserialize;
 use toml::{Spanned, Value};
+use vsnoop_bpf::SILENCE_MS;
 
 use crate::error::usage;
 use crate::incast::configured::{Defaults, Table};
@@ -31,6 +33,9 @@ pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
 
 /// Of the host's memory the holds may have this part in all, unless the file says otherwise.
 const PART: u64 = 4;
+
+/// What `hold.silence` may be.
+const SILENCE_SECONDS: std::ops::RangeInclusive<u32> = 1..=86_400;
 
 /// Least and most memory for one port's hold.
 pub const HOLD_LEAST: u64 = 256 << 10;
@@ -46,6 +51,8 @@ pub struct Config {
     pub is_there: bool,
     /// For the holds of all ports, bytes; without it a part of the host's memory.
     pub total: Option<u64>,
+    /// The host vouches for a VM that has sent nothing for this long, and no longer, ms.
+    pub silence_ms: u32,
     pub incast: Defaults,
 }
 
@@ -65,6 +72,7 @@ struct HoldTable {
     /// Went away.
     per_flow: Option<Spanned<Value>>,
     total: Option<Spanned<Value>>,
+    silence: Option<Spanned<Value>>,
 }
 
 impl Config {
@@ -84,7 +92,13 @@ impl Config {
 
     fn absent(file: &Path) -> Self {
         let file = file.to_owned();
-        Self { file, is_there: false, total: None, incast: Defaults::default() }
+        Self {
+            file,
+            is_there: false,
+            total: None,
+            silence_ms: SILENCE_MS,
+            incast: Defaults::default(),
+        }
     }
 
     fn parse(file: &Path, text: &str) -> Result<Self> {
@@ -127,9 +141,28 @@ impl Config {
                  fairly",
             ));
         }
+        let silence_ms = match &hold.silence {
+            None => SILENCE_MS,
+            Some(value) => {
+                let seconds = value.get_ref().as_integer().and_then(|n| u32::try_from(n).ok());
+                let seconds = seconds.filter(|n| SILENCE_SECONDS.contains(n)).ok_or_else(|| {
+                    complaint(
+                        value.span().start,
+                        &format!(
+                            "hold.silence = {}: give seconds, {} to {}",
+                            shown(value.get_ref()),
+                            SILENCE_SECONDS.start(),
+                            SILENCE_SECONDS.end()
+                        ),
+                    )
+                })?;
+                seconds * 1000
+            }
+        };
         Ok(Self {
             file: file.to_owned(),
             is_there: true,
+            silence_ms,
             total: bytes("hold.total", &hold.total, 0)?,
             incast: document.incast.read(complaint)?,
         })
@@ -217,6 +250,12 @@ mod tests {
     }
 
     #[test]
+    fn the_silence_is_read_in_seconds() {
+        assert_eq!(parse("").unwrap().silence_ms, SILENCE_MS);
+        assert_eq!(parse("[hold]\nsilence = 60").unwrap().silence_ms, 60_000);
+    }
+
+    #[test]
     fn what_is_not_set_has_a_default() {
         for text in ["", "[hold]\n"] {
             let config = parse(text).unwrap();
@@ -235,6 +274,7 @@ mod tests {
             ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
             ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
             ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
+            ("[hold]\nsilence = 0\n", ["/f.toml, line 2", "hold.silence = 0"]),
             ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),
             ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
             ("[hold]\ntotal = \n", ["/f.toml, line 2", "total ="]),

@@ -12,6 +12,7 @@ use crate::cli::{self, Cli};
 use crate::command::held::{Engine, Holds, PortHold};
 use crate::command::stats::NOTHING;
 use crate::counters::Resets;
+use crate::failures::LeftAlone;
 use crate::helper;
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
@@ -52,6 +53,8 @@ struct PortStatus {
     not_exact: u64,
     /// Connections that vsnoop reset, or the VM in answer to what only vsnoop sent.
     resets: Resets,
+    /// VM ports whose new connections are left to the VM, because some failed.
+    left_alone: Vec<LeftAlone>,
     /// The root qdisc now; null when it cannot be read.
     qdisc: Option<String>,
     /// The default qdisc that noqueue stands in for; null when none was replaced.
@@ -167,6 +170,7 @@ fn port_status(
         foreign_programs,
         not_exact: stats.not_exact,
         resets: Resets::of(meta, &stats),
+        left_alone: LeftAlone::of(port)?,
         qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
@@ -336,7 +340,10 @@ fn text(document: &Document) -> String {
         };
         let ports = document.ports.iter();
         parts.extend(ports.clone().filter_map(|port| Some(there(port, hindrance(port)?))));
-        parts.extend(ports.filter_map(missing_engine));
+        parts.extend(ports.clone().filter_map(missing_engine));
+        parts.extend(ports.flat_map(|port| {
+            port.left_alone.iter().map(|left| format!("{}: {}", port.identity.port, left.text()))
+        }));
         let uplinks = document.ports.iter().filter_map(|port| port.incast.as_ref());
         let mut troubles: Vec<_> = uplinks.filter_map(UplinkState::trouble).collect();
         // Once for all ports behind it.

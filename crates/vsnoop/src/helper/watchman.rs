@@ -14,6 +14,7 @@ use super::line::{Line, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::command::flows::monotonic_ns;
+use crate::failures::LeftAlone;
 use crate::incast;
 use crate::incast::ways::Follower;
 use crate::lock::CommandLock;
@@ -50,6 +51,8 @@ struct Watched {
     line: Option<Line>,
     /// Connections that the kernel side had reset at the last look: their engine was gone.
     abandoned: u64,
+    /// VM ports that were left alone at the last look.
+    left_alone: Vec<u16>,
     /// Since when nobody has read the tap, while a VM is behind.
     deserted: Option<Instant>,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
@@ -123,6 +126,7 @@ impl Watched {
             held: Held::default(),
             line: None,
             abandoned: 0,
+            left_alone: Vec::new(),
             deserted: None,
             tombstones: HashMap::new(),
         }
@@ -143,6 +147,7 @@ impl Watched {
         self.notice_desertion(attached, &flows)?;
         let abandoned = self.held.abandoned(attached, &flows)?;
         self.notice_abandoned(attached)?;
+        self.notice_failures(attached)?;
         let why = "the engine that had their bytes is gone";
         self.reset(attached, &abandoned, reset_reason::RESET_ENGINE_GONE, why)
     }
@@ -200,6 +205,16 @@ impl Watched {
                 units::plural(new, "connection")
             );
         }
+        Ok(())
+    }
+
+    /// Says once of each port number of the VM that its new connections are left alone.
+    fn notice_failures(&mut self, attached: &Attached) -> Result<()> {
+        let left = LeftAlone::of(&attached.port)?;
+        for left in left.iter().filter(|left| !self.left_alone.contains(&left.vm_port)) {
+            tracing::warn!("port {}: {}", attached.name, left.text());
+        }
+        self.left_alone = left.iter().map(|left| left.vm_port).collect();
         Ok(())
     }
 
