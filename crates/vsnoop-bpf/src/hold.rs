@@ -93,9 +93,16 @@ impl Memory {
 
     /// What another engine left in the middle of adding or taking away is undone. From now on this process
     /// is the engine, which alone does so.
+    ///
+    /// The first connection finds memory: else its first data, which may come sooner than memory that its
+    /// handshake asks for, would be the VM's. A port that stays idle gives it back.
     pub fn adopt(&mut self) -> Result<()> {
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
-        self.slabs.adopt(count)
+        self.slabs.adopt(count)?;
+        if self.slabs.len() == 0 && self.quota() > 0 {
+            self.slabs.add(count)?;
+        }
+        Ok(())
     }
 
     /// Adds memory if the hooks want it: as much as there is, up to the port's quota, and not too much at
