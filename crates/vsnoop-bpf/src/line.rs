@@ -109,7 +109,8 @@ impl Line {
     /// VLAN tags are of the same form. The calling thread must be in the tap's network namespace.
     pub fn take_turn(&self, ack: &[u8]) -> Result<Taken> {
         let run = inject::run(&self.turn, self.ifindex, 0, ack, 1);
-        let run = run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;
+        let run =
+            run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;
         Ok(match run.verdict as u32 {
             incast_turn_taken::TURN_TAKEN => Taken::Once,
             incast_turn_taken::TURN_LATER => Taken::Later,

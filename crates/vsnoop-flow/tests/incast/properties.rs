@@ -237,9 +237,8 @@ impl Machine {
             || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
         assert_eq!(self.host.silent(), u.all.silent, "silent is not what the others owe");
-        let count = |is: &dyn Fn(usize, &flow) -> bool| {
-            flows().filter(|(id, f)| is(*id, f)).count() as i32
-        };
+        let count =
+            |is: &dyn Fn(usize, &flow) -> bool| flows().filter(|(id, f)| is(*id, f)).count() as i32;
         let waits = |f: &flow, state: u32| u32::from(f.incast.waiting) == state;
         let in_line = |f: &flow| waits(f, incast_waiting::INCAST_IN_LINE);
         assert_eq!(count(&|_, f| in_line(f)), u.all.waiting);

@@ -239,12 +239,8 @@ fn ports_share_alike_however_many_flows_each_has() {
     ] {
         for early in [true, false] {
             // They begin one after the other: the first segments of 300 at once are too many.
-            let set = Setting {
-                ports: counts.to_vec(),
-                early,
-                think_ns: 100 * MS,
-                ..Setting::default()
-            };
+            let set =
+                Setting { ports: counts.to_vec(), early, think_ns: 100 * MS, ..Setting::default() };
             let (sim, shares, mbps) = ports(set, 500 * MS);
             let what = format!("{counts:?}, early {early}: {shares:?}, {mbps:.0} Mb/s");
             println!("{what}, Jain {:.3}, {} lost", jain(&shares), sim.tally.drops);
