@@ -237,6 +237,12 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
+    /// Is there credit for somebody of this port who waits? `now_ns`: CLOCK_MONOTONIC.
+    pub fn has_turn(&self, port: &PortIncast, now_ns: u64) -> bool {
+        // SAFETY: as in forget().
+        unsafe { types::incast_next(self.words.at(0).cast(), port.as_ptr(), now_ns) != 0 }
+    }
+
     /// A record of this port that was shaped has been forgotten, with all that it counted for.
     pub fn forget(&self, flow: &flow, port: &PortIncast) {
         if flow.incast.shaped == 0 {

@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::flow;
-use vsnoop_bpf::{Line as Queues, Taken};
+use vsnoop_bpf::{Line as Queues, Taken, Uplink};
 
 use super::frame::{Segment, frame};
+use crate::command::flows::monotonic_ns;
 use crate::ports::Attached;
 use crate::system::netns::Netns;
 
 /// The line of one port.
 pub struct Line {
+    uplink: Uplink,
     queues: Queues,
     name: String,
     netns: u64,
@@ -66,7 +68,11 @@ impl Line {
         if known.is_some() {
             return Ok(known);
         }
+        let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? else {
+            return Ok(None);
+        };
         Ok(Some(Self {
+            uplink,
             queues: attached.port.line()?,
             name: attached.name.clone(),
             netns: attached.meta.netns,
@@ -90,11 +96,11 @@ impl Line {
         let (waits, shut, turns) = (incast.waiting() > 0, incast.shut() > 0, incast.turns());
         let stands_still = self.waited && waits && turns == self.turns;
         let is_time = shut && self.looked_at_shut.elapsed() > SHUT_PERIOD;
+        if is_time {
+            self.looked_at_shut = Instant::now();
+        }
         let mut offered = 0;
         if stands_still || is_time || (self.has_more && (waits || shut)) {
-            if is_time {
-                self.looked_at_shut = Instant::now();
-            }
             offered = self.take_turns(most).unwrap_or_else(|error| {
                 tracing::debug!("port {}: {error:#}", self.name);
                 0
@@ -107,6 +113,10 @@ impl Line {
 
     fn take_turns(&mut self, most: usize) -> Result<usize> {
         let queues = &self.queues;
+        // Mostly there is no credit; that is seen without a system call.
+        if !self.uplink.has_turn(queues.incast(), monotonic_ns()?) {
+            return Ok(0);
+        }
         let place = Netns::find_again(self.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
         place.run(|| {

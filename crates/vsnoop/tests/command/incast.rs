@@ -278,11 +278,12 @@ fn shown() -> Vec<Trial> {
             let bridge = Bridge::new("crowd2")?;
             bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
             let crowd = Crowd::gather(&bridge)?;
-            let helper = helper_pid()?.context("no helper")?;
-            let before = cpu_time(helper)?;
-            thread::sleep(CROWDED);
-            let took = cpu_time(helper)? - before;
-            ensure!(took < CROWDED / 3, "the helper took {took:?} of {CROWDED:?}");
+            // On a busy machine the helper gets less of a CPU, with a line and without one.
+            let without = Crowd::cost()?;
+            crowd.stand_in_line()?;
+            let with = Crowd::cost()?;
+            let most = 2 * without + Duration::from_millis(100);
+            ensure!(with < most, "the helper took {with:?} with a line, {without:?} without one");
             ensure!(crowd.waiting()? == u64::from(IN_LINE), "somebody had a turn without credit");
             crowd.give_credit()?;
             wait_until("everybody had a turn", || Ok(crowd.waiting()? == 0))?;
@@ -730,7 +731,7 @@ fn configured() -> Vec<Trial> {
 /// Connections that a VM may have, and those of them that stand in line.
 const CONNECTIONS: u16 = 16_000;
 const IN_LINE: u16 = 4_000;
-/// How long they stand there.
+/// How long the helper is watched.
 const CROWDED: Duration = Duration::from_secs(2);
 
 /// A table full of connections, many of which wait for credit that is not there.
@@ -758,14 +759,26 @@ impl<'a> Crowd<'a> {
                 line.update(&[], key.as_bytes(), MapFlags::ANY)?;
             }
         }
-        let state = MapHandle::from_pinned_path(bridge.place.pins()?.join("port"))?;
-        let mut record = port.state()?;
+        Ok(crowd)
+    }
+
+    /// Those that stand in line are counted from now on.
+    fn stand_in_line(&self) -> Result<()> {
+        let state = MapHandle::from_pinned_path(self.bridge.place.pins()?.join("port"))?;
+        let mut record = port_of(&self.bridge.place)?.state()?;
         (record.incast.own.open, record.incast.own.waiting) = (CONNECTIONS.into(), IN_LINE.into());
         state.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
-        crowd.change(|record| {
+        self.change(|record| {
             (record.all.open, record.all.waiting) = (CONNECTIONS.into(), IN_LINE.into());
-        })?;
-        Ok(crowd)
+        })
+    }
+
+    /// What the helper uses of CPUs for a while.
+    fn cost() -> Result<Duration> {
+        let helper = helper_pid()?.context("no helper")?;
+        let before = cpu_time(helper)?;
+        thread::sleep(CROWDED);
+        Ok(cpu_time(helper)? - before)
     }
 
     fn change(&self, change: impl FnOnce(&mut uplink)) -> Result<()> {
