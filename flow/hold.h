@@ -482,7 +482,8 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
 		verdict = flow_to_vm(f, h, s, port, p, now, out);
 	} else {
 		flow_touch(f, now);
-		flow_note_ack(f, s);
+		if (!flow_is_refused(f, s))
+			flow_note_ack(f, s);
 		verdict = hold_not_kept(f, h, s, port, p, now, out);
 	}
 	if (news && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
