@@ -610,7 +610,8 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		f->ramp++;
 	f->early_bytes += bytes;
 	if (handed && hand == HAND_ON) {
-		h->unanswered += bytes / 16;
+		/* Rounded up, or a fifth segment would be waited for. */
+		h->unanswered += (bytes + 15) / 16;
 		return KEPT_PASS;
 	}
 	h->unanswered = 0;
