@@ -60,6 +60,14 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
 
+/* Was the sender told of everything below `ack`?  Not of what passed to the VM since the host's
+ * last ACK (HAND_ON). */
+static __always_inline bool flow_is_told(const struct flow *f, const struct hold *h, struct seq ack)
+{
+	/* `unanswered` is rounded up, once for each segment. */
+	return !h || seq_diff(f->next_seq, ack) + HOLD_ACK_SEGMENTS * 16 >= h->unanswered * 16;
+}
+
 /* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
  * does it prove that the guest lost one of them?  With SACK, a duplicate
  * reports bytes above the hole; without, it changes nothing, and is no probe of
@@ -235,6 +243,8 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {
 		flow_clear(f, FLOW_F_REPLY_DUE);
+		if (h)
+			h->unanswered = 0;
 		if (pure && hold_reports(f, h))
 			return flow_replace(f, h, s, port, p, out);
 		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, h, port, p), edge)) {
@@ -246,11 +256,13 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	}
 	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
 	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
-	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE)) {
+	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) && flow_is_told(f, h, s->ack)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
 	flow_clear(f, FLOW_F_REPLY_DUE);
+	if (h)
+		h->unanswered = 0;
 	f->rewritten++;
 	if (pure && hold_reports(f, h))
 		return flow_replace(f, h, s, port, p, out);

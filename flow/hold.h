@@ -482,7 +482,8 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
 		verdict = flow_to_vm(f, h, s, port, p, now, out);
 	} else {
 		flow_touch(f, now);
-		flow_note_ack(f, s);
+		if (!flow_is_refused(f, s))
+			flow_note_ack(f, s);
 		verdict = hold_not_kept(f, h, s, port, p, now, out);
 	}
 	if (news && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
@@ -609,7 +610,8 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		f->ramp++;
 	f->early_bytes += bytes;
 	if (handed && hand == HAND_ON) {
-		h->unanswered += bytes / 16;
+		/* Rounded up, or a fifth segment would be waited for. */
+		h->unanswered += (bytes + 15) / 16;
 		return KEPT_PASS;
 	}
 	h->unanswered = 0;

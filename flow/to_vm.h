@@ -104,7 +104,7 @@ static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct
 	return s->len == 0 && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
 	       !(s->bits & SEG_FOREIGN) && f->mode != FLOW_RESET && f->mode != FLOW_HOLDING &&
 	       !(f->flags & FLOW_F_FIN_SENDER) && seq_ge(s->seq, f->next_seq) &&
-	       seq_le(s->ack, f->snd_nxt);
+	       !flow_is_refused(f, s);
 }
 
 static __always_inline void flow_note_ack(struct flow *f, const struct segment *s)
@@ -162,7 +162,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
-	bool clean;
+	/* All below RCV.NXT: the VM drops it, and answers. */
+	bool is_old = seq_lt(end, f->vm_seq), clean;
 
 	out->events = 0;
 	if (f->mode == FLOW_RESET)
@@ -187,10 +188,10 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		f->flags |= seq_gt(s->ack, f->snd_nxt) ? FLOW_F_CHALLENGE_DUE : FLOW_F_REPLY_DUE;
 		return TO_VM_PASS;
 	}
-	if (s->bits & SEG_FOREIGN)
+	if (s->bits & SEG_FOREIGN && !is_old)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
-	if (flags & TCP_FIN)
+	if (flags & TCP_FIN && !is_old)
 		f->flags |= FLOW_F_FIN_SENDER;
 	if (seq_eq(s->seq, end)) {
 		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,

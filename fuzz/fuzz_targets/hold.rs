@@ -1,4 +1,4 @@
-//! A flow with a hold (flow/hold.h, bpf/hold.h) under arbitrary segments from both sides and an engine that
+//! A flow with a hold (flow/hold.h) under arbitrary segments from both sides and an engine that
 //! writes what it likes: see crates/vsnoop-flow/tests/arbitrary/held.rs for what must hold.
 //!
 //!     cargo +nightly fuzz run hold
@@ -6,6 +6,8 @@
 
 #[path = "../../crates/vsnoop-flow/tests/arbitrary/held.rs"]
 mod held;
+#[path = "../../crates/vsnoop-flow/tests/arbitrary/memory.rs"]
+mod memory;
 #[path = "../../crates/vsnoop-flow/tests/arbitrary/tape.rs"]
 mod tape;
 

@@ -82,6 +82,24 @@ pub fn tag(key: &flow_key) -> u16 {
     unsafe { types::flow_tag(key) }
 }
 
+/// A connection of this VM port failed for a reason that is the host's own.
+pub fn note_failure(v: &mut failures, now: u64) {
+    // SAFETY: as in to_vm().
+    unsafe { types::failures_note(v, now) }
+}
+
+/// The listener of this VM port takes no data at the moment.
+pub fn note_not_taken(v: &mut failures, now: u64) {
+    // SAFETY: as in to_vm().
+    unsafe { types::failures_not_taken(v, now) }
+}
+
+/// Are new connections of this VM port left alone?
+pub fn is_left_alone(v: &failures, now: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::failures_stand(v, now) }
+}
+
 /// Remembers what a decision tells of the VM behind the port.
 pub fn learn(port: &mut port_state, out: &outcome, now: u64) {
     // SAFETY: as in to_vm().

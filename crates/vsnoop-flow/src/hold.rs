@@ -87,18 +87,27 @@ pub fn to_vm(
     (verdict, out)
 }
 
-/// The segment was `copied`, and `taken` by the device; `hand` is what [`to_vm`] said.
-#[allow(clippy::too_many_arguments)]
+/// What became of a segment for the VM after [`Verdict::Keep`].
+#[derive(Clone, Copy, Debug)]
+pub struct Copied {
+    /// There was memory.
+    pub copied: bool,
+    /// The device took the clone.
+    pub taken: bool,
+    /// Of [`to_vm`].
+    pub out: outcome,
+}
+
+/// After the copy.
 pub fn kept(
     f: &mut flow,
     h: &mut hold,
     s: &segment,
-    (copied, hand, taken): (bool, Hand, bool),
+    Copied { copied, taken, mut out }: Copied,
     port: &port_state,
     p: &policy,
     now: u64,
 ) -> (Kept, outcome) {
-    let mut out = outcome { hand: hand as u16, ..outcome::default() };
     // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_kept(f, h, s, copied, taken, port, p, now, &mut out) };
     let verdict = match verdict {
@@ -123,6 +132,20 @@ pub fn from_vm(
     // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_from_vm(f, h, s, port, p, now, &mut out) };
     (FromVm::new(verdict), out)
+}
+
+/// What the sender has told beside its data, for a VM that gets nothing of its segment.
+pub fn news(f: &flow, h: &hold) -> ack_fields {
+    let mut news = ack_fields::default();
+    // SAFETY: as in to_vm().
+    unsafe { types::hold_news(f, h, &mut news) };
+    news
+}
+
+/// Has the flow been silent for so long that another may have its hold?
+pub fn is_idle(f: &flow, h: &hold, now: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::hold_is_idle(f, h, now) }
 }
 
 /// Gives a flow that has none a hold; `number` from 1.

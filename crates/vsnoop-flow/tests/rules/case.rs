@@ -3,7 +3,7 @@
 //! Offsets count from the first byte after the SYN, on either side. There is no memory here: what
 //! is said to be copied is taken to be in a chain that is long enough.
 
-use vsnoop_flow::hold::{self, Hand, Kept, Verdict};
+use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 pub use vsnoop_flow::testing::segment::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 use vsnoop_flow::types;
 use vsnoop_flow::{FromVm, embryo, flow, outcome, policy, port_state, segment, seq, types::*};
@@ -32,15 +32,15 @@ pub const CHUNKS: u32 = 4_096;
 pub const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 7];
 pub const TRAFFIC: u32 = 0x2e << 20 | 0x12345;
 
-/// With a hold from the start; [`Case::without_hold`] is the exception. Senders may not run ahead of
-/// the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, the VM is not
+/// With a hold from the start; [`Case::without_hold`] is the exception. Senders may not run ahead
+/// of the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, the VM is not
 /// prompt.
 #[derive(Clone)]
 pub struct Case {
     pub f: flow,
     pub h: types::hold,
-    /// How the segment that was decided to be kept last is to go to the VM.
-    hand: Hand,
+    /// Of the segment that was decided to be kept last.
+    keeps: outcome,
     pub port: port_state,
     pub policy: policy,
     pub now: u64,
@@ -97,7 +97,7 @@ impl Case {
         Case {
             f,
             h: types::hold { used: 1, ..Default::default() },
-            hand: Hand::Nothing,
+            keeps: outcome::default(),
             port: port_state { engine_ns: now, slabs: CHUNKS / SLAB_CHUNKS, ..Default::default() },
             policy: policy {
                 run: port_run::PORT_ACTIVE,
@@ -294,8 +294,8 @@ impl Case {
             };
             (verdict, out)
         };
-        if let Verdict::Keep { hand, .. } = verdict {
-            self.hand = hand;
+        if matches!(verdict, Verdict::Keep { .. }) {
+            self.keeps = out;
         }
         vsnoop_flow::learn(&mut self.port, &out, self.now);
         (verdict, out)
@@ -307,7 +307,7 @@ impl Case {
             self.h.front = u64::from(self.h.tail.v) << 32;
             self.h.chunks = 1;
         }
-        let how = (copied, self.hand, taken);
+        let how = Copied { copied, taken, out: self.keeps };
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 

@@ -1,4 +1,4 @@
-//! Loss inside the guest: what tells the engine of it, and what does not; and a flow that was reset.
+//! Loss inside the guest: what tells the engine of it, and what does not; a flow that was reset.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, segment, types::*};

@@ -1,6 +1,6 @@
 //! How a record comes to be.
 
-use vsnoop_flow::{FromVm, segment, types::*};
+use vsnoop_flow::{FromVm, embryo, segment, types::*};
 
 use crate::case::*;
 
@@ -177,4 +177,41 @@ fn nothing_but_a_plain_ack_of_the_vm_reveals_a_flow_in_mid_stream() {
         assert!(vsnoop_flow::flow_mid_flow(&s, c.now).is_none(), "flags {flags:#x}");
     }
     assert!(vsnoop_flow::flow_mid_flow(&ack, c.now).is_some());
+}
+
+/// The VM's SYN with so much data (RFC 7413), answered with an ACK of `acked` bytes of it.
+fn fast_open(len: u32, acked: u32) -> Option<embryo> {
+    let mut e = vsnoop_flow::embryo_of_vm(&segment { len, ..vm_syn(0) });
+    let answer = segment { ack: vm_at(acked), ..sender_syn_ack() };
+    vsnoop_flow::answer_embryo(&mut e, &answer).then_some(e)
+}
+
+#[test]
+fn a_syn_ack_may_take_data_of_the_vms_syn_or_leave_it() {
+    for acked in [0, 1, 199, 200] {
+        assert!(fast_open(200, acked).is_some(), "{acked}");
+    }
+    for acked in [201, u32::MAX, 1 << 31] {
+        assert!(fast_open(200, acked).is_none(), "{acked}");
+    }
+    assert!(fast_open(0, 1).is_none());
+}
+
+#[test]
+fn a_connection_that_began_with_fast_open_is_left_alone_and_its_edge_stays() {
+    for acked in [0, 200] {
+        let e = fast_open(200, acked).expect("it is the answer to that SYN");
+        let mut c = Case::opened().without_hold();
+        let first = segment { seq: vm_at(200), ..c.ack_of_vm(0, WINDOW) };
+        c.f = vsnoop_flow::flow_opened(&e, &first, c.now).expect("the handshake is whole");
+        assert_eq!((c.mode(), c.f.scale), (flow_mode::FLOW_BYPASS, SCALE));
+        let mut shown = c.f.adv_edge;
+        for i in 0..5 {
+            assert_eq!(c.acks(i * MSS, WINDOW).0, FromVm::Pass, "with the VM's own window");
+            assert!(c.f.adv_edge.diff(shown) >= 0, "the edge went back");
+            assert_eq!(c.f.right_edge, at(i * MSS + FULL), "the scale is known");
+            shown = c.f.adv_edge;
+            c.pass(&c.data(i * MSS, MSS));
+        }
+    }
 }

@@ -67,7 +67,7 @@ fn a_segment_below_mss_is_acknowledged_at_once() {
 #[test]
 fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
     for c in Case::both() {
-        let mut c = prompt(c);
+        let c = prompt(c);
         let offset = sent(&c);
         let mut c = c.bounded(offset + 3 * MSS - 1);
         c.early(&c.data(offset, MSS));

@@ -1,0 +1,83 @@
+//! Memory for the hold of one flow: a copy of its stream, with gaps.
+//!
+//! How memory is laid out, and what the hooks do with it, is bpf/hold.h's business. Here what is
+//! given back is gone, so that whoever still needs it is found out.
+
+use vsnoop_flow::types::{HOLD_CHUNK, hold};
+use vsnoop_flow::{flow, seq};
+
+#[derive(Default)]
+pub struct Memory {
+    pub hold: hold,
+    /// From [`Self::front`]; nothing where nothing was copied to.
+    bytes: Vec<Option<u8>>,
+}
+
+impl Memory {
+    /// The flow, which has none, gets the hold.
+    pub fn take(&mut self, f: &mut flow) {
+        assert_eq!(self.hold.used, 0, "two flows have one hold");
+        self.hold.used = 1;
+        vsnoop_flow::hold::begin(f, &mut self.hold, 1);
+    }
+
+    /// Nobody needs it any more.
+    pub fn give_back(&mut self) {
+        *self = Self::default();
+    }
+
+    fn front(&self) -> seq {
+        seq::new((self.hold.front >> 32) as u32)
+    }
+
+    fn set_front(&mut self, front: seq) {
+        self.hold.front = u64::from(front.v) << 32;
+    }
+
+    /// Copies `bytes`, which begin at `from` in the stream. The caller has the claim. `false`: the
+    /// place has been given back, or is beyond `most` bytes.
+    pub fn copy(
+        &mut self,
+        from: seq,
+        bytes: impl ExactSizeIterator<Item = u8>,
+        most: usize,
+    ) -> bool {
+        let h = &self.hold;
+        if h.chunks == 0 || (h.first == h.tail && h.ahead_count == 0) {
+            self.bytes.clear();
+            self.set_front(self.hold.tail);
+        }
+        let Ok(start) = usize::try_from(from.diff(self.front())) else { return false };
+        let end = start + bytes.len();
+        if end > most {
+            return false;
+        }
+        self.hold.chunks = 1;
+        self.bytes.resize(self.bytes.len().max(end), None);
+        for (place, byte) in self.bytes[start..end].iter_mut().zip(bytes) {
+            *place = Some(byte);
+        }
+        true
+    }
+
+    /// Gives back what the VM has acknowledged, in whole chunks. The caller has the claim; it ends.
+    pub fn release(&mut self) {
+        let h = &self.hold;
+        if h.vm_seq.diff(h.tail) >= 0 && h.ahead_count == 0 {
+            self.hold.chunks = 0;
+            self.bytes.clear();
+        }
+        let acknowledged = self.hold.vm_seq.diff(self.front()).max(0) as u32;
+        let given_back = acknowledged - acknowledged % HOLD_CHUNK;
+        self.bytes.drain(..self.bytes.len().min(given_back as usize));
+        self.set_front(self.front().add(given_back));
+        self.hold.busy = 0;
+    }
+
+    /// What is kept from `from` to `to`, byte by byte; `None`: not even room for it.
+    pub fn stream(&self, from: seq, to: seq) -> Option<&[Option<u8>]> {
+        let start = usize::try_from(from.diff(self.front())).ok()?;
+        let end = usize::try_from(to.diff(self.front())).ok()?;
+        self.bytes.get(start..end)
+    }
+}

@@ -1,0 +1,149 @@
+//! What the sender tells beside its data reaches the VM at once, also where the VM gets nothing of
+//! the segment: its ACK of the VM's data, and its window.
+
+use vsnoop_flow::hold::{self, Kept, Verdict};
+use vsnoop_flow::{outcome, segment, types::*};
+
+use crate::case::*;
+
+/// The sender's window, as it was last told.
+const SENDER_WINDOW: u16 = 10_000;
+
+/// What the VM has been handed ends there, and the VM has sent 100 bytes.
+const END: u32 = FULL + 2 * MSS;
+
+/// What the sender has told so far the VM knows.
+fn spoken(mut c: Case) -> Case {
+    let next = c.f.next_seq.diff(at(0)) as u32;
+    c.hear(&c.data_of_vm(0, 100, c.f.vm_seq.diff(at(0)) as u32));
+    c.decide(&c.ack_of_sender(next, 0));
+    assert_eq!((c.h.snd_una, c.h.sender_window), (vm_at(0), SENDER_WINDOW));
+    c
+}
+
+/// Three ways to say the same of the VM's data, the last of which says nothing new.
+fn kinds(s: segment) -> [(segment, bool); 4] {
+    let s = segment { ack: vm_at(0), ..s };
+    [
+        (segment { ack: vm_at(100), ..s }, true),
+        (segment { ack: vm_at(1), window: 5, ..s }, true),
+        (segment { window: 5, ..s }, true),
+        (s, false),
+    ]
+}
+
+#[track_caller]
+fn tells(c: &Case, s: &segment, out: &outcome, is_news: bool) {
+    assert_eq!(out.events & EVENT_NEWS != 0, is_news, "{s:?}");
+    let news = hold::news(&c.f, &c.h);
+    assert_eq!((news.ack, news.window), (s.ack, s.window));
+    assert_eq!(news.seq, c.f.high_seq, "where the VM accepts it");
+    assert_eq!(news.timestamps, 1);
+    assert_eq!(news.tsval, c.h.released_tsval, "not newer than the frames of the engine");
+    assert_eq!(news.tsecr, c.h.tsecr);
+    assert_eq!(news.sack, 0);
+}
+
+#[test]
+fn news_on_what_is_kept_beyond_the_vms_window_reach_it() {
+    for case in [Case::full(), Case::holding()] {
+        let case = spoken(case);
+        let next = case.f.next_seq.diff(at(0)) as u32;
+        for (s, is_news) in kinds(case.data(next, MSS)) {
+            let mut c = case.clone();
+            let out = c.held(&s);
+            tells(&c, &s, &out, is_news);
+        }
+    }
+}
+
+#[test]
+fn news_on_what_is_kept_beyond_a_hole_reach_it() {
+    for case in [Case::new(), Case::holding()] {
+        let case = spoken(case);
+        let next = case.f.next_seq.diff(at(0)) as u32;
+        for (s, is_news) in kinds(case.data(next + MSS, MSS)) {
+            let mut c = case.clone();
+            let out = c.held(&s);
+            assert_ne!(out.events & EVENT_AHEAD, 0);
+            tells(&c, &s, &out, is_news);
+        }
+    }
+}
+
+#[test]
+fn news_on_what_is_acknowledged_again_reach_it() {
+    for (case, offset) in [(Case::full(), FULL - MSS), (Case::holding(), END - MSS)] {
+        let case = spoken(case);
+        for (s, is_news) in kinds(case.data(offset, MSS)) {
+            // Older than what told the window: that is no news then.
+            let is_news = is_news && s.ack != vm_at(0);
+            let s = segment { window: SENDER_WINDOW, ..s };
+            let mut c = case.clone();
+            let (verdict, out) = c.not_kept(&s);
+            assert_eq!(verdict, Verdict::Reack);
+            tells(&c, &s, &out, is_news);
+        }
+    }
+}
+
+#[test]
+fn news_on_a_probe_that_the_host_answers_reach_it() {
+    let case = spoken(Case::new());
+    let mut c = case;
+    c.early(&segment { ack: vm_at(0), ..c.data(0, MSS) });
+    let s = segment { ack: vm_at(100), ..c.data(MSS - 1, 0) };
+    let (verdict, out) = c.not_kept(&s);
+    assert_eq!(verdict, Verdict::Reack);
+    tells(&c, &s, &out, true);
+}
+
+#[test]
+fn news_on_what_is_dropped_reach_it() {
+    let case = spoken(Case::holding());
+    for (s, is_news) in kinds(case.data(END, 10)) {
+        let urgent = segment { tcp_flags: ACK | URG, ..s };
+        let fin = segment { tcp_flags: ACK | FIN, len: 0, ..s };
+        for s in [urgent, fin] {
+            let mut c = case.clone();
+            let (verdict, out) = c.not_kept(&s);
+            assert_eq!(verdict, Verdict::Drop);
+            tells(&c, &s, &out, is_news);
+        }
+        // Without memory.
+        let mut c = case.clone();
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+        let (kept, out) = c.after_copy(&s, false, false);
+        assert_eq!(kept, Kept::Drop);
+        tells(&c, &s, &out, is_news);
+    }
+}
+
+#[test]
+fn what_the_ring_refuses_brings_its_news_by_another_way() {
+    let case = spoken(Case::new());
+    for (s, is_news) in kinds(case.data(0, MSS)) {
+        let mut c = case.clone();
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+        let (_, out) = c.after_copy(&s, true, false);
+        tells(&c, &s, &out, is_news);
+    }
+}
+
+#[test]
+fn what_the_vm_gets_brings_its_news_itself() {
+    let case = spoken(Case::new());
+    for (s, _) in kinds(case.data(0, MSS)) {
+        let out = case.clone().early(&s);
+        assert_eq!(out.events & EVENT_NEWS, 0);
+    }
+    // Nor has a pure ACK news beside itself, whether it passes or is forwarded.
+    for (case, offset) in [(Case::new(), 0), (Case::holding(), END)] {
+        let case = spoken(case);
+        for (s, _) in kinds(case.data(offset, 0)) {
+            let (verdict, out) = case.clone().not_kept(&s);
+            assert!(matches!(verdict, Verdict::Pass | Verdict::Forward));
+            assert_eq!(out.events & EVENT_NEWS, 0);
+        }
+    }
+}

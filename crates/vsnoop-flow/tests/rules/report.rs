@@ -1,0 +1,66 @@
+//! Once the host has reported bytes beyond a hole, every ACK does until the hole is filled (RFC
+//! 2018, section 4).
+
+use vsnoop_flow::{FromVm, segment, types::*};
+
+use crate::case::*;
+
+/// A piece of a segment beyond a hole of one; the VM has been handed what lies before.
+fn with_a_piece(mut c: Case) -> Case {
+    c.early(&c.data(0, MSS));
+    c.held(&c.data(2 * MSS, MSS));
+    c
+}
+
+#[test]
+fn a_pure_ack_of_the_vm_gives_way_to_one_that_reports() {
+    for c in Case::both() {
+        let mut c = with_a_piece(c);
+        c.vm_ts = VM_TS + 9;
+        let s = c.ack_of_vm(MSS, c.window_at(MSS));
+        let (verdict, out) = c.hear(&s);
+        assert_eq!(verdict, FromVm::Replace);
+        assert_eq!((out.ack.ack, out.ack.sack), (at(MSS), NUMBER));
+        assert_eq!((out.ack.seq, out.ack.tsval, out.ack.tsecr), (s.seq, s.tsval, s.tsecr));
+        assert_eq!(out.ack.timestamps, 1);
+    }
+}
+
+#[test]
+fn a_window_that_opens_is_shown_with_the_report() {
+    for c in Case::both() {
+        let mut c = with_a_piece(c);
+        let (verdict, out) = c.acks(0, 4 * WINDOW);
+        assert_eq!((verdict, out.ack.ack, out.ack.sack), (FromVm::Replace, at(MSS), NUMBER));
+        assert!((c.edge(&out) - 4 * FULL as i32).abs() < 1 << SCALE);
+    }
+}
+
+#[test]
+fn a_superfluous_ack_is_dropped_all_the_same() {
+    let mut c = with_a_piece(Case::accepted());
+    assert_eq!(c.acks(0, c.window_at(0)).0, FromVm::Drop);
+}
+
+#[test]
+fn data_of_the_vm_has_no_room_for_it() {
+    let mut c = with_a_piece(Case::accepted());
+    let (verdict, out) = c.hear(&c.data_of_vm(0, 10, 0));
+    assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(MSS)));
+    let (verdict, _) = c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(0, WINDOW) });
+    assert_eq!(verdict, FromVm::Rewrite);
+}
+
+#[test]
+fn a_filled_hole_is_reported_no_more() {
+    let mut c = with_a_piece(Case::accepted());
+    c.held(&c.data(MSS, MSS));
+    c.release(3 * MSS);
+    assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
+}
+
+#[test]
+fn a_sender_without_sack_is_told_nothing() {
+    let mut c = with_a_piece(Case::plain());
+    assert_ne!(c.acks(MSS, WINDOW).0, FromVm::Replace);
+}

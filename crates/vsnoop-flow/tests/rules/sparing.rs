@@ -1,0 +1,192 @@
+//! ACKs of the host are sparing, and leave no sender waiting.
+
+use vsnoop_flow::hold::{Hand, Verdict};
+use vsnoop_flow::{FromVm, segment, types::*};
+
+use crate::case::*;
+
+/// Segments that are acknowledged one by one from the start of a flow.
+const RAMP: u32 = 16;
+
+/// A flow past its ramp.
+fn bulk(mut c: Case) -> Case {
+    for i in 0..RAMP {
+        c.early(&c.data(i * MSS, MSS));
+    }
+    c
+}
+
+fn next(c: &Case) -> u32 {
+    c.f.next_seq.diff(at(0)) as u32
+}
+
+fn psh(s: segment) -> segment {
+    segment { tcp_flags: s.tcp_flags | PSH, ..s }
+}
+
+/// Three segments that a later ACK will do for.
+fn three(c: &mut Case) {
+    for _ in 0..3 {
+        c.handed_on(&c.data(next(c), MSS));
+    }
+}
+
+#[test]
+fn of_a_bulk_transfer_every_fourth_segment_is_acknowledged() {
+    for mss in [MSS, 1_460, 1_000, 536, 8_948] {
+        let mut c = bulk(Case::new());
+        c.f.mss = mss as u16;
+        for round in 0..4 {
+            for _ in 0..3 {
+                c.handed_on(&segment { unit_len: mss as u16, ..c.data(next(&c), mss) });
+            }
+            let s = segment { unit_len: mss as u16, ..c.data(next(&c), mss) };
+            let before = c.f.early_acks;
+            let out = c.early(&s);
+            assert_eq!(out.ack.ack, s.seq.add(mss), "round {round} of MSS {mss}");
+            assert_eq!(c.f.early_acks, before + 1);
+            c.acks(next(&c), WINDOW);
+        }
+    }
+}
+
+#[test]
+fn of_what_passes_a_copy_is_kept_and_no_word_said() {
+    let mut c = bulk(Case::new());
+    let (tail, bytes) = (c.h.tail, c.f.early_bytes);
+    three(&mut c);
+    assert_eq!(c.h.tail, tail.add(3 * MSS));
+    assert_eq!((c.f.early_bytes - bytes, c.f.early_acks), (u64::from(3 * MSS), RAMP));
+    assert_eq!(c.f.high_seq, c.f.next_seq, "the VM has it");
+}
+
+#[test]
+fn what_a_sender_may_wait_for_is_acknowledged_at_once() {
+    let kinds: [fn(segment) -> segment; 3] = [
+        psh,
+        |s| segment { len: MSS - 1, unit_len: (MSS - 1) as u16, ..s },
+        |s| segment { len: 4 * MSS, ..s },
+    ];
+    for kind in kinds {
+        let mut c = bulk(Case::new());
+        three(&mut c);
+        let s = kind(c.data(next(&c), MSS));
+        let out = c.early(&s);
+        assert_eq!(out.ack.ack, s.seq.add(s.len));
+        // From then on it is sparing again.
+        three(&mut c);
+    }
+}
+
+#[test]
+fn a_super_packet_of_four_segments_is_acknowledged_at_once() {
+    let mut c = bulk(Case::new());
+    c.handed_on(&c.data(next(&c), 3 * MSS));
+    c.early(&c.data(next(&c), MSS));
+    c.early(&c.data(next(&c), 4 * MSS));
+}
+
+#[test]
+fn near_the_end_of_what_was_shown_every_segment_is_acknowledged() {
+    let mut c = bulk(Case::accepted().bounded(40 * MSS));
+    for i in RAMP..36 {
+        let verdict = c.decide(&c.data(i * MSS, MSS)).0;
+        let hand = if (i - RAMP) % 4 == 3 { Hand::AndAck } else { Hand::On };
+        assert_eq!(verdict, Verdict::Keep { skip: 0, hand }, "segment {i}");
+        c.h.busy = 0;
+        c.goes(&c.data(i * MSS, MSS));
+    }
+    for i in 36..40 {
+        c.early(&c.data(i * MSS, MSS));
+    }
+}
+
+#[test]
+fn after_a_loss_every_segment_is_acknowledged() {
+    // A hole, a retransmission, a sender that has slowed down.
+    let losses: [fn(&mut Case); 3] = [
+        |c| {
+            let offset = next(c);
+            c.held(&c.data(offset + MSS, MSS));
+            c.held(&c.data(offset, MSS));
+            c.release(offset + 2 * MSS);
+        },
+        |c| {
+            c.not_kept(&c.data(0, MSS));
+        },
+        |c| {
+            let s = c.data(next(c), MSS);
+            c.goes(&segment { tcp_flags: ACK | CWR, ..s });
+        },
+    ];
+    for loss in losses {
+        let mut c = bulk(Case::new());
+        three(&mut c);
+        loss(&mut c);
+        // One of them may have been the segment itself.
+        for _ in 0..RAMP - 2 {
+            c.early(&c.data(next(&c), MSS));
+        }
+    }
+}
+
+#[test]
+fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_have() {
+    let mut c = bulk(Case::new());
+    let sure = c.f.next_seq;
+    // They may have been refused as well: nobody looked.
+    three(&mut c);
+    let s = psh(c.data(next(&c), MSS));
+    assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
+    let (_, out) = c.after_copy(&s, true, false);
+    assert_eq!((out.ack.ack, c.mode()), (s.seq.add(MSS), flow_mode::FLOW_HOLDING));
+    assert_eq!((c.f.high_seq, c.h.released, c.h.high_seq), (sure, sure, sure));
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    // What the VM has acknowledged meanwhile it has.
+    let mut c = bulk(Case::new());
+    three(&mut c);
+    c.acks(next(&c) - MSS, WINDOW);
+    let vm = c.f.vm_seq;
+    let s = psh(c.data(next(&c), MSS));
+    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    c.after_copy(&s, true, false);
+    assert_eq!((c.f.high_seq, c.h.released), (vm, vm));
+}
+
+#[test]
+fn a_segment_beyond_the_vms_window_is_held_from_there_too() {
+    let mut c = bulk(Case::new());
+    let sure = c.f.next_seq;
+    three(&mut c);
+    c.acks(0, ((next(&c)) >> SCALE) as u16);
+    c.held(&c.data(next(&c), MSS));
+    assert_eq!((c.f.high_seq, c.h.released), (sure, sure));
+}
+
+#[test]
+fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
+    // Two segments, and nothing more to send: without vsnoop the VM's ACK would be there now.
+    for acked in [MSS, 2 * MSS] {
+        let mut c = bulk(Case::accepted());
+        let told = next(&c);
+        c.handed_on(&c.data(told, MSS));
+        c.handed_on(&c.data(told + MSS, MSS));
+        let (verdict, out) = c.acks(told + acked, c.window_at(told + acked));
+        assert_ne!(verdict, FromVm::Drop, "{acked}");
+        assert!(verdict == FromVm::Pass || out.ack.ack == at(told + 2 * MSS));
+    }
+}
+
+#[test]
+fn the_vms_own_ack_of_what_the_host_has_acknowledged_is_superfluous() {
+    let mut c = bulk(Case::accepted());
+    let told = next(&c);
+    c.handed_on(&c.data(told, MSS));
+    for acked in [MSS, told - MSS, told] {
+        assert_eq!(c.acks(acked, c.window_at(acked)).0, FromVm::Drop);
+    }
+    // Nor is one ACK told twice.
+    c.acks(told + MSS, c.window_at(told + MSS));
+    three(&mut c);
+    assert_eq!(c.acks(told + MSS, c.window_at(told + MSS)).0, FromVm::Drop);
+}

@@ -1,0 +1,142 @@
+//! A VM that has accepted a connection, and sent nothing since: it may have none yet (full accept
+//! queue, SYN cookies).
+
+use vsnoop_flow::hold::{Hand, Verdict};
+use vsnoop_flow::{segment, types::*};
+
+use crate::case::*;
+
+/// HOLD_UNCONFIRMED_NS.
+const ANSWERS_WITHIN: u64 = 200 * MS;
+
+fn is_unconfirmed(c: &Case) -> bool {
+    let record = c.has(FLOW_F_UNCONFIRMED);
+    assert_eq!(record, c.holds(HOLD_UNCONFIRMED), "the engine knows");
+    record
+}
+
+/// It has been handed a segment, and not answered.
+fn asked() -> Case {
+    let mut c = Case::unconfirmed().unbounded();
+    c.early(&c.data(0, MSS));
+    c
+}
+
+#[test]
+fn a_connection_is_unconfirmed_until_the_vm_has_sent_something_beyond_its_syn_ack() {
+    assert!(is_unconfirmed(&Case::unconfirmed()));
+    assert!(is_unconfirmed(&asked()));
+    assert!(!is_unconfirmed(&Case::opened()) && !is_unconfirmed(&Case::mid_flow()));
+    let says: [fn(&Case) -> segment; 4] = [
+        |c| c.ack_of_vm(0, WINDOW),
+        |c| c.ack_of_vm(MSS, WINDOW),
+        |c| c.data_of_vm(0, 10, 0),
+        |c| segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(0, WINDOW) },
+    ];
+    for says in says {
+        let mut c = asked();
+        c.hear(&says(&c));
+        assert!(!is_unconfirmed(&c));
+    }
+    // Its SYN-ACK again says that it has none.
+    let c = asked();
+    assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)));
+}
+
+#[test]
+fn a_listener_that_does_not_answer_is_handed_nothing_more() {
+    let mut c = asked();
+    c.wait(ANSWERS_WITHIN);
+    c.early(&c.data(MSS, MSS));
+    c.wait(1);
+    let out = c.held(&c.data(2 * MSS, MSS));
+    assert_eq!(out.ack.ack, at(3 * MSS), "the sender is acknowledged all the same");
+    assert_ne!(out.events & EVENT_WAKE, 0);
+    // Nothing was asked of one that was handed nothing.
+    let mut c = Case::unconfirmed();
+    c.wait(10 * ANSWERS_WITHIN);
+    c.early(&c.data(0, MSS));
+    // And a VM that has answered may take its time.
+    let mut c = Case::accepted();
+    c.early(&c.data(0, MSS));
+    c.wait(10 * ANSWERS_WITHIN);
+    c.early(&c.data(MSS, MSS));
+}
+
+#[test]
+fn when_it_answers_it_is_handed_segments_again() {
+    let mut c = asked();
+    c.wait(ANSWERS_WITHIN + 1);
+    c.held(&c.data(MSS, MSS));
+    c.acks(MSS, WINDOW);
+    c.release(2 * MSS);
+    let verdict = c.decide(&c.data(2 * MSS, MSS)).0;
+    assert_eq!(verdict, Verdict::Keep { skip: 0, hand: Hand::AndAck });
+}
+
+#[test]
+fn what_it_is_sent_begins_where_the_handshake_ended() {
+    let mut c = asked();
+    c.held(&c.data(MSS + 1, MSS));
+    assert_eq!(c.f.high_seq, at(MSS));
+    // Without data: a segment beyond its RCV.NXT would complete no handshake.
+    let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
+    assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(0)));
+    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(0));
+    // Nor one below it, which a listener with SYN cookies takes for another handshake.
+    c.wait(400_000 * MS);
+    let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS - 1, 0));
+    assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(0)));
+    // One that has the connection has what it was handed.
+    c.acks(0, WINDOW);
+    let (_, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
+    assert_eq!(out.ack.seq, at(MSS));
+    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(MSS));
+}
+
+#[test]
+fn its_repeated_syn_ack_keeps_the_record_and_the_bytes() {
+    let mut c = asked();
+    c.wait(ANSWERS_WITHIN + 1);
+    c.held(&c.data(MSS, MSS));
+    assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)));
+}
+
+#[test]
+fn a_vm_that_resets_what_only_the_host_has_is_counted() {
+    let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
+    let mut c = asked();
+    let (_, out) = c.hear(&rst(&c));
+    assert_eq!(out.events, EVENT_REFUSED);
+    assert!(c.holds(HOLD_OVER));
+    // With nothing outstanding the sender learns of it, and loses nothing.
+    let mut c = Case::unconfirmed();
+    let (_, out) = c.hear(&rst(&c));
+    assert_eq!(out.events & EVENT_REFUSED, 0);
+}
+
+#[test]
+fn a_reset_in_answer_to_what_only_the_host_has_sent_is_counted() {
+    let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
+    let sent: [(fn(&mut Case), bool); 4] = [
+        (|c| c.h.resends += 1, true),
+        (|c| c.h.probes += 1, true),
+        (
+            |c| {
+                c.h.probes += 1;
+                c.acks(MSS, c.window_at(MSS));
+            },
+            false,
+        ),
+        (|_| (), false),
+    ];
+    for (send, is_refused) in sent {
+        let mut c = Case::accepted();
+        c.early(&c.data(0, 2 * MSS));
+        c.acks(MSS, c.window_at(MSS));
+        send(&mut c);
+        let (_, out) = c.hear(&rst(&c));
+        assert_eq!(out.events & EVENT_REFUSED != 0, is_refused);
+        assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+    }
+}

@@ -1,0 +1,97 @@
+//! What the host sends for a VM goes the way that the VM's own segments go: by the same next hop,
+//! with the same traffic class and IPv6 flow label.
+
+use vsnoop_flow::hold::{self, Verdict};
+use vsnoop_flow::{ack_fields, outcome, segment, types::*};
+
+use crate::case::*;
+
+const OTHER_HOP: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const OTHER_TRAFFIC: u32 = 0x08 << 20 | 0xfffff;
+
+#[track_caller]
+fn goes_by(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
+    assert_eq!((ack.next_hop, ack.traffic), (hop, traffic));
+}
+
+fn waits(c: &mut Case) -> outcome {
+    let full = c.f.right_edge.diff(at(0)) as u32;
+    c.early(&c.data(0, full));
+    c.held(&c.data(full, MSS))
+}
+
+/// Each answer that the host makes by itself.
+fn answers() -> Vec<(&'static str, fn(&mut Case) -> outcome)> {
+    vec![
+        ("an early ACK", |c| c.early(&c.data(0, MSS))),
+        ("an ACK of what waits", waits),
+        ("an ACK that reports a piece", |c| c.held(&c.data(MSS, MSS))),
+        ("an ACK of old data", |c| {
+            c.early(&c.data(0, MSS));
+            c.not_kept(&c.data(0, MSS)).1
+        }),
+        ("an answer to a probe", |c| {
+            c.early(&c.data(0, MSS));
+            c.not_kept(&c.data(MSS - 1, 0)).1
+        }),
+        ("an ACK in the place of the VM's", |c| {
+            c.held(&c.data(MSS, MSS));
+            c.acks(0, c.window_at(0)).1
+        }),
+        ("a reset", |c| {
+            c.f.mode = flow_mode::FLOW_RESET as u8;
+            let (verdict, out) = c.decide(&c.data(0, MSS));
+            assert_eq!(verdict, Verdict::Reset);
+            out
+        }),
+        ("a reset of the VM's", |c| {
+            c.f.mode = flow_mode::FLOW_RESET as u8;
+            c.acks(0, WINDOW).1
+        }),
+        ("a reset of both ends", |c| {
+            waits(c);
+            c.now += 30_000 * MS;
+            c.acks(0, c.window_at(0)).1
+        }),
+        ("news", |c| outcome { ack: hold::news(&c.f, &c.h), ..outcome::default() }),
+    ]
+}
+
+#[test]
+fn answers_go_by_the_way_that_the_handshake_showed() {
+    for case in [Case::unconfirmed(), Case::accepted(), Case::opened()] {
+        for (what, answer) in answers() {
+            println!("{what}");
+            goes_by(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
+        }
+    }
+    let mut c = Case::mid_flow();
+    goes_by(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
+}
+
+#[test]
+fn answers_follow_the_vm_to_another_way() {
+    for (what, answer) in answers() {
+        println!("{what}");
+        let mut c = Case::new();
+        let s =
+            segment { destination: OTHER_HOP, traffic: OTHER_TRAFFIC, ..c.ack_of_vm(0, WINDOW) };
+        c.hear(&s);
+        assert_eq!((c.f.next_hop, c.h.next_hop), (OTHER_HOP, OTHER_HOP), "the engine knows");
+        // The VM's segments of before were the exception.
+        let out = match what {
+            "an ACK in the place of the VM's" | "a reset of the VM's" | "a reset of both ends" => {
+                continue;
+            }
+            _ => answer(&mut c),
+        };
+        goes_by(&out.ack, OTHER_HOP, OTHER_TRAFFIC);
+    }
+}
+
+#[test]
+fn where_the_senders_segments_come_from_is_no_way_back() {
+    let mut c = Case::new();
+    let s = segment { destination: [2, 0, 0, 0, 0, 1], traffic: 7, ..c.data(0, MSS) };
+    goes_by(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
+}
