@@ -110,7 +110,8 @@ impl Types {
         let types_end = types_at + u32_at(12)? as usize;
         let strings = header + u32_at(16)? as usize;
         let name = |offset: u32| -> Result<String> {
-            let rest = data.get(strings + offset as usize..).context("a name beyond the strings")?;
+            let rest =
+                data.get(strings + offset as usize..).context("a name beyond the strings")?;
             let end = rest.iter().position(|&b| b == 0).context("a name without an end")?;
             Ok(String::from_utf8(rest[..end].to_vec())?)
         };

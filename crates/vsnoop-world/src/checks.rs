@@ -7,9 +7,9 @@ use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::Tcp;
 use vsnoop_flow::types::*;
 
+use crate::frame::Frame;
 use crate::guest::Progress;
 use crate::host::{Vm, described};
-use crate::frame::Frame;
 use crate::wire::Path;
 
 /// What the sender of a connection was told.
@@ -24,7 +24,15 @@ pub struct Told {
 }
 
 /// `frame` leaves the host for the sender.
-pub fn told(told: &mut Told, vm: &mut Vm, c: usize, frame: &Frame, s: &Seg, sender: &Tcp, path: &Path) {
+pub fn told(
+    told: &mut Told,
+    vm: &mut Vm,
+    c: usize,
+    frame: &Frame,
+    s: &Seg,
+    sender: &Tcp,
+    path: &Path,
+) {
     assert_eq!(frame.bytes[..6], path.next_hop, "{c}: not the way back: {}", described(frame));
     assert_eq!(frame.bytes[6..12], path.vm_mac, "{c}: not from the VM: {}", described(frame));
     if s.has(RST | SYN) || !s.has(ACK) {

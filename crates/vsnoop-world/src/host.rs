@@ -7,7 +7,10 @@ use fastrand::Rng;
 use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
-use vsnoop_hold::{Clock, Device, Engine, Memory, RETRY_NS, Reason, Sent, Slice, TICK_NS, Tended, Urgency, VNET_HDR};
+use vsnoop_hold::{
+    Clock, Device, Engine, Memory, RETRY_NS, Reason, Sent, Slice, TICK_NS, Tended, Urgency,
+    VNET_HDR,
+};
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -51,8 +54,6 @@ pub struct Host {
     /// When the engine wants to run again.
     pub engine_at: u64,
     next_tick: u64,
-    /// The hooks' doorbell is answered.
-    pub rung: bool,
 }
 
 /// All but the engine, which acts on it.
@@ -334,7 +335,7 @@ impl Host {
             resets: Vec::new(),
             repeated: BTreeMap::new(),
         };
-        Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0, rung: false }
+        Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0 }
     }
 
     /// The helper starts an engine; false: it was killed at once.
@@ -597,7 +598,11 @@ impl Device for Vm {
                     let sent = wire::decode(frame).expect("what the engine sends is whole");
                     if let Some(newest) = self.acked[c] {
                         let is_old = (sent.ack.wrapping_sub(newest) as i32) < 0;
-                        assert!(!is_old, "the engine's ACK is older than {newest}: {}", brief(&sent));
+                        assert!(
+                            !is_old,
+                            "the engine's ACK is older than {newest}: {}",
+                            brief(&sent)
+                        );
                     }
                 }
                 Sent::Taken

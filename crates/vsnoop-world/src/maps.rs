@@ -110,7 +110,9 @@ impl Map {
                 Entries::Array { values: Value::new(len), stride }
             }
             kind::LPM_TRIE => Entries::Trie { values: BTreeMap::new() },
-            kind::ARRAY_OF_MAPS => Entries::Maps { numbers: vec![None; shape.max_entries as usize] },
+            kind::ARRAY_OF_MAPS => {
+                Entries::Maps { numbers: vec![None; shape.max_entries as usize] }
+            }
             kind::QUEUE => Entries::Queue { values: VecDeque::new() },
             kind::RINGBUF => Entries::Ring { records: VecDeque::new(), bytes: 0 },
             other => panic!("maps of type {other} are not simulated"),

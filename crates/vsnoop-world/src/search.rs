@@ -459,7 +459,8 @@ fn message(panic: Box<dyn std::any::Any + Send>) -> String {
 impl Search {
     fn visit(&mut self, w: World) {
         let digest = w.digest(&mut self.buffer);
-        if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest) {
+        if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest)
+        {
             return;
         }
         self.found.states += 1;

@@ -7,9 +7,16 @@ use vsnoop_flow::testing::clock::{MS, START};
 pub enum Turns {
     Always,
     /// Stands still for `stop` of every `period`, first at `from`.
-    Periodic { from: u64, period: u64, stop: u64 },
+    Periodic {
+        from: u64,
+        period: u64,
+        stop: u64,
+    },
     /// Stands still so long, once.
-    Once { at: u64, stop: u64 },
+    Once {
+        at: u64,
+        stop: u64,
+    },
 }
 
 impl Turns {
@@ -40,9 +47,7 @@ impl Turns {
     fn ran_by(&self, time: u64) -> u64 {
         let stood = match *self {
             Turns::Always => 0,
-            Turns::Once { at, stop } => {
-                time.saturating_sub(START + at * MS).min(stop * MS)
-            }
+            Turns::Once { at, stop } => time.saturating_sub(START + at * MS).min(stop * MS),
             Turns::Periodic { from, period, stop } => {
                 let since = time.saturating_sub(START + from * MS);
                 since / (period * MS) * stop * MS + (since % (period * MS)).min(stop * MS)

@@ -90,14 +90,17 @@ pub struct World {
 
 impl World {
     pub fn new(sc: Scenario) -> Self {
-        let paths: Vec<Path> = (0..).zip(&sc.connections).map(|(number, connection)| {
-            let mut path = Path::new(connection.vm as u8, number, connection.ipv6);
-            path.vlan = connection.vlan;
-            if connection.is_asymmetric {
-                path.next_hop[5] ^= 0x10;
-            }
-            path
-        }).collect();
+        let paths: Vec<Path> = (0..)
+            .zip(&sc.connections)
+            .map(|(number, connection)| {
+                let mut path = Path::new(connection.vm as u8, number, connection.ipv6);
+                path.vlan = connection.vlan;
+                if connection.is_asymmetric {
+                    path.next_hop[5] ^= 0x10;
+                }
+                path
+            })
+            .collect();
         let connections = sc.connections.iter().zip(&paths).map(|(connection, path)| Connection {
             path: path.clone(),
             vm: connection.vm,
@@ -112,8 +115,9 @@ impl World {
         });
         let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
             let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
-            let ends: Vec<_> =
-                of_vm().map(|(c, connection)| (c, paths[c].clone(), connection.guest.clone())).collect();
+            let ends: Vec<_> = of_vm()
+                .map(|(c, connection)| (c, paths[c].clone(), connection.guest.clone()))
+                .collect();
             let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
             let guest = guest::make(machine.kind, &ends, sc.seed);
             let mut port = Port::new(10 + vm as u32, machine.ring_slots, |_, _| {});
@@ -124,7 +128,13 @@ impl World {
             let mut host = Host::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
             host.vm.port.attached = false;
             attach_settings(&mut host, machine);
-            Machine { host, poll_at: u64::MAX, timer: u64::MAX, engine_event: u64::MAX, detaching: false }
+            Machine {
+                host,
+                poll_at: u64::MAX,
+                timer: u64::MAX,
+                engine_event: u64::MAX,
+                detaching: false,
+            }
         });
         let mut w = Self {
             now: START,
@@ -259,7 +269,14 @@ impl World {
             let t = &connection.sender;
             text += &format!(
                 "\n{c} sender {:?} sent {}..{} of {} edge {} received {} fin {} right edge {}\n  vm {:?}",
-                t.state, t.una, t.nxt, t.cfg.bytes, t.snd_edge, t.rcv_nxt, t.got_fin, t.right_edge,
+                t.state,
+                t.una,
+                t.nxt,
+                t.cfg.bytes,
+                t.snd_edge,
+                t.rcv_nxt,
+                t.got_fin,
+                t.right_edge,
                 self.progress(c),
             );
             let vm = &self.machines[connection.vm].host.vm;
@@ -357,7 +374,7 @@ impl World {
             _ => Summed::Partial,
         };
         let mut frame = wire::encode(s, &connection.path, true, summed);
-        if self.sc.seed % 3 == 0 {
+        if self.sc.seed.is_multiple_of(3) {
             frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
         }
         let fate = vm.egress(frame);

@@ -98,7 +98,10 @@ fn instant(now: u64) -> Instant {
 impl std::fmt::Debug for Smol {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let states = self.ends.iter().map(|end| self.socket(end).state());
-        f.debug_struct("Smol").field("ends", &self.ends).field("states", &states.collect::<Vec<_>>()).finish()
+        f.debug_struct("Smol")
+            .field("ends", &self.ends)
+            .field("states", &states.collect::<Vec<_>>())
+            .finish()
     }
 }
 
@@ -180,8 +183,7 @@ impl Conn {
         let due = (portion * ((now - opened) / gap + 1)).min(self.end.bytes);
         while self.written < due && socket.can_send() {
             let len = (due - self.written).min(4096);
-            let bytes: Vec<u8> =
-                (0..len).map(|i| content(1, 1 + self.written + i)).collect();
+            let bytes: Vec<u8> = (0..len).map(|i| content(1, 1 + self.written + i)).collect();
             match socket.send_slice(&bytes) {
                 Ok(0) | Err(_) => break,
                 Ok(sent) => self.written += sent as u64,

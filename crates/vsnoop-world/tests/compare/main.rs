@@ -60,7 +60,8 @@ fn run(kind: Kind) -> Vec<String> {
             };
             early += with.stats.early_acks;
             crashes += with.crashes;
-            for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends) {
+            for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends)
+            {
                 let is_excused = end == End::Reset && case.may_be_reset();
                 if end != End::Exact && end != end_without && !is_excused {
                     wrong.push(format!("{end:?}: {again} {}", with.summary));

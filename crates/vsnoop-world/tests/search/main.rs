@@ -1,9 +1,12 @@
-//! Small connections, searched exhaustively. `VSNOOP_STATES` sets how many states are met at most.
+//! Small connections, searched exhaustively: every order of what can happen to them.
+//!
+//! `VSNOOP_STATES` sets how many states are met at most; the larger searches are for `make soak`. A failure
+//! names the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
 use vsnoop_world::search::{Budget, Setting, replay, search};
 
 fn most() -> usize {
-    std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(20_000)
+    std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(5_000)
 }
 
 fn run(name: &str, setting: Setting) {
@@ -20,17 +23,17 @@ fn run(name: &str, setting: Setting) {
     }
 }
 
-const NOTHING: Budget = Budget {
-    network_losses: 0,
-    overtakes: 0,
-    guest_losses: 0,
-    full_rings: 0,
-    kills: 0,
-    times: 1,
-};
+const NOTHING: Budget =
+    Budget { network_losses: 0, overtakes: 0, guest_losses: 0, full_rings: 0, kills: 0, times: 1 };
 
-const PLAIN: Setting =
-    Setting { budget: NOTHING, segments: 2, window: 8, timestamps: false, sack: true, handshake: false };
+const PLAIN: Setting = Setting {
+    budget: NOTHING,
+    segments: 2,
+    window: 8,
+    timestamps: false,
+    sack: true,
+    handshake: false,
+};
 
 #[test]
 fn every_order_of_two_segments_and_a_fin() {
@@ -64,4 +67,38 @@ fn a_ring_that_refuses() {
 fn an_engine_that_dies_anywhere() {
     let budget = Budget { kills: 1, ..NOTHING };
     run("engine", Setting { budget, window: 2, segments: 3, ..PLAIN });
+}
+
+#[test]
+fn what_happens_during_the_handshake() {
+    let budget = Budget { network_losses: 1, ..NOTHING };
+    run("handshake", Setting { budget, handshake: true, segments: 1, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_death_beside_a_loss_inside_the_guest() {
+    let budget = Budget { guest_losses: 1, kills: 1, times: 3, ..NOTHING };
+    run("death and loss", Setting { budget, window: 3, segments: 3, timestamps: true, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_ring_that_refuses_beside_losses() {
+    let budget = Budget { network_losses: 1, guest_losses: 1, full_rings: 1, ..NOTHING };
+    run("refusal and losses", Setting { budget, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_guest_without_sack_that_loses_twice() {
+    let budget = Budget { guest_losses: 2, times: 4, ..NOTHING };
+    run("two losses", Setting { budget, segments: 3, sack: false, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn deaths_and_losses_during_the_handshake() {
+    let budget = Budget { network_losses: 1, guest_losses: 1, kills: 1, times: 2, ..NOTHING };
+    run("handshake, death and losses", Setting { budget, handshake: true, ..PLAIN });
 }
