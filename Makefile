@@ -3,7 +3,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
 
-.PHONY: help setup build demo lab test bench fuzz install clean
+.PHONY: help setup build demo lab test soak bench fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -23,6 +23,9 @@ lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
 
 test: setup ## all tests; the last line counts them
 	@sh scripts/test.sh
+
+soak: setup ## long searches and simulations: make soak STATES=1000000 SEEDS=500
+	sh scripts/soak.sh $(or $(STATES),1000000) $(or $(SEEDS),500)
 
 bench: build ## costs and throughput; results/bench/
 	target/release/vsnoop-bench

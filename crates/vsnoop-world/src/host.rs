@@ -54,8 +54,6 @@ pub struct Host {
     /// When the engine wants to run again.
     pub engine_at: u64,
     next_tick: u64,
-    /// The hooks' doorbell is answered.
-    pub rung: bool,
 }
 
 /// All but the engine, which acts on it.
@@ -337,7 +335,7 @@ impl Host {
             resets: Vec::new(),
             repeated: BTreeMap::new(),
         };
-        Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0, rung: false }
+        Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0 }
     }
 
     /// The helper starts an engine; false: it was killed at once.

@@ -19,7 +19,7 @@ use vsnoop_flow::testing::clock::{MS, START};
 use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
-use vsnoop_flow::types::port_run;
+use vsnoop_flow::types::{flow_mode, port_run};
 
 use crate::checks::{self, Told};
 use crate::frame::Summed;
@@ -409,6 +409,8 @@ pub struct Found {
     /// Fair continuations that ended in a reset.
     pub resets: usize,
     pub exact: usize,
+    /// States in which the host holds what the VM was not handed yet.
+    pub holding: usize,
     /// A history that leads to something wrong, and what that is.
     pub wrong: Option<(Vec<Action>, String)>,
     /// The most states were met.
@@ -464,6 +466,8 @@ impl Search {
             return;
         }
         self.found.states += 1;
+        let mode = w.host.vm.flow_of(0).map(|(_, f)| u32::from(f.mode));
+        self.found.holding += usize::from(mode == Some(flow_mode::FLOW_HOLDING));
         let copy = AssertUnwindSafe(w.clone());
         match catch_unwind(|| { copy }.0.continue_fairly()).unwrap_or_else(|e| Err(message(e))) {
             Ok(true) => self.found.exact += 1,

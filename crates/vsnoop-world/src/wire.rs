@@ -184,7 +184,7 @@ pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
     bytes.extend(to.1.to_be_bytes());
     bytes.extend(s.seq.to_be_bytes());
     bytes.extend(s.ack.to_be_bytes());
-    bytes.extend([((TCP + options.len()) / 4 << 4) as u8, s.flags]);
+    bytes.extend([(((TCP + options.len()) / 4) << 4) as u8, s.flags]);
     bytes.extend(s.window.to_be_bytes());
     bytes.extend([0; 4]);
     bytes.extend(options);

@@ -374,7 +374,7 @@ impl World {
             _ => Summed::Partial,
         };
         let mut frame = wire::encode(s, &connection.path, true, summed);
-        if self.sc.seed % 3 == 0 {
+        if self.sc.seed.is_multiple_of(3) {
             frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
         }
         let fate = vm.egress(frame);

@@ -1,23 +1,33 @@
-//! Small connections, searched exhaustively. `VSNOOP_STATES` sets how many states are met at most.
+//! Small connections, searched exhaustively: every order of what can happen to them.
+//!
+//! `VSNOOP_STATES` sets how many states are met at most; the larger searches are for `make soak`. A failure
+//! names the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
-use vsnoop_world::search::{Budget, Setting, replay, search};
+use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 
 fn most() -> usize {
-    std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(20_000)
+    std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(5_000)
 }
 
-fn run(name: &str, setting: Setting) {
+/// What was found; nothing wrong.
+fn run(name: &str, setting: Setting) -> Found {
     let found = search(&setting, most());
     println!(
-        "{name}: {} states, {} transitions, complete: {}, fair ends: {} exact, {} reset",
-        found.states, found.transitions, found.is_complete, found.exact, found.resets
+        "{name}: {} states ({} holding), {} transitions, complete: {}, fair ends: {} exact, {} reset",
+        found.states,
+        found.holding,
+        found.transitions,
+        found.is_complete,
+        found.exact,
+        found.resets
     );
-    if let Some((history, why)) = found.wrong {
+    if let Some((history, why)) = &found.wrong {
         if std::env::var_os("VSNOOP_TRACE").is_some() {
-            let _ = replay(&setting, &history);
+            let _ = replay(&setting, history);
         }
         panic!("{name}: {why}\n after {history:?}");
     }
+    found
 }
 
 const NOTHING: Budget =
@@ -50,8 +60,9 @@ fn a_loss_inside_the_guest() {
 }
 
 #[test]
-fn a_window_of_one_segment() {
-    run("small window", Setting { window: 2, segments: 3, ..PLAIN });
+fn a_window_of_two_segments() {
+    let found = run("small window", Setting { window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
 }
 
 #[test]
@@ -63,5 +74,40 @@ fn a_ring_that_refuses() {
 #[test]
 fn an_engine_that_dies_anywhere() {
     let budget = Budget { kills: 1, ..NOTHING };
-    run("engine", Setting { budget, window: 2, segments: 3, ..PLAIN });
+    let found = run("engine", Setting { budget, window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
+}
+
+#[test]
+fn what_happens_during_the_handshake() {
+    let budget = Budget { network_losses: 1, ..NOTHING };
+    run("handshake", Setting { budget, handshake: true, segments: 1, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_death_beside_a_loss_inside_the_guest() {
+    let budget = Budget { guest_losses: 1, kills: 1, times: 3, ..NOTHING };
+    run("death and loss", Setting { budget, window: 2, segments: 4, timestamps: true, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_ring_that_refuses_beside_losses() {
+    let budget = Budget { network_losses: 1, guest_losses: 1, full_rings: 1, ..NOTHING };
+    run("refusal and losses", Setting { budget, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_guest_without_sack_that_loses_twice() {
+    let budget = Budget { guest_losses: 2, times: 4, ..NOTHING };
+    run("two losses", Setting { budget, segments: 3, sack: false, ..PLAIN });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn deaths_and_losses_during_the_handshake() {
+    let budget = Budget { network_losses: 1, guest_losses: 1, kills: 1, times: 2, ..NOTHING };
+    run("handshake, death and losses", Setting { budget, handshake: true, ..PLAIN });
 }
