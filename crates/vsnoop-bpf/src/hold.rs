@@ -115,8 +115,9 @@ impl Memory {
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         let there = self.slabs.len();
         let more = there.clamp(1, AT_ONCE);
-        for _ in there..(there + more).min(self.quota()) {
-            self.slabs.add(count)?;
+        let more = (there + more).min(self.quota()).saturating_sub(there);
+        if more > 0 {
+            self.slabs.add(more, count)?;
         }
         wants.store(0, Ordering::Release);
         Ok(())

@@ -5,7 +5,8 @@
 //! maps, and user space by mapping it. `port_state.slabs` says how many there are, from number 0.
 //!
 //! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts for
-//! nothing, and what it had claimed in the last slab the next engine lets go ([`Slabs::adopt`]). Hooks may
+//! nothing, one below it that is not there ends them, and what it had claimed in the last slab the next
+//! engine lets go ([`Slabs::adopt`]). Hooks may
 //! still look at a slab that has gone; the kernel keeps it until they have done.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -67,6 +68,8 @@ impl Slabs {
     /// What an engine left in the middle of adding or taking away is undone. For the engine only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
         self.refresh(count)?;
+        // Those that were counted and not added.
+        count.store(self.len(), Ordering::Release);
         if let Some(last) = self.mapped.last() {
             last.claims().for_each(release);
         }
@@ -76,19 +79,35 @@ impl Slabs {
         Ok(())
     }
 
-    /// Adds one. For the engine only.
-    pub(crate) fn add(&mut self, count: &AtomicU32) -> Result<()> {
-        let map = create().map_err(self.error("make memory for what is held"))?;
-        let map_id = map.info().map_err(self.error("ask about a slab"))?.info.id;
-        let memory = Mapping::new(&map, &self.dir)?;
-        let index = self.len();
-        // The kernel takes a descriptor, and keeps the map.
-        let fd = map.as_fd().as_raw_fd();
-        self.outer
-            .update(&index.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-            .map_err(self.error("add memory for what is held"))?;
-        self.mapped.push(Slab { map_id, memory });
-        count.store(index + 1, Ordering::Release);
+    /// Adds `more` of them. For the engine only.
+    ///
+    /// They are counted first: the kernel returns from the update some 10 ms after the hooks see the slabs
+    /// (once for all of them, when no program runs that may have seen the map before), and a hook that
+    /// finds one that is not counted can keep nothing in it. One that is counted and not there it takes for
+    /// none.
+    pub(crate) fn add(&mut self, more: u32, count: &AtomicU32) -> Result<()> {
+        let first = self.len();
+        let mut maps = Vec::new();
+        let mut slabs = Vec::new();
+        for _ in 0..more {
+            let map = create().map_err(self.error("make memory for what is held"))?;
+            let map_id = map.info().map_err(self.error("ask about a slab"))?.info.id;
+            slabs.push(Slab { map_id, memory: Mapping::new(&map, &self.dir)? });
+            maps.push(map);
+        }
+        let keys: Vec<u8> = (first..first + more).flat_map(u32::to_ne_bytes).collect();
+        // The kernel takes descriptors, and keeps the maps.
+        let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
+        let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
+        count.store(first + more, Ordering::Release);
+        let added =
+            self.outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY);
+        if let Err(error) = added {
+            // Some may be there.
+            self.adopt(count)?;
+            return Err(self.error("add memory for what is held")(error));
+        }
+        self.mapped.extend(slabs);
         Ok(())
     }
 
@@ -261,8 +280,8 @@ mod tests {
     #[test]
     fn what_one_process_adds_another_maps() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(&count).expect("add");
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
+        engine.add(1, &count).expect("add");
         assert_eq!(count.load(Ordering::Acquire), 2);
         other.refresh(&count).expect("refresh");
         // The last byte of the last chunk, the last hold, a link, a busy bit.
@@ -285,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_none() {
         let Some((mut engine, _, count)) = two() else { return };
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
         assert!(engine.hold(0).is_none() && engine.hold(SLAB_HOLDS + 1).is_none());
         assert!(engine.hold(1).is_some() && engine.hold(SLAB_HOLDS).is_some());
         assert!(engine.bytes(SLAB_CHUNKS).is_none() && engine.next(SLAB_CHUNKS).is_none());
@@ -295,8 +314,8 @@ mod tests {
     #[test]
     fn the_last_slab_goes_only_when_nothing_in_it_is_used() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(&count).expect("add");
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
+        engine.add(1, &count).expect("add");
         for is_hold in [true, false] {
             let word = |slabs: &Slabs, value| match is_hold {
                 true => used(slabs, SLAB_HOLDS + 3).store(value, Ordering::SeqCst),
@@ -322,31 +341,51 @@ mod tests {
     #[test]
     fn a_slab_that_came_back_is_mapped_anew() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
         other.refresh(&count).expect("refresh");
         engine.take_last(&count).expect("take");
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
         used(&engine, 1).store(1, Ordering::SeqCst);
         other.refresh(&count).expect("refresh");
         assert_eq!(used(&other, 1).load(Ordering::SeqCst), 1);
     }
 
     #[test]
+    fn several_come_at_once() {
+        let Some((mut engine, mut other, count)) = two() else { return };
+        engine.add(1, &count).expect("add");
+        engine.add(5, &count).expect("add");
+        other.refresh(&count).expect("refresh");
+        assert_eq!((count.load(Ordering::Acquire), engine.len(), other.len()), (6, 6, 6));
+        used(&engine, 6 * SLAB_HOLDS).store(1, Ordering::SeqCst);
+        assert_eq!(used(&other, 6 * SLAB_HOLDS).load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn what_a_killed_engine_had_counted_and_not_added_does_not_count() {
+        let Some((mut engine, mut next, count)) = two() else { return };
+        engine.add(2, &count).expect("add");
+        count.store(4, Ordering::Release);
+        next.adopt(&count).expect("adopt");
+        assert_eq!((count.load(Ordering::Acquire), next.len()), (2, 2));
+    }
+
+    #[test]
     fn what_a_killed_engine_had_begun_is_undone() {
         let Some((mut engine, mut next, count)) = two() else { return };
-        engine.add(&count).expect("add");
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
+        engine.add(1, &count).expect("add");
         // Killed while it took one away: a few claims are made.
         used(&engine, SLAB_HOLDS + 1).store(HOLD_RESERVED, Ordering::SeqCst);
         used(&engine, SLAB_HOLDS + 2).store(1, Ordering::SeqCst);
         // Killed while it added one: the number is not written.
-        engine.add(&count).expect("add");
+        engine.add(1, &count).expect("add");
         count.store(2, Ordering::Release);
         next.adopt(&count).expect("adopt");
         assert_eq!(used(&next, SLAB_HOLDS + 1).load(Ordering::SeqCst), 0);
         assert_eq!(used(&next, SLAB_HOLDS + 2).load(Ordering::SeqCst), 1);
         assert_eq!(next.map_id(2).expect("look up"), None);
-        next.add(&count).expect("add");
+        next.add(1, &count).expect("add");
         assert_eq!(count.load(Ordering::Acquire), 3);
     }
 }
