@@ -24,9 +24,9 @@ static __always_inline bool incast_has_line(void)
 	return config.incast && incast_somebody_waits(&port.incast);
 }
 
-/* A SYN or SYN-ACK of the sender came in by this interface: it says which way the connection takes
- * before there is a record.  Only the others are remembered: what the network sends, a flood of SYNs
- * too, takes no memory here. */
+/* A SYN or SYN-ACK of the sender came in by this interface: it says which way the
+ * connection takes before there is a record.  Those that came through the uplink leave
+ * nothing here, so that a flood of SYNs from the network takes no memory. */
 __noinline int incast_syn(const struct flow_key *key, __u32 ifindex)
 {
 	__u32 yes = 1;

@@ -105,8 +105,9 @@ impl Line {
         Ok(found.and_then(|bytes| flow_key::from_bytes(&bytes)))
     }
 
-    /// Whoever is next has a turn, if there is credit; `ack`: a pure ACK of the VM whose addresses and
-    /// VLAN tags are of the same form. The calling thread must be in the tap's network namespace.
+    /// Whoever is next has a turn, if there is credit; `ack`: a pure ACK of the VM whose addresses
+    /// and VLAN tags are of the same form. The calling thread must be in the tap's network
+    /// namespace.
     pub fn take_turn(&self, ack: &[u8]) -> Result<Taken> {
         let run = inject::run(&self.turn, self.ifindex, 0, ack, 1);
         let run =

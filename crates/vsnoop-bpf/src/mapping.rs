@@ -14,7 +14,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: it gives out nothing but pointers; whoever uses them shares the memory with the kernel anyway.
+// SAFETY: it gives out nothing but pointers; whoever uses them shares the memory with the kernel
+// anyway.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

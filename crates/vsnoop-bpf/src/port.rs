@@ -361,9 +361,9 @@ impl Port {
         inject::inject(&self.dir.join("inject"), ifindex, frame, false)
     }
 
-    /// Runs a hook on a frame that goes nowhere and has come through the uplink, `repeat` times: the hook's
-    /// verdict (-1: pass on, 2: drop) and the frame as it left it. The calling
-    /// thread must be in the tap's network namespace.
+    /// Runs a hook on a frame that goes nowhere and has come through the uplink, `repeat` times:
+    /// the hook's verdict (-1: pass on, 2: drop) and the frame as it left it. The calling thread
+    /// must be in the tap's network namespace.
     pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let what = || format!("run {hook:?} on a frame");
         let program =

@@ -218,8 +218,8 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
     }
 
-    /// The interfaces that what comes through the uplink may be seen to come in by, from now on. At most
-    /// [`WAYS`]; the rest is left out.
+    /// The interfaces that what comes through the uplink may be seen to come in by, from now on. At
+    /// most [`WAYS`]; the rest is left out.
     pub fn set_ways(&self, ways: &[u32]) {
         let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ways) + 4 * at);
         for (at, way) in ways.iter().take(WAYS).chain([&0]).enumerate() {
@@ -250,7 +250,8 @@ impl Uplink {
         }
         let mut gone = *flow;
         // SAFETY: the mappings hold an uplink and a port's record, and live as long as `self` and
-        // `port`; the hooks' own function changes what it shares with them by atomic instructions only.
+        // `port`; the hooks' own function changes what it shares with them by atomic instructions
+        // only.
         unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast(), port.as_ptr()) };
     }
 

@@ -26,8 +26,8 @@ pub struct Device {
     pub carrier: bool,
     /// Index of what it is a port of: a bridge, a bond, ...
     pub master: Option<u32>,
-    /// Index of what it is stacked on, in the same namespace: of a VLAN device, a macvlan, ...; of a veth
-    /// its peer.
+    /// Index of what it is stacked on, in the same namespace: of a VLAN device, a macvlan, ...; of
+    /// a veth its peer.
     pub lower: Option<u32>,
     pub ring_frames: u32,
     pub mtu: u32,

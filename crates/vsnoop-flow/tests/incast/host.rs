@@ -1,5 +1,5 @@
-//! The receiving host: flows of the ports behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h and
-//! bpf/line.h do it.
+//! The receiving host: flows of the ports behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h
+//! and bpf/line.h do it.
 
 use std::collections::VecDeque;
 

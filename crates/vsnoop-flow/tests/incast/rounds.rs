@@ -212,7 +212,8 @@ fn the_round_trip_of_a_full_queue_is_not_taken_for_a_long_way() {
 
 // Several ports.
 
-/// What each port carries in so long a time, when all senders have data without end: bytes, and Mb/s of all.
+/// What each port carries in so long a time, when all senders have data without end: bytes, and
+/// Mb/s of all.
 fn ports(set: Setting, ns: u64) -> (Sim, Vec<u64>, f64) {
     let counts = set.ports.clone();
     let mut sim = Sim::new(Setting { senders: counts.iter().sum(), ..set });

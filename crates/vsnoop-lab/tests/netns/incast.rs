@@ -221,8 +221,8 @@ fn gone(case: Case) -> Result<()> {
     attached.detach()
 }
 
-/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whoever opens the
-/// connection, from its handshake on.
+/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whoever
+/// opens the connection, from its handshake on.
 fn beside(case: Case) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());

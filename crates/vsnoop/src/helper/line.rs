@@ -1,12 +1,13 @@
 //! Connections whose windows incast control has closed (flow/incast.h), and whose turn no packet brings.
 //!
-//! Those in line wait for an ACK to travel with, which does not come when nothing else comes through their
-//! port: credit is there because what others owed has been forgotten, or paid back at another port. Those
-//! that had nothing to send are shut until there is credit for all that are silent. And when incast
-//! control is turned off, all windows are the VMs' own again, of which their senders must be told.
+//! Those in line wait for an ACK to travel with, which does not come when nothing else comes
+//! through their port: credit is there because what others owed has been forgotten, or paid back at
+//! another port. Those that had nothing to send are shut until there is credit for all that are
+//! silent. And when incast control is turned off, all windows are the VMs' own again, of which
+//! their senders must be told.
 //!
-//! The kernel keeps who waits in queues of each port. A look takes a few turns from their heads, never
-//! the whole table of connections, so that its work does not grow with what a VM has opened.
+//! The kernel keeps who waits in queues of each port. A look takes a few turns from their heads,
+//! never the whole table of connections, so that its work does not grow with what a VM has opened.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,8 +45,8 @@ const SHUT_PERIOD: Duration = Duration::from_millis(100);
 const PORT_TURNS: usize = 16;
 const TURNS: usize = 64;
 
-/// Looks at these lines, beginning with another one each time, and has whoever waits take turns. When
-/// to look again; `None`: there are none.
+/// Looks at these lines, beginning with another one each time, and has whoever waits take turns.
+/// When to look again; `None`: there are none.
 pub fn serve_all(lines: &mut [&mut Line], first: usize) -> Option<Duration> {
     let mut left = TURNS;
     let count = lines.len();
@@ -88,9 +89,9 @@ impl Line {
         if self.waited || self.has_more { HURRY } else { PERIOD }
     }
 
-    /// Where somebody was in line the last time too, and nobody has had a turn since, those in line have
-    /// turns as far as there is credit; now and then those that are shut. How many were offered, `most`
-    /// at most.
+    /// Where somebody was in line the last time too, and nobody has had a turn since, those in line
+    /// have turns as far as there is credit; now and then those that are shut. How many were
+    /// offered, `most` at most.
     fn serve(&mut self, most: usize) -> usize {
         let incast = self.queues.incast();
         let (waits, shut, turns) = (incast.waiting() > 0, incast.shut() > 0, incast.turns());

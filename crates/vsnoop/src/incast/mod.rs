@@ -1,6 +1,6 @@
-//! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it may be set
-//! to (`setting`) and is without an option (`configured`), how its packets come (`ways`), how uplinks are
-//! (`state`), which there are (`listed`), and what is shaped behind them.
+//! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it
+//! may be set to (`setting`) and is without an option (`configured`), how its packets come
+//! (`ways`), how uplinks are (`state`), which there are (`listed`), and what is shaped behind them.
 
 pub mod configured;
 pub mod listed;

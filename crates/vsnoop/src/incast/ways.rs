@@ -1,10 +1,10 @@
 //! By which interfaces the kernel may say that a packet came in which came through an uplink.
 //!
-//! A packet remembers the last interface that the stack has received it by (`skb->skb_iif`). A bridge and
-//! a router leave that alone. A bond or team is a receiver of its own, and so is a VLAN device, or a
-//! bridge that gives the packet to the host, which routes it. Hence what an uplink is a port of, and what
-//! is stacked on it, are ways of the same packets, and so on from there. What a veth sends its peer
-//! receives anew: the way ends there.
+//! A packet remembers the last interface that the stack has received it by (`skb->skb_iif`). A
+//! bridge and a router leave that alone. A bond or team is a receiver of its own, and so is a VLAN
+//! device, or a bridge that gives the packet to the host, which routes it. Hence what an uplink is
+//! a port of, and what is stacked on it, are ways of the same packets, and so on from there. What a
+//! veth sends its peer receives anew: the way ends there.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
