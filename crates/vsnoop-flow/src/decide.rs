@@ -146,9 +146,3 @@ pub fn is_own_syn(f: &flow, s: &segment) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_is_own_syn(f, s) }
 }
-
-/// A connection of a VM port failed for a reason of the host's own. `now` in ns.
-pub fn note_failure(failures: &mut types::failures, now: u64) {
-    // SAFETY: the pointer comes from a live reference; the C code does not keep it.
-    unsafe { types::failures_note(failures, now) };
-}
