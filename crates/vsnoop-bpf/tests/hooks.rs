@@ -11,7 +11,7 @@ use std::process::Command;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
-use vsnoop_bpf::types::{HOLD_OVER, flow, flow_key, flow_mode, port_run, seq};
+use vsnoop_bpf::types::{HOLD_OVER, flow, flow_key, flow_mode, hold_slab, port_run, seq};
 use vsnoop_bpf::{AttachSpec, Error, Hold, Hook, Listed, Memory, Port, Record};
 
 const TAP: &str = "t0";
@@ -211,11 +211,25 @@ fn holding(port: &Port) -> (flow_key, flow) {
         tail: active.next_seq,
         ..Default::default()
     };
-    let holds = MapHandle::from_pinned_path(port.dir().join("holds")).expect("open the holds");
-    holds.update(&0u32.to_ne_bytes(), hold.as_bytes(), MapFlags::ANY).expect("write a hold");
+    write_hold(port, &hold);
     let record = flow { mode: flow_mode::FLOW_HOLDING as u8, hold: 1, ..active };
     port.insert_flow(&key, &record).expect("insert a flow");
     (key, record)
+}
+
+/// Writes the first hold, as the hooks would; there is memory as soon as there is an engine.
+fn write_hold(port: &Port, hold: &Hold) {
+    let mut memory = Memory::open(port).expect("open the memory").expect("there is a hold");
+    memory.adopt().expect("be the engine");
+    let outer = MapHandle::from_pinned_path(port.dir().join("slabs")).expect("open the slabs");
+    let zero = 0u32.to_ne_bytes();
+    let id = outer.lookup(&zero, MapFlags::ANY).expect("look up").expect("there is a slab");
+    let id = u32::from_ne_bytes(id.try_into().expect("an id has 4 bytes"));
+    let slab = MapHandle::from_map_id(id).expect("open the slab");
+    let mut bytes = slab.lookup(&zero, MapFlags::ANY).expect("look up").expect("it has a value");
+    let offset = std::mem::offset_of!(hold_slab, holds);
+    bytes[offset..][..size_of::<Hold>()].copy_from_slice(hold.as_bytes());
+    slab.update(&zero, &bytes, MapFlags::ANY).expect("write a hold");
 }
 
 /// Is the engine told that the stream of the first hold has ended?
