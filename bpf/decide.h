@@ -179,8 +179,10 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 {
 	struct hold *h;
 	struct flow *f;
+	bool is_there = false;
 	int verdict;
 	__u64 now;
+	__u16 tag;
 
 	if (!key || !s || !out)
 		return KEPT_DROP;
@@ -188,14 +190,22 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 	h = hold_number(out->hold);
 	if (!h)
 		return KEPT_DROP;
-	if (!f || f->hold != out->hold) {
-		__sync_lock_test_and_set(&h->busy, 0);
-		return taken ? KEPT_DROP : KEPT_PASS;
-	}
+	verdict = taken ? KEPT_DROP : KEPT_PASS;
 	now = out->now;
-	bpf_spin_lock(&f->lock);
-	verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
-	bpf_spin_unlock(&f->lock);
+	tag = flow_tag(key);
+	if (f) {
+		bpf_spin_lock(&f->lock);
+		/* Else it is another flow's by now, or has another hold. */
+		is_there = f->tag == tag && f->hold == out->hold;
+		if (is_there)
+			verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
+		bpf_spin_unlock(&f->lock);
+	}
+	if (!is_there) {
+		out->events = 0;
+		__sync_lock_test_and_set(&h->busy, 0);
+		return verdict;
+	}
 	mark_busy(out->hold);
 	settle(key, out, now);
 	wake_engine(out);

@@ -92,9 +92,9 @@ static __always_inline void option_sack(struct options *o, __u32 at, __u32 len)
 		return;
 	}
 	/* Senders put the blocks on a word boundary after two NOPs (RFC 2018);
-	 * elsewhere stale blocks could not be taken out (rewrite.h). */
+	 * elsewhere stale blocks cannot be taken out (rewrite.h). */
 	if (at % 4 != 2)
-		s->bits |= SEG_FOREIGN;
+		s->bits |= SEG_SACK_ODD;
 	o->p->sack = sizeof(struct tcphdr) + at;
 	o->p->sack_len = len;
 	s->bits |= SEG_SACK;

@@ -123,7 +123,8 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 }
 
 /* The host has reported bytes beyond a hole: so does every ACK until the hole is filled
- * (RFC 2018, section 4).  A pure ACK of the VM has no room for that, one of the host has. */
+ * (RFC 2018, section 4).  A pure ACK of the VM has no room for that, one of the host has.
+ * One with SACK blocks that cannot be taken out, and would be stale, is replaced as well. */
 static __always_inline enum from_vm_verdict
 flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
 	     const struct port_state *port, const struct policy *p, struct outcome *out)
@@ -264,7 +265,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (h)
 		h->unanswered = 0;
 	f->rewritten++;
-	if (pure && hold_reports(f, h))
+	if (pure && (hold_reports(f, h) || s->bits & SEG_SACK_ODD))
 		return flow_replace(f, h, s, port, p, out);
 	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	return FROM_VM_REWRITE;

@@ -11,17 +11,20 @@ use std::process::Command;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
-use vsnoop_bpf::types::{HOLD_OVER, flow, flow_key, flow_mode, hold_slab, port_run, seq};
-use vsnoop_bpf::{AttachSpec, Error, Hold, Hook, Listed, Memory, Port, Record};
+use vsnoop_bpf::types::{
+    FLOW_F_FAILED, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run, seq,
+};
+use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Memory, Port, Record};
 
 const TAP: &str = "t0";
 /// Verdicts of a hook.
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
+const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 18] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -34,6 +37,15 @@ fn main() {
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
         ("of_a_reset_flow_nothing_more_is_sent", of_a_reset_flow_nothing_more_is_sent),
         ("of_a_replaced_flow_nothing_more_is_sent", of_a_replaced_flow_nothing_more_is_sent),
+        ("a_record_of_another_key_is_not_touched", a_record_of_another_key_is_not_touched),
+        ("an_early_ack_goes_the_vms_own_way", an_early_ack_goes_the_vms_own_way),
+        (
+            "an_ack_is_forwarded_where_the_vm_accepts_it",
+            an_ack_is_forwarded_where_the_vm_accepts_it,
+        ),
+        ("an_ack_beyond_what_was_shown_is_not_noted", an_ack_beyond_what_was_shown_is_not_noted),
+        ("what_the_vm_acknowledged_is_freed", what_the_vm_acknowledged_is_freed),
+        ("a_vm_port_that_failed_twice_is_left_alone", a_vm_port_that_failed_twice_is_left_alone),
     ];
     // SAFETY: no arguments, no effect.
     let root = unsafe { libc::geteuid() } == 0;
@@ -193,6 +205,9 @@ fn record() -> (flow_key, flow) {
         snd_nxt: at(500),
         snd_una: at(500),
         mss: 1448,
+        heard_at: (now_ns() >> 20) as u32,
+        next_hop: [4; 6],
+        traffic: 0xb8 << 20,
         mode: flow_mode::FLOW_ACTIVE as u8,
         flags: vsnoop_bpf::types::FLOW_F_SCALE_KNOWN as u16,
         ..Default::default()
@@ -200,68 +215,225 @@ fn record() -> (flow_key, flow) {
     (key, record)
 }
 
-/// The same, of which bytes are held.
+/// A segment of the sender, from 4000 on.
+fn of_sender(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
+    let builder =
+        PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64).tcp(40000, 80, seq, 1000);
+    let mut frame = Vec::new();
+    builder.ack(ack).write(&mut frame, data).expect("build a segment");
+    frame
+}
+
+fn syn_of_vm(vm_port: u16, sender_port: u16) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(VM, SENDER, 64)
+        .tcp(vm_port, sender_port, 77_000, 64000)
+        .syn();
+    let mut syn = Vec::new();
+    builder.write(&mut syn, &[]).expect("build a SYN");
+    syn
+}
+
+fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `now` alone.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) }, 0);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// An engine that has just given the port its first memory.
+fn engine(port: &Port) -> Memory {
+    let mut memory = Memory::open(port).expect("open the memory").expect("the port has a hold");
+    memory.adopt().expect("adopt");
+    assert!(memory.hold_count() > 0, "the first connection finds no memory");
+    // It stays alive for as long as the test may take.
+    memory.heartbeat(now_ns() + 3_600_000_000_000);
+    memory
+}
+
+/// A flow of which bytes are held: nobody reads the tap, which refuses them.
 fn holding(port: &Port) -> (flow_key, flow) {
     let (key, active) = record();
-    let hold = Hold {
-        key,
-        used: 1,
-        first: active.vm_seq,
-        vm_seq: active.vm_seq,
-        tail: active.next_seq,
-        ..Default::default()
-    };
-    write_hold(port, &hold);
-    let record = flow { mode: flow_mode::FLOW_HOLDING as u8, hold: 1, ..active };
+    engine(port);
+    let record = flow { vm_seq: active.next_seq, ..active };
     port.insert_flow(&key, &record).expect("insert a flow");
+    let frame = of_sender(4000, 500, &[7; 1000]);
+    let (verdict, reply) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+    assert_eq!(verdict, REDIRECT, "acknowledged");
+    assert_eq!(checked(&reply).0.0, 5000);
+    let record = port.flow(&key).expect("read").expect("a record");
+    assert_eq!(u32::from(record.mode), flow_mode::FLOW_HOLDING);
+    assert_ne!(record.hold, 0);
+    assert_eq!((record.high_seq.v, record.next_seq.v), (4000, 5000));
     (key, record)
 }
 
-/// Writes the first hold, as the hooks would; there is memory as soon as there is an engine.
-fn write_hold(port: &Port, hold: &Hold) {
-    let mut memory = Memory::open(port).expect("open the memory").expect("there is a hold");
-    memory.adopt().expect("be the engine");
-    let outer = MapHandle::from_pinned_path(port.dir().join("slabs")).expect("open the slabs");
-    let zero = 0u32.to_ne_bytes();
-    let id = outer.lookup(&zero, MapFlags::ANY).expect("look up").expect("there is a slab");
-    let id = u32::from_ne_bytes(id.try_into().expect("an id has 4 bytes"));
-    let slab = MapHandle::from_map_id(id).expect("open the slab");
-    let mut bytes = slab.lookup(&zero, MapFlags::ANY).expect("look up").expect("it has a value");
-    let offset = std::mem::offset_of!(hold_slab, holds);
-    bytes[offset..][..size_of::<Hold>()].copy_from_slice(hold.as_bytes());
-    slab.update(&zero, &bytes, MapFlags::ANY).expect("write a hold");
-}
-
-/// Is the engine told that the stream of the first hold has ended?
-fn is_over(port: &Port) -> bool {
+/// Is the engine told that the stream of this flow's hold has ended?
+fn is_over(port: &Port, of: &flow) -> bool {
     let memory = Memory::open(port).expect("open the memory").expect("there is a hold");
-    u32::from(memory.read(1).flags) & HOLD_OVER != 0
+    u32::from(memory.read(of.hold.into()).flags) & HOLD_OVER != 0
 }
 
 fn of_a_reset_flow_nothing_more_is_sent() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
-    assert!(!is_over(&port));
+    assert!(!is_over(&port, &record));
     assert!(port.mark_reset(&key, &record, 1).expect("mark it"));
-    assert!(is_over(&port));
+    assert!(is_over(&port, &record));
     let now = port.flow(&key).expect("read").expect("a tombstone");
     assert_eq!(u32::from(now.mode), flow_mode::FLOW_RESET);
-    assert_eq!(now.hold, 1, "who resets it has yet to read what was handed over");
+    assert_eq!(now.hold, record.hold, "who resets it has yet to read what was handed over");
 }
 
 /// The VM begins a connection of the same addresses and ports.
 fn of_a_replaced_flow_nothing_more_is_sent() {
     let port = Attached::with_hold();
-    let (key, _) = holding(&port);
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(VM, SENDER, 64)
-        .tcp(80, 40000, 77_000, 64000)
-        .syn();
-    let mut syn = Vec::new();
-    builder.write(&mut syn, &[]).expect("build a SYN");
-    assert_eq!(port.run_hook(Hook::FromVm, &syn, 1).expect("run").0, NEXT);
+    let (key, record) = holding(&port);
+    assert_eq!(port.run_hook(Hook::FromVm, &syn_of_vm(80, 40000), 1).expect("run").0, NEXT);
     assert!(port.flow(&key).expect("read").is_none());
-    assert!(is_over(&port));
+    assert!(is_over(&port, &record));
+}
+
+/// Between look-up and lock the memory of a record may have become another flow's.
+fn a_record_of_another_key_is_not_touched() {
+    let port = Attached::with_hold();
+    let (key, record) = holding(&port);
+    let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
+    let other = flow { tag: record.tag ^ 1, ..record };
+    flows.update(key.as_bytes(), other.as_bytes(), MapFlags::EXIST).expect("write a record");
+    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    let before = memory.read(record.hold.into());
+    for (hook, frame) in [
+        (Hook::ToVm, of_sender(5000, 500, &[7; 100])),
+        (Hook::ToVm, of_sender(4000, 500, &[7; 100])),
+        (Hook::FromVm, of_vm(500, 4000, 9000, &[], &[])),
+        (Hook::FromVm, of_vm(500, 4000, 9000, &[], b"hello")),
+    ] {
+        let (verdict, after) = port.run_hook(hook, &frame, 1).expect("run");
+        assert_eq!((verdict, &after), (NEXT, &frame), "{hook:?}");
+    }
+    assert_eq!(port.flow(&key).expect("read"), Some(other));
+    assert_eq!(memory.read(record.hold.into()), before);
+    // Its own record is.
+    flows.update(key.as_bytes(), record.as_bytes(), MapFlags::EXIST).expect("write a record");
+    let frame = of_vm(500, 4000, 9000, &[], &[]);
+    assert_eq!(port.run_hook(Hook::FromVm, &frame, 1).expect("run").0, DROP);
+}
+
+/// The sender's segment came from another MAC than the VM's own segments go to.
+fn an_early_ack_goes_the_vms_own_way() {
+    let port = Attached::with_hold();
+    holding(&port);
+    let answer = || port.run_hook(Hook::ToVm, &of_sender(5000, 500, &[7; 10]), 1).expect("run").1;
+    let reply = answer();
+    assert_eq!((&reply[..6], &reply[6..12], reply[15]), (&[4; 6][..], &[2; 6][..], 0xb8));
+    assert!(checked(&reply).1, "checksum");
+    // The VM has another way, and another class, from now on.
+    let mut frame = Vec::new();
+    let ip = etherparse::Ipv4Header {
+        dscp: 2.try_into().expect("a DSCP"),
+        ..etherparse::Ipv4Header::new(20, 64, etherparse::IpNumber::TCP, VM, SENDER)
+            .expect("a header")
+    };
+    PacketBuilder::ethernet2([2; 6], [8; 6])
+        .ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+        .tcp(80, 40000, 500, 9000)
+        .ack(4000)
+        .write(&mut frame, &[])
+        .expect("build an ACK");
+    port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+    let reply = answer();
+    assert_eq!((&reply[..6], reply[15]), (&[8; 6][..], 2 << 2));
+}
+
+fn an_ack_is_forwarded_where_the_vm_accepts_it() {
+    let port = Attached::with_hold();
+    holding(&port);
+    port.run_hook(Hook::FromVm, &of_vm(500, 4000, 9000, &[], &[1; 100]), 1).expect("run");
+    let (verdict, after) = port.run_hook(Hook::ToVm, &of_sender(5000, 600, &[]), 1).expect("run");
+    assert_eq!(verdict, NEXT);
+    assert_eq!(&after[38..42], &4000u32.to_be_bytes(), "SEQ: what the VM has been handed");
+    let ((ack, window), valid) = checked(&after);
+    assert_eq!((ack, window, valid), (600, 1000, true));
+}
+
+/// A pure ACK is noted without the lock.
+fn an_ack_beyond_what_was_shown_is_not_noted() {
+    let port = Attached::active();
+    let (key, record) = record();
+    let record = flow { snd_nxt: seq { v: 700 }, vm_seq: record.next_seq, ..record };
+    port.insert_flow(&key, &record).expect("insert a flow");
+    let una = |seq, ack| {
+        let (verdict, _) = port.run_hook(Hook::ToVm, &of_sender(seq, ack, &[]), 1).expect("run");
+        assert_eq!(verdict, NEXT);
+        port.flow(&key).expect("read").expect("a record").snd_una.v
+    };
+    assert_eq!(una(11001, 600), 500);
+    assert_eq!(una(4000, 701), 500);
+    assert_eq!(una(4000, 600), 600);
+}
+
+fn what_the_vm_acknowledged_is_freed() {
+    let port = Attached::with_hold();
+    let (_, record) = holding(&port);
+    let used = || port.state().expect("state").chunks_used;
+    assert_eq!(used(), 1);
+    // The engine has handed it over.
+    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    memory.set_released(record.hold.into(), seq { v: 5000 });
+    port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
+    assert_eq!(used(), 0);
+}
+
+/// The VM resets what only the host had sent it, or held for it.
+fn a_vm_port_that_failed_twice_is_left_alone() {
+    let port = Attached::with_hold();
+    let (key, record) = record();
+    let unconfirmed = flow { flags: record.flags | FLOW_F_UNCONFIRMED as u16, ..record };
+    let reset = |vm_port: u16, sender_port: u16| {
+        let key = flow_key { vm_port: vm_port.to_be(), sender_port: sender_port.to_be(), ..key };
+        port.insert_flow(&key, &unconfirmed).expect("insert a flow");
+        let mut rst = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4(VM, SENDER, 64)
+            .tcp(vm_port, sender_port, 500, 0)
+            .rst()
+            .write(&mut rst, &[])
+            .expect("build a RST");
+        assert_eq!(port.run_hook(Hook::FromVm, &rst, 1).expect("run").0, NEXT);
+    };
+    // A connection that the VM opens from that port.
+    let begins = |vm_port: u16, sender_port: u16| {
+        port.run_hook(Hook::FromVm, &syn_of_vm(vm_port, sender_port), 1).expect("run");
+        let mut answer = Vec::new();
+        PacketBuilder::ethernet2([6; 6], [2; 6])
+            .ipv4(SENDER, VM, 64)
+            .tcp(sender_port, vm_port, 8_999, 9000)
+            .syn()
+            .ack(77_001)
+            .write(&mut answer, &[])
+            .expect("build a SYN-ACK");
+        port.run_hook(Hook::ToVm, &answer, 1).expect("run");
+        let mut ack = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4(VM, SENDER, 64)
+            .tcp(vm_port, sender_port, 77_001, 9000)
+            .ack(9_000)
+            .write(&mut ack, &[])
+            .expect("build an ACK");
+        port.run_hook(Hook::FromVm, &ack, 1).expect("run");
+        let key = flow_key { vm_port: vm_port.to_be(), sender_port: sender_port.to_be(), ..key };
+        let f = port.flow(&key).expect("read").expect("a record");
+        assert_eq!(f.next_seq.v, 9_000);
+        (u32::from(f.mode), u32::from(f.flags) & FLOW_F_FAILED != 0)
+    };
+    reset(80, 1);
+    assert_eq!(begins(80, 2), (flow_mode::FLOW_ACTIVE, false), "once may be chance");
+    reset(80, 3);
+    assert_eq!(begins(80, 4), (flow_mode::FLOW_BYPASS, true));
+    assert_eq!(begins(81, 5), (flow_mode::FLOW_ACTIVE, false), "another port of the VM");
+    let stats = port.stats().expect("stats");
+    assert_eq!((stats.vm_refused, stats.left_alone), (2, 1));
 }
 
 fn an_ack_below_next_seq_is_dropped() {

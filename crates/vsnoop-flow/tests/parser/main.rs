@@ -38,11 +38,13 @@ fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
         _ => None,
     });
     let mut at = 0;
-    let foreign = options.iter().any(|o| {
-        let unaligned = matches!(o, TcpOption::Sack(_)) && at % 4 != 2;
-        at += o.bytes().len();
-        unaligned || matches!(o, TcpOption::Foreign(..))
-    }) || f.reserved != 0;
+    let mut unaligned = false;
+    for option in &options {
+        unaligned |= matches!(option, TcpOption::Sack(_)) && at % 4 != 2;
+        at += option.bytes().len();
+    }
+    let is_foreign = |option: &_| matches!(option, TcpOption::Foreign(..));
+    let foreign = options.iter().any(is_foreign) || f.reserved != 0;
     let permitted = options.iter().any(|o| matches!(o, TcpOption::SackPermitted));
     assert_eq!(bit(s.bits, SEG_TIMESTAMPS), timestamps.is_some());
     assert_eq!((s.tsval, s.tsecr), timestamps.unwrap_or_default());
@@ -51,6 +53,7 @@ fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
     assert_eq!(bit(s.bits, SEG_SCALE), scale.is_some());
     assert_eq!(s.scale, scale.unwrap_or(0));
     assert_eq!(bit(s.bits, SEG_FOREIGN), foreign);
+    assert_eq!(bit(s.bits, SEG_SACK_ODD), unaligned);
     assert_eq!(bit(s.bits, SEG_SACK_PERMITTED), permitted);
 }
 

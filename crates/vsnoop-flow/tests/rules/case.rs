@@ -33,8 +33,8 @@ pub const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 7];
 pub const TRAFFIC: u32 = 0x2e << 20 | 0x12345;
 
 /// With a hold from the start; [`Case::without_hold`] is the exception. Senders may not run ahead
-/// of the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, the VM is not
-/// prompt.
+/// of the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, and the VM
+/// is not prompt.
 #[derive(Clone)]
 pub struct Case {
     pub f: flow,
