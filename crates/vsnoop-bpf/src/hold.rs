@@ -109,18 +109,19 @@ impl Memory {
     /// once. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         let wants = word(&self.port, std::mem::offset_of!(port_state, wants_slabs));
-        if wants.load(Ordering::Acquire) == 0 {
+        // Before memory comes: what is wanted of the new one is another wish.
+        if wants.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         let there = self.slabs.len();
         let more = there.clamp(1, AT_ONCE);
         let more = (there + more).min(self.quota()).saturating_sub(there);
-        if more > 0 {
-            self.slabs.add(more, count)?;
+        if more == 0 {
+            return Ok(());
         }
-        wants.store(0, Ordering::Release);
-        Ok(())
+        // Nobody asks again whose window is closed for want of it.
+        self.slabs.add(more, count).inspect_err(|_| wants.store(1, Ordering::Release))
     }
 
     /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds some; or
