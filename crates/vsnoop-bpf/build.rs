@@ -38,5 +38,37 @@ fn main() -> anyhow::Result<()> {
             bail!("{clang} could not compile bpf/{name}.bpf.c");
         }
     }
-    Ok(())
+    // The others are loaded once for each uplink, or link.
+    drop_line_info(&out.join("vsnoop.bpf.o"))
+}
+
+/// Takes the line information out of an object: the kernel would keep it for each port, three times as
+/// large as the program itself. What is lost is the source in the verifier's log.
+///
+/// `.BTF.ext` begins with a header (linux/btf.h, libbpf's struct btf_ext_header) whose fourth and fifth
+/// words after `hdr_len` say where line information is and how long; nothing is moved.
+fn drop_line_info(object: &Path) -> anyhow::Result<()> {
+    const LINE_INFO_LEN: usize = 20;
+    let mut bytes = std::fs::read(object).with_context(|| format!("read {}", object.display()))?;
+    let section = section(&bytes, b".BTF.ext").context("an object without .BTF.ext")?;
+    let at = section + LINE_INFO_LEN;
+    bytes.get_mut(at..at + 4).context("a short .BTF.ext")?.fill(0);
+    std::fs::write(object, bytes).with_context(|| format!("write {}", object.display()))
+}
+
+/// Where a section of an ELF file begins (elf(5), 64 bit, little endian as all of `-target bpf` here).
+fn section(bytes: &[u8], name: &[u8]) -> Option<usize> {
+    let number = |at: usize, size: usize| {
+        let field = bytes.get(at..at + size)?;
+        Some(field.iter().rev().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte)))
+    };
+    let (table, size) = (number(0x28, 8)?, number(0x3a, 2)?);
+    let (count, names) = (number(0x3c, 2)?, number(0x3e, 2)?);
+    let offset = |index: usize| number(table + index * size + 0x18, 8);
+    let names = offset(names)?;
+    (0..count).find_map(|index| {
+        let at = names + number(table + index * size, 4)?;
+        let is_it = bytes.get(at..at + name.len() + 1)?.strip_suffix(b"\0")? == name;
+        is_it.then(|| offset(index))?
+    })
 }

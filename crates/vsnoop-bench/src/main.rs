@@ -8,6 +8,7 @@
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
 //! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
+//! - [`memory`]: what an attached idle port takes, and how long attaching takes.
 
 mod compress;
 mod conversation;
@@ -15,6 +16,7 @@ mod flows;
 mod incast;
 mod link;
 mod lookup;
+mod memory;
 mod packet;
 mod stage;
 mod throughput;
@@ -42,8 +44,9 @@ fn main() {
 
 /// What can be measured, by the names of the modules; without arguments all of it.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("verifier", verifier::measure),
+    ("memory", memory::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
     ("packet", packet::measure),

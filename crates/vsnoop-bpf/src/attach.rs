@@ -11,7 +11,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use libbpf_rs::{
-    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject,
+    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel,
 };
 use vsnoop_flow::types;
 
@@ -35,7 +35,8 @@ const DOORBELL_BYTES: u32 = 4096;
 const INCAST_MAPS: [&str; 4] = ["beside", "line", "shut", "turns"];
 const INCAST_PROGRAM: &str = "turn";
 
-/// Bounds of one port's tables.
+/// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a flow
+/// (its bucket; the record comes with the connection), 152 for an embryo.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Working flows; a flow beyond is not accelerated.
@@ -46,7 +47,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_flows: 16384, max_embryos: 4096 }
+        Limits { max_flows: 4096, max_embryos: 512 }
     }
 }
 
@@ -232,6 +233,7 @@ fn already_attached(spec: &AttachSpec) -> Error {
 }
 
 fn load(spec: &AttachSpec) -> Result<Object> {
+    expect_no_line_info();
     let mut builder = ObjectBuilder::default();
     let refused = |what: &str| {
         let what = what.to_owned();
@@ -260,6 +262,19 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     let object = open.load().map_err(refused("the BPF programs"))?;
     fill_lists(&object, spec)?;
     Ok(object)
+}
+
+/// The build takes line information out of the object (build.rs), which libbpf warns of for each program.
+fn expect_no_line_info() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let print = |_: PrintLevel, text: String| {
+            if !text.contains("missing .BTF.ext line info") {
+                eprint!("{text}");
+            }
+        };
+        libbpf_rs::set_print(Some((PrintLevel::Warn, print)));
+    });
 }
 
 fn pin(object: &mut Object, spec: &AttachSpec, dir: &Path) -> Result<()> {

@@ -23,12 +23,7 @@ pub(crate) struct PinnedLink(OwnedFd);
 
 impl PinnedLink {
     pub fn open(path: &Path) -> libbpf_rs::Result<Self> {
-        let path = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: a C string that outlives the call.
-        let fd = check(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        open_pin(path).map(Self)
     }
 
     /// An error also when it is no tcx link.
@@ -56,6 +51,16 @@ impl PinnedLink {
         // SAFETY: takes no pointers.
         check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
     }
+}
+
+/// Whatever is pinned there.
+pub(crate) fn open_pin(path: &Path) -> libbpf_rs::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: a C string that outlives the call.
+    let fd = check(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// libbpf returns the negative errno.

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle};
 use vsnoop_flow::types::{
@@ -15,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::hold;
 use crate::inject;
 use crate::line::{Line, PortIncast};
-use crate::link::{LinkInfo, PinnedLink};
+use crate::link::{self, LinkInfo, PinnedLink};
+use crate::mapping::Mapping;
 use crate::pins::{self, Damaged, Listed, Stage};
 use crate::record::{ProgramInfo, Record};
 
@@ -208,6 +210,17 @@ impl Port {
     /// The connections that wait for incast control to open their windows.
     pub fn line(&self) -> Result<Line> {
         Line::open(self.incast()?, &self.dir, self.meta()?.ifindex)
+    }
+
+    /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a segment comes;
+    /// but a sender that was shown that there is no room sends none.
+    pub(crate) fn want_slabs(&self) -> Result<()> {
+        let state = Mapping::new(&self.state, &self.dir)?;
+        let offset = std::mem::offset_of!(port_state, wants_slabs);
+        // SAFETY: an aligned word within the mapping, which lives as long as the reference.
+        let wants = unsafe { AtomicU32::from_ptr(state.at(offset).cast()) };
+        wants.store(1, Ordering::Release);
+        Ok(())
     }
 
     /// The counters, summed over all CPUs.
@@ -412,6 +425,26 @@ impl Port {
         Ok(self.link(hook)?.program_id)
     }
 
+    /// What maps and programs take in the kernel, as its own accounting has it (`memlock` in
+    /// /proc/PID/fdinfo, and machine code), without slabs and records of flows.
+    pub fn kernel_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for name in pins::MAPS.into_iter().chain(pins::PROGRAMS) {
+            // What this port has no use for is not pinned.
+            if let Ok(fd) = link::open_pin(&self.dir.join(name)) {
+                bytes += memlock(fd.as_fd()).unwrap_or(0);
+            }
+        }
+        for hook in [Hook::ToVm, Hook::FromVm] {
+            let what = || format!("read the program of {hook:?}");
+            let program =
+                ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
+            let info = program_info(program.as_fd()).map_err(Error::bpf(what()))?;
+            bytes += memlock(program.as_fd()).unwrap_or(0) + u64::from(info.jited_bytes);
+        }
+        Ok(bytes)
+    }
+
     /// The programs behind the hooks, with the kernel's own accounting.
     pub fn programs(&self) -> Result<Vec<ProgramInfo>> {
         let program = |hook| {
@@ -463,6 +496,13 @@ impl Port {
         }
         left.map(drop)
     }
+}
+
+/// Of a map or a program.
+fn memlock(fd: BorrowedFd) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("memlock:"))?;
+    line.trim().parse().ok()
 }
 
 /// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none once the

@@ -48,6 +48,9 @@ impl Port {
         policy.hold_chunks = hold_chunks.unwrap_or(policy.hold_chunks);
         policy.ahead = ahead.unwrap_or(policy.ahead);
         self.write_policy(&policy)?;
+        if hold_chunks.is_some() {
+            self.want_slabs()?;
+        }
         Ok(policy)
     }
 

@@ -7,6 +7,8 @@ use ipnet::IpNet;
 use vsnoop_link::daemon::config::{Method, Vm, dictionary};
 use vsnoop_link::daemon::control::LogLevel;
 
+use vsnoop_bpf::Limits;
+
 use crate::command::config;
 use crate::incast;
 
@@ -128,7 +130,7 @@ pub struct Attach {
     #[arg(long, value_name = "SIZE", requires = "incast", value_parser = incast::buffer)]
     pub incast_buffer: Option<u32>,
     /// Connections on record per port; those beyond are not accelerated.
-    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_flows, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.
     #[arg(long)]

@@ -308,7 +308,7 @@ fn shown() -> Vec<Trial> {
             ensure!(port["state"] == "observing" && port["incast"]["state"] == "on", "{status}");
             ensure!(port["buf_size_bytes"] == 0, "{status}");
             for command in ["pause", "resume"] {
-                bridge.vsnoop(&[command, PORT])?.failed(39, &["observed", "vsnoop detach"])?;
+                bridge.vsnoop(&[command, PORT])?.failed(39, &["observed", " detach "])?;
             }
             bridge.detach(PORT)?;
             ensure!(bridge.everything()? == before, "left: {:?}", bridge.everything()?);

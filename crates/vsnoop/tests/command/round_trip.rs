@@ -12,6 +12,9 @@ use vsnoop_lab::testbed::net::TapOptions;
 use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop, wait_until};
 use crate::trial;
 
+/// Maps and programs; most of it are the two hooks.
+const IDLE_BYTES: u64 = 640 << 10;
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("attach_and_detach_leave_everything_as_before", || {
@@ -102,6 +105,15 @@ pub fn trials() -> Vec<Trial> {
             ensure!(port["max_flows"] == 100 && port["lists"] == true, "{json}");
             place.vsnoop(["detach", PORT])?.ok()?;
             Ok(())
+        }),
+        trial("an_idle_port_takes_little_memory", || {
+            let place = Place::new("memory")?;
+            place.vsnoop(["attach", PORT])?.ok()?;
+            let port = crate::surroundings::port_of(&place)?;
+            let bytes = port.kernel_bytes()?;
+            ensure!(bytes < IDLE_BYTES, "{bytes} bytes");
+            wait_until("it has no memory for what is held", || Ok(port.state()?.slabs == 0))?;
+            place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
         trial("pause_and_resume_are_shown", || {
             let place = Place::new("pause")?;
