@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 
+use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 use vsnoop_flow::incast::{self, Served};
 use vsnoop_flow::{
-    FromVm, Verdict, ack_fields, flow, outcome, policy, port_state, segment, types::*,
+    FromVm, ack_fields, flow, outcome, policy, port_state, segment, types, types::*,
 };
 
 /// So many in line are asked for one turn, as in bpf/line.h.
@@ -36,6 +37,9 @@ pub struct Host {
     pub ports: Vec<PortSide>,
     pub policy: policy,
     pub flows: Vec<Option<flow>>,
+    /// Of each flow. There is memory enough, and no engine: what lies beyond the VM's own window
+    /// is the VM's.
+    holds: Vec<types::hold>,
     /// The port of each flow; the first one where nothing is said.
     pub port_of: Vec<usize>,
     pub turns: u64,
@@ -47,8 +51,9 @@ impl Host {
         Host {
             uplink,
             ports: vec![PortSide::default()],
-            policy,
+            policy: policy { hold_chunks: 1 << 16, silence_ms: 300_000, ..policy },
             flows: Vec::new(),
+            holds: Vec::new(),
             port_of: Vec::new(),
             turns: 0,
         }
@@ -80,9 +85,21 @@ impl Host {
     fn settle(&mut self, id: usize, out: &outcome, now: u64) {
         let port = self.port_of(id);
         vsnoop_flow::learn(&mut self.ports[port].state, out, now);
+        if out.events & EVENT_FREE != 0 {
+            let h = self.hold_of(id);
+            h.busy = 0;
+            h.chunks = u32::from(h.vm_seq.diff(h.tail) < 0);
+            h.front = u64::from(h.vm_seq.v) << 32;
+        }
         if out.events & EVENT_CLOSED != 0 {
             self.remove(id);
         }
+    }
+
+    fn hold_of(&mut self, id: usize) -> &mut types::hold {
+        let there = self.holds.len().max(id + 1);
+        self.holds.resize(there, types::hold::default());
+        &mut self.holds[id]
     }
 
     /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: its window is closed from now on.
@@ -123,11 +140,23 @@ impl Host {
     pub fn decide_to_vm(&mut self, id: usize, s: &segment, waits: bool, now: u64) -> ToVm {
         let mut answers = Vec::new();
         let port = self.port_of(id);
+        self.hold_of(id);
         let Some(f) = self.flows[id].as_mut() else {
             return ToVm { delivered: true, answers };
         };
-        let state = &self.ports[port].state;
-        let (verdict, out) = vsnoop_flow::to_vm(f, s, state, &self.policy, now);
+        let (h, state) = (&mut self.holds[id], &self.ports[port].state);
+        let is_active = u32::from(f.mode) == flow_mode::FLOW_ACTIVE;
+        if f.hold == 0 && s.len > 0 && is_active && self.policy.run == port_run::PORT_ACTIVE {
+            hold::begin(f, h, 1);
+        }
+        let (verdict, out) = if f.hold != 0 {
+            hold::to_vm(f, h, s, state, &self.policy, now)
+        } else {
+            let (verdict, out) = vsnoop_flow::to_vm(f, s, state, &self.policy, now);
+            assert_ne!(verdict, vsnoop_flow::Verdict::Reack, "nothing was acknowledged");
+            let is_reset = verdict == vsnoop_flow::Verdict::Reset;
+            (if is_reset { Verdict::Reset } else { Verdict::Pass }, out)
+        };
         match verdict {
             Verdict::Pass | Verdict::Reset => {
                 self.settle(id, &out, now);
@@ -142,16 +171,19 @@ impl Host {
                 answers.push((id, out.ack));
                 ToVm { delivered: false, answers }
             }
-            Verdict::Deliver => {
-                let (ack, out) = vsnoop_flow::delivered(f, s, true, &self.policy, now);
+            Verdict::Keep { hand, .. } => {
+                let copied = Copied { copied: true, taken: hand == Hand::AndAck, out };
+                h.chunks = 1;
+                let (kept, out) = hold::kept(f, h, s, copied, state, &self.policy, now);
                 self.settle(id, &out, now);
-                if ack {
+                if kept == Kept::Ack {
                     // What would close its window can wait until its turn.
                     let turn = if waits { self.turn(port, now) } else { None };
                     answers.push(turn.unwrap_or((id, out.ack)));
                 }
                 ToVm { delivered: true, answers }
             }
+            other => unreachable!("{other:?} without an engine"),
         }
     }
 
@@ -164,23 +196,30 @@ impl Host {
             tsval: s.tsval,
             tsecr: s.tsecr,
             timestamps: u16::from(u32::from(s.bits) & SEG_TIMESTAMPS != 0),
-            sack: 0,
+            ..ack_fields::default()
         };
         if self.is_on() {
             self.open_window(id, Some(s), now);
         }
+        self.hold_of(id);
+        let port = self.port_of(id);
         let Some(f) = self.flows[id].as_mut() else { return vec![(id, own)] };
-        let (verdict, out) = vsnoop_flow::from_vm(f, s, &self.policy, now);
+        let (verdict, out) = if f.hold != 0 {
+            let (h, state) = (&mut self.holds[id], &self.ports[port].state);
+            hold::from_vm(f, h, s, state, &self.policy, now)
+        } else {
+            vsnoop_flow::from_vm(f, s, &self.policy, now)
+        };
         self.settle(id, &out, now);
         let mut answers = match verdict {
             FromVm::Pass => vec![(id, own)],
             FromVm::Rewrite => {
                 vec![(id, ack_fields { ack: out.ack.ack, window: out.ack.window, ..own })]
             }
+            FromVm::Replace => vec![(id, out.ack)],
             FromVm::Drop => vec![],
-            FromVm::Reset | FromVm::Loss => return vec![],
+            FromVm::Reset | FromVm::ResetBoth => return vec![],
         };
-        let port = self.port_of(id);
         let share = self.share_of(port);
         if (share.own.waiting > 0 || share.shut > 0 || share.idle > 0) && s.len == 0 {
             answers.extend(self.turn(port, now));
@@ -221,6 +260,7 @@ impl Host {
             incast::end(f, &mut self.uplink, &mut self.ports[port].state.incast);
         }
         self.flows[id] = None;
+        *self.hold_of(id) = types::hold::default();
     }
 
     /// Bytes that live flows may still send: what is to be on the account.
