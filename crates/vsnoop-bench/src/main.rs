@@ -7,7 +7,8 @@
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
-//! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
+//! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
+//!   accepts a hook.
 
 mod compress;
 mod conversation;
@@ -15,6 +16,7 @@ mod flows;
 mod incast;
 mod link;
 mod lookup;
+mod memory;
 mod packet;
 mod stage;
 mod throughput;
@@ -54,6 +56,10 @@ const PARTS: [Part; 7] = [
 
 fn run() -> Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
+        println!("{}", usage());
+        return Ok(());
+    }
     if let Some(unknown) = wanted.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
         let names = PARTS.map(|(part, _)| part).join(", ");
         anyhow::bail!("there is nothing called {unknown} to be measured; there is: {names}");
@@ -88,6 +94,14 @@ fn run() -> Result<()> {
     results.write(&dir)?;
     println!("written: {}", dir.join("results.json").display());
     Ok(())
+}
+
+fn usage() -> String {
+    let names = PARTS.map(|(part, _)| part).join(", ");
+    format!(
+        "Measures what vsnoop costs, as root.\n\nUsage: vsnoop-bench [NAME]...\n\nWithout names \
+         everything is measured, and results/bench/results.json is written.\nNames: {names}"
+    )
 }
 
 fn table(figures: &[Figure]) -> comfy_table::Table {
