@@ -483,8 +483,9 @@ __noinline int hold_tend(__u32 number, __u32 why)
 		}
 		bpf_spin_unlock(&f->lock);
 	}
+	/* All of it: the VM sends no further ACK that would free the rest. */
 	if (claimed)
-		hold_release(number, false);
+		hold_release(number, true);
 	if (mine)
 		return 0;
 	if (why != TEND_END)

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use anyhow::{Context, Result, ensure};
-use vsnoop_bpf::types::port_run;
+use vsnoop_bpf::types::{SLAB_CHUNKS, SLAB_HOLDS, port_run};
 use vsnoop_bpf::{
     AttachSpec, EmptyProgram, Hook, Limits, Port, ProgramInfo, Uplink, UplinkSettings,
     account_run_time,
@@ -37,6 +37,7 @@ use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
 use crate::conversation::{Conversation, FromVm, IN_FLIGHT, Place};
 use crate::flows::{MSS, SCALE};
+use crate::memory::Growing;
 use crate::stage::{SENDER_CORE, VM_CORE};
 use crate::{PREFIX, figure, median, say};
 
@@ -94,6 +95,8 @@ const CASES: [Case; 7] = [
     Case { name: "off_early", uplink: None, window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Single, without: 5 },
     Case { name: "early_line", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Granted, without: 5 },
 ];
+/// Of a hold, where segments are acknowledged early: one for each flow.
+const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
 /// One flow cannot stand in line.
 const FOR_ONE_FLOW: usize = 3;
 
@@ -318,6 +321,7 @@ fn next<T>(from: &Receiver<T>) -> Option<T> {
 struct Site {
     ifindex: u32,
     port: Option<Port>,
+    growing: Option<Growing>,
     uplink: Option<Uplink>,
     tap: Tap,
     _uplink_device: Tap,
@@ -342,13 +346,21 @@ impl Site {
         let mut spec = AttachSpec::new(ifindex, &name, inode);
         spec.policy.run = case.run;
         spec.policy.thin = 0;
+        let is_early = case.run == PORT_ACTIVE;
+        if is_early {
+            spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
+        }
         spec.limits = Limits { max_flows: flows + flows / 4 + 1, ..Limits::default() };
-        let mut site = Self { ifindex, port: None, uplink: None, tap, _uplink_device };
+        let mut site =
+            Self { ifindex, port: None, growing: None, uplink: None, tap, _uplink_device };
         if let Some(settings) = &case.uplink {
             spec.uplink = uplink_ifindex;
             site.uplink = Some(Uplink::attach(inode, uplink_ifindex, &uplink_name, settings)?);
         }
         site.port = Some(Port::attach(&spec)?);
+        if is_early {
+            site.growing = Some(Growing::start(inode, ifindex)?);
+        }
         Ok(site)
     }
 
@@ -372,6 +384,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
+        self.growing = None;
         let port = self.port.take().map_or(Ok(()), Port::detach);
         let uplink = self.uplink.take().map_or(Ok(()), Uplink::remove);
         if let Err(error) = port.and(uplink) {

@@ -7,12 +7,14 @@
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
-//! - [`verifier`]: instructions that the kernel walks before it accepts a hook.
-//! - [`memory`]: what an attached idle port takes, and how long attaching takes.
+//! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
+//!   accepts a hook.
+//! - [`idle`]: memory that an attached idle port takes.
 
 mod compress;
 mod conversation;
 mod flows;
+mod idle;
 mod incast;
 mod link;
 mod lookup;
@@ -46,7 +48,7 @@ fn main() {
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
 const PARTS: [Part; 8] = [
     ("verifier", verifier::measure),
-    ("memory", memory::measure),
+    ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
     ("packet", packet::measure),
@@ -57,6 +59,10 @@ const PARTS: [Part; 8] = [
 
 fn run() -> Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
+        println!("{}", usage());
+        return Ok(());
+    }
     if let Some(unknown) = wanted.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
         let names = PARTS.map(|(part, _)| part).join(", ");
         anyhow::bail!("there is nothing called {unknown} to be measured; there is: {names}");
@@ -91,6 +97,14 @@ fn run() -> Result<()> {
     results.write(&dir)?;
     println!("written: {}", dir.join("results.json").display());
     Ok(())
+}
+
+fn usage() -> String {
+    let names = PARTS.map(|(part, _)| part).join(", ");
+    format!(
+        "Measures what vsnoop costs, as root.\n\nUsage: vsnoop-bench [NAME]...\n\nWithout names \
+         everything is measured, and results/bench/results.json is written.\nNames: {names}"
+    )
 }
 
 fn table(figures: &[Figure]) -> comfy_table::Table {

@@ -1,71 +1,59 @@
-//! What an attached port takes while nothing happens on it, and how long attaching takes.
+//! Memory for the hold of a port that is attached without an engine.
 //!
-//! Of the kernel's memory: what its own counters gain per port (/proc/meminfo: slab that cannot be reclaimed,
-//! vmalloc, per-CPU memory). Other work on the machine shows in it, so many ports are attached.
+//! The hooks keep a copy of what they acknowledge, and ask for slabs when they need them; an engine would
+//! add them. Here a thread does that and nothing else: what the VM does not take is not handed over, and
+//! without a heartbeat the hooks keep nothing that the VM's window or ring has no room for.
 
-use std::os::unix::fs::MetadataExt;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::port_run;
-use vsnoop_bpf::{AttachSpec, Port};
-use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_bpf::{Memory, Port};
 
-use crate::{PREFIX, figure, say};
+use crate::say;
 
-const PORTS: usize = 50;
-/// The kernel frees what it no longer uses some time later.
-const SETTLED: Duration = Duration::from_secs(2);
-/// Of the port's quota; no memory is taken for it before it is used.
-const HOLD_CHUNKS: u32 = 16384;
+/// Seldom enough not to be measured.
+const LOOK: Duration = Duration::from_millis(5);
 
-pub fn measure() -> Result<Vec<Figure>> {
-    let netns = Netns::create(&owned_name(PREFIX, "memory"))?;
-    let names: Vec<_> = (0..=PORTS).map(|number| format!("vsb-m{number}")).collect();
-    let taps = names.iter().map(|name| netns.tap(name, &TapOptions::default()));
-    let _taps = taps.collect::<Result<Vec<_>>>()?;
-    let (bytes, mut times_ms) = netns.run(|| {
-        // The first one loads what all have in common.
-        let mut ports = vec![attach(&names[0])?];
-        thread::sleep(SETTLED);
-        let before = kernel_bytes()?;
-        let mut times_ms = Vec::new();
-        for name in &names[1..] {
-            let start = Instant::now();
-            ports.push(attach(name)?);
-            times_ms.push(start.elapsed().as_secs_f64() * 1e3);
+/// Adds slabs as the hooks want them, until this is dropped.
+pub struct Growing {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Growing {
+    /// Of the port of an interface, by its index and the inode of its network namespace.
+    pub fn start(netns: u64, ifindex: u32) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let grow = move || {
+            if let Err(error) = grow(netns, ifindex, &seen) {
+                say(&format!("the memory of a hold does not grow: {error:#}"));
+            }
+        };
+        let thread = std::thread::Builder::new().name("slabs".into()).spawn(grow)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            say("the thread that adds slabs panicked");
         }
-        thread::sleep(SETTLED);
-        let bytes = kernel_bytes()?.saturating_sub(before) / PORTS as u64;
-        ports.into_iter().try_for_each(Port::detach)?;
-        Ok((bytes, times_ms))
-    })?;
-    times_ms.sort_by(f64::total_cmp);
-    let median_ms = times_ms[times_ms.len() / 2];
-    say(&format!("an attached idle port takes {bytes} bytes; attaching takes {median_ms:.0} ms"));
-    Ok(vec![
-        figure("attached_idle_port_bytes", bytes as f64, "bytes", "lower"),
-        figure("attach_ms", median_ms, "ms", "lower"),
-    ])
+    }
 }
 
-fn attach(name: &str) -> Result<Port> {
-    let ifindex = nix::net::if_::if_nametoindex(name).context("index of the tap")?;
-    let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
-    let mut spec = AttachSpec::new(ifindex, name, inode);
-    spec.policy.run = port_run::PORT_PAUSED;
-    spec.policy.hold_chunks = HOLD_CHUNKS;
-    Ok(Port::attach(&spec)?)
-}
-
-fn kernel_bytes() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    let kib = |name: &str| -> Result<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        number.with_context(|| format!("/proc/meminfo does not tell {name}"))
-    };
-    Ok((kib("SUnreclaim")? + kib("VmallocUsed")? + kib("Percpu")?) * 1024)
+fn grow(netns: u64, ifindex: u32, stop: &AtomicBool) -> Result<()> {
+    let port = Port::open(netns, ifindex).context("open the port")?;
+    let mut memory = Memory::open(&port)?.context("the port has no hold")?;
+    memory.adopt()?;
+    while !stop.load(Ordering::Relaxed) {
+        memory.grow().context("add slabs")?;
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }

@@ -5,15 +5,16 @@
 //!   looked up, decided about and passed;
 //! - a program that returns at once, behind both hooks: what the accounting
 //!   charges for being called, under the same traffic;
-//! - early ACKs: a bulk flow of which every segment is acknowledged early, the
-//!   whole time of the hook (with the hand-over to the tap, which happens
-//!   within it) divided by the data, in units of one MTU's payload.
+//! - early ACKs: a bulk flow of which every segment is kept and acknowledged
+//!   early (with a later one, or by an ACK of its own), the whole time of the hook
+//!   (with the copy, and the hand-over to the tap of what is acknowledged at once)
+//!   divided by the data, in units of one MTU's payload.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::port_run;
+use vsnoop_bpf::types::{SLAB_CHUNKS, port_run};
 use vsnoop_bpf::{AttachSpec, EmptyProgram, Hook, Port, ProgramInfo, account_run_time};
 use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
@@ -21,6 +22,7 @@ use vsnoop_lab::testbed::bulk::bulk;
 use vsnoop_lab::testbed::net::Netns;
 use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
 
+use crate::memory::Growing;
 use crate::stage::{self, SHAPES, VM_CORE};
 use crate::{figure, median, say};
 
@@ -28,6 +30,8 @@ const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(1500);
 /// Payload of an Ethernet frame of 1500 bytes with timestamps.
 const MTU_PAYLOAD_BYTES: f64 = 1448.0;
+/// Of the hold: 16 MiB.
+const SLABS: u32 = 64;
 
 /// What the hooks did in one round.
 struct Round {
@@ -82,8 +86,9 @@ pub fn measure() -> Result<Vec<Figure>> {
 }
 
 fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
-    let (port, empty) = attach(&topology.host, run)?;
+    let (port, empty, growing) = attach(&topology.host, run)?;
     let flow = bulk(topology, Family::V4, ROUND, Some(VM_CORE));
+    drop(growing);
     let (programs, stats, empty) = (port.programs()?, port.stats()?, empty.info()?);
     port.detach()?;
     flow.context("one bulk flow")?;
@@ -105,16 +110,18 @@ fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
     })
 }
 
-/// Attaches without thinning: every segment is acknowledged. The empty program
+/// Attaches without standing aside: every segment is kept. The empty program
 /// comes last, and sees what is passed.
-fn attach(host: &Netns, run: port_run::Type) -> Result<(Port, EmptyProgram)> {
+fn attach(host: &Netns, run: port_run::Type) -> Result<(Port, EmptyProgram, Growing)> {
     host.run(|| {
         let ifindex = nix::net::if_::if_nametoindex(PORT).context("index of the port")?;
         let netns = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
         let mut spec = AttachSpec::new(ifindex, PORT, netns);
         spec.policy.run = run;
         spec.policy.thin = 0;
-        spec.policy.hold_chunks = 4096;
-        Ok((Port::attach(&spec)?, EmptyProgram::attach(ifindex, Hook::ToVm)?))
+        spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
+        let port = Port::attach(&spec)?;
+        let growing = Growing::start(netns, ifindex)?;
+        Ok((port, EmptyProgram::attach(ifindex, Hook::ToVm)?, growing))
     })
 }

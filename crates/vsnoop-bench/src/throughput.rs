@@ -1,7 +1,7 @@
 //! One bulk flow with nothing to gain: the namespace behind the tap has a core to
 //! itself, as an idle VM would, and the flow saturates the cores. Rounds detached,
-//! attached, and attached with a hold take turns; a figure is the median over the
-//! ratios of neighbours, so that a drifting machine cancels out.
+//! attached, and attached without standing aside for a VM that answers by itself take turns; a
+//! figure is the median over the ratios of neighbours, so that a drifting machine cancels out.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const ROUND: Duration = Duration::from_secs(6);
 
 /// How the port is while a flow is measured: not attached, or with these options.
 const STATES: [(&str, Option<&[&str]>); 3] =
-    [("detached", None), ("attached", Some(&[])), ("hold", Some(&["--hold", "16M"]))];
+    [("detached", None), ("attached", Some(&[])), ("no_thin", Some(&["--no-thin"]))];
 
 pub fn measure() -> Result<Vec<Figure>> {
     let mut figures = Vec::new();

@@ -71,9 +71,9 @@ const TESTS: [(&str, Test); 16] = [
     ("a_link_over_udp_carries_exact_streams_of_a_machine", link::by_udp),
     ("a_link_over_tls_carries_exact_streams_of_a_machine", link::by_tls),
     ("a_small_ring_loses_nothing", small_ring),
-    ("a_ring_shrunk_while_full_ends_or_resets_connections", shrunk_ring),
+    ("a_ring_shrunk_while_full_loses_nothing", shrunk_ring),
     ("detach_and_attach_in_mid_transfer_lose_nothing", detach_and_attach),
-    ("a_guest_firewall_that_loses_segments_hangs_no_connection", firewall),
+    ("a_guest_firewall_that_loses_segments_harms_no_connection", firewall),
     ("hold_mends_what_a_guest_firewall_loses_1_percent", hold::firewall_of_1_percent),
     ("hold_mends_what_a_guest_firewall_loses_20_percent", hold::firewall_of_20_percent),
     ("hold_outlives_its_engine_in_mid_transfer", hold::engine_killed),
@@ -162,16 +162,6 @@ impl Bench {
         }
     }
 
-    /// Exact, or broken so that both ends know: all that is allowed where bytes are lost behind the
-    /// hand-over.
-    fn ended(&self, machine: usize, direction: Direction, size_bytes: u64) -> Result<Ending> {
-        match self.transfer(machine, direction, size_bytes)? {
-            Outcome::Exact(_) => Ok(Ending::Exact),
-            Outcome::Broken(_) => Ok(Ending::Broken),
-            other => bail!("{direction:?} of {size_bytes} bytes to VM {machine}: {other:?}"),
-        }
-    }
-
     fn early_acks(&self, machine: usize) -> Result<u64> {
         if !self.attached {
             return Ok(0);
@@ -255,12 +245,6 @@ impl Bench {
         };
         tell().unwrap_or_else(|error| format!("{error:#}"))
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Exact,
-    Broken,
 }
 
 /// The victim asks its neighbour, on connections that begin anew in the middle. DCTCP is none without
@@ -385,22 +369,19 @@ fn shrunk_ring(bench: &Bench) -> Result<()> {
     with_enough_bytes("the transfers were over before bytes were outstanding", |times| {
         let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
         thread::scope(|scope| {
-            let upload = || bench.ended(VICTIM, Upload, 20 * MB * times);
+            let upload = || bench.exact(VICTIM, Upload, 20 * MB * times);
             let jobs: Vec<_> = (0..4).map(|_| scope.spawn(upload)).collect();
             bench.until_moved(since, MB)?;
             let over = || jobs.iter().any(|job| job.is_finished());
             let frozen = bench.freeze_with_outstanding(over)?;
             let in_time = frozen.is_some();
             if in_time {
-                // Shrinking frees what does not fit any more: bytes that were handed over are gone.
+                // Shrinking frees what does not fit any more: bytes that were handed over are gone,
+                // and sent again from the copy.
                 drop(Ring::set(bench, 1)?);
             }
             drop(frozen);
-            let endings = jobs.into_iter().map(joined).collect::<Result<Vec<_>>>()?;
-            ensure!(
-                bench.attached || endings.iter().all(|ending| *ending == Ending::Exact),
-                "without vsnoop TCP recovers from any loss, but: {endings:?}"
-            );
+            jobs.into_iter().try_for_each(joined)?;
             Ok(in_time)
         })
     })?;
@@ -447,28 +428,20 @@ fn firewall(bench: &Bench) -> Result<()> {
         // Many rounds of several: the rule hits at random.
         let jobs: Vec<_> = (0..4)
             .map(|_| {
-                scope.spawn(|| -> Result<Vec<Ending>> {
-                    let mut endings = Vec::new();
+                scope.spawn(|| -> Result<()> {
                     for size in [10 * KB, 100 * KB, MB, 4 * MB].into_iter().cycle().take(16) {
-                        endings.push(bench.ended(VICTIM, Upload, size)?);
+                        bench.exact(VICTIM, Upload, size)?;
                     }
-                    endings.push(bench.ended(VICTIM, Download, 2 * MB)?);
-                    Ok(endings)
+                    bench.exact(VICTIM, Download, 2 * MB)
                 })
             })
             .collect();
-        jobs.into_iter().map(joined).collect::<Result<Vec<_>>>()
+        jobs.into_iter().try_for_each(joined)
     });
     let drops = victim.stats()?.firewall_drops;
     victim.command(&Command::Firewall { drop_percent: 0 })?;
-    let endings = result?.concat();
+    result?;
     ensure!(drops > 0, "the firewall has dropped nothing: nothing was tested");
-    let broken = endings.iter().filter(|ending| **ending == Ending::Broken).count();
-    eprintln!("firewall: {drops} segments lost, {broken} of {} connections reset", endings.len());
-    ensure!(
-        bench.attached || broken == 0,
-        "without vsnoop TCP recovers from any loss, but {broken} connections broke"
-    );
     bench.until_no_connection(VICTIM)?;
     bench.exact(VICTIM, Upload, MB)
 }

@@ -2,7 +2,7 @@
 //!
 //! Helper and engine must have their turn while a hundred processes want the CPU, however they were
 //! started: whatever scheduling policy, nice value and CPU affinity they inherit, they choose their
-//! own ([docs/decisions/0018](../../../docs/decisions/0018-priority.md)). So that neither can keep a
+//! own ([docs/decisions/0018](../../../docs/decisions/0021-priority.md)). So that neither can keep a
 //! core from everybody else, each has a *budget* of CPU time at that priority, for a period of its
 //! own. What it does beyond the budget it does as an ordinary process, until the next period begins.
 //!

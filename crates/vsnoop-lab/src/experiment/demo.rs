@@ -10,7 +10,7 @@ use crate::results::{statistics, table};
 
 const COMPARISON: Comparison = Comparison {
     name: "demo",
-    configurations: &[Configuration::Off, Configuration::Strict],
+    configurations: &[Configuration::Off, Configuration::Vsnoop],
     machines: &[(3, 0.6)],
     path_rtts_ms: &[0.0],
     plan: &[(10_000, 60), (100_000, 90), (1_000_000, 70), (10_000_000, 24)],
@@ -21,13 +21,13 @@ const COMPARISON: Comparison = Comparison {
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: COMPARISON.name,
-    about: "three loaded VMs on one core, transfers of 10 KB to 10 MB, off and strict",
+    about: "three loaded VMs on one core, transfers of 10 KB to 10 MB, off and vsnoop",
     words: Words {
         title: "Early acknowledgement for VMs that share a core",
         what_to_see: "`acked` is what the sender waits for: from the first write until the last byte \
-            is acknowledged. With `strict` the host acknowledges for a machine that waits for its \
-            turn, so small transfers, which fit into the machine's window, take the sender hardly \
-            any time, and larger ones advance once per round trip instead of once per turn. \
+            is acknowledged. With `vsnoop` the host acknowledges for a machine that waits for its \
+            turn, and holds a copy of what it acknowledged, so that the sender waits neither for \
+            the machine's turn nor for its window. \
             `delivered` ends with the answer of the receiving application, which no host can give in \
             its place. `off/x` says how many times sooner than without vsnoop (more than 1 is \
             better). `spurious` are retransmissions of segments that were not lost.",
@@ -42,7 +42,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             32-byte header in its first write included; the guest verifies every byte and answers. \
             acked_ms: first write to the kernel's transmit-ACK timestamp of the last byte; \
             delivered_ms: first write to the answer; the handshake is connect_ms. `off` (detached) \
-            and `strict` (attached) alternate transfer by transfer, to the same guest, in random \
+            and `vsnoop` (attached) alternate transfer by transfer, to the same guest, in random \
             order, with random pauses; a transfer with a wrong byte fails the experiment.",
         command: "make demo",
         tables: table::against_off,

@@ -96,11 +96,11 @@ mod tests {
     fn configurations_are_chosen_by_name_and_unknown_ones_are_refused() {
         let chosen = |asked: &[&str]| {
             let asked: Vec<_> = asked.iter().map(|name| name.to_string()).collect();
-            chosen(&["off", "strict"], &asked)
+            chosen(&["off", "vsnoop"], &asked)
         };
-        assert_eq!(chosen(&[]).unwrap(), ["off", "strict"]);
-        assert_eq!(chosen(&["strict"]).unwrap(), ["strict"]);
-        let error = chosen(&["strict", "hold"]).unwrap_err().to_string();
-        assert!(error.contains("\"hold\"") && error.contains("off, strict"), "{error}");
+        assert_eq!(chosen(&[]).unwrap(), ["off", "vsnoop"]);
+        assert_eq!(chosen(&["vsnoop"]).unwrap(), ["vsnoop"]);
+        let error = chosen(&["vsnoop", "strict"]).unwrap_err().to_string();
+        assert!(error.contains("\"strict\"") && error.contains("off, vsnoop"), "{error}");
     }
 }

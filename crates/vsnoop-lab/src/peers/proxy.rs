@@ -18,7 +18,7 @@ use crate::stage::{CONGESTION_CONTROL, HOST, Stage};
 
 const FIRST_PORT: u16 = 6000;
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What a connection may buffer on each side: as much as `--hold` of the same experiment.
+/// What a connection may buffer on each side: as much as a hold of 16 MiB.
 const SOCKET_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]

@@ -188,7 +188,8 @@ pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 
 /// Configurations as tables list them: the plain machine, what is done for it, the limit.
-const ORDER: [&str; 8] = ["off", "tuned", "strict", "hold", "incast", "proxy", "priority", "host"];
+const ORDER: [&str; 8] =
+    ["off", "tuned", "ahead-0", "vsnoop", "incast", "proxy", "priority", "host"];
 
 impl Results {
     /// Results without samples, of an experiment that begins now.
@@ -344,14 +345,14 @@ mod tests {
         let group = |sample: &Sample| Group { size_bytes: sample.size_bytes, cell: sample.cell };
         assert_eq!(results.groups(), [group(&far), group(&near)]);
         assert_eq!(results.of("off", &group(&near)).count(), 2);
-        assert_eq!(results.of("strict", &group(&near)).count(), 0);
+        assert_eq!(results.of("vsnoop", &group(&near)).count(), 0);
     }
 
     #[test]
     fn configurations_stand_in_the_order_of_tables() {
         let results =
-            results(["host", "zebra", "hold", "off"].map(|name| sample(name, 1.0)).into());
-        assert_eq!(results.configurations(), ["off", "hold", "host", "zebra"]);
+            results(["host", "zebra", "vsnoop", "off"].map(|name| sample(name, 1.0)).into());
+        assert_eq!(results.configurations(), ["off", "vsnoop", "host", "zebra"]);
     }
 
     #[test]

@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn figures_say_how_many_times_sooner_than_off() {
-        let samples = vec![sample("off", 40.0), sample("strict", 2.0), sample("off", 40.0)];
+        let samples = vec![sample("off", 40.0), sample("vsnoop", 2.0), sample("off", 40.0)];
         let mut results = results(samples);
         summarise(&mut results);
         results.figures = figures_against_off(&results);
         let value = |name: &str| {
             results.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
         };
-        assert_eq!(value("acked_10kb_p50_off_over_strict"), Some(20.0));
-        assert_eq!(value("delivered_10kb_p50_off_over_strict"), Some(1.0));
-        assert_eq!(value("retransmissions_10kb_strict"), Some(1.0));
+        assert_eq!(value("acked_10kb_p50_off_over_vsnoop"), Some(20.0));
+        assert_eq!(value("delivered_10kb_p50_off_over_vsnoop"), Some(1.0));
+        assert_eq!(value("retransmissions_10kb_vsnoop"), Some(1.0));
         let off = results.summary.iter().find(|line| line.metric == "acked_ms").map(|line| line.n);
         assert_eq!(off, Some(2));
     }

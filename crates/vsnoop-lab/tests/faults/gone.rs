@@ -35,7 +35,7 @@ fn helper_is_left() -> Result<()> {
     Engine.kill()?;
     both_are_told(&topology, pair)?;
     drop(_program);
-    ensure!(attached.counter("helper_resets")? == 1, "not counted\n{}", attached.describe());
+    ensure!(attached.resets("engine_gone")? == 1, "not counted\n{}", attached.describe());
     clean(attached)
 }
 

@@ -20,7 +20,7 @@ const LOOKS: usize = 5;
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("stopped::a_hanging_engine_is_replaced_and_the_transfer_is_exact", replaced),
-        trial("stopped::nothing_is_held_on_behalf_of_a_hanging_engine", strict),
+        trial("stopped::nothing_is_held_on_behalf_of_a_hanging_engine", not_held),
         trial("stopped::a_hanging_helper_keeps_nobody_from_working", helper),
     ]
 }
@@ -36,7 +36,7 @@ fn replaced() -> Result<()> {
 
 /// While the engine is silent, not a byte beyond the VM's window is acknowledged, and the VM stands
 /// still: not a byte.
-fn strict() -> Result<()> {
+fn not_held() -> Result<()> {
     const MUCH: u64 = 12_000_000;
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use vsnoop_lab::testbed::net::Netns;
-use vsnoop_lab::testbed::topology::{PORT, Topology};
+use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
 use vsnoop_lab::workspace;
+
+use crate::pair::Pair;
 
 /// Far longer than a VM takes to acknowledge what waits in its ring.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -17,30 +19,33 @@ pub fn is_wanted() -> bool {
     std::env::var_os("VSNOOP_NETNS_DETACHED").is_none_or(|value| value != "1")
 }
 
-/// The hold of attachments that ask for none: `VSNOOP_NETNS_HOLD=16M` runs all tests with one.
-pub fn hold_of_all() -> Option<String> {
-    std::env::var("VSNOOP_NETNS_HOLD").ok().filter(|size| !size.is_empty())
-}
+/// Fields of `resets` in `vsnoop stats --json` that count connections.
+const RESET_REASONS: [&str; 7] =
+    ["refused", "silent", "engine_gone", "detached", "tap_gone", "deserted", "by_vm"];
+/// Of `attach`: acknowledge nothing early.
+const OBSERVE: &str = "--observe";
 
 /// An attachment; dropping it detaches whatever became of the test.
 pub struct Attached<'a> {
     host: &'a Netns,
-    hold: Option<String>,
+    hold: Option<&'static str>,
     options: &'static [&'static str],
     queueing_before: String,
     attached: bool,
 }
 
 impl<'a> Attached<'a> {
-    /// Attaches, unless tests of the bare network are wanted.
+    /// Attaches, unless tests of the bare network are wanted, and waits until the port holds.
     pub fn new(topology: &'a Topology) -> Result<Self> {
-        Self::with(topology, hold_of_all(), &[])
+        let this = Self::with(topology, None, &[])?;
+        this.until_it_holds(topology)?;
+        Ok(this)
     }
 
-    /// Attaches with a hold of this size, or none, and with these options.
+    /// Attaches with a hold of this size, or the default one, and with these options.
     pub fn with(
         topology: &'a Topology,
-        hold: Option<String>,
+        hold: Option<&'static str>,
         options: &'static [&'static str],
     ) -> Result<Self> {
         Self::on(&topology.host, hold, options)
@@ -49,7 +54,7 @@ impl<'a> Attached<'a> {
     /// The same, to the port of this host.
     pub fn on(
         host: &'a Netns,
-        hold: Option<String>,
+        hold: Option<&'static str>,
         options: &'static [&'static str],
     ) -> Result<Self> {
         let queueing_before = queueing(host)?;
@@ -58,8 +63,9 @@ impl<'a> Attached<'a> {
         Ok(this)
     }
 
+    /// Does the port acknowledge early, and so hold copies?
     pub fn has_hold(&self) -> bool {
-        self.attached && self.hold.is_some()
+        self.attached && !self.options.contains(&OBSERVE)
     }
 
     pub fn attach(&mut self) -> Result<()> {
@@ -71,9 +77,9 @@ impl<'a> Attached<'a> {
         if is_wanted() {
             // Set first: an attach that failed halfway is to be detached as well.
             self.attached = true;
-            let hold = self.hold.as_deref().map_or(vec![], |size| vec!["--hold", size]);
+            let hold = self.hold.map_or(vec![], |size| vec!["--hold", size]);
             vsnoop(self.host, &[&["attach", PORT], self.options, arguments, &hold].concat())?;
-            if self.hold.is_some() {
+            if self.has_hold() {
                 // Nothing is held before somebody can hand it over.
                 self.wait_until("an engine is there", || Ok(self.hold_text("engine")? == "alive"))?;
             }
@@ -127,6 +133,25 @@ impl<'a> Attached<'a> {
         Ok(())
     }
 
+    /// Sends over connections of their own until the host acknowledges one: memory for copies comes with the
+    /// first connection of a port, and near as these ends are, their data may come before it.
+    pub fn until_it_holds(&self, topology: &Topology) -> Result<()> {
+        const BYTES: u64 = 1000;
+        if !self.has_hold() {
+            return Ok(());
+        }
+        self.wait_until("the host acknowledges early", || {
+            let mut pair = Pair::connect(topology, Family::V4)?;
+            pair.client.send(BYTES)?;
+            pair.vm.receive(BYTES)?;
+            pair.client.finish()?;
+            pair.vm.expect_end()?;
+            pair.vm.finish()?;
+            pair.client.expect_end()?;
+            Ok(self.counter("early_acks")? > 0)
+        })
+    }
+
     /// Waits until nothing is kept of any connection, as it must be after they ended.
     pub fn until_memory_is_free(&self) -> Result<()> {
         self.wait_until("the hold's memory is free", || Ok(self.hold("used_bytes")? == 0))
@@ -138,10 +163,19 @@ impl<'a> Attached<'a> {
         Ok(())
     }
 
-    /// Nobody lost anything for good.
+    /// Connections that were reset on account of vsnoop for this reason.
+    pub fn resets(&self, reason: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        stats["ports"][0]["resets"][reason]
+            .as_u64()
+            .with_context(|| format!("vsnoop stats knows no reset for {reason}: {stats}"))
+    }
+
+    /// No connection was reset on account of vsnoop.
     pub fn ensure_no_reset(&self) -> Result<()> {
-        for resets in ["helper_resets", "guest_loss", "abandoned"] {
-            ensure!(self.counter(resets)? == 0, "there were {resets}\n{}", self.describe());
+        for reason in RESET_REASONS {
+            let count = self.resets(reason)?;
+            ensure!(count == 0, "{count} resets: {reason}\n{}", self.describe());
         }
         Ok(())
     }

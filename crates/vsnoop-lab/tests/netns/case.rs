@@ -22,15 +22,6 @@ pub enum Early {
     Any,
 }
 
-/// What streams may come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
-    /// Every byte arrives.
-    Complete,
-    /// Or the connection is reset, at whatever time.
-    CompleteOrReset,
-}
-
 /// A VM that runs for 10 ms of every 30.
 pub const SHARING_A_CORE: Freeze =
     Freeze::Periodic { frozen: Duration::from_millis(20), period: Duration::from_millis(30) };
@@ -39,7 +30,7 @@ pub const SHARING_A_CORE: Freeze =
 #[derive(Clone, Debug)]
 pub struct Case {
     pub topology: TopologyOptions,
-    /// The hold that the port is attached with; none: that of all tests.
+    /// The hold that the port is attached with; none: the default.
     pub hold: Option<&'static str>,
     /// Further options of `attach`.
     pub options: &'static [&'static str],
@@ -57,7 +48,6 @@ pub struct Case {
     /// Faults between client and host, in both directions.
     pub network: Faults,
     pub early: Early,
-    pub ends: Ends,
 }
 
 impl Default for Case {
@@ -86,7 +76,6 @@ impl Default for Case {
             from_vm: Faults::default(),
             network: Faults::default(),
             early: Early::Yes,
-            ends: Ends::Complete,
         }
     }
 }
@@ -112,11 +101,11 @@ impl Case {
 
     /// Attaches as this case wants it.
     pub fn attach<'a>(&self, topology: &'a Topology) -> Result<Attached<'a>> {
-        // Where nothing is acknowledged early there is nothing to hold.
-        let is_observed = self.options.contains(&"--observe");
-        let hold_of_all = || attached::hold_of_all().filter(|_| !is_observed);
-        let hold = self.hold.map(str::to_owned).or_else(hold_of_all);
-        Attached::with(topology, hold, self.options)
+        let attached = Attached::with(topology, self.hold, self.options)?;
+        if self.hold.is_some() {
+            attached.until_it_holds(topology)?;
+        }
+        Ok(attached)
     }
 
     pub fn run(&self) -> Result<()> {
@@ -140,24 +129,34 @@ impl Case {
                 format!("{family:?}, opened by {opener:?}, {freeze:?}\n{state}\n{counters}")
             };
             let outcome = Stream::run(&topology, &plan).with_context(which)?;
-            ensure!(
-                self.ends == Ends::CompleteOrReset || outcome.is_complete(),
-                "a stream was reset: {outcome:?}\n{}",
-                which()
-            );
+            ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}\n{}", which());
             outcomes.push(outcome);
         }
         verify(&topology, &attached, &outcomes).with_context(|| attached.describe())?;
+        self.until_early(&topology, &attached)?;
         self.verify_early(&attached)?;
-        // A VM that lost its data and shares a core needs no more proof: detaching waits for it.
+        // Detaching waits for a VM that shares a core.
         topology.guest().set_freeze(Freeze::Never);
         if attached.has_hold() {
             attached.until_memory_is_free()?;
-            if self.ends == Ends::Complete {
-                attached.ensure_no_reset()?;
-            }
+            attached.ensure_no_reset()?;
         }
         attached.detach()
+    }
+
+    /// The first streams may have come before the memory that the port acknowledges with.
+    fn until_early(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
+        if !attached.has_hold() || self.early != Early::Yes {
+            return Ok(());
+        }
+        let (_, plan) = self.streams().remove(0);
+        attached.wait_until("something is acknowledged early", || {
+            let is_early = attached.counter("early_acks")? > 0;
+            if !is_early {
+                Stream::run(topology, &plan)?;
+            }
+            Ok(is_early)
+        })
     }
 
     /// All streams of this case, and how the VM runs meanwhile.

@@ -165,7 +165,7 @@ fn closing_window() -> anyhow::Result<()> {
         .run_and(|_, attached, outcomes| {
             for outcome in outcomes {
                 let info = outcome.client.info()?;
-                // With a hold the host takes what the VM has no room for.
+                // The host takes what the VM has no room for.
                 let closed = info.window_limited_us > 0 || attached.has_hold();
                 ensure!(closed, "the window never closed: {info:?}");
             }

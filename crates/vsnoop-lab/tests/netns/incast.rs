@@ -54,7 +54,7 @@ pub fn trials() -> Vec<Trial> {
                 streams(Case { families, network, ..case(offloads, ORDINARY) })
             }));
         }
-        trials.push(trial(format!("incast::with_a_hold_{size}"), move || {
+        trials.push(trial(format!("incast::with_a_small_hold_{size}"), move || {
             streams(Case { hold: Some("4M"), ..case(offloads, ORDINARY) })
         }));
         for (mode, shallow) in [("", SHALLOW), ("alone_", SHALLOW_ALONE)] {

@@ -7,6 +7,7 @@
 //!
 //! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
 
+mod accept_queue;
 mod attached;
 mod backlog;
 mod bare;
@@ -20,10 +21,12 @@ mod incast;
 mod lifecycle;
 mod matrix;
 mod network;
+mod next_hop;
 mod pair;
 mod probe;
 mod queues;
 mod shrinking;
+mod small_window;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_lab::testbed::net::remove_stale;
@@ -45,6 +48,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
     let mut trials: Vec<Trial> = [
+        accept_queue::trials(),
         bare::trials(),
         divert::trials(),
         fan_in::trials(),
@@ -55,8 +59,10 @@ fn main() {
         hold::trials(),
         incast::trials(),
         lifecycle::trials(),
+        next_hop::trials(),
         queues::trials(),
         shrinking::trials(),
+        small_window::trials(),
     ]
     .into_iter()
     .flatten()

@@ -43,8 +43,7 @@ fn shrunk_ring() -> Result<()> {
     is_sent_again(&topology, &attached, &mut victim)?;
 
     bystander.send(FRAMES).and_then(|()| bystander.receive(FRAMES)).context("a bystander")?;
-    let resets = attached.counter("helper_resets")?;
-    ensure!(resets == 0, "{resets} connections were reset\n{}", attached.describe());
+    attached.ensure_no_reset()?;
     attached.detach()
 }
 
@@ -73,6 +72,7 @@ fn disabled_queue() -> Result<()> {
 
     let outcome = Stream::run(&topology, &case.plan).with_context(|| attached.describe())?;
     ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+    attached.ensure_no_reset()?;
     attached.detach()
 }
 

@@ -86,7 +86,10 @@ pub fn trials() -> Vec<Trial> {
             let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
             ensure!(json["ports"][0]["result"] == "paused", "{json}");
             let text = place.vsnoop(["resume", PORT])?.ok()?.out;
-            ensure!(text.contains("stays paused") && text.contains(&format!("status {PORT}`")), "{text}");
+            ensure!(
+                text.contains("stays paused") && text.contains(&format!("status {PORT}`")),
+                "{text}"
+            );
             let resumed = status(&place)?;
             ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
             place.vsnoop(["pause", PORT])?.ok()?;

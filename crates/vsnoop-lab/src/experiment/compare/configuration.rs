@@ -12,10 +12,10 @@ pub enum Configuration {
     /// Longer queues: the machine's tuned device, with a larger ring on the host's side and a larger
     /// receive queue on its own.
     Tuned,
-    /// Early acknowledgement within the machine's own window.
-    Strict,
-    /// Early acknowledgement of what the host holds.
-    Hold,
+    /// Early acknowledgement within the machine's own window, the bound of the vSnoop report.
+    AheadZero,
+    /// Early acknowledgement as `vsnoop attach` does it without options.
+    Vsnoop,
     /// A proxy on the host that splits connections.
     Proxy,
     /// The machine's vCPU goes before all others of the core while it receives.
@@ -24,28 +24,24 @@ pub enum Configuration {
     Host,
 }
 
-/// Options of `vsnoop attach`.
-const STRICT: &[&str] = &[];
-const HOLD: &[&str] = &["--hold", "16M"];
-
 impl Configuration {
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Tuned => "tuned",
-            Self::Strict => "strict",
-            Self::Hold => "hold",
+            Self::AheadZero => "ahead-0",
+            Self::Vsnoop => "vsnoop",
             Self::Proxy => "proxy",
             Self::Priority => "priority",
             Self::Host => "host",
         }
     }
 
-    /// How vsnoop is attached; `None` where it is not.
+    /// Options of `vsnoop attach`; `None` where nothing is attached.
     pub fn attach_options(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Strict => Some(STRICT),
-            Self::Hold => Some(HOLD),
+            Self::AheadZero => Some(&["--ahead", "0"]),
+            Self::Vsnoop => Some(&[]),
             Self::Off | Self::Tuned | Self::Proxy | Self::Priority | Self::Host => None,
         }
     }

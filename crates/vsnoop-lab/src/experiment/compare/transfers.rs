@@ -122,8 +122,8 @@ impl Transfers {
         let plain = self.stage.tap(machine);
         Ok(match configuration {
             Configuration::Off
-            | Configuration::Strict
-            | Configuration::Hold
+            | Configuration::AheadZero
+            | Configuration::Vsnoop
             | Configuration::Priority => (self.stage.server(machine), plain),
             Configuration::Tuned => {
                 (self.stage.tuned_server(machine), self.stage.tuned_tap(machine)?)

@@ -17,7 +17,7 @@ const ACKNOWLEDGED: [(u64, f64); 3] = [(100_000, 31.0), (1_000_000, 20.0), (10_0
 const NEAR_HOST_BYTES: u64 = 100_000;
 const NEAR_HOST_TIMES: f64 = 3.0;
 const NEAR_HOST_MS: f64 = 1.0;
-const PEERS: [&str; 3] = ["off", "strict", "proxy"];
+const PEERS: [&str; 3] = ["off", "ahead-0", "proxy"];
 
 pub fn render(results: &Results) -> Result<String> {
     let mut text = String::from("| cell | goal | measured | |\n|---|---|---|---|\n");
@@ -30,11 +30,11 @@ pub fn render(results: &Results) -> Result<String> {
         }
     }
     if !any {
-        return Ok("`hold` and what it is compared with were not measured in this run.".into());
+        return Ok("`vsnoop` and what it is compared with were not measured in this run.".into());
     }
     text += "\nRatios are of medians, with the interval that holds them in 95 of 100 repetitions \
              (bootstrap). *Behind* and *ahead* mean that the whole interval is below or above 1. On a \
-             path with a round trip, hold is to be behind at no size and ahead at one at least.";
+             path with a round trip, vsnoop is to be behind at no size and ahead at one at least.";
     Ok(text)
 }
 
@@ -48,7 +48,7 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
     let mut goals = Vec::new();
     if cell.path_rtt_ms == 0.0 {
         goals.extend(ACKNOWLEDGED.iter().filter_map(|&(size_bytes, times)| {
-            let found = compare(results, "off", "hold", &Group { size_bytes, cell }, &ACKED)?;
+            let found = compare(results, "off", "vsnoop", &Group { size_bytes, cell }, &ACKED)?;
             let size = size_text(size_bytes);
             Some(Goal {
                 text: format!("{size} acknowledged at p50 at least {times} times sooner than off"),
@@ -65,7 +65,7 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
 fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
     let group = Group { size_bytes: NEAR_HOST_BYTES, cell };
     let p50 = |name| Some(results.summary_of(name, &group, ACKED.name)?.p50);
-    let (hold, host) = (p50("hold")?, p50("host")?);
+    let (vsnoop, host) = (p50("vsnoop")?, p50("host")?);
     Some(Goal {
         text: format!(
             "{} acknowledged at p50 within {NEAR_HOST_TIMES} times or {NEAR_HOST_MS} ms of host",
@@ -73,10 +73,10 @@ fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
         ),
         measured: format!(
             "{} times, {} ms more",
-            ratio(hold / host),
-            milliseconds((hold - host).max(0.0))
+            ratio(vsnoop / host),
+            milliseconds((vsnoop - host).max(0.0))
         ),
-        reached: hold / host <= NEAR_HOST_TIMES || hold - host <= NEAR_HOST_MS,
+        reached: vsnoop / host <= NEAR_HOST_TIMES || vsnoop - host <= NEAR_HOST_MS,
     })
 }
 
@@ -86,7 +86,7 @@ fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     let found: Vec<_> = sizes
         .filter_map(|size_bytes| {
             let group = Group { size_bytes, cell };
-            let found = compare(results, peer, "hold", &group, &DELIVERED)?;
+            let found = compare(results, peer, "vsnoop", &group, &DELIVERED)?;
             Some((size_bytes, found))
         })
         .collect();
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_goal_is_reached_at_its_number_and_missed_below_it() {
         let of = |hold, host| {
-            verdicts(&[("off", 62.0, 9.0), ("hold", hold, 9.0), ("host", host, 9.0)], 0.0)
+            verdicts(&[("off", 62.0, 9.0), ("vsnoop", hold, 9.0), ("host", host, 9.0)], 0.0)
         };
         // Acknowledged, near the host, not behind off.
         assert_eq!(of(2.0, 0.7), [true, true, true]);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_application_must_not_wait_longer_and_on_a_distant_path_less() {
-        let of = |hold, rtt| verdicts(&[("strict", 1.0, 50.0), ("hold", 1.0, hold)], rtt);
+        let of = |hold, rtt| verdicts(&[("ahead-0", 1.0, 50.0), ("vsnoop", 1.0, hold)], rtt);
         assert_eq!(of(50.0, 0.0), [true]);
         assert_eq!(of(51.0, 0.0), [false]);
         assert_eq!(of(50.0, 5.0), [false], "not ahead");
@@ -173,6 +173,6 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_judged() {
-        assert_eq!(measured(&[("off", 1.0, 1.0), ("strict", 1.0, 1.0)], 0.0), []);
+        assert_eq!(measured(&[("off", 1.0, 1.0), ("ahead-0", 1.0, 1.0)], 0.0), []);
     }
 }

@@ -1,4 +1,5 @@
-//! `hold`: what holding adds to early acknowledgement, and what others can do instead. A
+//! `hold`: what early acknowledgement gains with and without running ahead of the VM's own
+//! window, and what others can do instead. A
 //! [comparison](super::compare) of all configurations, in four cells.
 
 mod figures;
@@ -16,8 +17,8 @@ const COMPARISON: Comparison = Comparison {
     configurations: &[
         Configuration::Off,
         Configuration::Tuned,
-        Configuration::Strict,
-        Configuration::Hold,
+        Configuration::AheadZero,
+        Configuration::Vsnoop,
         Configuration::Proxy,
         Configuration::Priority,
         Configuration::Host,
@@ -33,14 +34,14 @@ const COMPARISON: Comparison = Comparison {
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: COMPARISON.name,
-    about: "3 and 5 loaded VMs on one core, near and 5 ms away: hold, strict, and what else there is",
+    about: "3 and 5 loaded VMs on one core, near and 5 ms away: vsnoop and what else there is",
     words: Words {
         title: "Holding what was acknowledged, for VMs that share a core",
         what_to_see: "`acked` is what the sender waits for: from the first write until the last byte \
             is acknowledged; `delivered` ends with the answer of the receiving application; `total` is \
             `delivered` and the handshake before it, which a proxy answers itself, so that its own \
-            handshake with the machine falls into `delivered`. Where a column says `x/hold`, more than \
-            1 means that `hold` was sooner; `hold/host` is what is left to the limit. Of \
+            handshake with the machine falls into `delivered`. Where a column says `x/vsnoop`, more than \
+            1 means that `vsnoop` was sooner; `vsnoop/host` is what is left to the limit. Of \
             each pair of columns the first relates the medians, the second the p90 of both.",
         method: METHOD,
         command: "make lab RUN=hold",
@@ -69,8 +70,8 @@ connection before it has ended on both sides.
 | `tuned` | the guest's second device, on the same bridge and the same vCPU, with a ring of 10,000 frames \
 on the tap (txqueuelen; the others have the kernel's 1000) and a receive queue of 1024 (the others have \
 QEMU's 256). A device of its own, because a queue's size cannot be changed while the guest runs |
-| `strict` | `vsnoop attach` |
-| `hold` | `vsnoop attach --hold 16M` |
+| `ahead-0` | `vsnoop attach --ahead 0`: the sender is shown no more than the VM's own window |
+| `vsnoop` | `vsnoop attach` |
 | `proxy` | HAProxy in TCP mode on the host, one thread, buffers of 64 KB, sockets that may buffer 16 MB, \
 cubic towards the guest. It listens on the host's own address: not transparent, which would only cost it |
 | `priority` | the guest's vCPU has a higher SCHED_RR priority than the others from before the handshake to \

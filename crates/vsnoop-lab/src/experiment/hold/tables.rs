@@ -1,4 +1,4 @@
-//! For each cell two tables: times of every configuration, and how they relate to those of `hold`.
+//! For each cell two tables: times of every configuration, and how they relate to those of `vsnoop`.
 
 use crate::results::statistics::{ACKED, DELIVERED, TOTAL};
 use crate::results::table::{Style, grid, milliseconds, or_dash, ratio};
@@ -20,19 +20,19 @@ const TIMES: [&str; 10] = [
 const RATIOS: [&str; 10] = [
     "size",
     "metric",
-    "off/hold",
+    "off/vsnoop",
     "p90",
-    "strict/hold",
+    "ahead-0/vsnoop",
     "p90",
-    "proxy/hold",
+    "proxy/vsnoop",
     "p90",
-    "hold/host",
+    "vsnoop/host",
     "p90",
 ];
 
 /// What each pair of columns of the ratios divides, at p50 and at p90.
 const PAIRS: [(&str, &str); 4] =
-    [("off", "hold"), ("strict", "hold"), ("proxy", "hold"), ("hold", "host")];
+    [("off", "vsnoop"), ("ahead-0", "vsnoop"), ("proxy", "vsnoop"), ("vsnoop", "host")];
 
 pub fn render(results: &Results, style: Style) -> String {
     let cells = results.cells().into_iter().map(|cell| {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_configuration_has_a_line_and_every_ratio_its_column() {
-        let samples = [("off", 40.0), ("strict", 10.0), ("hold", 2.0), ("host", 0.5)];
+        let samples = [("off", 40.0), ("ahead-0", 10.0), ("vsnoop", 2.0), ("host", 0.5)];
         let mut results = results(samples.map(|(name, ms)| sample(name, ms)).into());
         summarise(&mut results);
         let text = render(&results, Style::Markdown);
@@ -112,7 +112,7 @@ mod tests {
                 lines.filter(|fields| fields.get(1..3) == Some(&words.map(String::from)));
             found.next().unwrap_or_default()
         };
-        assert_eq!(line(["10 KB", "strict"])[3..5], ["1", "10.0"]);
+        assert_eq!(line(["10 KB", "ahead-0"])[3..5], ["1", "10.0"]);
         assert_eq!(line(["10 KB", "acked"])[3..10], ["20", "20", "5.00", "5.00", "-", "-", "4.00"]);
         assert_eq!(line(["10 KB", "delivered"])[3], "1.00");
         assert!(text.lines().all(|line| line.len() <= 110), "{text}");

@@ -118,7 +118,7 @@ mod tests {
             let found = Configuration::from_name(&configuration.name());
             assert_eq!(found.ok(), Some(configuration));
         }
-        for unknown in ["strict", "fixed-", "fixed-0mss", "fixed-x", "fixed-2"] {
+        for unknown in ["vsnoop", "fixed-", "fixed-0mss", "fixed-x", "fixed-2"] {
             assert!(Configuration::from_name(unknown).is_err(), "{unknown}");
         }
     }

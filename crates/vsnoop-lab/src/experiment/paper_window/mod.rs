@@ -44,8 +44,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             sender believes delivered and the guest has not acknowledged when the transfer is given \
             up. The other lines are controls, by the same host: with `own-window` it acknowledges as \
             well, but never advertises more than the machine has; with `untouched` it passes \
-            everything as it is. This is why `vsnoop attach` never advertises more than the machine does, and `--hold` keeps a copy of \
-            all beyond it.",
+            everything as it is. This is why `vsnoop attach` acknowledges nothing of which it does not hold a copy.",
         method: "Three QEMU guests (1 vCPU each) with a calibrated CPU load of 0.6 share one core under \
             SCHED_RR in slices of 30 ms. Between the client and the bridge two taps are joined by a \
             program in user space that is the host of the report. In each round every guest receives \

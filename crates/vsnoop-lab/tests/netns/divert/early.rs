@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn run(vsnoop_first: bool) -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
-    let attach = || Attached::on(&hosts.hosts[1], attached::hold_of_all(), &[]);
+    let attach = || Attached::on(&hosts.hosts[1], None, &[]);
     let (mut attached, link);
     if vsnoop_first {
         attached = attach()?;

@@ -58,6 +58,9 @@ fn with_held_data(family: Family, offloads: Offloads, test: Test) -> Result<()> 
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, family)?;
+    // It has accepted: until it says something the host could not know.
+    pair.vm.send(1)?;
+    pair.client.receive(1)?;
     topology.guest().set_freeze(Freeze::Now);
     pair.client.send(BYTES).with_context(|| attached.describe())?;
     pair.client.until_acknowledged().with_context(|| attached.describe())?;

@@ -1,0 +1,63 @@
+//! What an attached port takes while nothing happens on it.
+//!
+//! Of the kernel's memory: what its own counters gain per port (/proc/meminfo: slab that cannot be reclaimed,
+//! vmalloc, per-CPU memory). Other work on the machine shows in it, so many ports are attached.
+
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::port_run;
+use vsnoop_bpf::{AttachSpec, Port};
+use vsnoop_lab::results::Figure;
+use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+
+use crate::{PREFIX, figure, say};
+
+const PORTS: usize = 50;
+/// The kernel frees what it no longer uses some time later.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Of the port's quota; no memory is taken for it before it is used.
+const HOLD_CHUNKS: u32 = 16384;
+
+pub fn measure() -> Result<Vec<Figure>> {
+    let netns = Netns::create(&owned_name(PREFIX, "memory"))?;
+    let names: Vec<_> = (0..=PORTS).map(|number| format!("vsb-m{number}")).collect();
+    let taps = names.iter().map(|name| netns.tap(name, &TapOptions::default()));
+    let _taps = taps.collect::<Result<Vec<_>>>()?;
+    let bytes = netns.run(|| {
+        // The first one loads what all have in common.
+        let mut ports = vec![attach(&names[0])?];
+        thread::sleep(SETTLED);
+        let before = kernel_bytes()?;
+        for name in &names[1..] {
+            ports.push(attach(name)?);
+        }
+        thread::sleep(SETTLED);
+        let bytes = kernel_bytes()?.saturating_sub(before) / PORTS as u64;
+        ports.into_iter().try_for_each(Port::detach)?;
+        Ok(bytes)
+    })?;
+    say(&format!("an attached idle port takes {bytes} bytes"));
+    Ok(vec![figure("attached_idle_port_bytes", bytes as f64, "bytes", "lower")])
+}
+
+fn attach(name: &str) -> Result<Port> {
+    let ifindex = nix::net::if_::if_nametoindex(name).context("index of the tap")?;
+    let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
+    let mut spec = AttachSpec::new(ifindex, name, inode);
+    spec.policy.run = port_run::PORT_PAUSED;
+    spec.policy.hold_chunks = HOLD_CHUNKS;
+    Ok(Port::attach(&spec)?)
+}
+
+fn kernel_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let kib = |name: &str| -> Result<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        number.with_context(|| format!("/proc/meminfo does not tell {name}"))
+    };
+    Ok((kib("SUnreclaim")? + kib("VmallocUsed")? + kib("Percpu")?) * 1024)
+}
