@@ -43,7 +43,7 @@ fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
         unaligned |= matches!(option, TcpOption::Sack(_)) && at % 4 != 2;
         at += option.bytes().len();
     }
-    let is_foreign = |option: &_| matches!(option, TcpOption::Foreign(..));
+    let is_foreign = |option: &&TcpOption| matches!(option, TcpOption::Foreign(..));
     let foreign = options.iter().any(is_foreign) || f.reserved != 0;
     let permitted = options.iter().any(|o| matches!(o, TcpOption::SackPermitted));
     assert_eq!(bit(s.bits, SEG_TIMESTAMPS), timestamps.is_some());
