@@ -1,7 +1,7 @@
 //! Once the host has reported bytes beyond a hole, every ACK does until the hole is filled (RFC
 //! 2018, section 4).
 
-use vsnoop_flow::{FromVm, segment, types::*};
+use vsnoop_flow::{FromVm, segment};
 
 use crate::case::*;
 
