@@ -183,6 +183,8 @@ impl Host {
                 }
                 ToVm { delivered: true, answers }
             }
+            // In the first second of the clock an engine that never was counts as alive.
+            Verdict::Drop | Verdict::Forward => ToVm { delivered: false, answers },
             other => unreachable!("{other:?} without an engine"),
         }
     }
