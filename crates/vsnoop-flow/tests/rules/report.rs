@@ -27,6 +27,18 @@ fn a_pure_ack_of_the_vm_gives_way_to_one_that_reports() {
 }
 
 #[test]
+fn a_probe_of_the_vm_stays_one() {
+    for (acked, window) in [(MSS, WINDOW), (0, WINDOW)] {
+        let mut c = Case::accepted();
+        c.hear(&c.data_of_vm(0, 10, 0));
+        let mut c = with_a_piece(c);
+        let probe = segment { seq: vm_at(9), ..c.ack_of_vm(acked, window) };
+        let (verdict, out) = c.hear(&probe);
+        assert_eq!((verdict, out.ack.seq), (FromVm::Replace, vm_at(9)));
+    }
+}
+
+#[test]
 fn a_window_that_opens_is_shown_with_the_report() {
     for c in Case::both() {
         let mut c = with_a_piece(c);

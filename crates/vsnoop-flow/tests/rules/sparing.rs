@@ -174,7 +174,16 @@ fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
         let (verdict, out) = c.acks(told + acked, c.window_at(told + acked));
         assert_ne!(verdict, FromVm::Drop, "{acked}");
         assert!(verdict == FromVm::Pass || out.ack.ack == at(told + 2 * MSS));
+        // Of that the sender was told by now: three more may go without.
+        three(&mut c);
+        c.early(&c.data(next(&c), MSS));
     }
+    let mut c = bulk(Case::accepted());
+    let told = next(&c);
+    three(&mut c);
+    assert_eq!(c.acks(told + MSS, c.window_at(told + MSS)).0, FromVm::Rewrite);
+    let again = told + 2 * MSS;
+    assert_eq!(c.acks(again, c.window_at(again)).0, FromVm::Drop, "it says nothing new");
 }
 
 #[test]

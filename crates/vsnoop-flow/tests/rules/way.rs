@@ -65,6 +65,9 @@ fn answers_go_by_the_way_that_the_handshake_showed() {
             goes_by(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
         }
     }
+    let c = Case::new();
+    let f = vsnoop_flow::flow_mid_flow(&c.ack_of_vm(0, WINDOW), c.now).expect("an ACK of the VM");
+    assert_eq!((f.next_hop, f.traffic), (NEXT_HOP, TRAFFIC));
     let mut c = Case::mid_flow();
     goes_by(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
 }
