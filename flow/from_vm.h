@@ -60,12 +60,14 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
 
-/* Was the sender told of everything below `ack`?  Not of what passed to the VM since the host's
- * last ACK (HAND_ON). */
-static __always_inline bool flow_is_told(const struct flow *f, const struct hold *h, struct seq ack)
+/* Was the sender told of everything below `ack`?  NEXT_SEQ is `next` before this ACK.  Not of what
+ * passed to the VM since the host's last ACK (HAND_ON), nor of a hole that the VM has filled. */
+static __always_inline bool flow_is_told(const struct hold *h, struct seq next, struct seq ack)
 {
+	__s32 bytes = seq_diff(next, ack);
+
 	/* `unanswered` is rounded up, once for each segment. */
-	return !h || seq_diff(f->next_seq, ack) + HOLD_ACK_SEGMENTS * 16 >= h->unanswered * 16;
+	return !h || (bytes >= 0 && bytes + HOLD_ACK_SEGMENTS * 16 >= h->unanswered * 16);
 }
 
 /* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
@@ -166,8 +168,8 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
 	bool pure = seq_eq(s->seq, end);
+	struct seq edge, next = f->next_seq;
 	bool advanced;
-	struct seq edge;
 
 	out->events = 0;
 	if (flags & TCP_RST)
@@ -257,7 +259,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	}
 	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
 	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
-	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) && flow_is_told(f, h, s->ack)) {
+	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) && flow_is_told(h, next, s->ack)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}

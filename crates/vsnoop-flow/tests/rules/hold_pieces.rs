@@ -1,7 +1,7 @@
 //! What lies beyond a hole: kept, reported by SACK, acknowledged when the hole is filled.
 
 use vsnoop_flow::hold::Verdict;
-use vsnoop_flow::{segment, types::*};
+use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
@@ -216,10 +216,16 @@ fn the_vms_own_ack_may_fill_a_hole() {
     let mut c = Case::holding();
     beyond(&mut c, 1, 500);
     c.release(END);
+    let filled = c.clone();
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_eq!((c.f.next_seq, c.h.tail), (at(END + 501), at(END + 501)));
     assert_eq!(out.ack.ack, at(END + 501), "the sender is told at once");
     assert!(pieces(&c).is_empty());
+    // Also where it is shown no more window than before.
+    let mut c = filled;
+    let (verdict, out) = c.acks(END + 1, 0);
+    assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END + 501)));
+    assert_eq!(c.acks(END + 1, 0).0, FromVm::Drop, "it knows by now");
 }
 
 #[test]
