@@ -291,7 +291,7 @@ impl Machine<'_> {
         }
         let before = self.f;
         let (verdict, out) =
-            hold::to_vm(&mut self.f, &mut self.m.hold, &s, &self.port, &self.policy, self.now);
+            hold::to_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
         assert_eq!(self.f.next_seq, before.next_seq, "NEXT_SEQ moved before the copy");
         self.drained(&before);
         self.refused_changes_nothing(&before, s);
@@ -429,7 +429,9 @@ impl Machine<'_> {
         let how = self.tape.byte();
         if how < 224 {
             // As a VM that is behind, or has just caught up, would answer.
-            s.ack = [self.f.vm_seq, self.f.next_seq, self.f.high_seq][usize::from(how % 3)];
+            let f = &self.f;
+            let behind = f.next_seq.diff(f.vm_seq).clamp(0, 1_448 * i32::from(how / 64)) as u32;
+            s.ack = [f.vm_seq, f.next_seq, f.high_seq, f.vm_seq.add(behind)][usize::from(how % 4)];
         }
         self.hear(&s);
     }
@@ -458,6 +460,7 @@ impl Machine<'_> {
     fn hear(&mut self, s: &segment) {
         if !self.has_hold() {
             let (_, out) = vsnoop_flow::from_vm(&mut self.f, s, &self.policy, self.now);
+            self.passes(s.ack);
             return self.settle(&out);
         }
         let before = self.f;
@@ -473,8 +476,8 @@ impl Machine<'_> {
         assert!(f.vm_seq.diff(before.vm_seq) >= 0, "VM_SEQ went back");
         let rst = u32::from(s.tcp_flags) & TCP_RST != 0;
         match verdict {
-            FromVm::Pass if s.ack == f.next_seq => self.told = s.ack,
-            FromVm::Pass | FromVm::Reset => {}
+            FromVm::Pass => self.passes(s.ack),
+            FromVm::Reset => {}
             FromVm::Drop => {
                 self.seen.suppressed += 1;
                 let fin = u32::from(s.tcp_flags) & TCP_FIN != 0;
@@ -508,6 +511,13 @@ impl Machine<'_> {
     fn tells(&mut self, ack: seq) {
         assert_eq!(ack, self.f.next_seq);
         self.told = ack;
+    }
+
+    /// The VM's own ACK reaches the sender.
+    fn passes(&mut self, ack: seq) {
+        if ack.diff(self.told) > 0 && ack.diff(self.f.next_seq) <= 0 {
+            self.told = ack;
+        }
     }
 
     fn drained(&mut self, before: &flow) {

@@ -20,8 +20,11 @@ fn waits(c: &mut Case) -> outcome {
     c.held(&c.data(full, MSS))
 }
 
+/// What it is, and how it comes about.
+type Answer = (&'static str, fn(&mut Case) -> outcome);
+
 /// Each answer that the host makes by itself.
-fn answers() -> Vec<(&'static str, fn(&mut Case) -> outcome)> {
+fn answers() -> Vec<Answer> {
     vec![
         ("an early ACK", |c| c.early(&c.data(0, MSS))),
         ("an ACK of what waits", waits),
