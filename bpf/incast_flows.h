@@ -92,7 +92,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s, 
 	is_way = incast_is_way(&uplink, ifindex);
 	bpf_spin_lock(&f->lock);
 	incast_note_way(f, is_way);
-	if (f->incast.shaped && is_way)
+	if (is_way)
 		incast_received(f, &uplink, &port.incast, s, now);
 	waits = open_window(f, 0, now);
 	bpf_spin_unlock(&f->lock);

@@ -286,14 +286,15 @@ static __always_inline bool hold_may_begin(const struct flow *f)
 
 /* How does a segment within the VM's window go to the VM?  ACKs are sparing, but leave no
  * sender waiting: one at once for PSH, for a segment below MSS, during the ramp, and
- * near the edge of what the sender was shown. */
+ * near the edge of what the sender was shown.  Incast control's grants come with ACKs. */
 static __always_inline enum hand hand_of(const struct flow *f, const struct hold *h,
 					 const struct segment *s, struct seq end)
 {
 	__u32 few = HOLD_ACK_SEGMENTS * f->mss;
 
 	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
-	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few)
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few ||
+	    (INCAST_USED && f->incast.shaped))
 		return HAND_AND_ACK;
 	return HAND_ON;
 }

@@ -445,7 +445,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u,
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;
-		incast_owe(f, u, port, shown);
+		incast_owe(f, u, port, incast_owed(f));
 	}
 	__sync_fetch_and_add(&u->all.open, 1);
 	__sync_fetch_and_add(&port->own.open, 1);
@@ -634,6 +634,17 @@ static __always_inline bool incast_ends_answer(const struct flow *f, const struc
 	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
 }
 
+/* The largest segment so far: with it changes what is owed (see incast_owed()). */
+static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
+					    struct incast_port *port, const struct segment *s)
+{
+	if (s->unit_len <= f->mss)
+		return;
+	incast_owe(f, u, port, -incast_owed(f));
+	f->mss = s->unit_len;
+	incast_owe(f, u, port, incast_owed(f));
+}
+
 /* A segment with data came from the sender; asked for each. */
 static __always_inline void incast_received(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s,
@@ -643,6 +654,9 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	struct seq end = seq_add(s->seq, s->len);
 	__s32 fresh = seq_diff(end, i->received);
 
+	incast_note_mss(f, u, port, s);
+	if (!i->shaped)
+		return;
 	incast_turn(u, port, now);
 	/* Whoever forges one must know as much as for the VM to take it. */
 	if (fresh <= 0 || !flow_is_valid(f, s) ||

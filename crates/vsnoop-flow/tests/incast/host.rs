@@ -68,13 +68,14 @@ impl Host {
         &mut self.ports[port].state.incast
     }
 
-    fn is_on(&self) -> bool {
-        self.uplink.rate != 0
+    /// bpf/incast_flows.h, incast_is_used().
+    fn is_used(&self) -> bool {
+        self.uplink.rate != 0 || self.uplink.all.open > 0
     }
 
     /// What the VM's SYN or SYN-ACK is made to show: bpf/setup.h, syn_of_vm().
     pub fn syn_window(&self, port: usize, window: u32) -> u32 {
-        if !self.is_on() {
+        if self.uplink.rate == 0 {
             return window;
         }
         let port = &self.ports[port].state.incast;
@@ -125,12 +126,12 @@ impl Host {
 
     /// The part of it that is incast control's: bpf/incast_flows.h, incast_data().
     pub fn arrives(&mut self, id: usize, s: &segment, now: u64) -> bool {
-        if !self.is_on() || s.len == 0 {
+        if !self.is_used() || s.len == 0 {
             return false;
         }
         let port = self.port_of(id);
         let Some(f) = self.flows[id].as_mut() else { return false };
-        if f.incast.shaped != 0 && u32::from(f.incast.bits) & INCAST_BESIDE == 0 {
+        if u32::from(f.incast.bits) & INCAST_BESIDE == 0 {
             incast::received(f, &mut self.uplink, &mut self.ports[port].state.incast, s, now);
         }
         self.open_window(id, None, now)
@@ -200,7 +201,7 @@ impl Host {
             timestamps: u16::from(u32::from(s.bits) & SEG_TIMESTAMPS != 0),
             ..ack_fields::default()
         };
-        if self.is_on() {
+        if self.is_used() {
             self.open_window(id, Some(s), now);
         }
         self.hold_of(id);

@@ -131,7 +131,7 @@ impl Machine {
             seq: at,
             ack: f.snd_nxt,
             len,
-            unit_len: len.min(1_448) as u16,
+            unit_len: len.min(if id % 2 == 0 { 1_448 } else { 8_948 }) as u16,
             tsval: (self.now >> 20) as u32,
             tsecr: f.vm_tsval,
             tcp_flags: TCP_ACK as u8,
@@ -270,7 +270,7 @@ impl Machine {
             if i.shaped != 0 {
                 assert!(i.edge.diff(i.received) >= 0);
                 assert!(
-                    i.window > 0 && i.window <= incast::credit(u).max(64 << 10),
+                    i.window > 0 && i.window <= incast::credit(u).max(10 * 8_948),
                     "{}",
                     i.window
                 );

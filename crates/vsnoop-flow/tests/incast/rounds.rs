@@ -176,7 +176,7 @@ fn idle_connections_take_little_from_those_that_are_not() {
     let alone = after_a_pause(0);
     for idle in [100, 1_000] {
         let among = after_a_pause(idle);
-        assert!(among.mbps > 0.89 * alone.mbps, "{idle} idle: {among:?}, without {alone:?}");
+        assert!(among.mbps > 0.9 * alone.mbps, "{idle} idle: {among:?}, without {alone:?}");
     }
 }
 
