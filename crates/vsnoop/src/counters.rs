@@ -108,7 +108,7 @@ impl Resets {
         [
             ("resets.refused", self.refused, "the VM refused the same bytes again and again"),
             ("resets.silent", self.silent, "the VM ran and answered nothing"),
-            ("resets.engine_gone", self.engine_gone, "no engine could hand over what was held"),
+            ("resets.engine_gone", self.engine_gone, "nobody was left to hand over what was held"),
             ("resets.detached", self.detached, "detached with bytes in the hold"),
             ("resets.tap_gone", self.tap_gone, "the tap was deleted"),
             ("resets.deserted", self.deserted, "nobody read the tap any more"),
