@@ -37,8 +37,8 @@ const TESTS: [(&str, &[&str]); 9] = [
         &netns("matrix::ipv6_double_tagged_mtu_sized_with_checksum_offload"),
     ),
     (
-        "loss_behind_the_hook_ends_complete_or_reset",
-        &netns("guest::loss_ends_complete_or_reset_mtu_sized"),
+        "loss_behind_the_hook_is_mended",
+        &netns("guest::loss_is_mended_mtu_sized"),
     ),
     ("a_stream_survives_attaching", &netns("lifecycle::attach_in_mid_stream")),
     ("a_stream_survives_detaching", &netns("lifecycle::detach_in_mid_stream")),
