@@ -115,6 +115,7 @@ __noinline int flow_for_vm(const struct flow_key *key, const struct segment *s,
 /* SYN or SYN-ACK of the VM.  Returns the window that the sender is to be shown. */
 __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 {
+	__u64 now = bpf_ktime_get_ns();
 	struct embryo fresh = {}, *e;
 	struct flow *f;
 	bool own = false, is_not_taken = false;
@@ -130,7 +131,7 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 
 		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
-		is_not_taken = own && flow_outstanding(f);
+		is_not_taken = own && flow_repeats_syn(f, now);
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;

@@ -202,4 +202,14 @@ static __always_inline bool flow_is_own_syn(const struct flow *f, const struct s
 	       seq_ge(s->ack, f->vm_seq);
 }
 
+/* The VM repeats its SYN-ACK: does its listener take no data?  A VM that had no time may
+ * repeat it once before it looks at what came meanwhile, but not again after that. */
+static __always_inline bool flow_repeats_syn(struct flow *f, __u64 now)
+{
+	bool again = flow_outstanding(f) && (__s32)(f->heard_at - flow_stamp(f->progress_ns)) > 0;
+
+	f->heard_at = flow_stamp(now);
+	return again;
+}
+
 #endif

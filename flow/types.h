@@ -396,7 +396,6 @@ enum from_vm_verdict {
 #define EVENT_PROMPT 0x0100 /* the VM was seen to answer within 1 ms */
 #define EVENT_CLOSED 0x0200 /* the record can be removed now */
 #define EVENT_ASIDE 0x0400
-#define EVENT_NOT_TAKEN 0x0800 /* the VM repeats its SYN-ACK: its listener took no data */
 #define EVENT_WAKE 0x1000 /* the engine has something to do */
 #define EVENT_FREE 0x2000 /* hold.busy was set: free what the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x4000 /* no memory for a segment */

@@ -146,3 +146,9 @@ pub fn is_own_syn(f: &flow, s: &segment) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_is_own_syn(f, s) }
 }
+
+/// The VM repeats its SYN-ACK: does its listener take no data?
+pub fn repeats_syn(f: &mut flow, now: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_repeats_syn(f, now) }
+}

@@ -103,6 +103,21 @@ fn its_repeated_syn_ack_keeps_the_record_and_the_bytes() {
 }
 
 #[test]
+fn a_listener_takes_no_data_if_the_vm_repeats_its_syn_ack_twice() {
+    // Nothing came yet that it could take.
+    let mut c = Case::unconfirmed();
+    c.wait(1_000 * MS);
+    assert!(!vsnoop_flow::repeats_syn(&mut c.f, c.now));
+    c.wait(MS);
+    c.early(&c.data(0, MSS));
+    // It stood still, and repeats it before it looks at what came.
+    c.wait(2_000 * MS);
+    assert!(!vsnoop_flow::repeats_syn(&mut c.f, c.now));
+    c.wait(4_000 * MS);
+    assert!(vsnoop_flow::repeats_syn(&mut c.f, c.now));
+}
+
+#[test]
 fn a_vm_that_resets_what_only_the_host_has_is_counted() {
     let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
     let mut c = asked();
