@@ -4,8 +4,7 @@
  * whatever ACK follows shows the window that is right by then.
  *
  * Functions of their own, with a look-up and a lock of their own: the verifier proves each
- * once.  A port without incast control has none of it: config.incast is a constant, and what is
- * behind it is dropped when the programs are loaded.
+ * once.  A port without incast control has none of it (INCAST_USED).
  */
 #ifndef VSNOOP_BPF_INCAST_FLOWS_H
 #define VSNOOP_BPF_INCAST_FLOWS_H
@@ -15,13 +14,13 @@
 /* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
 static __always_inline bool incast_is_used(void)
 {
-	return config.incast && incast_is_asked_for(&uplink);
+	return INCAST_USED && incast_is_asked_for(&uplink);
 }
 
 /* Does anybody of this port wait?  The next pure ACK may be what he waits for. */
 static __always_inline bool incast_has_line(void)
 {
-	return config.incast && incast_somebody_waits(&port.incast);
+	return INCAST_USED && incast_somebody_waits(&port.incast);
 }
 
 /* A SYN or SYN-ACK of the sender came in by this interface: it says which way the
@@ -31,7 +30,7 @@ __noinline int incast_syn(const struct flow_key *key, __u32 ifindex)
 {
 	__u32 yes = 1;
 
-	if (!config.incast || !key)
+	if (!INCAST_USED || !key)
 		return 0;
 	if (incast_is_way(&uplink, ifindex))
 		bpf_map_delete_elem(&beside, key);
@@ -43,7 +42,7 @@ __noinline int incast_syn(const struct flow_key *key, __u32 ifindex)
 /* Did the connection's SYN come another way than through the uplink? */
 static __always_inline bool incast_began_beside(const struct flow_key *key)
 {
-	return config.incast && bpf_map_lookup_elem(&beside, key);
+	return INCAST_USED && bpf_map_lookup_elem(&beside, key);
 }
 
 /* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
@@ -83,7 +82,7 @@ __noinline int incast_data(const struct flow_key *key, const struct segment *s, 
 	bool is_way;
 	__u64 now;
 
-	if (!config.incast || !key || !s)
+	if (!INCAST_USED || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
@@ -108,7 +107,7 @@ __noinline int incast_answer(const struct flow_key *key, const struct segment *s
 	enum incast_waiting waits;
 	__u64 now;
 
-	if (!config.incast || !key || !s)
+	if (!INCAST_USED || !key || !s)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
@@ -127,7 +126,7 @@ __noinline int incast_flow_ends(const struct flow_key *key)
 {
 	struct flow *f;
 
-	if (!config.incast || !key)
+	if (!INCAST_USED || !key)
 		return 0;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f || !f->incast.shaped)

@@ -64,7 +64,7 @@ __noinline int ask_head(const struct flow_key *like)
 	int granted = 0;
 	__u64 now;
 
-	if (!config.incast || !like)
+	if (!INCAST_USED || !like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
@@ -91,7 +91,7 @@ __noinline int take_turn(const struct flow_key *like)
 {
 	int i, granted;
 
-	if (!config.incast || !like)
+	if (!INCAST_USED || !like)
 		return 0;
 	for (i = 0; i < TURN_TRIES; i++) {
 		granted = ask_head(like);

@@ -123,7 +123,7 @@ struct {
 } beside SEC(".maps");
 
 /* As the loader has set them; constants, so that the verifier drops what is not used. */
-const volatile struct port_config config = { .hold = 1, .incast = 1 };
+const volatile struct port_config config = { .hold = 1 };
 
 /* Written by the command, read by the hooks. */
 struct policy policy = {

@@ -135,7 +135,7 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
-		if (config.incast && !own && f->incast.shaped)
+		if (INCAST_USED && !own && f->incast.shaped)
 			incast_end(f, &uplink, &port.incast);
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
@@ -148,7 +148,7 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
-	if (config.incast && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
+	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
 	    !incast_began_beside(key)) {
 		__u32 first = incast_first_window(&uplink, &port.incast,
 						  INCAST_LEAST_MSS);

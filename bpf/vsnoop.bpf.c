@@ -126,7 +126,7 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 		st->held_bytes += bytes;
 	}
 	/* What would close its window can wait until its turn. */
-	if (config.incast && waits && taken && take_turn(key))
+	if (INCAST_USED && waits && taken && take_turn(key))
 		return send_turn(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }

@@ -441,15 +441,12 @@ struct policy {
 /* What is constant while a port is attached: the verifier drops what is not used. */
 struct port_config {
 	__u32 hold; /* 1: early acknowledgement; 0: the port is only observed */
-	__u32 incast; /* 1: incast control (incast.h) */
 	__u32 lists; /* LIST_* */
 };
 
-/* Is there incast control? */
-#ifdef VSNOOP_BPF
-extern const volatile struct port_config config;
-#define INCAST_USED (config.incast)
-#else
+/* Is there incast control?  Ports without it have programs of their own: what the verifier drops
+ * of a program stays in memory. */
+#ifndef INCAST_USED
 #define INCAST_USED 1
 #endif
 

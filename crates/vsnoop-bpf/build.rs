@@ -18,7 +18,13 @@ fn main() -> anyhow::Result<()> {
 
     // Debian keeps asm/types.h in a directory of the architecture's own.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
-    for name in ["vsnoop", "uplink", "divert"] {
+    let no_incast = "-DINCAST_USED=0";
+    for (name, object, with) in [
+        ("vsnoop", "vsnoop", Some(no_incast)),
+        ("vsnoop", "vsnoop_incast", None),
+        ("uplink", "uplink", None),
+        ("divert", "divert", None),
+    ] {
         let status = Command::new(&clang)
             .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
             // Helpers take untyped pointers; records are declared for CO-RE only.
@@ -26,10 +32,11 @@ fn main() -> anyhow::Result<()> {
             .arg(format!("-I{}", root.join("flow").display()))
             .arg(format!("-I{libbpf}"))
             .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+            .args(with)
             .arg("-c")
             .arg(root.join(format!("bpf/{name}.bpf.c")))
             .arg("-o")
-            .arg(out.join(format!("{name}.bpf.o")))
+            .arg(out.join(format!("{object}.bpf.o")))
             .status()
             .with_context(|| {
                 format!("cannot run {clang}: install clang (scripts/setup.sh does)")
@@ -39,7 +46,8 @@ fn main() -> anyhow::Result<()> {
         }
     }
     // The others are loaded once for each uplink, or link.
-    drop_line_info(&out.join("vsnoop.bpf.o"))
+    drop_line_info(&out.join("vsnoop.bpf.o"))?;
+    drop_line_info(&out.join("vsnoop_incast.bpf.o"))
 }
 
 /// Takes the line information out of an object: the kernel would keep it for each port, three times as

@@ -21,7 +21,8 @@ use crate::port::Port;
 use crate::record::Record;
 use crate::uplink::{self, Uplink};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
+static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
+static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
 
 /// The host vouches for a VM that has sent nothing for this long, and no longer.
 pub const SILENCE_MS: u32 = 300_000;
@@ -47,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_flows: 4096, max_embryos: 512 }
+        Limits { max_flows: 4096, max_embryos: 256 }
     }
 }
 
@@ -127,7 +128,6 @@ impl AttachSpec {
         );
         types::port_config {
             hold: u32::from(self.policy.hold_chunks > 0),
-            incast: u32::from(self.uplink != 0),
             lists,
         }
     }
@@ -246,7 +246,7 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     };
     let mut open = builder
         .name("vsnoop")
-        .and_then(|b| b.open_memory(OBJECT))
+        .and_then(|b| b.open_memory(if spec.uplink == 0 { PLAIN } else { WITH_INCAST }))
         .map_err(refused("the BPF object"))?;
     set_sizes(&mut open, spec).map_err(refused("the maps"))?;
     for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
