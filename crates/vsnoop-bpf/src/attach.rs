@@ -126,10 +126,7 @@ impl AttachSpec {
             types::LIST_PREFIXES,
             types::LIST_PREFIXES_ALLOW,
         );
-        types::port_config {
-            hold: u32::from(self.policy.hold_chunks > 0),
-            lists,
-        }
+        types::port_config { hold: u32::from(self.policy.hold_chunks > 0), lists }
     }
 
     /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine looks at

@@ -57,6 +57,14 @@ const RECORD_BYTES: u32 = 16;
 impl Memory {
     /// `None` when the port was attached without a hold.
     pub fn open(port: &Port) -> Result<Option<Self>> {
+        let mut memory = Self::open_without_slabs(port)?;
+        memory.iter_mut().try_for_each(Self::refresh)?;
+        Ok(memory)
+    }
+
+    /// The same for those who only want to know of the engine: what is held can be read after
+    /// [`Self::refresh`], and a slab that the engine takes away does not stay for this process's sake.
+    pub fn open_without_slabs(port: &Port) -> Result<Option<Self>> {
         if port.policy()?.hold_chunks == 0 {
             return Ok(None);
         }
@@ -71,7 +79,7 @@ impl Memory {
         };
         let (slabs, bell) = (open("slabs")?, open("doorbell")?);
         let rung = Rc::new(RefCell::new(Vec::new()));
-        let mut memory = Self {
+        let memory = Self {
             slabs: Slabs::new(slabs, dir),
             port: Mapping::new(&state, dir)?,
             policy: Mapping::new(&policy, dir)?,
@@ -81,7 +89,6 @@ impl Memory {
             rung,
             room: (bell.max_entries() / RECORD_BYTES) as usize,
         };
-        memory.refresh()?;
         Ok(Some(memory))
     }
 

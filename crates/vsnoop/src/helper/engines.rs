@@ -85,7 +85,7 @@ impl Held {
     /// Connections whose bytes nobody can hand over, or nobody could hand over again for long.
     pub fn abandoned(&mut self, attached: &Attached, flows: &[Entry]) -> Result<Vec<Entry>> {
         if !self.looked {
-            self.memory = Memory::open(&attached.port)?;
+            self.memory = Memory::open_without_slabs(&attached.port)?;
             self.looked = true;
         }
         let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };

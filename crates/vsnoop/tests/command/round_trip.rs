@@ -7,13 +7,26 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use vsnoop_bpf::types::hold_slab;
 use vsnoop_lab::testbed::net::TapOptions;
 
 use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop, wait_until};
 use crate::trial;
 
 /// Maps and programs; most of it are the two hooks.
-const IDLE_BYTES: u64 = 640 << 10;
+const IDLE_BYTES: u64 = 480 << 10;
+
+/// The most that a process has mapped of a BPF map, bytes.
+fn largest_map(pid: i32) -> Result<usize> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let size = |line: &str| {
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        Some(address(to)? - address(from)?)
+    };
+    let bpf = maps.lines().filter(|line| line.contains("bpf-map"));
+    Ok(bpf.filter_map(size).max().unwrap_or(0))
+}
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -113,6 +126,9 @@ pub fn trials() -> Vec<Trial> {
             let bytes = port.kernel_bytes()?;
             ensure!(bytes < IDLE_BYTES, "{bytes} bytes");
             wait_until("it has no memory for what is held", || Ok(port.state()?.slabs == 0))?;
+            // The kernel keeps what a process has mapped.
+            let helper = helper_pid()?.context("no helper")?;
+            ensure!(largest_map(helper)? < size_of::<hold_slab>(), "the helper has a slab mapped");
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
         trial("pause_and_resume_are_shown", || {
