@@ -34,19 +34,8 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 	if (events & EVENT_ABANDONED)
 		st->abandoned++;
 	if (events & EVENT_SAMPLE) {
-		__u32 high = out->sample_ns >> 32, bucket;
+		__u32 bucket = histogram_bucket(out->sample_ns);
 
-		/* floor(log2()) without a loop */
-		__u32 v = high ? high : (__u32)out->sample_ns;
-
-		bucket = high ? 32 : 0;
-		if (v >> 16) { v >>= 16; bucket += 16; }
-		if (v >> 8) { v >>= 8; bucket += 8; }
-		if (v >> 4) { v >>= 4; bucket += 4; }
-		if (v >> 2) { v >>= 2; bucket += 2; }
-		bucket += v >> 1;
-		if (bucket >= HISTOGRAM_BUCKETS)
-			bucket = HISTOGRAM_BUCKETS - 1;
 		st->ack_delay_ns[bucket]++;
 		if (events & EVENT_SAMPLE_EARLY)
 			st->masked_ns[bucket]++;

@@ -33,6 +33,19 @@ struct {
 	__type(value, struct port_stats);
 } stats SEC(".maps");
 
+/* floor(log2(ns)), without a loop; the last bucket has what is beyond, too. */
+static __always_inline __u32 histogram_bucket(__u64 ns)
+{
+	__u32 high = ns >> 32, v = high ? high : (__u32)ns, bucket = high ? 32 : 0;
+
+	if (v >> 16) { v >>= 16; bucket += 16; }
+	if (v >> 8) { v >>= 8; bucket += 8; }
+	if (v >> 4) { v >>= 4; bucket += 4; }
+	if (v >> 2) { v >>= 2; bucket += 2; }
+	bucket += v >> 1;
+	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
+}
+
 /* The operator's lists: 1 allows, 0 denies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -69,11 +69,20 @@ static __always_inline bool insert_flow(const struct flow_key *key, struct flow 
 	return true;
 }
 
+/* The other end has answered the VM's SYN or SYN-ACK: that is a round trip. */
+static __always_inline void note_round_trip(const struct embryo *e, struct port_stats *st,
+					    __u64 now)
+{
+	if (e->sent_ns)
+		st->round_trip_ns[histogram_bucket(since_ns(now, e->sent_ns))]++;
+}
+
 /* A segment of the sender without a flow: it may complete a handshake. True:
  * there is a flow now. */
 __noinline int flow_for_sender(const struct flow_key *key, const struct segment *s,
 			       struct port_stats *st)
 {
+	__u64 now = bpf_ktime_get_ns();
 	struct flow f = {};
 	struct embryo *e;
 
@@ -83,11 +92,15 @@ __noinline int flow_for_sender(const struct flow_key *key, const struct segment 
 	if (!e)
 		return false;
 	if ((s->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
-		embryo_answered(e, s);
+		if (embryo_answered(e, s)) {
+			note_round_trip(e, st, now);
+			e->sent_ns = 0;
+		}
 		return false;
 	}
-	if (!flow_accepted(&f, e, s, bpf_ktime_get_ns()))
+	if (!flow_accepted(&f, e, s, now))
 		return false;
+	note_round_trip(e, st, now);
 	bpf_map_delete_elem(&embryos, key);
 	return insert_flow(key, &f, st);
 }
@@ -148,6 +161,8 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
+	if (!e || !seq_eq(e->vm_iss, fresh.vm_iss))
+		fresh.sent_ns = now;
 	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
 	    !incast_began_beside(key)) {
 		__u32 first = incast_first_window(&uplink, &port.incast,

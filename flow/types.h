@@ -296,6 +296,7 @@ struct embryo {
 	__u32 traffic; /* as in the record */
 	__u16 syn_len; /* data on the VM's SYN (RFC 7413), bytes */
 	__u8 next_hop[6];
+	__u64 sent_ns; /* when the VM sent it; 0: it has repeated it */
 };
 
 /* TCP header flags (RFC 9293, section 3.1; RFC 9768 for AE). */
@@ -634,6 +635,7 @@ struct port_stats {
 	__u64 abandoned; /* flows reset because the engine was gone */
 	__u64 masked_ns[HISTOGRAM_BUCKETS]; /* early ACK to the VM's own; bucket b: [2^b, 2^(b+1)) ns */
 	__u64 ack_delay_ns[HISTOGRAM_BUCKETS]; /* hand-over to the VM's own ACK */
+	__u64 round_trip_ns[HISTOGRAM_BUCKETS]; /* to the other end and back, of handshakes */
 };
 
 #endif

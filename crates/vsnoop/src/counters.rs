@@ -128,6 +128,7 @@ impl Serialize for Counters<'_> {
         }
         map.serialize_entry("masked_ns", &Histogram::new(&self.0.masked_ns))?;
         map.serialize_entry("ack_delay_ns", &Histogram::new(&self.0.ack_delay_ns))?;
+        map.serialize_entry("round_trip_ns", &Histogram::new(&self.0.round_trip_ns))?;
         map.end()
     }
 }
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn no_counter_of_the_struct_is_missing() {
-        let histograms = 2 * vsnoop_bpf::types::HISTOGRAM_BUCKETS as usize;
+        let histograms = 3 * vsnoop_bpf::types::HISTOGRAM_BUCKETS as usize;
         assert_eq!(list(&port_stats::default()).len() + histograms, size_of::<port_stats>() / 8);
     }
 

@@ -8,6 +8,7 @@ use crate::command::config::Config;
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{Unfit, unfit};
+use crate::failures::LeftAlone;
 use crate::output::watch::print;
 use crate::output::{hint, table, units};
 use crate::system::netns::Netns;
@@ -104,6 +105,9 @@ fn text(document: &Document, place: &Netns) -> String {
             port.port
         )
     }));
+    for port in &document.ports {
+        parts.extend(port.left_alone.iter().map(|left| left_alone_text(&port.port, left)));
+    }
     parts.extend(
         document
             .ports
@@ -112,6 +116,16 @@ fn text(document: &Document, place: &Netns) -> String {
             .map(|why| format!("refused: {why}")),
     );
     parts.join("\n\n")
+}
+
+fn left_alone_text(port: &str, left: &LeftAlone) -> String {
+    format!(
+        "note: port {port}: connections to port {} of the VM are not acknowledged early for another {}: {} \
+         failed there (vsnoop stats {port} says of what)",
+        left.vm_port,
+        units::duration(left.remaining_ns),
+        units::plural(left.failures.into(), "connection")
+    )
 }
 
 /// What a hold for each of these VMs would take; nothing when none was seen to be late.
@@ -195,6 +209,15 @@ mod tests {
         taps::recommend_holds(&mut ports, &mut has);
         assert_eq!(has.needed_bytes, 0);
         assert!(hold_text(&ports, &has).unwrap().contains("16 MiB (has 1 MiB)"));
+    }
+
+    #[test]
+    fn ports_of_a_vm_that_are_left_alone_are_told_with_the_reason() {
+        let left = LeftAlone { vm_port: 443, failures: 2, remaining_ns: 240_000_000_000 };
+        let text = left_alone_text("tap0", &left);
+        for word in ["tap0", "port 443", "2 connections", "240 s"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
     }
 
     #[test]

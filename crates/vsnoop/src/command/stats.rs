@@ -150,6 +150,7 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
             &sample.stats.ack_delay_ns,
         ),
         ("masked from the sender (early ACK of a byte to the VM's own)", &sample.stats.masked_ns),
+        ("round trip to the other end (handshakes)", &sample.stats.round_trip_ns),
     ] {
         text.push_str(&format!("\n\n{title}{}\n", percentiles(&Histogram::new(buckets))));
         text.push_str(&bars::lines(buckets).join("\n"));

@@ -5,8 +5,8 @@
 //! the VM has acknowledged them, which it does while those of the next are arriving. And a sender goes
 //! on at full rate only if it may have a round trip's worth of data on its way, for all of which the host
 //! must have room. So a hold needs bandwidth x (2 x delay + round trip). The bandwidth is that of the
-//! host's fastest link. The round trip is the longest of the connections on record, which is measured with
-//! incast control. The delay is what was seen: of an attached port the ACK delay of its VM
+//! host's fastest link. The round trip is that of the port's own connections, near and far: nine of ten of their
+//! handshakes took less. The delay is what was seen: of an attached port the ACK delay of its VM
 //! (99 of 100 were shorter), else the time for which a quota stops its vCPUs, or twice the mean wait for a
 //! CPU during the measurement.
 
@@ -64,8 +64,7 @@ pub struct Recommended {
     pub size_bytes: u64,
     #[serde(flatten)]
     pub delay: Delay,
-    /// Longest of the connections that were measured; null without any, and then the near path is
-    /// assumed.
+    /// Nine of ten handshakes took less; null before there was any, and then the near path is assumed.
     pub round_trip_ns: Option<u64>,
 }
 

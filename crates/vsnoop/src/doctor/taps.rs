@@ -11,6 +11,7 @@ use serde::Serialize;
 use vsnoop_bpf::Port;
 
 use super::hold::{Budget, Delay, Recommended, Turns, seen_of_acks, seen_of_vcpus};
+use crate::failures::LeftAlone;
 use crate::output::histogram::Histogram;
 use crate::output::units;
 use crate::ports::Attached;
@@ -56,7 +57,9 @@ pub struct TapReport {
     pub hold: Option<Recommended>,
     #[serde(skip)]
     pub seen: Option<Delay>,
-    /// Longest of its connections; measured with incast control.
+    /// VM ports whose new connections are left to the VM, because some failed.
+    pub left_alone: Vec<LeftAlone>,
+    /// Of an attached port: nine of ten handshakes took less.
     #[serde(skip)]
     pub round_trip_ns: Option<u64>,
     /// Of an attached port; 0: without.
@@ -167,7 +170,8 @@ fn report(
         .as_ref()
         .and_then(|attached| attached.port.policy().ok())
         .map_or(0, |policy| quota::bytes_of(&policy));
-    let round_trip_ns = attached.as_ref().and_then(longest_round_trip);
+    let round_trip_ns = stats.and_then(|stats| Histogram::new(&stats.round_trip_ns).p90);
+    let left_alone = attached.as_ref().and_then(|attached| LeftAlone::of(&attached.port).ok());
     let attached = attached.map(|attached| attached.condition());
     let refused = if attached.is_some() { None } else { refusal(device, &root) };
     let offloads = offload::read(&device.name).ok();
@@ -200,15 +204,10 @@ fn report(
         attached,
         hold: None,
         seen: seen_by_hooks.or(seen),
+        left_alone: left_alone.unwrap_or_default(),
         round_trip_ns,
         hold_bytes,
     })
-}
-
-fn longest_round_trip(attached: &Attached) -> Option<u64> {
-    let flows = attached.port.flows().ok()?;
-    let measured = flows.iter().map(|(_, flow)| flow.incast.rtt_ns).filter(|rtt_ns| *rtt_ns > 0);
-    measured.max().map(u64::from)
 }
 
 fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {

@@ -273,6 +273,7 @@ pub fn trials() -> Vec<Trial> {
             let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
             let port = &stats["ports"][0];
             ensure!(port["held_segments"].as_u64() > Some(0) && port["kept_bytes"] != 0, "{stats}");
+            ensure!(port["round_trip_ns"]["count"] == 1, "of one handshake: {stats}");
             let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
             for hold in [&port["hold"], &status["ports"][0]["hold"]] {
                 ensure!(hold["size_bytes"] == 4 << 20, "{hold}");
