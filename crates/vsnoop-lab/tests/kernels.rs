@@ -36,10 +36,7 @@ const TESTS: [(&str, &[&str]); 9] = [
         "an_ipv6_stream_in_two_vlans_is_acknowledged_early",
         &netns("matrix::ipv6_double_tagged_mtu_sized_with_checksum_offload"),
     ),
-    (
-        "loss_behind_the_hook_is_mended",
-        &netns("guest::loss_is_mended_mtu_sized"),
-    ),
+    ("loss_behind_the_hook_is_mended", &netns("guest::loss_is_mended_mtu_sized")),
     ("a_stream_survives_attaching", &netns("lifecycle::attach_in_mid_stream")),
     ("a_stream_survives_detaching", &netns("lifecycle::detach_in_mid_stream")),
 ];
