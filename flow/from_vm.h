@@ -236,12 +236,18 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 		return FROM_VM_PASS;
 	}
 	if (pure && f->flags & FLOW_F_CHALLENGE_DUE) {
-		/* Never touched (RFC 5961): its ACK is what the sender's answer
-		 * will be built on.  It may come with news, or after them. */
+		/* Its ACK is never touched (RFC 5961): the sender's answer will be built on it.
+		 * It may come with news, or after them.  An edge that was shown stays. */
 		if (!advanced)
 			flow_clear(f, FLOW_F_CHALLENGE_DUE);
-		f->adv_edge = seq_max(f->adv_edge, edge);
-		return FROM_VM_PASS;
+		if (flow_is_bypassed(f) ||
+		    seq_diff(flow_shown_edge(f, h, port, p), edge) < 1 << (f->scale & 15)) {
+			f->adv_edge = seq_max(f->adv_edge, edge);
+			return FROM_VM_PASS;
+		}
+		out->ack.ack = s->ack;
+		out->ack.window = flow_advertise(f, h, s->ack, port, p);
+		return FROM_VM_REWRITE;
 	}
 	out->ack.ack = seq_max(s->ack, f->next_seq);
 	if (!flow_outstanding(f)) {

@@ -330,7 +330,11 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 			return false;
 		if (f->mode != FLOW_ACTIVE && (skip || within))
 			return false;
-		if (f->mode == FLOW_ACTIVE && (s->tcp_flags & TCP_FIN || s->bits & SEG_CE))
+		/* A FIN is the VM's, unless its window has no room for what comes before it:
+		 * the VM would have it only after a timeout of the sender. */
+		if (f->mode == FLOW_ACTIVE &&
+		    (s->bits & SEG_CE ||
+		     (s->tcp_flags & TCP_FIN && (skip || seq_le(end, f->right_edge)))))
 			return false;
 		if (within) {
 			out->hand = hand_of(f, h, s, end);

@@ -1,5 +1,5 @@
 //! Compiles the programs of bpf/ for the machine that runs the tests, together with the kernel that
-//! native/kernel.c is for them.
+//! native/kernel.c is for them; and lwIP, the TCP of one kind of VM.
 //!
 //! Which maps and global variables they have is read from the types (BTF) of the object that clang
 //! makes of the same source for BPF; the sizes are left to the compiler.
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use object::{Object, ObjectSection};
 
 fn main() -> Result<()> {
@@ -57,7 +57,50 @@ fn main() -> Result<()> {
     for object in &objects {
         library.object(object);
     }
-    library.try_compile("vsnoop_world").context("making a library of the programs failed")
+    library.try_compile("vsnoop_world").context("making a library of the programs failed")?;
+    compile_lwip(&native.join("lwip"), &clang)
+}
+
+/// The crate that has lwIP's sources, and the feature of this crate that names it.
+const LWIP: (&str, &str) = ("lwip", "lwip-sources");
+
+/// Compiles native/lwip/ and lwIP with its options. The sources are those of a crate that Cargo.lock
+/// names and cargo downloads, but does not build: its own options are for another use.
+fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
+    let sources = lwip_sources()?;
+    let mut build = cc::Build::new();
+    build.compiler(clang).file(ours.join("vm.c"));
+    build.include(ours).include(sources.join("include"));
+    for room in ["core", "core/ipv4", "core/ipv6"] {
+        let room = sources.join(room);
+        let mut files = Vec::new();
+        for entry in room.read_dir().with_context(|| format!("cannot read {}", room.display()))? {
+            files.push(entry?.path());
+        }
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
+        files.sort();
+        build.files(files);
+    }
+    build.warnings(false).opt_level(2).flag("-g").flag("-fexceptions");
+    build.try_compile("vsnoop_world_lwip").context("compiling lwIP failed")
+}
+
+/// Where cargo has put the sources of lwIP.
+fn lwip_sources() -> Result<PathBuf> {
+    let cargo = std::env::var("CARGO").context("CARGO is not set: run by cargo")?;
+    let target = std::env::var("TARGET").context("TARGET is not set: run by cargo")?;
+    let mut command = Command::new(cargo);
+    command.args(["metadata", "--format-version", "1", "--locked", "--features", LWIP.1]);
+    command.args(["--filter-platform", &target]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().context("cannot run cargo metadata")?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cargo metadata, which finds lwIP's sources: {why}");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let lwip = packages.iter().find(|package| package["name"] == LWIP.0);
+    let manifest = lwip.and_then(|package| package["manifest_path"].as_str());
+    let manifest = manifest.context("cargo metadata does not name the crate lwip")?;
+    Ok(Path::new(manifest).with_file_name("src"))
 }
 
 /// What Rust calls; all else stays in the object, as the names of the programs are common words.

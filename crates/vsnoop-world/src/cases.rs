@@ -138,10 +138,10 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     };
     let mut connection = Connection {
         vm: 0,
-        ipv6: kind == Kind::Linux && rng.u8(0..4) == 0,
-        vlan: (kind == Kind::Linux && rng.u8(0..4) == 0).then_some(7),
+        ipv6: kind != Kind::Smol && rng.u8(0..4) == 0,
+        vlan: (kind != Kind::Smol && rng.u8(0..4) == 0).then_some(7),
         is_asymmetric: rng.u8(0..4) == 0,
-        vm_opens: kind == Kind::Linux && rng.u8(0..4) == 0,
+        vm_opens: kind != Kind::Smol && rng.u8(0..4) == 0,
         sender: end(&mut rng, bytes),
         guest: end(&mut rng, 200),
         to_vm: link.clone(),
@@ -152,6 +152,10 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     connection.guest.closes_last = true;
     if kind == Kind::Linux && rng.u8(0..4) == 0 {
         connection.guest.timestamps = false;
+    }
+    if kind == Kind::Lwip && rng.u8(0..4) == 0 {
+        // It has timestamps where its peer has them.
+        connection.sender.timestamps = false;
     }
     if kind == Kind::Smol {
         // It takes no segment larger than its MTU unless the device takes it whole.

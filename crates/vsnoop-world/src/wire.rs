@@ -51,6 +51,19 @@ impl Path {
             vlan: None,
         }
     }
+
+    /// The Ethernet header, with the VLAN.
+    fn ethernet(&self, to_vm: bool, ipv6: bool, bytes: &mut Vec<u8>) {
+        let (to, from) =
+            if to_vm { (self.vm_mac, self.from_mac) } else { (self.next_hop, self.vm_mac) };
+        bytes.extend(to);
+        bytes.extend(from);
+        if let Some(vlan) = self.vlan {
+            bytes.extend([0x81, 0]);
+            bytes.extend(vlan.to_be_bytes());
+        }
+        bytes.extend(if ipv6 { TYPE_IPV6 } else { TYPE_IPV4 }.to_be_bytes());
+    }
 }
 
 /// One's complement sum of big-endian words, as skb->csum has it: not folded, in the order of the bytes.
@@ -100,6 +113,21 @@ pub fn is_ipv6(bytes: &[u8]) -> bool {
     ip(bytes).is_some_and(|(_, ipv6)| ipv6)
 }
 
+/// The IP packet in a frame.
+pub fn packet(bytes: &[u8]) -> Option<&[u8]> {
+    ip(bytes).map(|(at, _)| &bytes[at..])
+}
+
+/// A frame of the VM around a whole IP packet.
+pub fn framed(packet: &[u8], path: &Path) -> Frame {
+    let mut bytes = Vec::with_capacity(packet.len() + 18);
+    path.ethernet(false, packet[0] >> 4 == 6, &mut bytes);
+    bytes.extend(packet);
+    let mut frame = Frame::new(bytes);
+    frame.summed = Summed::Unnecessary;
+    frame
+}
+
 /// Where the TCP header begins; `None`: it is no TCP.
 pub fn tcp_offset(bytes: &[u8]) -> Option<usize> {
     let (at, ipv6) = ip(bytes)?;
@@ -143,23 +171,12 @@ fn is_right(bytes: &[u8], tcp: usize) -> bool {
 pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
     let mut bytes = Vec::with_capacity(128 + s.data.len());
     let (from, to) = if to_vm { (path.sender, path.vm) } else { (path.vm, path.sender) };
-    if to_vm {
-        bytes.extend(path.vm_mac);
-        bytes.extend(path.from_mac);
-    } else {
-        bytes.extend(path.next_hop);
-        bytes.extend(path.vm_mac);
-    }
-    if let Some(vlan) = path.vlan {
-        bytes.extend([0x81, 0]);
-        bytes.extend(vlan.to_be_bytes());
-    }
+    path.ethernet(to_vm, from.0.is_ipv6(), &mut bytes);
     let options = options(s);
     let len = TCP + options.len() + s.data.len();
     let ecn = if s.ce { CE } else { 0 };
     match (from.0, to.0) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            bytes.extend(TYPE_IPV4.to_be_bytes());
             let at = bytes.len();
             bytes.extend([0x45, ecn]);
             bytes.extend(((IPV4 + len) as u16).to_be_bytes());
@@ -170,7 +187,6 @@ pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
             bytes[at + 10..at + 12].copy_from_slice(&check.to_ne_bytes());
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            bytes.extend(TYPE_IPV6.to_be_bytes());
             bytes.extend([0x60, ecn << 4, 0, 0]);
             bytes.extend((len as u16).to_be_bytes());
             bytes.extend([6, 64]);

@@ -491,7 +491,11 @@ impl Machine<'_> {
                 self.seen.rewritten += u64::from(verdict == FromVm::Rewrite);
                 self.seen.replaced += u64::from(verdict == FromVm::Replace);
                 assert!(out.ack.ack.diff(s.ack) >= 0, "an ACK was lowered");
-                self.tells(out.ack.ack);
+                if out.ack.ack == s.ack && u32::from(before.flags) & FLOW_F_CHALLENGE_DUE != 0 {
+                    self.passes(s.ack);
+                } else {
+                    self.tells(out.ack.ack);
+                }
                 assert!(verdict == FromVm::Rewrite || s.len == 0, "data of the VM was replaced");
             }
             FromVm::ResetBoth => {

@@ -180,14 +180,33 @@ fn challenge_ack_that_also_acknowledges_is_never_rewritten() {
 }
 
 #[test]
-fn challenge_ack_keeps_its_window_and_is_not_forgotten_over_another_ack() {
-    for c in Case::both() {
-        let mut c = c.unbounded();
+fn challenge_ack_is_not_forgotten_over_another_ack() {
+    for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
-        assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Pass);
-        assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Pass);
-        assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Rewrite);
+        c.acks(MSS, WINDOW);
+        assert!(c.has(FLOW_F_CHALLENGE_DUE));
+        c.acks(MSS, WINDOW);
+        assert!(!c.has(FLOW_F_CHALLENGE_DUE));
+    }
+}
+
+#[test]
+fn challenge_ack_does_not_take_back_the_window_that_the_hold_gave() {
+    for c in Case::both() {
+        let mut c = c.unbounded();
+        c.early(&c.data(0, 2 * MSS));
+        let shown = c.f.adv_edge;
+        assert!(shown.diff(c.f.right_edge) > 0, "the hold gives more than the VM");
+        c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
+        // With a byte outstanding, and with none.
+        for offset in [MSS, 2 * MSS] {
+            let (verdict, out) = c.acks(offset, WINDOW);
+            assert_eq!(verdict, FromVm::Rewrite);
+            assert_eq!(out.ack.ack, at(offset), "the ACK itself is the VM's");
+            let edge = at(offset).add(u32::from(out.ack.window) << SCALE);
+            assert!(edge.diff(shown) > -(1 << SCALE), "{edge:?} is before {shown:?}");
+        }
     }
 }
 

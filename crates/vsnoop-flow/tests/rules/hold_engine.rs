@@ -283,10 +283,11 @@ fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
     assert_eq!((c.h.first, c.h.tail), (at(2 * MSS), at(3 * MSS)));
 }
 
-/// Offline: a segment with a FIN was left to the VM, whose window takes only the first bytes of it.
+/// Offline: a marked segment was left to the VM, whose window takes only the first bytes of it.
 fn offline() -> Case {
     let mut c = Case::full();
-    let s = last(&c);
+    let s = c.data(FULL, MSS);
+    let s = segment { bits: s.bits | SEG_CE as u16, ..s };
     assert_eq!(c.decide(&s).0, Verdict::Pass);
     assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
     c.acks(FULL, 1);

@@ -1,9 +1,12 @@
 //! The VM: TCPs of different kinds, behind one interface.
 
+mod application;
 mod linux;
+mod lwip;
 mod smol;
 
 pub use linux::Linux;
+pub use lwip::Lwip;
 pub use smol::Smol;
 
 use fastrand::Rng;
@@ -19,6 +22,8 @@ pub enum Kind {
     Linux,
     /// The crate smoltcp.
     Smol,
+    /// lwIP; only one such VM at a time.
+    Lwip,
 }
 
 /// How far a connection has come, from the VM's side.
@@ -62,5 +67,6 @@ pub fn make(kind: Kind, ends: &[(usize, Path, End)], seed: u64) -> Box<dyn Guest
     match kind {
         Kind::Linux => Box::new(Linux::new(ends)),
         Kind::Smol => Box::new(Smol::new(ends, seed)),
+        Kind::Lwip => Box::new(Lwip::new(ends, seed)),
     }
 }

@@ -9,16 +9,14 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
-use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::end::End;
-use vsnoop_flow::testing::segment::content;
 
+use super::application::{Application, Received, Stream};
 use super::{Guest, Progress};
-use crate::frame::{Frame, Summed};
+use crate::frame::Frame;
 use crate::wire::{self, Path};
 
 const MTU: usize = 1500;
-const ETHERNET: usize = 14;
 const SEND_BUFFER: usize = 65_536;
 
 pub struct Smol {
@@ -33,14 +31,8 @@ pub struct Smol {
 struct Conn {
     number: usize,
     path: Path,
-    end: End,
     socket: SocketHandle,
-    opened_ns: Option<u64>,
-    read: u64,
-    next_read_ns: u64,
-    written: u64,
-    got_fin: bool,
-    closed: bool,
+    application: Application,
     is_done: bool,
     is_reset: bool,
 }
@@ -95,6 +87,44 @@ fn instant(now: u64) -> Instant {
     Instant::from_micros((now / 1_000) as i64)
 }
 
+fn has_begun(socket: &Socket) -> bool {
+    !matches!(socket.state(), State::Closed | State::Listen | State::SynReceived | State::SynSent)
+}
+
+fn has_fin(socket: &Socket) -> bool {
+    matches!(socket.state(), State::CloseWait | State::Closing | State::LastAck | State::TimeWait)
+}
+
+impl Stream for Socket<'_> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Received {
+        match self.recv_slice(buffer) {
+            Ok(0) | Err(RecvError::InvalidState) => Received::Nothing,
+            Ok(len) => Received::Bytes(len),
+            Err(RecvError::Finished) => Received::Fin,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        if self.can_send() { self.send_slice(bytes).unwrap_or(0) } else { 0 }
+    }
+
+    fn close(&mut self) -> bool {
+        let may_send = self.may_send();
+        if may_send {
+            Socket::close(self);
+        }
+        may_send
+    }
+
+    fn has_news(&self) -> bool {
+        self.can_recv() || has_fin(self)
+    }
+
+    fn has_room(&self) -> bool {
+        self.can_send()
+    }
+}
+
 impl std::fmt::Debug for Smol {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let states = self.ends.iter().map(|end| self.socket(end).state());
@@ -132,14 +162,8 @@ impl Smol {
             Conn {
                 number: *number,
                 path: path.clone(),
-                end: end.clone(),
                 socket: sockets.add(socket),
-                opened_ns: None,
-                read: 0,
-                next_read_ns: 0,
-                written: 0,
-                got_fin: false,
-                closed: false,
+                application: Application::new(end),
                 is_done: false,
                 is_reset: false,
             }
@@ -157,7 +181,10 @@ impl Smol {
         for _ in 0..2 {
             self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
             for end in &mut self.ends {
-                end.act(self.sockets.get_mut(end.socket), now);
+                let socket: &mut Socket = self.sockets.get_mut(end.socket);
+                if end.application.opened_ns.is_some() || has_begun(socket) {
+                    end.application.act(socket, now);
+                }
             }
         }
         self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
@@ -168,66 +195,17 @@ impl Smol {
 }
 
 impl Conn {
-    fn act(&mut self, socket: &mut Socket, now: u64) {
-        if matches!(socket.state(), State::Listen | State::SynReceived | State::SynSent)
-            || (self.opened_ns.is_none() && socket.state() == State::Closed)
-        {
-            return;
-        }
-        let opened = *self.opened_ns.get_or_insert(now);
-        if now >= self.next_read_ns && self.receive(socket) {
-            self.next_read_ns = now + self.end.read_gap_ms * MS;
-        }
-        let gap = self.end.write_gap_ms.max(1) * MS;
-        let portion = self.end.bytes.div_ceil(self.end.writes.max(1));
-        let due = (portion * ((now - opened) / gap + 1)).min(self.end.bytes);
-        while self.written < due && socket.can_send() {
-            let len = (due - self.written).min(4096);
-            let bytes: Vec<u8> = (0..len).map(|i| content(1, 1 + self.written + i)).collect();
-            match socket.send_slice(&bytes) {
-                Ok(0) | Err(_) => break,
-                Ok(sent) => self.written += sent as u64,
-            }
-        }
-        let may_close = !self.end.closes_last || self.got_fin;
-        if self.written == self.end.bytes && may_close && !self.closed && socket.may_send() {
-            socket.close();
-            self.closed = true;
-        }
-    }
-
-    /// Reads once; true: there was something.
-    fn receive(&mut self, socket: &mut Socket) -> bool {
-        let mut buffer = vec![0; self.end.read.min(65_536) as usize];
-        match socket.recv_slice(&mut buffer) {
-            Ok(0) => false,
-            Ok(len) => {
-                for (i, byte) in buffer[..len].iter().enumerate() {
-                    let at = 1 + self.read + i as u64;
-                    assert_eq!(*byte, content(0, at), "byte {at} of the stream is wrong");
-                }
-                self.read += len as u64;
-                true
-            }
-            Err(RecvError::Finished) => {
-                self.got_fin = true;
-                false
-            }
-            Err(RecvError::InvalidState) => false,
-        }
-    }
-
     fn look(&mut self, socket: &Socket) {
         let is_over = matches!(socket.state(), State::Closed | State::TimeWait);
-        if self.opened_ns.is_none() || !is_over || self.is_done || self.is_reset {
+        if self.application.opened_ns.is_none() || !is_over || self.is_done || self.is_reset {
             return;
         }
         // The socket forgets how it ended; the last to happen is that its own FIN is acknowledged.
-        let is_whole = self.closed && socket.send_queue() == 0;
-        let fin_came = self.got_fin || socket.state() == State::TimeWait;
+        let is_whole = self.application.closed && socket.send_queue() == 0;
+        let fin_came = self.application.got_fin || socket.state() == State::TimeWait;
         if is_whole && fin_came && socket.recv_queue() == 0 {
             self.is_done = true;
-            self.got_fin = true;
+            self.application.got_fin = true;
         } else if socket.state() == State::Closed {
             self.is_reset = true;
         }
@@ -248,7 +226,8 @@ impl Guest for Smol {
     fn input(&mut self, now: u64, frame: &Frame, _: &mut Rng) {
         let mut frame = frame.clone();
         frame.settle();
-        self.wire.arrived.push_back(frame.bytes.split_off(ETHERNET));
+        let packet = wire::packet(&frame.bytes).expect("a frame of a connection");
+        self.wire.arrived.push_back(packet.to_vec());
         self.run(now);
     }
 
@@ -259,28 +238,16 @@ impl Guest for Smol {
     fn next_timer(&mut self, now: u64) -> Option<u64> {
         let poll = self.interface.poll_at(instant(now), &self.sockets);
         let poll = poll.map(|at| at.total_micros().max(0) as u64 * 1_000);
-        let application = self.ends.iter().filter_map(|end| {
-            let socket = self.socket(end);
-            let reads = socket.can_recv().then_some(end.next_read_ns);
-            let gap = end.end.write_gap_ms.max(1) * MS;
-            let writes = end.opened_ns.filter(|_| end.written < end.end.bytes && socket.can_send());
-            let writes = writes.map(|opened| opened + ((now - opened) / gap + 1) * gap);
-            reads.into_iter().chain(writes).min()
-        });
+        let application = self.ends.iter();
+        let application =
+            application.filter_map(|end| end.application.next_act(self.socket(end), now));
         poll.into_iter().chain(application).min().map(|at| at.max(now + 1_000))
     }
 
     fn output(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         for packet in self.wire.sent.drain(..) {
-            let path = &self.ends[0].path;
-            let mut bytes = Vec::with_capacity(ETHERNET + packet.len());
-            bytes.extend(path.next_hop);
-            bytes.extend(path.vm_mac);
-            bytes.extend([8, 0]);
-            bytes.extend(packet);
-            let mut frame = Frame::new(bytes);
-            frame.summed = Summed::Unnecessary;
+            let frame = wire::framed(&packet, &self.ends[0].path);
             if wire::tcp_offset(&frame.bytes).is_some() {
                 frames.push(frame);
             }
@@ -291,14 +258,10 @@ impl Guest for Smol {
     fn progress(&self, c: usize) -> Progress {
         let end = self.ends.iter().find(|end| end.number == c).expect("a connection");
         let socket = self.socket(end);
-        let begun = u64::from(end.opened_ns.is_some());
-        let has_fin = matches!(
-            socket.state(),
-            State::CloseWait | State::Closing | State::LastAck | State::TimeWait
-        );
-        let fin = u64::from(end.got_fin || has_fin);
+        let begun = u64::from(end.application.opened_ns.is_some());
+        let fin = u64::from(end.application.got_fin || has_fin(socket));
         Progress {
-            accepted: begun + end.read + socket.recv_queue() as u64 + fin,
+            accepted: begun + end.application.read + socket.recv_queue() as u64 + fin,
             is_done: end.is_done,
             is_reset: end.is_reset,
             is_open: begun == 1 && !end.is_done && !end.is_reset,

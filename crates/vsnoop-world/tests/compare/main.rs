@@ -94,3 +94,9 @@ fn a_vm_with_smoltcp_fares_no_worse_than_without() {
     let wrong = run(Kind::Smol);
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn a_vm_with_lwip_fares_no_worse_than_without() {
+    let wrong = run(Kind::Lwip);
+    assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
