@@ -90,7 +90,8 @@ impl Case {
     }
 }
 
-fn end(rng: &mut Rng, bytes: u64) -> End {
+/// An end of no special kind.
+pub(crate) fn end(rng: &mut Rng, bytes: u64) -> End {
     End {
         iss: if rng.bool() { 0u32.wrapping_sub(rng.u32(0..200_000)) } else { rng.u32(..) },
         mss: 1448,
@@ -114,6 +115,29 @@ fn end(rng: &mut Rng, bytes: u64) -> End {
         delayed_ack: true,
         tiny: 0,
         urgent: 0,
+    }
+}
+
+/// A VM that runs undisturbed, and its port.
+pub(crate) fn machine(kind: Kind) -> Machine {
+    Machine {
+        kind,
+        fortune: Fortune {
+            turns: Turns::Always,
+            loss: (0, 0),
+            races: 0,
+            crashes: 0,
+            crash_at: None,
+            engine: Turns::Always,
+            latency_us: 100,
+        },
+        ring_slots: 500,
+        gso: kind == Kind::Linux,
+        chunks: 1024,
+        ahead: u32::MAX,
+        absence_ms: Some(500),
+        acts: Vec::new(),
+        attached: true,
     }
 }
 
@@ -161,25 +185,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         // It takes no segment larger than its MTU unless the device takes it whole.
         connection.guest.rcvbuf = 65_536;
     }
-    let mut machine = Machine {
-        kind,
-        fortune: Fortune {
-            turns: Turns::Always,
-            loss: (0, 0),
-            races: 0,
-            crashes: 0,
-            crash_at: None,
-            engine: Turns::Always,
-            latency_us: 100,
-        },
-        ring_slots: 500,
-        gso: kind == Kind::Linux,
-        chunks: 1024,
-        ahead: u32::MAX,
-        absence_ms: Some(500),
-        acts: Vec::new(),
-        attached: true,
-    };
+    let mut machine = machine(kind);
     let some_time = rng.u64(1..300);
     match case {
         Case::Healthy => {}

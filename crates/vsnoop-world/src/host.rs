@@ -384,7 +384,10 @@ impl Host {
     /// The engine has its turn; false: it was killed in it.
     pub fn run_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
-        let Some(mut engine) = self.engine.take() else { return true };
+        let Some(mut engine) = self.engine.take() else {
+            self.engine_at = u64::MAX;
+            return true;
+        };
         if let Some(end) = self.vm.fortune.engine.until(now).filter(|_| !self.vm.calm) {
             self.engine = Some(engine);
             self.engine_at = end;

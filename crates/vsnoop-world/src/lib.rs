@@ -14,6 +14,7 @@ pub mod maps;
 mod native;
 pub mod scenario;
 pub mod search;
+pub mod storm;
 pub mod turns;
 pub mod wire;
 pub mod world;

@@ -338,6 +338,8 @@ impl World {
                     self.engine_died(m);
                 }
             }
+            // An earlier one took its place already.
+            Event::EngineRuns(m) if self.machines[m].engine_event > self.now => {}
             Event::EngineRuns(m) => {
                 let machine = &mut self.machines[m];
                 machine.engine_event = u64::MAX;

@@ -322,7 +322,9 @@ impl Tcp {
             return;
         }
         if s.has(RST) {
-            if start == self.rcv_nxt as i64 {
+            if self.got_fin && self.una == self.cfg.bytes + 2 {
+                // In TIME-WAIT it harms nothing (RFC 1337); what is unread can still be read.
+            } else if start == self.rcv_nxt as i64 {
                 self.state = State::Reset;
             } else {
                 self.send_ack(now);

@@ -29,7 +29,8 @@
 #define LWIP_IPV6_SEND_ROUTER_SOLICIT 0
 #define LWIP_ND6_ALLOW_RA_UPDATES 0
 
-#define TCP_MSS 1460
+/* Fits behind an IPv6 header: lwIP forgets the MTU when a SYN-ACK comes twice. */
+#define TCP_MSS 1440
 #define TCP_SND_BUF 65535
 #define TCP_SND_QUEUELEN 512
 #define TCP_OVERSIZE TCP_MSS

@@ -33,6 +33,8 @@ struct Conn {
     path: Path,
     socket: SocketHandle,
     application: Application,
+    /// The peer has closed, read or not.
+    fin_came: bool,
     is_done: bool,
     is_reset: bool,
 }
@@ -164,6 +166,7 @@ impl Smol {
                 path: path.clone(),
                 socket: sockets.add(socket),
                 application: Application::new(end),
+                fin_came: false,
                 is_done: false,
                 is_reset: false,
             }
@@ -196,16 +199,16 @@ impl Smol {
 
 impl Conn {
     fn look(&mut self, socket: &Socket) {
+        self.fin_came |= self.application.got_fin || has_fin(socket);
         let is_over = matches!(socket.state(), State::Closed | State::TimeWait);
         if self.application.opened_ns.is_none() || !is_over || self.is_done || self.is_reset {
             return;
         }
         // The socket forgets how it ended; the last to happen is that its own FIN is acknowledged.
         let is_whole = self.application.closed && socket.send_queue() == 0;
-        let fin_came = self.application.got_fin || socket.state() == State::TimeWait;
-        if is_whole && fin_came && socket.recv_queue() == 0 {
-            self.is_done = true;
-            self.application.got_fin = true;
+        if is_whole && self.fin_came {
+            // What is unread can still be read.
+            self.is_done = socket.recv_queue() == 0;
         } else if socket.state() == State::Closed {
             self.is_reset = true;
         }
@@ -259,7 +262,7 @@ impl Guest for Smol {
         let end = self.ends.iter().find(|end| end.number == c).expect("a connection");
         let socket = self.socket(end);
         let begun = u64::from(end.application.opened_ns.is_some());
-        let fin = u64::from(end.application.got_fin || has_fin(socket));
+        let fin = u64::from(end.fin_came || has_fin(socket));
         Progress {
             accepted: begun + end.application.read + socket.recv_queue() as u64 + fin,
             is_done: end.is_done,

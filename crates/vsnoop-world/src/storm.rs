@@ -1,0 +1,157 @@
+//! Random scenarios: whatever can befall a VM, its connection, the network, the engine and the port, at once.
+//!
+//! Everything comes from a seed. The world is hostile for a while, then calm, so that each connection can end.
+
+use fastrand::Rng;
+use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::network::Link;
+
+use crate::cases::{end, machine};
+use crate::guest::Kind;
+use crate::scenario::{Act, Connection, Scenario};
+use crate::turns::Turns;
+
+/// How long the storm lasts, and how long everything may take, ms.
+const STORM_MS: u64 = 3_000;
+const PATIENCE_MS: u64 = 900_000;
+
+fn one_in(rng: &mut Rng, many: u32) -> bool {
+    rng.u32(0..many) == 0
+}
+
+/// Zero half of the time, so that calm and storm both occur.
+fn rate(rng: &mut Rng, most: u32) -> u32 {
+    if rng.bool() { 0 } else { rng.u32(1..=most) }
+}
+
+fn link(rng: &mut Rng) -> Link {
+    Link {
+        delay_us: [50, 500, 5_000][rng.usize(0..3)],
+        jitter_us: if rng.bool() { 0 } else { rng.u64(1..2_000) },
+        loss: rate(rng, 40),
+        duplicate: rate(rng, 30),
+        corrupt: rate(rng, 20),
+        reorder: rate(rng, 40),
+        congestion: 0,
+    }
+}
+
+fn turns(rng: &mut Rng) -> Turns {
+    match rng.u32(0..4) {
+        0 => Turns::Always,
+        1 => Turns::Once { at: rng.u64(0..200), stop: rng.u64(1..2_000) },
+        _ => {
+            let period = rng.u64(20..500);
+            Turns::Periodic { from: rng.u64(0..100), period, stop: rng.u64(1..period) }
+        }
+    }
+}
+
+/// The application and the buffers of the VM's end.
+fn guest_end(rng: &mut Rng, kind: Kind) -> End {
+    let bytes = [0, 200, 50_000, 300_000][rng.usize(0..4)];
+    let mut guest = end(rng, bytes);
+    guest.rcvbuf = match rng.u32(0..3) {
+        0 => 65_535,
+        1 => rng.u64(3_000..20_000),
+        _ if kind == Kind::Linux || kind == Kind::Lwip => rng.u64(20_000..250_000),
+        _ => 65_536,
+    };
+    if one_in(rng, 3) {
+        (guest.read, guest.read_gap_ms) = (rng.u64(500..20_000), rng.u64(1..20));
+    }
+    if rng.bool() {
+        (guest.writes, guest.write_gap_ms) = (rng.u64(1..20), rng.u64(1..60));
+    }
+    guest.closes_last = rng.bool();
+    guest.delayed_ack = !one_in(rng, 4);
+    guest
+}
+
+/// What the operator does, some of it in mid-transfer.
+fn acts(rng: &mut Rng, attached: bool) -> Vec<(u64, Act)> {
+    let mut acts = Vec::new();
+    if !attached {
+        acts.push((rng.u64(1..150), Act::Attach));
+    }
+    for _ in 0..rate(rng, 3) {
+        let (at, later) = (rng.u64(1..400), rng.u64(1..400));
+        let (first, second) =
+            if rng.bool() { (Act::Pause, Act::Resume) } else { (Act::Detach, Act::Attach) };
+        acts.extend([(at, first), (at + later, second)]);
+    }
+    acts.sort_by_key(|(at, _)| *at);
+    acts
+}
+
+/// The storm of this receiver and seed.
+pub fn scenario(kind: Kind, seed: u64) -> Scenario {
+    let rng = &mut Rng::with_seed(seed);
+    let bytes = [0, 1_000, 30_000, 200_000, 600_000][rng.usize(0..5)];
+    let mut sender = end(rng, bytes);
+    sender.closes_last = false;
+    sender.timestamps = !one_in(rng, 4);
+    sender.sack = !one_in(rng, 4);
+    sender.tiny = rate(rng, 50);
+    let mut guest = guest_end(rng, kind);
+    if kind == Kind::Linux {
+        guest.timestamps = !one_in(rng, 4);
+        guest.sack = !one_in(rng, 4);
+        guest.scale = (!one_in(rng, 5)).then(|| rng.u8(0..10));
+    }
+    if rng.bool() {
+        (sender.writes, sender.write_gap_ms) = (rng.u64(1..10), rng.u64(1..60));
+    }
+    let connection = Connection {
+        vm: 0,
+        ipv6: kind != Kind::Smol && one_in(rng, 3),
+        vlan: (kind != Kind::Smol && one_in(rng, 4)).then_some(7),
+        is_asymmetric: one_in(rng, 4),
+        vm_opens: kind != Kind::Smol && one_in(rng, 3),
+        sender,
+        guest,
+        to_vm: link(rng),
+        from_vm: link(rng),
+        start_ms: rng.u64(0..20),
+        abort: one_in(rng, 10).then(|| (rng.bool(), rng.u64(30..400))),
+    };
+    let mut machine = machine(kind);
+    let fortune = &mut machine.fortune;
+    fortune.turns = turns(rng);
+    fortune.loss = (rate(rng, 50), rate(rng, 50));
+    fortune.races = if one_in(rng, 3) { rng.u32(1..300) } else { 0 };
+    fortune.crashes = if one_in(rng, 4) { rng.u32(1..1_000) } else { 0 };
+    if one_in(rng, 8) {
+        fortune.crash_at = Some(rng.u64(1..400));
+    }
+    if one_in(rng, 3) {
+        let period = rng.u64(20..400);
+        fortune.engine = Turns::Periodic { from: 0, period, stop: rng.u64(1..period) };
+    }
+    fortune.latency_us = [20, 100, 3_000][rng.usize(0..3)];
+    machine.ring_slots = [8, 64, 500][rng.usize(0..3)];
+    machine.chunks = [64, 1_024][rng.usize(0..2)];
+    machine.ahead = match kind {
+        // lwIP asserts that what it has out of order fits its window; it does not cut all that comes,
+        // and a flow that is not active passes what the sender sends.
+        Kind::Lwip => 0,
+        _ => [0, 100_000, u32::MAX][rng.usize(0..3)],
+    };
+    // Where no other comes what was acknowledged can be lost: the cases have that.
+    machine.absence_ms = Some(rng.u64(1..1_000));
+    machine.attached = !one_in(rng, 4);
+    machine.acts = acts(rng, machine.attached);
+    Scenario {
+        seed,
+        machines: vec![machine],
+        connections: vec![connection],
+        hostile_ms: STORM_MS,
+        patience_ms: PATIENCE_MS,
+        without: false,
+    }
+}
+
+/// Does somebody abort? A peer that is deaf at that moment, and has nothing to say, never hears of it.
+pub fn is_aborted(sc: &Scenario) -> bool {
+    sc.connections[0].abort.is_some()
+}

@@ -1,0 +1,80 @@
+//! Random storms: whatever befalls a connection, it is safe and it ends.
+//!
+//! The checks of the world see to safety at each segment: nothing is acknowledged that is neither held nor
+//! delivered, no stream has a wrong byte. Here a connection must end whole, unless somebody aborts it, or the
+//! same storm ends in the same way without vsnoop.
+//!
+//! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment); `VSNOOP_STORM_SECONDS` sets
+//! for how long each kind of VM is tried, with other seeds in each run.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use vsnoop_world::guest::Kind;
+use vsnoop_world::storm::{is_aborted, scenario};
+use vsnoop_world::world::{End, World};
+
+/// Storms of each kind in `make test`.
+const FEW: u64 = 1_500;
+
+/// What went wrong, if anything did.
+fn run(kind: Kind, seed: u64) -> Result<(), String> {
+    let sc = scenario(kind, seed);
+    let is_excused = is_aborted(&sc);
+    let name = format!("VSNOOP_STORM={kind:?}:{seed} VSNOOP_TRACE=1");
+    let world = AssertUnwindSafe(|| World::new(sc.clone()).run());
+    let with = catch_unwind(world).map_err(|_| format!("a check failed: {name}"))?;
+    for (c, &(end, _)) in with.ends.iter().enumerate() {
+        if end == End::Exact || is_excused {
+            continue;
+        }
+        let mut without = sc.clone();
+        without.without = true;
+        let end_without = World::new(without).run().ends[c].0;
+        if end != end_without {
+            return Err(format!("{end:?}, without {end_without:?}: {name} {}", with.summary));
+        }
+    }
+    Ok(())
+}
+
+fn storms(kind: Kind) {
+    if let Ok(one) = std::env::var("VSNOOP_STORM") {
+        let (of, seed) = one.split_once(':').expect("KIND:SEED");
+        if of == format!("{kind:?}") {
+            run(kind, seed.parse().expect("a seed")).unwrap_or_else(|why| panic!("{why}"));
+        }
+        return;
+    }
+    let seconds = std::env::var("VSNOOP_STORM_SECONDS").ok().and_then(|v| v.parse().ok());
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    // Long runs shall not try the same again.
+    let first = if seconds.is_some() { since_1970.as_micros() as u64 } else { 0 };
+    let start = Instant::now();
+    let mut wrong = Vec::new();
+    let mut seed = first;
+    while match seconds {
+        Some(seconds) => start.elapsed() < Duration::from_secs(seconds),
+        None => seed < FEW,
+    } {
+        wrong.extend(run(kind, seed).err());
+        seed += 1;
+    }
+    println!("{kind:?}: {} storms in {:?}", seed - first, start.elapsed());
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), seed - first, wrong.join("\n"));
+}
+
+#[test]
+fn a_vm_like_linux_survives_storms() {
+    storms(Kind::Linux);
+}
+
+#[test]
+fn a_vm_with_smoltcp_survives_storms() {
+    storms(Kind::Smol);
+}
+
+#[test]
+fn a_vm_with_lwip_survives_storms() {
+    storms(Kind::Lwip);
+}
