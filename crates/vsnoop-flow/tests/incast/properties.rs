@@ -108,6 +108,8 @@ struct Machine {
     pending: Vec<(usize, segment, bool)>,
     /// What flows were granted, while they are shaped, and what their senders were shown.
     edges: Vec<(Option<seq>, seq)>,
+    /// The most credit that there was: a window is bound to it when it changes, and not before.
+    most_credit: u32,
     /// Highest byte that each sender has sent, and highest that its VM has sent.
     sent: Vec<seq>,
 }
@@ -233,6 +235,7 @@ impl Machine {
 
     fn check(&mut self) {
         let u = &self.host.uplink;
+        self.most_credit = self.most_credit.max(incast::credit(u));
         let flows =
             || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
@@ -270,7 +273,7 @@ impl Machine {
             if i.shaped != 0 {
                 assert!(i.edge.diff(i.received) >= 0);
                 assert!(
-                    i.window > 0 && i.window <= incast::credit(u).max(10 * 8_948),
+                    i.window > 0 && i.window <= self.most_credit.max(10 * 8_948),
                     "{}",
                     i.window
                 );
@@ -305,6 +308,7 @@ proptest! {
             now: 1_000_000_000,
             pending: Vec::new(),
             edges: Vec::new(),
+            most_credit: 0,
             sent: Vec::new(),
         };
         m.host.ports.resize_with(PORTS, PortSide::default);

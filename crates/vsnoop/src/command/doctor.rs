@@ -215,7 +215,7 @@ mod tests {
     fn ports_of_a_vm_that_are_left_alone_are_told_with_the_reason() {
         let left = LeftAlone { vm_port: 443, failures: 2, remaining_ns: 240_000_000_000 };
         let text = left_alone_text("tap0", &left);
-        for word in ["tap0", "port 443", "2 connections", "240 s"] {
+        for word in ["tap0", "port 443", "2 connections", "4 min"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
     }
