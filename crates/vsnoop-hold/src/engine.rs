@@ -401,8 +401,7 @@ impl Engine {
         for _ in 0..TURN {
             let hold = host.read(number);
             if hold.used == 0 {
-                self.forget(number);
-                return false;
+                return self.is_taken_again(host, number);
             }
             if u32::from(hold.flags) & HOLD_OVER != 0 {
                 self.tend(host, number, false);
@@ -506,6 +505,14 @@ impl Engine {
         }
     }
 
+    /// The hold is free: the next flow that has it tells when something is kept. True when one has it already,
+    /// and may have told before it could be heard.
+    fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
+        self.forget(number);
+        self.clear_busy(host, number);
+        host.read(number).used != 0
+    }
+
     fn forget(&mut self, number: u32) {
         if let Some(held) = self.held.remove(&number)
             && held.course.is_some()
@@ -568,7 +575,10 @@ impl Engine {
         let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
         let tended = host.tend(number, end);
         if tended == Tended::Free {
-            return self.forget(number);
+            if self.is_taken_again(host, number) {
+                self.queue(number);
+            }
+            return;
         }
         let held = self.held.entry(number).or_default();
         if held.course.take().is_some() {

@@ -58,10 +58,6 @@ pub fn told(
     }
     let scale = if sender.snd_scale == u8::MAX { 0 } else { sender.snd_scale };
     let edge = ack + (u64::from(s.window) << scale);
-    // A record made in mid-stream does not know what the one before it showed: that was removed when
-    // both sides' FINs had passed, whose data may still be missing.
-    let flow = vm.flow_of(c).map(|(_, f)| u32::from(f.flags));
-    told.from_the_start &= flow.is_none_or(|flags| flags & FLOW_F_MID_FLOW == 0);
     // Behind the sender's FIN there is nothing that a window would be for.
     if ack >= told.acked && told.from_the_start && ack < sender.cfg.bytes + 2 {
         assert!(

@@ -22,6 +22,23 @@ fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
 }
 
 #[test]
+fn a_fin_that_the_vm_cannot_take_ends_no_record() {
+    // Beyond the VM's window: it takes nothing of it, and has acknowledged all that it was handed.
+    let mut c = Case::new();
+    c.acks(0, WINDOW);
+    c.hear(&fin(c.data_of_vm(0, 0, 0)));
+    let beyond = c.f.right_edge.diff(c.f.next_seq) as u32;
+    c.pass(&fin(c.data(beyond, 10)));
+    assert!(!c.has(FLOW_F_FIN_SENDER));
+    // Behind a hole.
+    let mut c = Case::new();
+    c.pass(&fin(c.data(MSS, 10)));
+    assert!(!c.has(FLOW_F_FIN_SENDER));
+    c.pass(&c.ack_of_sender(0, 1));
+    assert_eq!(c.f.next_seq, at(0));
+}
+
+#[test]
 fn a_half_close_keeps_the_record_and_its_service() {
     for mut c in Case::both() {
         // The VM has nothing more to say, the sender has.

@@ -24,6 +24,8 @@ struct Port {
     tended: Vec<(u32, bool)>,
     /// What tend() answers.
     over: bool,
+    /// Another flow has the hold before anybody can look.
+    taken_at_once: bool,
     mtu: u32,
     says: Option<Sent>,
     /// Headers, and payload.
@@ -137,6 +139,10 @@ impl Memory for Port {
             (true, false) => Tended::Over,
             (true, true) => {
                 self.holds.remove(&number);
+                if self.taken_at_once {
+                    self.owes(number);
+                    self.over = false;
+                }
                 Tended::Free
             }
         }
@@ -229,6 +235,29 @@ fn a_quiet_hold_costs_nothing_and_is_tended_after_its_idle_times() {
     assert_eq!((port.reads, port.tended.len()), (0, 64));
     port.run(&mut engine, 15 * SECOND);
     assert_eq!((port.reads, port.tended.len()), (0, 128));
+}
+
+#[test]
+fn a_hold_that_another_flow_takes_is_looked_at() {
+    for taken_at_once in [false, true] {
+        let mut port = Port { taken_at_once, ..Port::new(32) };
+        let mut engine = Engine::new(&mut port);
+        port.owes(1);
+        port.run(&mut engine, 100 * MS);
+        // Its flow ends before all of it is acknowledged: the busy bit was never cleared.
+        port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
+        port.over = true;
+        port.rung.push(1);
+        port.run(&mut engine, SECOND);
+        if !taken_at_once {
+            assert!(port.holds.is_empty(), "it is free");
+            port.over = false;
+            port.frames.clear();
+            port.owes(1);
+            port.run(&mut engine, 350 * MS);
+        }
+        assert!(!port.frames.is_empty(), "nobody looks at it, taken at once: {taken_at_once}");
+    }
 }
 
 #[test]
