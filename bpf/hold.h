@@ -376,21 +376,16 @@ static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *
 }
 
 struct hold_search {
-	__u32 start; /* where the last search has ended */
 	__u32 at;
 	bool found;
 };
 
 static long try_hold(__u32 i, struct hold_search *w)
 {
-	__u32 count = port.slabs * SLAB_HOLDS;
 	struct hold *h;
 
-	if (!count)
-		return 1;
-	/* From `i`, which the verifier knows nothing of: it follows a number that is counted up
-	 * through every turn. */
-	w->at = (w->start + 1 + i) % count;
+	if (++w->at >= port.slabs * SLAB_HOLDS)
+		w->at = 0;
 	h = hold_number(w->at + 1);
 	if (!h)
 		return 1;
@@ -404,7 +399,7 @@ static long try_hold(__u32 i, struct hold_search *w)
  * are taken. */
 __noinline int hold_take(const struct flow_key *key)
 {
-	struct hold_search w = { .start = port.hold_cursor, .at = port.hold_cursor };
+	struct hold_search w = { .at = port.hold_cursor };
 	struct flow *f;
 	__u32 number = 0;
 	struct hold *h;
