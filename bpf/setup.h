@@ -82,15 +82,16 @@ static __always_inline void note_round_trip(const struct embryo *e, struct port_
 __noinline int flow_for_sender(const struct flow_key *key, const struct segment *s,
 			       struct port_stats *st)
 {
-	__u64 now = bpf_ktime_get_ns();
 	struct flow f = {};
 	struct embryo *e;
+	__u64 now;
 
 	if (!key || !s || !st)
 		return false;
 	e = bpf_map_lookup_elem(&embryos, key);
 	if (!e)
 		return false;
+	now = bpf_ktime_get_ns();
 	if ((s->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK)) {
 		if (embryo_answered(e, s)) {
 			note_round_trip(e, st, now);
