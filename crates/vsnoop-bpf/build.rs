@@ -18,9 +18,8 @@ fn main() -> anyhow::Result<()> {
 
     // Debian keeps asm/types.h in a directory of the architecture's own.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
-    let no_incast = "-DINCAST_USED=0";
     for (name, object, with) in [
-        ("vsnoop", "vsnoop", Some(no_incast)),
+        ("vsnoop", "vsnoop", Some("-DINCAST_USED=0")),
         ("vsnoop", "vsnoop_incast", None),
         ("uplink", "uplink", None),
         ("divert", "divert", None),

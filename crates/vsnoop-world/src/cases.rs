@@ -122,15 +122,7 @@ pub(crate) fn end(rng: &mut Rng, bytes: u64) -> End {
 pub(crate) fn machine(kind: Kind) -> Machine {
     Machine {
         kind,
-        fortune: Fortune {
-            turns: Turns::Always,
-            loss: (0, 0),
-            races: 0,
-            crashes: 0,
-            crash_at: None,
-            engine: Turns::Always,
-            latency_us: 100,
-        },
+        fortune: Fortune::kind(100),
         ring_slots: 500,
         gso: kind == Kind::Linux,
         chunks: 1024,

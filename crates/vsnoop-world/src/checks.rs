@@ -25,7 +25,8 @@ pub struct Told {
     pub from_the_start: bool,
 }
 
-/// Of so many ACKs one has all that is held compared; the others what they acknowledge first.
+/// At one early ACK in this many the check compares all that is held; at the others only the bytes that this
+/// ACK is the first to acknowledge.
 const WHOLE: u64 = 32;
 
 /// `frame` leaves the host for the sender.

@@ -26,7 +26,6 @@ use crate::frame::Summed;
 use crate::guest::{self, Kind};
 use crate::host::{Fortune, HELPER_PERIOD, Host, described};
 use crate::kernel::Port;
-use crate::turns::Turns;
 use crate::wire::{self, Path};
 
 /// How often each misfortune may happen in one history.
@@ -139,15 +138,7 @@ impl World {
         let path = Path::new(0, 0, false);
         let bytes = setting.segments * u64::from(MSS);
         let ends = [(0, path.clone(), end(0, setting.window, setting))];
-        let fortune = Fortune {
-            turns: Turns::Always,
-            loss: (0, 0),
-            races: 0,
-            crashes: 0,
-            crash_at: None,
-            engine: Turns::Always,
-            latency_us: 1,
-        };
+        let fortune = Fortune::kind(1);
         let mut port = Port::new(10, 16, |name, shape| {
             // Small, for copies' sake.
             if shape.max_entries > 16 && name != "doorbell" {

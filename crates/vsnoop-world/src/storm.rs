@@ -132,8 +132,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     machine.ring_slots = [8, 64, 500][rng.usize(0..3)];
     machine.chunks = [64, 1_024][rng.usize(0..2)];
     machine.ahead = match kind {
-        // lwIP asserts that what it has out of order fits its window; it does not cut all that comes,
-        // and a flow that is not active passes what the sender sends.
+        // The hooks pass out-of-order data beyond the VM's window when a flow is not active; lwIP does not
+        // cut its first such segment, and then fails an assertion of its own.
         Kind::Lwip => 0,
         _ => [0, 100_000, u32::MAX][rng.usize(0..3)],
     };

@@ -133,7 +133,7 @@ fn a_vm_that_resets_what_only_the_host_has_is_counted() {
 #[test]
 fn a_reset_in_answer_to_what_only_the_host_has_sent_is_counted() {
     let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
-    // So many resends, probes, and does the VM answer them?
+    // What the engine sent (resends, probes), and whether the VM answered it before its RST.
     for (resends, probes, answers, is_refused) in
         [(1, 0, false, true), (0, 1, false, true), (1, 1, true, false), (0, 0, false, false)]
     {

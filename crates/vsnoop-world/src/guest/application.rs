@@ -1,4 +1,4 @@
-//! What an application does with a TCP that nobody here wrote: it reads, writes and closes as its `End`
+//! The application in a VM whose TCP is foreign (smoltcp, lwIP): it reads, writes and closes as its `End`
 //! says, and checks what it reads.
 
 use vsnoop_flow::testing::clock::MS;

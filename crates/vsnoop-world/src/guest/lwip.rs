@@ -1,8 +1,8 @@
-//! A VM whose TCP is lwIP, in C: nobody here wrote it. With timestamps, SACK and window scaling, where the
-//! peer has them; its timers are coarse.
+//! A VM whose TCP is lwIP, a foreign stack in C. It uses timestamps, SACK and window scaling where its peer
+//! does, and its timers are coarse.
 //!
-//! build.rs compiles it with native/lwip/. Its state is global: one such VM exists at a time, and whoever
-//! makes another waits until this one is gone.
+//! build.rs compiles lwIP with native/lwip/. lwIP's state is global, so that only one such VM exists at a
+//! time: making another one waits until the first is dropped.
 
 use std::ffi::{CStr, c_char};
 use std::net::IpAddr;
@@ -166,7 +166,7 @@ impl Lwip {
         let alone = LWIP.lock().unwrap_or_else(PoisonError::into_inner);
         let window = ends.first().map_or(65_535, |(_, _, end)| end.rcvbuf as u32);
         sent().clear();
-        // SAFETY: see _alone; nobody uses the VM before this one any more.
+        // SAFETY: see _alone; the VM before this one has been dropped.
         unsafe { native::lwip_vm_start(Rng::with_seed(seed).u32(..), window) };
         let conns = ends.iter().enumerate().map(|(index, (number, path, end))| {
             // SAFETY: see _alone; the address is read only.
