@@ -376,22 +376,26 @@ static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *
 }
 
 struct hold_search {
-	__u32 at;
-	bool found;
+	__u32 start; /* where the last search has ended */
+	__u32 number; /* of the hold that was found, from 1; 0: none */
 };
 
 static long try_hold(__u32 i, struct hold_search *w)
 {
+	__u32 count = port.slabs * SLAB_HOLDS, at;
 	struct hold *h;
 
-	if (++w->at >= port.slabs * SLAB_HOLDS)
-		w->at = 0;
-	h = hold_number(w->at + 1);
+	if (!count)
+		return 1;
+	/* Made of `i`, of which the verifier knows nothing: a number that is counted up it would
+	 * follow through all turns. */
+	at = (w->start + 1 + i) % count;
+	h = hold_number(at + 1);
 	if (!h)
 		return 1;
 	if (h->used || __sync_val_compare_and_swap(&h->used, 0, 1))
 		return 0;
-	w->found = true;
+	w->number = at + 1;
 	return 1;
 }
 
@@ -399,7 +403,7 @@ static long try_hold(__u32 i, struct hold_search *w)
  * are taken. */
 __noinline int hold_take(const struct flow_key *key)
 {
-	struct hold_search w = { .at = port.hold_cursor };
+	struct hold_search w = { .start = port.hold_cursor };
 	struct flow *f;
 	__u32 number = 0;
 	struct hold *h;
@@ -410,12 +414,12 @@ __noinline int hold_take(const struct flow_key *key)
 	if (!f || f->mode != FLOW_ACTIVE || policy.run != PORT_ACTIVE)
 		return 0;
 	bpf_loop(2 * SLAB_HOLDS, try_hold, &w, 0);
-	port.hold_cursor = w.at;
-	if (!w.found) {
+	if (!w.number) {
 		want_slabs();
 		return 0;
 	}
-	h = hold_number(w.at + 1);
+	port.hold_cursor = w.number - 1;
+	h = hold_number(w.number);
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!h)
 		return 0;
@@ -433,11 +437,11 @@ __noinline int hold_take(const struct flow_key *key)
 		h->resent_bytes = 0;
 		bpf_spin_lock(&f->lock);
 		if (!f->hold)
-			hold_begin(f, h, w.at + 1);
+			hold_begin(f, h, w.number);
 		number = f->hold;
 		bpf_spin_unlock(&f->lock);
 	}
-	if (number != w.at + 1)
+	if (number != w.number)
 		__sync_lock_test_and_set(&h->used, 0);
 	return number;
 }

@@ -113,7 +113,7 @@ impl Drop for Attached {
 }
 
 fn the_verifier_accepts_both_hooks() {
-    let port = Attached::active();
+    let port = Attached::with_hold();
     let programs = port.programs().expect("programs");
     assert_eq!(programs.len(), 2);
     for program in &programs {
