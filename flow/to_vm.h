@@ -191,9 +191,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	if (s->bits & SEG_FOREIGN && !is_old)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
-	/* Behind a hole, or beyond its window, the VM takes none. */
-	if (flags & TCP_FIN && !is_old && seq_le(s->seq, f->high_seq) &&
-	    seq_le(end, seq_add(f->right_edge, 1)))
+	/* The VM takes none beyond its window; one behind a hole it keeps. */
+	if (flags & TCP_FIN && !is_old && seq_le(end, seq_add(f->right_edge, 1)))
 		f->flags |= FLOW_F_FIN_SENDER;
 	if (seq_eq(s->seq, end)) {
 		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,

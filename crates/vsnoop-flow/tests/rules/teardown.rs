@@ -30,12 +30,19 @@ fn a_fin_that_the_vm_cannot_take_ends_no_record() {
     let beyond = c.f.right_edge.diff(c.f.next_seq) as u32;
     c.pass(&fin(c.data(beyond, 10)));
     assert!(!c.has(FLOW_F_FIN_SENDER));
-    // Behind a hole.
+}
+
+#[test]
+fn a_fin_behind_a_hole_ends_the_record_when_the_vm_has_everything() {
     let mut c = Case::new();
+    c.hear(&fin(c.data_of_vm(0, 0, 0)));
     c.pass(&fin(c.data(MSS, 10)));
-    assert!(!c.has(FLOW_F_FIN_SENDER));
-    c.pass(&c.ack_of_sender(0, 1));
-    assert_eq!(c.f.next_seq, at(0));
+    let (_, out) = c.decide(&c.ack_of_sender(MSS + 11, 1));
+    assert_eq!(out.events & EVENT_CLOSED, 0, "the hole is not filled");
+    c.pass(&c.data(0, MSS));
+    c.acks(MSS + 11, WINDOW);
+    let (_, out) = c.decide(&c.ack_of_sender(MSS + 11, 1));
+    assert_ne!(out.events & EVENT_CLOSED, 0);
 }
 
 #[test]
