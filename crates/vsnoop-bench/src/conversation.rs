@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use vsnoop_bpf::{Hook, Port, Uplink};
+use vsnoop_bpf::{OpenHook, Port};
 use vsnoop_frame::packet::Pool;
 use vsnoop_lab::testbed::net::Tap;
 
@@ -30,8 +30,17 @@ pub type FromVm<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(i32, Vec<u8>)>;
 /// What the packets go through.
 pub struct Place<'a> {
     pub port: &'a Port,
-    pub uplink: Option<&'a Uplink>,
+    pub hooks: &'a Hooks,
     pub tap: &'a Tap,
+}
+
+/// Open, so that a packet costs one system call for each: what lasts long is idle by incast control's
+/// clock.
+pub struct Hooks {
+    pub to_vm: OpenHook,
+    pub from_vm: OpenHook,
+    /// The uplink's.
+    pub count: Option<OpenHook>,
 }
 
 struct Sender {
@@ -67,7 +76,7 @@ impl Conversation {
         for n in 0..count {
             place.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
             let greeting = flows::ack(n, BEGIN, window, Timestamps(1, 1))?;
-            place.port.run_hook(Hook::FromVm, &greeting, 1)?;
+            place.hooks.from_vm.run(&greeting, 1)?;
             let told = [1; IN_FLIGHT];
             senders.push(Sender { next: BEGIN, edge: BEGIN + shown, told, is_queued: true });
         }
@@ -97,7 +106,7 @@ impl Conversation {
             }
             std::thread::sleep(PROBE);
             let ack = flows::ack(0, self.senders[0].next, self.window, self.told_by_vm())?;
-            let (_, reply) = place.port.run_hook(Hook::FromVm, &ack, 1)?;
+            let (_, reply) = place.hooks.from_vm.run(&ack, 1)?;
             self.hear(0, &reply)?;
             self.look_at_all(place)?;
         }
@@ -113,10 +122,10 @@ impl Conversation {
         sender.next = sender.next.wrapping_add(MSS);
         let ack = flows::ack(n, sender.next, self.window, self.told_by_vm())?;
 
-        if let Some(uplink) = place.uplink {
-            uplink.count(&segment)?;
+        if let Some(count) = &place.hooks.count {
+            count.run(&segment, 1)?;
         }
-        let (verdict, reply) = place.port.run_hook(Hook::ToVm, &segment, 1)?;
+        let (verdict, reply) = place.hooks.to_vm.run(&segment, 1)?;
         if verdict == TCX_REDIRECT {
             self.hear(n, &reply)?;
             let mut clone = self.pool.take();

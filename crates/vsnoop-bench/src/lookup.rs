@@ -65,11 +65,12 @@ fn figures(port: &Port) -> Result<Vec<Figure>> {
 fn among(port: &Port, flows: u32, train: u32) -> Result<f64> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut per_run = Vec::new();
+    let hook = port.open_hook(Hook::ToVm)?;
     for _ in 0..ROUNDS {
         let before = cost(port)?;
         for _ in 0..RUNS {
             let n = random.u32(0..flows);
-            let (verdict, _) = port.run_hook(Hook::ToVm, &segment(n)?, train)?;
+            let (verdict, _) = hook.run(&segment(n)?, train)?;
             anyhow::ensure!(verdict == -1, "the hook did not pass a segment of a paused port");
         }
         let after = cost(port)?;

@@ -3,7 +3,7 @@
 //!
 //! - passing: a bulk flow in a paused port, where every segment is parsed,
 //!   looked up, decided about and passed;
-//! - a program that returns at once, behind both hooks: what the accounting
+//! - a program that returns at once, behind `from_vm`: what the accounting
 //!   charges for being called, under the same traffic;
 //! - early ACKs: a bulk flow of which every segment is kept and acknowledged
 //!   early (with a later one, or by an ACK of its own), the whole time of the hook
@@ -14,15 +14,12 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{SLAB_CHUNKS, port_run};
-use vsnoop_bpf::{AttachSpec, EmptyProgram, Hook, Port, ProgramInfo, account_run_time};
-use vsnoop_lab::interrupt;
+use vsnoop_bpf::{EmptyProgram, Hook, Port, ProgramInfo, account_run_time};
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::bulk;
-use vsnoop_lab::testbed::net::Netns;
 use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
+use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
-use crate::memory::Growing;
 use crate::stage::{self, SHAPES, VM_CORE};
 use crate::{figure, median, say};
 
@@ -30,14 +27,12 @@ const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(1500);
 /// Payload of an Ethernet frame of 1500 bytes with timestamps.
 const MTU_PAYLOAD_BYTES: f64 = 1448.0;
-/// Of the hold: 16 MiB.
-const SLABS: u32 = 64;
 
 /// What the hooks did in one round.
 struct Round {
     to_vm_ns: f64,
     from_vm_ns: f64,
-    /// Of a program that returns at once, where `to_vm` is.
+    /// Of a program that returns at once.
     empty_ns: f64,
     early_ns_per_mtu: f64,
     /// Of all bytes to the VM.
@@ -50,17 +45,13 @@ pub fn measure() -> Result<Vec<Figure>> {
     let (mut early_gso, mut early_mtu) = (Vec::new(), Vec::new());
     for (name, from_client) in SHAPES {
         let topology = stage::build(from_client)?;
-        topology
-            .host
-            .command("tc")
-            .args(["qdisc", "add", "dev", PORT, "root", "noqueue"])
-            .status()?;
+        let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
         for number in 1..=ROUNDS {
             interrupt::check()?;
-            let paused = round(&topology, port_run::PORT_PAUSED)?;
-            let active = round(&topology, port_run::PORT_ACTIVE)?;
+            let paused = round(&topology, &vsnoop, true)?;
+            let active = round(&topology, &vsnoop, false)?;
             anyhow::ensure!(
-                active.early_share > 0.9,
+                active.early_share > 0.75,
                 "only {:.0} % of the data were acknowledged early in a round that measures it",
                 active.early_share * 100.0
             );
@@ -85,13 +76,26 @@ pub fn measure() -> Result<Vec<Figure>> {
     ])
 }
 
-fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
-    let (port, empty, growing) = attach(&topology.host, run)?;
-    let flow = bulk(topology, Family::V4, ROUND, Some(VM_CORE));
-    drop(growing);
+fn round(topology: &Topology, vsnoop: &Vsnoop, is_paused: bool) -> Result<Round> {
+    // Not standing aside: every segment is kept.
+    vsnoop.attach_with(PORT, &["--no-thin"])?;
+    let measured = measured(topology, vsnoop, is_paused);
+    vsnoop.detach(PORT)?;
+    measured
+}
+
+fn measured(topology: &Topology, vsnoop: &Vsnoop, is_paused: bool) -> Result<Round> {
+    if is_paused {
+        vsnoop.pause(PORT)?;
+    }
+    // On the way from the VM: one on the way to it would have the helper pause the port.
+    let (port, empty) = topology.host.run(|| {
+        let ifindex = nix::net::if_::if_nametoindex(PORT).context("index of the port")?;
+        let netns = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
+        Ok((Port::open(netns, ifindex)?, EmptyProgram::attach(ifindex, Hook::FromVm)?))
+    })?;
+    bulk(topology, Family::V4, ROUND, Some(VM_CORE)).context("one bulk flow")?;
     let (programs, stats, empty) = (port.programs()?, port.stats()?, empty.info()?);
-    port.detach()?;
-    flow.context("one bulk flow")?;
     let find = |name: &str| {
         let found = programs.iter().find(|p| p.name == name);
         found.with_context(|| format!("no program {name} on {PORT}"))
@@ -107,21 +111,5 @@ fn round(topology: &Topology, run: port_run::Type) -> Result<Round> {
         empty_ns: per_run(&empty),
         early_ns_per_mtu: to_vm.run_time_ns as f64 / (stats.early_bytes as f64 / MTU_PAYLOAD_BYTES),
         early_share: stats.early_bytes as f64 / stats.to_vm_bytes as f64,
-    })
-}
-
-/// Attaches without standing aside: every segment is kept. The empty program
-/// comes last, and sees what is passed.
-fn attach(host: &Netns, run: port_run::Type) -> Result<(Port, EmptyProgram, Growing)> {
-    host.run(|| {
-        let ifindex = nix::net::if_::if_nametoindex(PORT).context("index of the port")?;
-        let netns = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
-        let mut spec = AttachSpec::new(ifindex, PORT, netns);
-        spec.policy.run = run;
-        spec.policy.thin = 0;
-        spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
-        let port = Port::attach(&spec)?;
-        let growing = Growing::start(netns, ifindex)?;
-        Ok((port, EmptyProgram::attach(ifindex, Hook::ToVm)?, growing))
     })
 }

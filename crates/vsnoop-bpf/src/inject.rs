@@ -26,6 +26,30 @@ pub(crate) struct Run {
     pub frame: Vec<u8>,
 }
 
+/// A hook that is open: can be run again and again at the cost of one system call each.
+pub struct OpenHook {
+    program: ProgramHandle,
+    /// What frames go to, and what they have come in by; 0: nothing.
+    ifindex: u32,
+    ingress_ifindex: u32,
+}
+
+impl OpenHook {
+    /// The hook's program, by its id.
+    pub(crate) fn open(id: u32, ifindex: u32, ingress_ifindex: u32) -> Result<Self> {
+        let program = ProgramHandle::from_prog_id(id).map_err(Error::bpf("open a hook"))?;
+        Ok(Self { program, ifindex, ingress_ifindex })
+    }
+
+    /// Runs it on a frame that goes nowhere, `repeat` times: the verdict (-1: pass on, 2: drop) and
+    /// the frame as it left it. The calling thread must be in the network namespace of its interface.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
+        let run = run_from(&self.program, self.ifindex, self.ingress_ifindex, frame, repeat);
+        let run = run.map_err(Error::bpf("run a hook on a frame"))?;
+        Ok((run.verdict, run.frame))
+    }
+}
+
 /// The calling thread must be in the network namespace of `ifindex`.
 pub(crate) fn run(
     program: &impl AsFd,
@@ -38,7 +62,7 @@ pub(crate) fn run(
 }
 
 /// As [`run`], of a frame that came in by another interface.
-pub(crate) fn run_from(
+fn run_from(
     program: &impl AsFd,
     ifindex: u32,
     ingress_ifindex: u32,

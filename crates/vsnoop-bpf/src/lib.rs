@@ -30,6 +30,7 @@ pub use attach::{AttachSpec, Limits, Loaded, SILENCE_MS};
 pub use empty::EmptyProgram;
 pub use error::{Error, Result};
 pub use hold::{Hold, Memory, Tended};
+pub use inject::OpenHook;
 pub use line::{Line, PortIncast, Taken};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time, bytes_owed};

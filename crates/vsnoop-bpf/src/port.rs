@@ -14,7 +14,7 @@ use crate::attach::{AttachSpec, Loaded, open_map};
 use crate::batch;
 use crate::error::{Error, Result};
 use crate::hold;
-use crate::inject;
+use crate::inject::{self, OpenHook};
 use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::mapping::Mapping;
@@ -374,17 +374,15 @@ impl Port {
         inject::inject(&self.dir.join("inject"), ifindex, frame, false)
     }
 
-    /// Runs a hook on a frame that goes nowhere and has come through the uplink, `repeat` times:
-    /// the hook's verdict (-1: pass on, 2: drop) and the frame as it left it. The calling thread
-    /// must be in the tap's network namespace.
-    pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
-        let what = || format!("run {hook:?} on a frame");
-        let program =
-            ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
+    /// A hook, to be run on frames that have come through the uplink.
+    pub fn open_hook(&self, hook: Hook) -> Result<OpenHook> {
         let meta = self.meta()?;
-        let run = inject::run_from(&program, meta.ifindex, meta.uplink, frame, repeat)
-            .map_err(Error::bpf(what()))?;
-        Ok((run.verdict, run.frame))
+        OpenHook::open(self.program_id(hook)?, meta.ifindex, meta.uplink)
+    }
+
+    /// See [`OpenHook::run`].
+    pub fn run_hook(&self, hook: Hook, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
+        self.open_hook(hook)?.run(frame, repeat)
     }
 
     /// Are the hooks off the tap, as their pinned links have it? Of a listed port: because the tap

@@ -22,7 +22,7 @@ use vsnoop_flow::types::{self, flow, uplink};
 
 use crate::attach::{check_bpffs, open_map, tcx_link};
 use crate::error::{Error, Result};
-use crate::inject;
+use crate::inject::OpenHook;
 use crate::line::PortIncast;
 use crate::link::PinnedLink;
 use crate::mapping::Mapping;
@@ -196,10 +196,11 @@ impl Uplink {
         info.map_err(Error::bpf(format!("read the program of {}", self.dir.display())))
     }
 
-    /// Has the hook count a frame that goes nowhere.
-    pub fn count(&self, frame: &[u8]) -> Result<()> {
-        let run = self.handle().and_then(|program| inject::run(&program, 0, 0, frame, 1));
-        run.map(drop).map_err(Error::bpf(format!("count a frame in {}", self.dir.display())))
+    /// The hook, to be run on frames that it counts.
+    pub fn open_hook(&self) -> Result<OpenHook> {
+        let link = PinnedLink::open(&self.dir.join(LINK)).and_then(|link| link.info());
+        let link = link.map_err(Error::bpf(format!("open the hook of {}", self.dir.display())))?;
+        OpenHook::open(link.program_id, 0, 0)
     }
 
     fn handle(&self) -> libbpf_rs::Result<ProgramHandle> {

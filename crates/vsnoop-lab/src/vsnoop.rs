@@ -33,6 +33,11 @@ impl Vsnoop {
         self.run(&[&["attach", port], options].concat()).map(drop)
     }
 
+    /// Leaves all to the VM.
+    pub fn pause(&self, port: &str) -> Result<()> {
+        self.run(&["pause", port]).map(drop)
+    }
+
     pub fn detach(&self, port: &str) -> Result<()> {
         self.run(&["detach", port]).map(drop)
     }
