@@ -53,8 +53,8 @@ static __always_inline void give_back(__u32 number)
 	ring_doorbell(number);
 }
 
-/* What a decision leaves to be done apart from the packet itself. */
-static __always_inline void settle(const struct flow_key *key, struct outcome *out, __u64 now)
+/* What a decision has learnt and what is counted. */
+static __always_inline void note(const struct outcome *out, __u64 now)
 {
 	struct port_stats *st;
 	__u32 zero = 0;
@@ -62,13 +62,19 @@ static __always_inline void settle(const struct flow_key *key, struct outcome *o
 	if (!out->events)
 		return;
 	port_learn(&port, out, now);
-	if (out->events & EVENT_FREE)
-		hold_release(out->hold, false);
 	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
 		return;
 	st = bpf_map_lookup_elem(&stats, &zero);
 	if (st)
 		count_events(st, out);
+}
+
+/* What a decision leaves to be done apart from the packet itself. */
+static __always_inline void settle(const struct flow_key *key, const struct outcome *out, __u64 now)
+{
+	note(out, now);
+	if (out->events & EVENT_FREE)
+		hold_release(out->hold, false);
 	if (out->events & (EVENT_REFUSED | EVENT_ABANDONED))
 		note_failure(key, true);
 	if (out->events & EVENT_CLOSED) {
@@ -95,7 +101,7 @@ static long wait_for_hold(__u32 i, __u32 *number)
 	return !h || !*(volatile __u32 *)&h->busy;
 }
 
-#define HOLD_WAIT 4096
+#define HOLD_WAIT 16384
 
 /* The decision that needs the record's lock. */
 __noinline int decide_locked(const struct flow_key *key, const struct segment *s,
@@ -196,7 +202,8 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 		return verdict;
 	}
 	mark_busy(out->hold);
-	settle(key, out, now);
+	/* What is kept frees nothing, fails nowhere and ends no record. */
+	note(out, now);
 	wake_engine(out);
 	return verdict;
 }

@@ -25,7 +25,7 @@
 /* More than any chain has. */
 #define HOLD_CHAIN (1 << 20)
 /* Chunks given back at once, so that nobody waits long; the rest at the next ACK. */
-#define HOLD_FREE 256
+#define HOLD_FREE 64
 /* Chunks that one segment may make a chain longer by: with its place beyond a hole. */
 #define HOLD_REACH (1 << 16)
 /* Links that are followed for a segment beyond a hole: 16 MiB. */

@@ -28,7 +28,7 @@
  *
  * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per
  * MSS), up to what the hold has room for, while the VM is late and the engine
- * alive.  An engine that is not heard of for HOLD_STALE_NS is not relied upon: no
+ * alive; while the VM answers promptly the edge stays where it is.  An engine that is not heard of for HOLD_STALE_NS is not relied upon: no
  * byte beyond the VM's window is acknowledged any more.  After HOLD_ABANDONED_NS
  * connections with bytes that only it could hand over are reset.
  */
@@ -437,18 +437,18 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	return TO_VM_REACK;
 }
 
-/* Claims the chain for a copy. */
-static __always_inline enum to_vm_verdict hold_claim(struct flow *f, struct hold *h)
+/* Claims the chain for a copy; not while another CPU is at it. */
+static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 {
 	if (h->busy)
-		return TO_VM_BUSY;
+		return false;
 	h->busy = 1;
 	if (!seq_eq(h->tail, f->next_seq) && !h->ahead_count) {
 		/* The VM answered for what came since the last copy. */
 		h->first = h->tail = h->sure = f->next_seq;
 		h->rcv_win = 0;
 	}
-	return TO_VM_KEEP;
+	return true;
 }
 
 /* As flow_to_vm(), for a flow with a hold. */
@@ -475,9 +475,9 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
 		out->events = EVENT_ABANDONED;
 		return flow_answer_reset(f, s, out);
 	}
-	if (hold_wants(f, h, s, port, p, now, out)) {
+	if (hold_wants(f, h, s, port, p, now, out) && hold_claim(f, h)) {
 		out->events |= news ? EVENT_NEWS : 0;
-		return hold_claim(f, h);
+		return TO_VM_KEEP;
 	}
 	if (hold_opens(f, h, s, port, p, now)) {
 		f->reacked++;
@@ -502,9 +502,18 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 				      __u64 now)
 {
 	__s32 own = seq_diff(f->right_edge, f->next_seq);
+	__s32 shown = seq_diff(f->adv_edge, f->next_seq);
 
-	if (port_is_prompt(port, now) || !hold_engine_lives(port, now) ||
-	    !(f->flags & FLOW_F_SCALE_KNOWN))
+	if (port_is_prompt(port, now)) {
+		/* The edge that was shown stays until the VM's own has come up with it: then the
+		 * host may stand aside. */
+		if (shown < 0)
+			shown = 0;
+		if (h->rcv_win > (__u32)shown)
+			h->rcv_win = shown;
+		return;
+	}
+	if (!hold_engine_lives(port, now) || !(f->flags & FLOW_F_SCALE_KNOWN))
 		return;
 	if (own > 0 && h->rcv_win < (__u32)own)
 		h->rcv_win = own;
@@ -536,6 +545,16 @@ static __always_inline void hold_tell_engine(const struct flow *f, struct hold *
 	copy_mac(h->next_hop, f->next_hop);
 }
 
+/* All that comes for a flow that is held must be kept: is there room for what the sender was
+ * shown? */
+static __always_inline bool hold_has_room(const struct flow *f, const struct port_state *port,
+					  const struct policy *p)
+{
+	__s64 chunks = (__s64)hold_chunks_there(port, p) - port->chunks_used;
+
+	return seq_diff(f->adv_edge, f->next_seq) <= chunks * HOLD_CHUNK;
+}
+
 /* May what was copied be acknowledged, as things are by now? */
 static __always_inline bool hold_may_keep(const struct flow *f, const struct segment *s,
 					  bool handed, const struct port_state *port,
@@ -546,9 +565,15 @@ static __always_inline bool hold_may_keep(const struct flow *f, const struct seg
 		return false;
 	if (f->mode != FLOW_HOLDING && f->mode != FLOW_ACTIVE && !hold_may_begin(f))
 		return false;
+	if (handed)
+		return true;
 	/* What the VM's window has no room for any more, or the ring has not, needs an engine,
 	 * which needs to know the VM's window. */
-	return handed || (f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(port, now));
+	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
+		return false;
+	/* The VM itself can take it, and its window may be far larger than the hold. */
+	return f->mode == FLOW_HOLDING || seq_gt(seq_add(s->seq, s->len), f->right_edge) ||
+	       hold_has_room(f, port, p);
 }
 
 /*

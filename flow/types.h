@@ -357,8 +357,7 @@ enum to_vm_verdict {
 	TO_VM_KEEP = 3, /* copy from byte out->skip; see out->hand; then flow_kept() */
 	TO_VM_DROP = 4, /* the sender will send it again */
 	TO_VM_FORWARD = 5, /* hand on with out->ack's seq and tsval */
-	TO_VM_BUSY = 6, /* another CPU is at this flow's hold: ask again */
-	TO_VM_NO_FLOW = 7,
+	TO_VM_NO_FLOW = 6,
 };
 
 /* What becomes of a segment of which a copy was made. */

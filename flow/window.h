@@ -56,29 +56,24 @@ static __always_inline __u32 hold_limit(const struct flow *f, const struct port_
 	return bytes * HOLD_SHARE / (HOLD_SHARE + 1);
 }
 
-/* The edge that the hold has room for. */
-static __always_inline struct seq flow_held_edge(const struct flow *f, const struct hold *h,
-						 const struct port_state *port,
-						 const struct policy *p)
-{
-	struct seq edge = seq_min(seq_add(f->next_seq, h->rcv_win),
-				  seq_add(f->vm_seq, hold_limit(f, port, p)));
-
-	return p->ahead >= SLABS * SLAB_BYTES ? edge :
-						seq_min(edge, seq_add(f->right_edge, p->ahead));
-}
-
-/* The edge that VM and hold allow; an edge once shown stays. */
+/* The edge that VM and hold allow; an edge once shown stays.  What comes for a flow that is
+ * held must be kept, however much the VM itself could take. */
 static __always_inline struct seq flow_allowed_edge(const struct flow *f, const struct hold *h,
 						    const struct port_state *port,
 						    const struct policy *p)
 {
-	struct seq edge = f->right_edge;
+	struct seq edge = f->right_edge, held, room;
 
 	if (!h || !(f->flags & FLOW_F_SCALE_KNOWN))
 		return edge;
+	room = seq_add(f->vm_seq, hold_limit(f, port, p));
+	held = seq_min(seq_add(f->next_seq, h->rcv_win), room);
+	if (p->ahead < SLABS * SLAB_BYTES)
+		held = seq_min(held, seq_add(edge, p->ahead));
+	if (f->mode == FLOW_HOLDING)
+		edge = seq_min(edge, room);
 	if (p->run == PORT_ACTIVE)
-		edge = seq_max(edge, flow_held_edge(f, h, port, p));
+		edge = seq_max(edge, held);
 	return seq_max(edge, f->adv_edge);
 }
 

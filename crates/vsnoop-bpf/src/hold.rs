@@ -107,20 +107,32 @@ impl Memory {
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
-            self.slabs.add(1, count)?;
+            self.slabs.add(1)?;
+            self.slabs.wait(count)?;
         }
         Ok(())
     }
 
+    /// Notes that a change of the memory has been made; true when it has just been. For the engine only.
+    pub fn settle(&mut self) -> Result<bool> {
+        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        let was_changing = self.slabs.is_changing();
+        self.slabs.settle(count)?;
+        Ok(was_changing && !self.slabs.is_changing())
+    }
+
     /// Adds memory if the hooks want it: as much as there is, up to the port's quota, and not too much at
-    /// once. For the engine only.
+    /// once. While a change is being made there is none; see [`Memory::settle`]. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.slabs.is_changing() {
+            return Ok(());
+        }
         let wants = word(&self.port, std::mem::offset_of!(port_state, wants_slabs));
         // Before memory comes: what is wanted of the new one is another wish.
         if wants.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
-        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         let there = self.slabs.len();
         let more = there.clamp(1, AT_ONCE);
         let more = (there + more).min(self.quota()).saturating_sub(there);
@@ -128,24 +140,26 @@ impl Memory {
             return Ok(());
         }
         // Nobody asks again whose window is closed for want of it.
-        self.slabs.add(more, count).inspect_err(|_| wants.store(1, Ordering::Release))
+        self.slabs.add(more).inspect_err(|_| wants.store(1, Ordering::Release))
     }
 
     /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds some; or
     /// what the quota does not allow any more. For the engine only.
     pub fn shrink(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.slabs.is_changing() {
+            return Ok(());
+        }
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         let used = word(&self.port, std::mem::offset_of!(port_state, chunks_used));
         let (there, quota) = (self.slabs.len(), self.quota());
-        for _ in 0..there.div_ceil(2).min(AT_ONCE) {
-            let rest = (self.slabs.len() - 1) * SLAB_CHUNKS;
-            // The hooks want more when half is used.
-            let is_needed = used.load(Ordering::Relaxed) > rest / 2 && self.slabs.len() <= quota;
-            if is_needed || !self.slabs.take_last(count)? {
-                break;
-            }
-        }
-        Ok(())
+        let least = there - there.div_ceil(2).min(AT_ONCE);
+        // The hooks want more when half is used.
+        let may = |left: u32| {
+            left >= least
+                && (left >= quota || used.load(Ordering::Relaxed) <= left * SLAB_CHUNKS / 2)
+        };
+        self.slabs.take(may, count)
     }
 
     /// Slabs that the port may have.

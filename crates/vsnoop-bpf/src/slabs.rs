@@ -8,10 +8,16 @@
 //! nothing, one below it that is not there ends them, and what it had claimed in the last slab the next
 //! engine lets go ([`Slabs::adopt`]). Hooks may
 //! still look at a slab that has gone; the kernel keeps it until they have done.
+//!
+//! The kernel returns from such a change only when no program runs any more that may have seen the map as
+//! it was, some 10 to 25 ms later. So a thread of its own waits for it, one change of a port at a time: the
+//! engine has bytes to hand over.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use vsnoop_flow::types::{
@@ -24,8 +30,9 @@ use crate::mapping::Mapping;
 /// What is mapped of a port's slabs.
 pub(crate) struct Slabs {
     dir: PathBuf,
-    outer: MapHandle,
+    outer: Arc<MapHandle>,
     mapped: Vec<Slab>,
+    change: Option<JoinHandle<libbpf_rs::Result<()>>>,
 }
 
 struct Slab {
@@ -36,7 +43,7 @@ struct Slab {
 impl Slabs {
     /// `outer`: the map of maps; `dir`: of the port, for errors. Nothing is mapped yet.
     pub(crate) fn new(outer: MapHandle, dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), outer, mapped: Vec::new() }
+        Self { dir: dir.to_owned(), outer: Arc::new(outer), mapped: Vec::new(), change: None }
     }
 
     /// How many are mapped.
@@ -74,18 +81,45 @@ impl Slabs {
             last.claims().for_each(release);
         }
         if self.len() < SLABS {
-            self.delete(self.len())?;
+            delete(&self.outer, self.len()).map_err(self.error("take memory away"))?;
         }
         Ok(())
     }
 
-    /// Adds `more` of them. For the engine only.
-    ///
-    /// They are counted first: the kernel returns from the update some 10 ms after the hooks see the slabs
-    /// (once for all of them, when no program runs that may have seen the map before), and a hook that
-    /// finds one that is not counted can keep nothing in it. One that is counted and not there it takes for
-    /// none.
-    pub(crate) fn add(&mut self, more: u32, count: &AtomicU32) -> Result<()> {
+    /// Is the kernel still at work on the last change?
+    pub(crate) fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// Notes how far the kernel is with the last change. For the engine only.
+    pub(crate) fn settle(&mut self, count: &AtomicU32) -> Result<()> {
+        let Some(change) = &self.change else { return Ok(()) };
+        if change.is_finished() {
+            return self.wait(count);
+        }
+        // The hooks may use what has come, while the kernel waits.
+        if count.load(Ordering::Relaxed) < self.len() && self.map_id(self.len() - 1)?.is_some() {
+            count.store(self.len(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Waits until the last change has been made.
+    pub(crate) fn wait(&mut self, count: &AtomicU32) -> Result<()> {
+        let Some(change) = self.change.take() else { return Ok(()) };
+        let changed = change.join().expect("a thread that makes a system call does not panic");
+        if let Err(error) = changed {
+            // Some slabs may have come.
+            self.adopt(count)?;
+            return Err(self.error("change memory for what is held")(error));
+        }
+        count.store(self.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Adds `more` of them; not while another change is being made. For the engine only. They are counted,
+    /// and used, when the kernel has them ([`Slabs::settle`]).
+    pub(crate) fn add(&mut self, more: u32) -> Result<()> {
         let first = self.len();
         let mut maps = Vec::new();
         let mut slabs = Vec::new();
@@ -96,32 +130,43 @@ impl Slabs {
             maps.push(map);
         }
         let keys: Vec<u8> = (first..first + more).flat_map(u32::to_ne_bytes).collect();
-        // The kernel takes descriptors, and keeps the maps.
-        let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
-        let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
-        count.store(first + more, Ordering::Release);
-        let added =
-            self.outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY);
-        if let Err(error) = added {
-            // Some may be there.
-            self.adopt(count)?;
-            return Err(self.error("add memory for what is held")(error));
-        }
         self.mapped.extend(slabs);
-        Ok(())
+        self.begin(move |outer| {
+            // The kernel takes descriptors, and keeps the maps.
+            let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
+            let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
+            outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY)
+        })
     }
 
-    /// Takes the last one away; false when something in it is in use. For the engine only.
-    pub(crate) fn take_last(&mut self, count: &AtomicU32) -> Result<bool> {
-        let Some(last) = self.mapped.last() else { return Ok(false) };
-        if !last.claim() {
-            return Ok(false);
+    /// Takes the last ones away, as long as `may` allows it, given the number of those that would be left,
+    /// and nothing in them is in use; not while another change is being made. For the engine only.
+    pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
+        let end = self.len();
+        while let Some(last) = self.mapped.last() {
+            let index = self.len() - 1;
+            if !may(index) || !last.claim() {
+                break;
+            }
+            count.store(index, Ordering::Release);
+            self.mapped.pop();
         }
-        let index = self.len() - 1;
-        count.store(index, Ordering::Release);
-        self.mapped.pop();
-        self.delete(index)?;
-        Ok(true)
+        let gone = self.len()..end;
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.begin(move |outer| gone.rev().try_for_each(|index| delete(outer, index)))
+    }
+
+    fn begin(
+        &mut self,
+        change: impl FnOnce(&MapHandle) -> libbpf_rs::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let outer = self.outer.clone();
+        let thread = thread::Builder::new().name("slabs".into()).spawn(move || change(&outer));
+        self.change =
+            Some(thread.map_err(Error::io("start a thread that changes a hold's memory"))?);
+        Ok(())
     }
 
     /// The hold with this number, from 1.
@@ -173,15 +218,6 @@ impl Slabs {
         Ok(Slab { map_id, memory: Mapping::new(&map, &self.dir)? })
     }
 
-    fn delete(&self, index: u32) -> Result<()> {
-        match self.outer.delete(&index.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(self.error("take memory away")(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn error(&self, what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
         Error::bpf(format!("{what}, of {}", self.dir.display()))
     }
@@ -226,6 +262,13 @@ fn release(word: &AtomicU32) {
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
+fn delete(outer: &MapHandle, index: u32) -> libbpf_rs::Result<()> {
+    match outer.delete(&index.to_ne_bytes()) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn create() -> libbpf_rs::Result<MapHandle> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -265,6 +308,18 @@ mod tests {
         Some((Slabs::new(outer, dir), Slabs::new(other, dir), AtomicU32::new(0)))
     }
 
+    fn add(slabs: &mut Slabs, more: u32, count: &AtomicU32) {
+        slabs.add(more).and_then(|()| slabs.wait(count)).expect("add");
+    }
+
+    /// One; false when something in it is used.
+    fn take_last(slabs: &mut Slabs, count: &AtomicU32) -> bool {
+        let before = slabs.len();
+        let taken = slabs.take(|left| left + 1 == before, count).and_then(|()| slabs.wait(count));
+        taken.expect("take");
+        slabs.len() < before
+    }
+
     fn used(slabs: &Slabs, number: u32) -> &AtomicU32 {
         let at = slabs.hold(number).expect("it is there");
         // SAFETY: an aligned word within the mapping.
@@ -280,8 +335,8 @@ mod tests {
     #[test]
     fn what_one_process_adds_another_maps() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
+        add(&mut engine, 1, &count);
         assert_eq!(count.load(Ordering::Acquire), 2);
         other.refresh(&count).expect("refresh");
         // The last byte of the last chunk, the last hold, a link, a busy bit.
@@ -304,7 +359,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_none() {
         let Some((mut engine, _, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
         assert!(engine.hold(0).is_none() && engine.hold(SLAB_HOLDS + 1).is_none());
         assert!(engine.hold(1).is_some() && engine.hold(SLAB_HOLDS).is_some());
         assert!(engine.bytes(SLAB_CHUNKS).is_none() && engine.next(SLAB_CHUNKS).is_none());
@@ -314,37 +369,37 @@ mod tests {
     #[test]
     fn the_last_slab_goes_only_when_nothing_in_it_is_used() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
+        add(&mut engine, 1, &count);
         for is_hold in [true, false] {
             let word = |slabs: &Slabs, value| match is_hold {
                 true => used(slabs, SLAB_HOLDS + 3).store(value, Ordering::SeqCst),
                 false => owner(slabs, 2 * SLAB_CHUNKS - 1).store(value, Ordering::SeqCst),
             };
             word(&engine, 1);
-            assert!(!engine.take_last(&count).expect("take"));
+            assert!(!take_last(&mut engine, &count));
             let is_claimed = |word: &&AtomicU32| word.load(Ordering::SeqCst) == HOLD_RESERVED;
             let claimed = engine.mapped[1].claims().filter(is_claimed).count();
             assert_eq!(claimed, 0, "the claims are undone");
             word(&engine, 0);
         }
         other.refresh(&count).expect("refresh");
-        assert!(engine.take_last(&count).expect("take"));
+        assert!(take_last(&mut engine, &count));
         assert_eq!((count.load(Ordering::Acquire), engine.len()), (1, 1));
         assert_eq!(engine.map_id(1).expect("look up"), None);
         other.refresh(&count).expect("refresh");
         assert_eq!(other.len(), 1);
-        assert!(engine.take_last(&count).expect("take"));
-        assert!(!engine.take_last(&count).expect("take"), "there is none");
+        assert!(take_last(&mut engine, &count));
+        assert!(!take_last(&mut engine, &count), "there is none");
     }
 
     #[test]
     fn a_slab_that_came_back_is_mapped_anew() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
         other.refresh(&count).expect("refresh");
-        engine.take_last(&count).expect("take");
-        engine.add(1, &count).expect("add");
+        assert!(take_last(&mut engine, &count));
+        add(&mut engine, 1, &count);
         used(&engine, 1).store(1, Ordering::SeqCst);
         other.refresh(&count).expect("refresh");
         assert_eq!(used(&other, 1).load(Ordering::SeqCst), 1);
@@ -353,8 +408,8 @@ mod tests {
     #[test]
     fn several_come_at_once() {
         let Some((mut engine, mut other, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
-        engine.add(5, &count).expect("add");
+        add(&mut engine, 1, &count);
+        add(&mut engine, 5, &count);
         other.refresh(&count).expect("refresh");
         assert_eq!((count.load(Ordering::Acquire), engine.len(), other.len()), (6, 6, 6));
         used(&engine, 6 * SLAB_HOLDS).store(1, Ordering::SeqCst);
@@ -364,7 +419,7 @@ mod tests {
     #[test]
     fn what_a_killed_engine_had_counted_and_not_added_does_not_count() {
         let Some((mut engine, mut next, count)) = two() else { return };
-        engine.add(2, &count).expect("add");
+        add(&mut engine, 2, &count);
         count.store(4, Ordering::Release);
         next.adopt(&count).expect("adopt");
         assert_eq!((count.load(Ordering::Acquire), next.len()), (2, 2));
@@ -373,19 +428,19 @@ mod tests {
     #[test]
     fn what_a_killed_engine_had_begun_is_undone() {
         let Some((mut engine, mut next, count)) = two() else { return };
-        engine.add(1, &count).expect("add");
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
+        add(&mut engine, 1, &count);
         // Killed while it took one away: a few claims are made.
         used(&engine, SLAB_HOLDS + 1).store(HOLD_RESERVED, Ordering::SeqCst);
         used(&engine, SLAB_HOLDS + 2).store(1, Ordering::SeqCst);
         // Killed while it added one: the number is not written.
-        engine.add(1, &count).expect("add");
+        add(&mut engine, 1, &count);
         count.store(2, Ordering::Release);
         next.adopt(&count).expect("adopt");
         assert_eq!(used(&next, SLAB_HOLDS + 1).load(Ordering::SeqCst), 0);
         assert_eq!(used(&next, SLAB_HOLDS + 2).load(Ordering::SeqCst), 1);
         assert_eq!(next.map_id(2).expect("look up"), None);
-        next.add(1, &count).expect("add");
+        add(&mut next, 1, &count);
         assert_eq!(count.load(Ordering::Acquire), 3);
     }
 }

@@ -23,8 +23,6 @@ pub enum Verdict {
     Drop,
     /// Hand on with `outcome.ack`'s SEQ and TSval.
     Forward,
-    /// Somebody else is at this flow's chain.
-    Busy,
 }
 
 /// What becomes of a segment of which a copy was made.
@@ -81,7 +79,6 @@ pub fn to_vm(
         }
         to_vm_verdict::TO_VM_DROP => Verdict::Drop,
         to_vm_verdict::TO_VM_FORWARD => Verdict::Forward,
-        to_vm_verdict::TO_VM_BUSY => Verdict::Busy,
         other => unreachable!("hold_to_vm() answered {other}"),
     };
     (verdict, out)

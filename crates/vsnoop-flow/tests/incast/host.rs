@@ -186,7 +186,6 @@ impl Host {
             }
             // In the first second of the clock an engine that never was counts as alive.
             Verdict::Drop | Verdict::Forward => ToVm { delivered: false, answers },
-            other => unreachable!("{other:?} without an engine"),
         }
     }
 

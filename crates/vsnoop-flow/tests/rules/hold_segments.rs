@@ -297,14 +297,39 @@ fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
 
 #[test]
 fn one_cpu_at_a_time_has_the_chain() {
-    let mut c = Case::full();
-    let s = c.data(FULL, MSS);
-    assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    let mut c = Case::holding();
+    let (first, second) = (c.data(END, MSS), c.data(END + MSS, MSS));
+    assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
     assert_eq!(c.h.busy, 1);
-    assert_eq!(c.decide(&s).0, Verdict::Busy);
-    c.after_copy(&s, true, false);
+    let (verdict, out) = c.decide(&second);
+    assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)), "the sender repeats it");
+    c.after_copy(&first, true, false);
     assert_eq!(c.h.busy, 0);
-    c.held(&c.data(FULL + MSS, MSS));
+    c.held(&second);
+}
+
+#[test]
+fn what_finds_the_chain_taken_is_the_vms() {
+    let mut c = Case::new();
+    let (first, second) = (c.data(0, MSS), c.data(MSS, MSS));
+    assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
+    assert_eq!(c.decide(&second).0, Verdict::Pass, "nothing is lost by it");
+    assert_ne!(c.mode(), flow_mode::FLOW_HOLDING);
+}
+
+#[test]
+fn what_needs_an_engine_is_not_begun_without_room_for_what_the_sender_was_shown() {
+    for chunks in [0, 1] {
+        let mut c = Case::new();
+        // The VM's own window is larger than what is free.
+        let free = c.f.adv_edge.diff(c.f.next_seq) as u32 / HOLD_CHUNK + chunks;
+        c.port.chunks_used = CHUNKS - free;
+        let s = c.data(MSS, MSS);
+        assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+        let (kept, _) = c.after_copy(&s, true, false);
+        assert_eq!(kept == Kept::Ack, chunks == 1, "a piece beyond a hole");
+        assert_eq!(c.mode() == flow_mode::FLOW_HOLDING, chunks == 1);
+    }
 }
 
 #[test]

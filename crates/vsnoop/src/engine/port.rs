@@ -84,6 +84,14 @@ impl EnginePort {
 
     /// Does what is due, as much of it as the other ports can wait for.
     pub fn work(&mut self) {
+        match self.surroundings.memory.settle() {
+            Ok(false) => {}
+            // What was wanted meanwhile nobody asks for again.
+            Ok(true) => vsnoop_hold::Memory::grow(&mut self.surroundings),
+            Err(error) => {
+                self.surroundings.complain(format!("memory for what it holds: {error:#}"))
+            }
+        }
         self.engine.work(&mut self.surroundings);
     }
 }
