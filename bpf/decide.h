@@ -102,12 +102,13 @@ static long wait_for_hold(__u32 i, __u32 *number)
 }
 
 #define HOLD_WAIT 16384
+#define HOLD_TRIES 3
 
 /* The decision that needs the record's lock. */
 __noinline int decide_locked(const struct flow_key *key, const struct segment *s,
 			     struct outcome *out)
 {
-	__u32 number;
+	__u32 number, tries;
 	struct hold *h;
 	struct flow *f;
 	int verdict;
@@ -123,12 +124,18 @@ __noinline int decide_locked(const struct flow_key *key, const struct segment *s
 		number = hold_take(key);
 	out->hold = number;
 	h = hold_number(number);
-	if (h && *(volatile __u32 *)&h->busy)
-		bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
 	tag = flow_tag(key);
-	out->now = bpf_ktime_get_ns();
 	out->events = 0;
-	bpf_spin_lock(&f->lock);
+	/* The lock may be had just when its last owner has taken the hold. */
+	for (tries = HOLD_TRIES;; tries--) {
+		if (h && *(volatile __u32 *)&h->busy)
+			bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
+		out->now = bpf_ktime_get_ns();
+		bpf_spin_lock(&f->lock);
+		if (!h || !*(volatile __u32 *)&h->busy || !tries)
+			break;
+		bpf_spin_unlock(&f->lock);
+	}
 	/* Else it is another flow's by now, or has another hold. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->tag == tag && f->hold == number)

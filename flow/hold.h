@@ -571,9 +571,10 @@ static __always_inline bool hold_may_keep(const struct flow *f, const struct seg
 	 * which needs to know the VM's window. */
 	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
 		return false;
-	/* The VM itself can take it, and its window may be far larger than the hold. */
-	return f->mode == FLOW_HOLDING || seq_gt(seq_add(s->seq, s->len), f->right_edge) ||
-	       hold_has_room(f, port, p);
+	/* A piece beyond a hole the VM itself can take, and its window may be far larger than the
+	 * hold. */
+	return f->mode == FLOW_HOLDING || seq_le(s->seq, f->next_seq) ||
+	       seq_gt(seq_add(s->seq, s->len), f->right_edge) || hold_has_room(f, port, p);
 }
 
 /*

@@ -406,6 +406,21 @@ mod tests {
     }
 
     #[test]
+    fn they_count_as_soon_as_the_kernel_has_them_and_the_engine_need_not_wait() {
+        let Some((mut engine, _, count)) = two() else { return };
+        engine.add(3).expect("add");
+        assert_eq!((count.load(Ordering::Acquire), engine.len()), (0, 3));
+        assert!(engine.is_changing() && engine.hold(3 * SLAB_HOLDS).is_some());
+        while count.load(Ordering::Acquire) == 0 {
+            engine.settle(&count).expect("settle");
+        }
+        assert_eq!(count.load(Ordering::Acquire), 3);
+        assert!(engine.map_id(2).expect("look up").is_some());
+        engine.wait(&count).expect("wait");
+        assert!(!engine.is_changing());
+    }
+
+    #[test]
     fn several_come_at_once() {
         let Some((mut engine, mut other, count)) = two() else { return };
         add(&mut engine, 1, &count);

@@ -122,6 +122,37 @@ fn a_prompt_vm_needs_no_larger_window() {
 }
 
 #[test]
+fn while_the_vm_is_prompt_the_edge_stays_until_its_own_has_come_up_with_it() {
+    let mut c = Case::new();
+    let out = c.early(&c.data(0, MSS));
+    let shown = c.edge(&out);
+    c.port.prompt_until_ns = c.now + MS;
+    for i in 1..4 {
+        let out = c.early(&c.data(i * MSS, MSS));
+        about(c.edge(&out), shown as u32);
+    }
+    c.acks(4 * MSS, WINDOW);
+    let out = c.early(&c.data(4 * MSS, MSS));
+    about(c.edge(&out), FULL + 4 * MSS);
+}
+
+#[test]
+fn what_is_held_is_shown_no_more_of_the_vms_window_than_there_is_room_for() {
+    for free in [10, 4_000] {
+        let mut c = Case::holding();
+        c.port.chunks_used = CHUNKS - free;
+        let shown = c.f.adv_edge.diff(at(0)) as u32;
+        c.acks(MSS, 0x7fff);
+        let window = MSS + (0x7fff << SCALE);
+        let out = c.held(&c.data(FULL + 2 * MSS, MSS));
+        let own = FULL + 2 * MSS - MSS;
+        let room = MSS + (free * HOLD_CHUNK + own + MSS) * 4 / 5;
+        about(c.edge(&out), window.min(room).max(shown).max(c.f.adv_edge.diff(at(0)) as u32));
+        assert_eq!(c.edge(&out) < window as i32 - UNIT, free == 10);
+    }
+}
+
+#[test]
 fn without_an_engine_nothing_beyond_the_vms_window_is_acknowledged() {
     let mut c = Case::full();
     let shown = c.f.adv_edge;
