@@ -107,6 +107,7 @@ impl Memory {
         let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
+            self.slabs.wait(count)?;
             self.slabs.add(1)?;
             self.slabs.wait(count)?;
         }

@@ -13,6 +13,7 @@
 //! it was, some 10 to 25 ms later. So a thread of its own waits for it, one change of a port at a time: the
 //! engine has bytes to hand over.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +73,8 @@ impl Slabs {
         Ok(())
     }
 
-    /// What an engine left in the middle of adding or taking away is undone. For the engine only.
+    /// What an engine left in the middle of adding or taking away is undone: a change as others are. For
+    /// the engine only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
         self.refresh(count)?;
         // Those that were counted and not added.
@@ -80,9 +82,11 @@ impl Slabs {
         if let Some(last) = self.mapped.last() {
             last.claims().for_each(release);
         }
-        if self.len() < SLABS {
-            delete(&self.outer, self.len()).map_err(self.error("take memory away"))?;
+        let mut end = self.len();
+        while end < SLABS && self.map_id(end)?.is_some() {
+            end += 1;
         }
+        self.delete(self.len()..end)?;
         Ok(())
     }
 
@@ -151,7 +155,11 @@ impl Slabs {
             count.store(index, Ordering::Release);
             self.mapped.pop();
         }
-        let gone = self.len()..end;
+        self.delete(self.len()..end)
+    }
+
+    /// From the end, so that those that are left when the engine is killed follow the others.
+    fn delete(&mut self, gone: Range<u32>) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
         }
@@ -451,7 +459,7 @@ mod tests {
         // Killed while it added one: the number is not written.
         add(&mut engine, 1, &count);
         count.store(2, Ordering::Release);
-        next.adopt(&count).expect("adopt");
+        next.adopt(&count).and_then(|()| next.wait(&count)).expect("adopt");
         assert_eq!(used(&next, SLAB_HOLDS + 1).load(Ordering::SeqCst), 0);
         assert_eq!(used(&next, SLAB_HOLDS + 2).load(Ordering::SeqCst), 1);
         assert_eq!(next.map_id(2).expect("look up"), None);
