@@ -63,7 +63,7 @@ impl Quotas {
     pub fn default_bytes(&self) -> u64 {
         let share = self.total_bytes / self.vms.max(1);
         let left = self.total_bytes.saturating_sub(self.given_bytes());
-        let bytes = share.min(left).min(DEFAULT_MOST).max(HOLD_LEAST);
+        let bytes = share.min(left).clamp(HOLD_LEAST, DEFAULT_MOST);
         1 << bytes.ilog2()
     }
 

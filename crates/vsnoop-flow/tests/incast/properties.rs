@@ -133,7 +133,7 @@ impl Machine {
             seq: at,
             ack: f.snd_nxt,
             len,
-            unit_len: len.min(if id % 2 == 0 { 1_448 } else { 8_948 }) as u16,
+            unit_len: len.min(if id.is_multiple_of(2) { 1_448 } else { 8_948 }) as u16,
             tsval: (self.now >> 20) as u32,
             tsecr: f.vm_tsval,
             tcp_flags: TCP_ACK as u8,
