@@ -28,9 +28,10 @@
  *
  * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per
  * MSS), up to what the hold has room for, while the VM is late and the engine
- * alive; while the VM answers promptly the edge stays where it is.  An engine that is not heard of for HOLD_STALE_NS is not relied upon: no
- * byte beyond the VM's window is acknowledged any more.  After HOLD_ABANDONED_NS
- * connections with bytes that only it could hand over are reset.
+ * alive; while the VM answers promptly the edge stays where it is.  An engine that is
+ * not heard of for HOLD_STALE_NS is not relied upon: no byte beyond the VM's window is
+ * acknowledged any more.  After HOLD_ABANDONED_NS connections with bytes that only it
+ * could hand over are reset.
  */
 #ifndef VSNOOP_FLOW_HOLD_H
 #define VSNOOP_FLOW_HOLD_H

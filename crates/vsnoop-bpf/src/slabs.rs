@@ -86,8 +86,7 @@ impl Slabs {
         while end < SLABS && self.map_id(end)?.is_some() {
             end += 1;
         }
-        self.delete(self.len()..end)?;
-        Ok(())
+        self.delete(self.len()..end)
     }
 
     /// Is the kernel still at work on the last change?
@@ -135,12 +134,16 @@ impl Slabs {
         }
         let keys: Vec<u8> = (first..first + more).flat_map(u32::to_ne_bytes).collect();
         self.mapped.extend(slabs);
-        self.begin(move |outer| {
+        let begun = self.begin(move |outer| {
             // The kernel takes descriptors, and keeps the maps.
             let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
             let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
             outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY)
-        })
+        });
+        if begun.is_err() {
+            self.mapped.truncate(first as usize);
+        }
+        begun
     }
 
     /// Takes the last ones away, as long as `may` allows it, given the number of those that would be left,
