@@ -79,8 +79,8 @@ fn two(offloads: Offloads) -> Result<()> {
     attached.detach()
 }
 
-/// Slow readers want fifteen times as much memory as there is. A quick one that comes later need not
-/// wait for them.
+/// Slow readers want fifteen times as much memory as there is. A quick one that comes later is done
+/// while all of them are still far from it.
 fn shared(offloads: Offloads) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -128,8 +128,13 @@ fn shared(offloads: Offloads) -> Result<()> {
         look()?;
         Ok(quick.verified_bytes(Side::Vm) == QUICK_BYTES)
     })?;
-    let all_are_done = readers.iter().all(|reader| reader.verified_bytes(Side::Vm) == SLOW_BYTES);
-    ensure!(!all_are_done, "the quick reader had to wait for all slow ones");
+    for (number, reader) in readers.iter().enumerate() {
+        let read = reader.verified_bytes(Side::Vm);
+        ensure!(
+            read < SLOW_BYTES / 2,
+            "slow reader {number} had {read} of {SLOW_BYTES} bytes before the quick one was done"
+        );
+    }
     let quick = quick.finish().with_context(|| attached.describe())?;
     ensure!(quick.is_complete(), "{quick:?}\n{}", attached.describe());
     for (number, reader) in readers.into_iter().enumerate() {
