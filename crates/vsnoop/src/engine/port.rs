@@ -86,7 +86,7 @@ impl EnginePort {
     pub fn work(&mut self) {
         match self.surroundings.memory.settle() {
             Ok(false) => {}
-            // What was wanted meanwhile nobody asks for again.
+            // A hook that asked for memory during the change does not ring again.
             Ok(true) => vsnoop_hold::Memory::grow(&mut self.surroundings),
             Err(error) => {
                 self.surroundings.complain(format!("memory for what it holds: {error:#}"))
