@@ -100,7 +100,7 @@ impl Slabs {
         if change.is_finished() {
             return self.wait(count);
         }
-        // The hooks may use the new slabs from now on, although the system call has not returned yet.
+        // The hooks may use the new slabs before the system call returns.
         if count.load(Ordering::Relaxed) < self.len() && self.map_id(self.len() - 1)?.is_some() {
             count.store(self.len(), Ordering::Release);
         }
