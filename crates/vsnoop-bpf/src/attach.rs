@@ -33,7 +33,7 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
 /// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
-const INCAST_MAPS: [&str; 4] = ["beside", "line", "shut", "turns"];
+const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
 const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a flow
@@ -323,6 +323,8 @@ fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> 
             "policy" => map.set_initial_value(spec.policy.as_bytes())?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
             "config" => map.set_initial_value(spec.config().as_bytes())?,
+            "port_list" => map.set_autocreate(!spec.port_rules.is_empty())?,
+            "prefix_list" => map.set_autocreate(!spec.prefix_rules.is_empty())?,
             name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }

@@ -1,15 +1,15 @@
 //! `vsnoop off --all`: the panic switch.
 //!
 //! Waits for nobody: no draining, no lock. Every attachment of the host goes at once, whatever state its
-//! pins are in; then default qdiscs are restored as far as two seconds allow. What was acknowledged early
-//! is in the taps' rings or in the VMs already; connections of which something is still held on this host
-//! are reset first. Of damaged pins nothing of that kind is known.
+//! pins are in; then default qdiscs are restored, until one takes longer than two seconds. What was
+//! acknowledged early is in the taps' rings or in the VMs already; connections of which something is
+//! still held on this host are reset first. Of damaged pins nothing of that kind is known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -27,6 +27,7 @@ use crate::release::{self, Ended};
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev, qdisc};
 
+/// For one default qdisc: a lock of the kernel that is not free by then may never be.
 const LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Default, Serialize)]
@@ -57,7 +58,6 @@ struct Replaced {
 }
 
 pub fn run(cli: &Cli) -> Result<u8> {
-    let start = Instant::now();
     kernel::require()?;
     let mut document = Document::default();
     let mut replaced = Vec::new();
@@ -90,7 +90,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
     if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
         eprintln!("vsnoop: uplinks: {error}");
     }
-    restore(replaced, start + LIMIT, &mut document);
+    restore(replaced, &mut document);
 
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
@@ -162,7 +162,7 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
 }
 
 /// On a thread, so that a kernel that lets us wait for a lock cannot make the switch late.
-fn restore(replaced: Vec<Replaced>, until: Instant, document: &mut Document) {
+fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
     let (done, results) = mpsc::channel();
     thread::spawn(move || {
@@ -182,9 +182,7 @@ fn restore(replaced: Vec<Replaced>, until: Instant, document: &mut Document) {
             }
         }
     });
-    while let Ok((name, restored)) =
-        results.recv_timeout(until.saturating_duration_since(Instant::now()))
-    {
+    while let Ok((name, restored)) = results.recv_timeout(LIMIT) {
         if restored {
             document.qdiscs_left.retain(|left| *left != name);
             document.qdiscs_restored.push(name);
