@@ -43,6 +43,14 @@ pub enum Command {
         key: String,
         value: String,
     },
+    /// Starts the [web server](crate::web) of the image; answered when it listens.
+    Web,
+    /// Compares an uploaded file with the [pattern](crate::pattern) of `seed`, and deletes it.
+    VerifyFile {
+        name: String,
+        seed: u64,
+        size_bytes: u64,
+    },
     /// Opens connections for [rounds](crate::rounds) to all of these, as their receiver.
     OpenRounds {
         to: Vec<SocketAddrV4>,

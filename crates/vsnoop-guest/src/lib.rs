@@ -4,6 +4,7 @@
 //! protocols that it speaks and the byte patterns that both ends can compute:
 //! - [`transfer`]: the paper's TCP application, over the network under test; [`server`] is its
 //!   receiving end, which the lab also runs on the host itself;
+//! - [`web`]: a web server in the guest, where the image has one;
 //! - [`rounds`]: many senders that answer one receiver at once, both ends;
 //! - [`control`]: commands to a guest, over its second serial port, so that they neither use nor
 //!   disturb that network; [`tcp_counts`] reads what TCP has counted.
@@ -14,3 +15,4 @@ pub mod rounds;
 pub mod server;
 pub mod tcp_counts;
 pub mod transfer;
+pub mod web;

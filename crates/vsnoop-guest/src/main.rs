@@ -7,6 +7,7 @@
 
 mod boot;
 mod ends;
+mod files;
 mod firewall;
 mod load;
 mod obey;

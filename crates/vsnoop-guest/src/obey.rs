@@ -13,7 +13,7 @@ use vsnoop_guest::tcp_counts::TcpCounts;
 
 use crate::ends::Ends;
 use crate::load::Load;
-use crate::{firewall, power_off};
+use crate::{files, firewall, power_off};
 
 /// Opens the channel: only then may the host hear that the guest is ready.
 pub fn open() -> Result<File> {
@@ -68,6 +68,8 @@ fn obey(command: Command, load: &mut Load, ends: &mut Ends, counts: &Counts) -> 
         }
         Command::TcpCounts => return Ok(Reply::TcpCounts(TcpCounts::read()?)),
         Command::Sysctl { key, value } => set_sysctl(&key, &value)?,
+        Command::Web => files::serve()?,
+        Command::VerifyFile { name, seed, size_bytes } => files::verify(&name, seed, size_bytes)?,
         Command::OpenRounds { to, congestion_control } => {
             ends.open(&to, congestion_control.as_deref())?;
         }

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
-use vsnoop_lab::results::{CUT_SHORT, Results, report};
+use vsnoop_lab::results::{CUT_SHORT, PathLink, Results, report};
 use vsnoop_lab::{guest, interrupt, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
@@ -56,6 +56,12 @@ enum Action {
         /// MTU-sized segments that are lost between client and host, each way, 0 to 5.
         #[arg(long = "path-loss", value_name = "PERCENT")]
         path_loss_percent: Option<f64>,
+        /// The path is a link of this rate, each way, with a queue before it.
+        #[arg(long = "path-rate", value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..))]
+        path_rate_mbit: Option<u64>,
+        /// What that queue takes in.
+        #[arg(long = "path-queue", value_name = "BYTES", default_value_t = 1_000_000, requires = "path_rate_mbit")]
+        path_queue_bytes: u64,
         #[command(flatten)]
         incast: Box<Selection>,
     },
@@ -102,6 +108,8 @@ fn act(action: Action) -> Result<()> {
             loads,
             path_rtts_ms,
             path_loss_percent,
+            path_rate_mbit,
+            path_queue_bytes: queue_bytes,
             incast,
         } => {
             anyhow::ensure!(out.is_none() || names.len() == 1, "--out takes a single experiment");
@@ -118,6 +126,7 @@ fn act(action: Action) -> Result<()> {
                 loads,
                 path_rtts_ms,
                 path_loss_percent,
+                path_link: path_rate_mbit.map(|rate_mbit| PathLink { rate_mbit, queue_bytes }),
                 incast: *incast,
             };
             for experiment in experiments {

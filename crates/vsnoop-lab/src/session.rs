@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::testbed::net;
+use crate::vm::quota;
 use crate::vsnoop::Vsnoop;
 
 /// All names of namespaces, bridges and taps begin with it.
@@ -179,6 +180,7 @@ impl Session {
         if let Err(error) = net::remove_stale(PREFIX) {
             eprintln!("a network namespace is left over: {error:#}");
         }
+        quota::remove_stale();
         let _ = fs::remove_dir_all(self.scratch());
         let _ = fs::remove_file(self.path());
     }

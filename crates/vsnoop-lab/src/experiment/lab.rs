@@ -21,15 +21,15 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes what is missing; an error says what cannot be had.
-    pub fn open() -> Result<Self> {
+    /// Makes what is missing, a guest's image with these parts; an error says what cannot be had.
+    pub fn open(parts: guest::Options) -> Result<Self> {
         ensure!(
             nix::unistd::geteuid().is_root(),
             "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
         );
         vm::require_two_cores()?;
         vm::require_qemu()?;
-        let image = guest::prepare(guest::Options::default())?;
+        let image = guest::prepare(parts)?;
         let session = Session::begin()?;
         let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
         Ok(Self { session, image, accelerator })
@@ -49,6 +49,14 @@ impl Lab {
         Results::begin(experiment, environment)
     }
 
+    /// Boots machines.
+    pub fn start(&mut self, options: StageOptions, vsnoop: Option<&Vsnoop>) -> Result<Stage> {
+        let (image, accelerator) = (&self.image, self.accelerator);
+        let machines = if options.vms == 1 { "a VM".into() } else { format!("{} VMs", options.vms) };
+        println!("booting {machines} (Linux {}, {accelerator})", image.kernel_version);
+        Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)
+    }
+
     /// Boots machines and loads each of them; from now on the lab keeps to the host's core.
     pub fn boot(
         &mut self,
@@ -56,9 +64,7 @@ impl Lab {
         load: f64,
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Stage> {
-        let (image, accelerator) = (&self.image, self.accelerator);
-        println!("booting {} VMs (Linux {}, {accelerator})", options.vms, image.kernel_version);
-        let stage = Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)?;
+        let stage = self.start(options, vsnoop)?;
         vm::pin_self()?;
         stage.load(&mut self.session, load, LOAD_PERIOD_MS)?;
         Ok(stage)

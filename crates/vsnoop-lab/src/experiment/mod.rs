@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::results::Results;
+use crate::results::{PathLink, Results};
 use crate::results::report::Words;
 
 /// How to run an experiment. What is empty is as the experiment itself has it.
@@ -34,6 +34,8 @@ pub struct Options {
     pub loads: Vec<f64>,
     pub path_rtts_ms: Vec<f64>,
     pub path_loss_percent: Option<f64>,
+    /// Of a path that has a rate.
+    pub path_link: Option<PathLink>,
     /// Of `incast` only.
     pub incast: incast::Selection,
 }

@@ -122,6 +122,9 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
         bail!("ldd {} failed: {}", program.display(), complaint.trim());
     }
     let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(missing) = text.lines().find(|line| line.contains("not found")) {
+        bail!("a library of {} is not installed: {}", program.display(), missing.trim());
+    }
     // `libnftables.so.1 => /lib/x86_64-linux-gnu/libnftables.so.1 (0x...)`, or the loader's path
     // alone.
     let paths: Vec<PathBuf> = text

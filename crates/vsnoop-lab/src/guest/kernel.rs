@@ -4,12 +4,13 @@
 //! preferred (small, quick to boot, has netem and the like as modules); Ubuntu's for virtual
 //! machines and Debian's general one follow. A kernel of a certain series can be asked for too.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Result};
+
+use super::packages::{self, unavailable};
 
 const META_PACKAGES: [&str; 3] =
     ["linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64"];
@@ -21,22 +22,6 @@ pub struct Kernel {
     pub version: String,
     /// `lib/modules/VERSION` of the package.
     pub modules: PathBuf,
-}
-
-/// No package of such a kernel can be had on this machine.
-#[derive(Debug)]
-pub struct Unavailable(String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unavailable {}
-
-fn unavailable(reason: impl Into<String>) -> Error {
-    Unavailable(reason.into()).into()
 }
 
 /// Returns the cached kernel of the lab's machines, or downloads one.
@@ -63,44 +48,14 @@ fn obtain(dir: &Path, name: &str, metas: &[&str], begins: &str) -> Result<Kernel
     println!(
         "guest kernel: downloading the package {package} (unpacked into build/guest, not installed)"
     );
-    let staging = dir.join(format!("{name}.partial"));
-    if staging.exists() {
-        fs::remove_dir_all(&staging).with_context(|| format!("remove {}", staging.display()))?;
-    }
-    let debs = staging.join("debs");
-    fs::create_dir_all(&debs).with_context(|| format!("create {}", debs.display()))?;
     let mut wanted = vec![package.clone()];
     // Ubuntu ships the modules apart.
     let modules = package.replacen("linux-image-", "linux-modules-", 1);
-    if known(&modules) {
+    if packages::known(&modules) {
         wanted.push(modules);
     }
-    let status = Command::new("apt-get")
-        .args(["-o", "APT::Sandbox::User=root", "-qq", "download"])
-        .args(&wanted)
-        .current_dir(&debs)
-        .status()
-        .context("run apt-get")?;
-    if !status.success() {
-        let packages = wanted.join(", ");
-        return Err(unavailable(format!(
-            "apt-get could not download {packages}: is there a network?"
-        )));
-    }
-    for entry in fs::read_dir(&debs).context("list the downloaded packages")? {
-        let path = entry.context("list the downloaded packages")?.path();
-        let status = Command::new("dpkg-deb")
-            .arg("-x")
-            .args([&path, &staging])
-            .status()
-            .context("run dpkg-deb")?;
-        ensure!(status.success(), "dpkg-deb could not unpack {}", path.display());
-    }
-    // Packages and documentation are no longer needed.
-    fs::remove_dir_all(&debs).context("remove the downloaded packages")?;
-    let _ = fs::remove_dir_all(staging.join("usr/share"));
-    find(&staging)?;
-    fs::rename(&staging, &unpacked).context("put the kernel into its place")?;
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    packages::unpack(&wanted, &unpacked, |staging| find(staging).map(drop))?;
     find(&unpacked)
 }
 
@@ -129,15 +84,6 @@ fn choose(metas: &[&str], begins: &str) -> Result<String> {
     Err(unavailable(format!(
         "apt knows no package {begins}* behind any of {metas}: run `apt-get update` first"
     )))
-}
-
-fn known(package: &str) -> bool {
-    Command::new("apt-cache")
-        .args(["show", package])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 fn find(unpacked: &Path) -> Result<Kernel> {

@@ -12,6 +12,8 @@ pub mod batch;
 mod initramfs;
 mod kernel;
 mod modules;
+mod packages;
+mod web;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,7 +25,8 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::workspace;
 
 pub use archive::installed;
-pub use kernel::{Kernel, Unavailable};
+pub use kernel::Kernel;
+pub use packages::Unavailable;
 
 /// The oldest kernels that a distribution offers and that have tcx.
 pub const OLDEST_SERIES: &str = "6.12";
@@ -45,13 +48,16 @@ pub struct Options {
     pub firewall: bool,
     /// DCTCP, a congestion control that reads marks.
     pub dctcp: bool,
+    /// nginx, for `Command::Web`.
+    pub web: bool,
 }
 
 impl Options {
     fn file_name(self) -> String {
         let firewall = if self.firewall { "-firewall" } else { "" };
         let dctcp = if self.dctcp { "-dctcp" } else { "" };
-        format!("initramfs{firewall}{dctcp}.cpio")
+        let web = if self.web { "-web" } else { "" };
+        format!("initramfs{firewall}{dctcp}{web}.cpio")
     }
 }
 
@@ -65,7 +71,7 @@ pub fn prepare(options: Options) -> Result<Image> {
     let kernel = kernel::prepare(&dir).context("prepare the guest's kernel")?;
     let init = build_init().context("build the guest's init")?;
     let initramfs = dir.join(options.file_name());
-    initramfs::write(&initramfs, &kernel, &init, options)
+    initramfs::write(&initramfs, &dir, &kernel, &init, options)
         .with_context(|| format!("write {}", initramfs.display()))?;
     Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
 }
@@ -73,7 +79,7 @@ pub fn prepare(options: Options) -> Result<Image> {
 /// Makes what the tests of this crate boot, which need no network then.
 pub fn prepare_for_tests() -> Result<()> {
     crate::vm::require_qemu()?;
-    prepare(Options { firewall: true, dctcp: true })?;
+    prepare(Options { firewall: true, dctcp: true, web: false })?;
     kernel_of_series(OLDEST_SERIES).map(drop)
 }
 

@@ -111,12 +111,27 @@ pub struct Cell {
     pub path_rtt_ms: f64,
     /// Of MTU-sized segments, each way.
     pub path_loss_percent: f64,
+    /// Where the path has a rate and a queue.
+    #[serde(flatten)]
+    pub path_link: Option<PathLink>,
+    /// CPU time that each machine's vCPU may take, in percent of a core, where it has a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_percent: Option<u32>,
     /// Where many senders answer one machine.
     #[serde(flatten)]
     pub incast: Option<Incast>,
     /// Where two hosts are linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+}
+
+/// A link of a certain rate with a queue before it, in each direction of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathLink {
+    #[serde(rename = "path_rate_mbit")]
+    pub rate_mbit: u64,
+    #[serde(rename = "path_queue_bytes")]
+    pub queue_bytes: u64,
 }
 
 impl Cell {
@@ -131,6 +146,12 @@ impl Cell {
         }
         if self.path_loss_percent > 0.0 {
             suffix += &format!("_loss{}", self.path_loss_percent);
+        }
+        if let Some(link) = self.path_link {
+            suffix += &format!("_{}mbit", link.rate_mbit);
+        }
+        if let Some(percent) = self.quota_percent {
+            suffix += &format!("_quota{percent}");
         }
         suffix
     }
@@ -148,6 +169,13 @@ impl fmt::Display for Cell {
         }
         if self.path_loss_percent > 0.0 {
             write!(f, ", {} % loss", self.path_loss_percent)?;
+        }
+        if let Some(link) = self.path_link {
+            let queue = size_text(link.queue_bytes);
+            write!(f, ", {} Mb/s with a queue of {queue}", link.rate_mbit)?;
+        }
+        if let Some(percent) = self.quota_percent {
+            write!(f, ", {percent} % of a core each")?;
         }
         Ok(())
     }
@@ -334,6 +362,11 @@ mod tests {
         cell.path_rtt_ms = 5.0;
         cell.path_loss_percent = 0.5;
         assert_eq!(cell.suffix(), "5vms_load100_rtt5_loss0.5");
+        cell.path_link = Some(PathLink { rate_mbit: 200, queue_bytes: 1_000_000 });
+        cell.quota_percent = Some(20);
+        assert_eq!(cell.suffix(), "5vms_load100_rtt5_loss0.5_200mbit_quota20");
+        let back: Cell = serde_json::from_value(serde_json::to_value(cell).unwrap()).unwrap();
+        assert_eq!(back, cell);
     }
 
     #[test]

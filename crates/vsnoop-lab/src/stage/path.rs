@@ -14,7 +14,8 @@ use anyhow::{Context, Result, ensure};
 use super::{BRIDGE, HOST, PREFIX_LENGTH, Stage, address};
 use crate::results::statistics::{ascending, percentile};
 use crate::testbed::net::{Tap, TapOptions};
-use crate::testbed::relay::{Direction, Faults, Relay, RelayOptions};
+use crate::results::PathLink;
+use crate::testbed::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
 
 const UPLINK: &str = "vslab-up";
 const CLIENT_DEVICE: &str = "vslab-client";
@@ -39,19 +40,36 @@ pub struct RoundTrip {
     pub p90_ms: f64,
 }
 
+/// What a path is like; the default is a veth.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PathOptions {
+    /// Half of it each way.
+    pub rtt: Duration,
+    /// Share of MTU-sized segments that are lost, each way.
+    pub segment_loss: f64,
+    pub link: Option<PathLink>,
+}
+
 impl Stage {
-    /// Lays a path with this round trip, half of it each way, which loses this share of MTU-sized
-    /// segments each way; a veth if both are 0. No connection should be open.
-    pub fn set_path(&mut self, rtt: Duration, loss: f64) -> Result<()> {
+    /// Lays a path. No connection should be open.
+    pub fn set_path(&mut self, path: &PathOptions) -> Result<()> {
+        let loss = path.segment_loss;
         ensure!((0.0..=1.0).contains(&loss), "a path cannot lose {loss} of its segments");
-        if rtt.is_zero() && loss == 0.0 {
+        if *path == PathOptions::default() {
             return self.lay_veth();
         }
         let (left, right) = self.lend_path()?;
         let options =
             RelayOptions { seed: fastrand::u64(..), realtime: true, ..RelayOptions::default() };
         let relay = Relay::start(vec![left], right, &options)?;
-        let faults = Faults { delay: rtt / 2, segment_loss: loss, ..Faults::default() };
+        let bottleneck = path.link.map(|link| Bottleneck {
+            rate_mbit: link.rate_mbit,
+            limit_bytes: link.queue_bytes,
+            mark_bytes: None,
+            overhead_bytes: 0,
+        });
+        let delay = path.rtt / 2;
+        let faults = Faults { delay, segment_loss: loss, bottleneck, ..Faults::default() };
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {
             relay.set_faults(direction, faults.clone());
         }

@@ -7,6 +7,7 @@
 mod accel;
 mod control;
 mod qmp;
+pub mod quota;
 mod sched;
 
 use std::fs;
@@ -23,6 +24,8 @@ use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, S
 
 pub use accel::{Accelerator, choose as choose_accelerator};
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
+
+use quota::Quota;
 
 use crate::guest::Image;
 use crate::interrupt;
@@ -64,6 +67,8 @@ pub struct Vm {
     control: Mutex<Option<control::Channel>>,
     /// Known once they share a core.
     vcpus: OnceLock<Vec<Pid>>,
+    /// Goes after the process, whose threads it has.
+    quota: Mutex<Option<Quota>>,
 }
 
 impl Vm {
@@ -131,8 +136,8 @@ impl Vm {
         let child = command
             .spawn()
             .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-        let (control, vcpus) = (Mutex::new(None), OnceLock::new());
-        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus })
+        let (control, vcpus, quota) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus, quota })
     }
 
     pub fn name(&self) -> &str {
@@ -213,12 +218,26 @@ impl Vm {
 
     /// Puts the vCPUs under SCHED_RR on the guests' core and QEMU's other threads on the host's.
     pub fn share_core(&self) -> Result<()> {
-        let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
-            .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
-        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
+        let vcpus = self.vcpu_threads()?;
+        sched::share(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
         // Asked again they are the same.
         let _ = self.vcpus.set(vcpus);
         Ok(())
+    }
+
+    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and QEMU's
+    /// other threads on the host's.
+    pub fn limit(&self, percent: u32) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
+        let quota = Quota::limit(self.pid(), &vcpus, percent)?;
+        *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = Some(quota);
+        Ok(())
+    }
+
+    fn vcpu_threads(&self) -> Result<Vec<Pid>> {
+        qmp::vcpu_threads(&self.dir.join("qmp"))
+            .with_context(|| format!("ask {} for its vCPU threads", self.name))
     }
 
     /// Lets the vCPUs go before those of all other machines on the core, or not any more.

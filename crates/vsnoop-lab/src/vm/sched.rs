@@ -75,6 +75,13 @@ impl Drop for OnHostCore {
     }
 }
 
+/// The vCPUs take turns with those of other machines on the guests' core.
+pub fn share(process: Pid, vcpus: &[Pid]) -> Result<()> {
+    place(process, vcpus)?;
+    vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, PRIORITY))
+}
+
+/// The vCPUs on the guests' core, the other threads of the process on the host's.
 pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
     let tasks = format!("/proc/{process}/task");
     for entry in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
@@ -86,11 +93,7 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
             prefer(thread)?;
         }
     }
-    for &vcpu in vcpus {
-        pin(vcpu, GUEST_CORE)?;
-        round_robin(vcpu, PRIORITY)?;
-    }
-    Ok(())
+    vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
 }
 
 /// Lets these vCPUs go before all others of the core, or take turns with them again.

@@ -21,12 +21,14 @@ use serde_json::json;
 use super::Options;
 use super::lab::Lab;
 use super::progress::Progress;
+use crate::guest;
 use crate::interrupt;
 use crate::results::{CUT_SHORT, Figure, Results, Sample, size_text, statistics};
 use crate::stage::StageOptions;
 use crate::vsnoop::Vsnoop;
 
 pub use configuration::Configuration;
+pub use plan::spread;
 use plan::Machines;
 use transfers::Transfers;
 
@@ -53,7 +55,7 @@ impl Comparison {
         let plan = plan::rounds(self, options)?;
         let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
         let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
-        let mut lab = Lab::open()?;
+        let mut lab = Lab::open(guest::Options::default())?;
         let mut results = lab.results(self.name);
         if let Some(vsnoop) = &vsnoop {
             results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
@@ -82,7 +84,6 @@ impl Comparison {
                     .with_context(|| cell.to_string());
                 if let Err(error) = measured {
                     // What was measured until then is not lost, nor taken for the whole.
-                    interrupt::check()?;
                     results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
                     break 'machines;
                 }

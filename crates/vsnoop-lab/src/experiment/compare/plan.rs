@@ -69,6 +69,7 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
                 load,
                 path_rtt_ms,
                 path_loss_percent,
+                path_link: options.path_link,
                 ..Cell::default()
             })
             .collect(),

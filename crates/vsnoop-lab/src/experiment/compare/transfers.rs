@@ -13,6 +13,7 @@ use crate::peers::proxy::Proxy;
 use crate::peers::server::Server;
 use crate::results::{Cell, Ending, Sample};
 use crate::session::Session;
+use crate::stage::path::PathOptions;
 use crate::stage::{CONGESTION_CONTROL, Stage};
 use crate::testbed::net::Netns;
 
@@ -60,7 +61,11 @@ impl Transfers {
     /// measured.
     pub fn enter(&mut self, cell: Cell) -> Result<String> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
-        self.stage.set_path(rtt, cell.path_loss_percent / 100.0)?;
+        self.stage.set_path(&PathOptions {
+            rtt,
+            segment_loss: cell.path_loss_percent / 100.0,
+            link: cell.path_link,
+        })?;
         let measured = self.stage.check_path(rtt)?;
         self.cell = cell;
         for machine in 0..self.stage.vm_count() {

@@ -22,6 +22,7 @@ use super::lab::Lab;
 use super::progress::Progress;
 use super::{Experiment, Options, chosen};
 use crate::client::{self, Outcome, Request};
+use crate::guest;
 use crate::interrupt;
 use crate::results::report::Words;
 use crate::results::statistics::{DELIVERED, ascending, percentile, summarise};
@@ -97,7 +98,7 @@ fn run(options: &Options) -> Result<Results> {
     let rounds = options.rounds.unwrap_or(if options.quick { QUICK_ROUNDS } else { ROUNDS });
     let timeout = if options.quick { QUICK_TIMEOUT } else { TIMEOUT };
 
-    let mut lab = Lab::open()?;
+    let mut lab = Lab::open(guest::Options::default())?;
     let mut results = lab.results(EXPERIMENT.name);
     results.environment.extend([
         ("buf_size_bytes".into(), json!(LIMIT_BYTES)),

@@ -1,0 +1,10 @@
+//! A web server in the guest: what host and guest know of it.
+
+/// Of the server.
+pub const PROGRAM: &str = "/bin/nginx";
+pub const CONFIGURATION: &str = "/etc/nginx.conf";
+/// What is served, and where PUT writes.
+pub const ROOT: &str = "/srv";
+/// A file that is there, for GET.
+pub const PAGE: &str = "page";
+pub const PAGE_BYTES: u64 = 1000;

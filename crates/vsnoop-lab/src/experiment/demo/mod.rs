@@ -1,0 +1,209 @@
+//! `demo`: uploads to a web server in a VM with a CPU quota, from a client that is some milliseconds
+//! away, with and without vsnoop; and what gains nothing, so that nobody is misled: the same client
+//! beside the host, and small requests.
+
+mod plan;
+mod request;
+mod summary;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use vsnoop_guest::control::Command;
+use vsnoop_guest::web;
+
+use super::compare::{Configuration, spread};
+use super::lab::Lab;
+use super::progress::Progress;
+use super::{Experiment, Options};
+use crate::interrupt;
+use crate::results::report::Words;
+use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
+use crate::stage::path::PathOptions;
+use crate::stage::{Stage, StageOptions, vm_address};
+use crate::testbed::capture::Capture;
+use crate::vsnoop::Vsnoop;
+use crate::{guest, vm};
+
+/// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
+const QUOTA_PERCENT: u32 = 20;
+/// Of the VM's own work; not the quota's, so that both move against each other.
+const LOAD_PERIOD_MS: u32 = 70;
+/// Requests of one attachment, where they are small.
+const GETS: usize = 20;
+/// The VM has slept by then, and its quota is whole again.
+const PAUSE_MS: std::ops::Range<u64> = 100..200;
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// The only machine.
+const VM: usize = 0;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "demo",
+    about: "uploads to nginx in a VM with a CPU quota, from 20 ms away and from near; small requests",
+    words: Words {
+        title: "Uploads to a VM that is short of CPU",
+        what_to_see: summary::MEANING,
+        method: METHOD,
+        command: "make demo",
+        tables: summary::table,
+        goals: None,
+        plots: crate::results::plot::draw_all,
+    },
+    run,
+};
+
+const METHOD: &str = "A QEMU guest (1 vCPU, Linux, nginx of Debian with its configuration for PUT) has a \
+CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own); QEMU's other threads, \
+the host's networking and the client run on another core. The client, in a network namespace, reaches it by \
+a path, a bridge and its tap. The path of 20 ms is a relay in user space between two taps that delays every \
+frame by half of it each way and is a link of 200 Mb/s with a queue of 1 MB in each direction; the near one \
+is a veth. Requests are curl's (cubic, a connection each, no `Expect: 100-continue`); the guest compares \
+every uploaded file with what was sent, and a wrong byte fails the experiment. Times are those of segments at the client's \
+device, from its SYN: until the last byte of the response (`confirmed`, `delivered_ms` in results.json), and \
+until the last byte of the request is acknowledged (`acked_ms`). `off` (detached) and `vsnoop` (attached, no \
+options) alternate in random order with random pauses; small requests in batches of 20.";
+
+fn run(options: &Options) -> Result<Results> {
+    let configurations =
+        Configuration::chosen(&[Configuration::Off, Configuration::Vsnoop], &options.configurations)?;
+    let parts = plan::parts(options)?;
+    request::require_curl()?;
+    let vsnoop = Vsnoop::find()?;
+    let mut lab = Lab::open(guest::Options { web: true, ..guest::Options::default() })?;
+    let mut results = lab.results(EXPERIMENT.name);
+    results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+    let stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
+    vm::pin_self()?;
+    stage.vm(VM).command(&Command::Web)?;
+    // Before the quota, which a calibration would measure.
+    stage.vm(VM).command(&Command::Calibrate)?;
+    stage.vm(VM).limit(QUOTA_PERCENT)?;
+    let capture = Capture::start(stage.client())?;
+    let mut uploads = Uploads { lab: &lab, stage, capture, cell: Cell::default(), begin: Instant::now() };
+    let rounds: usize = parts.iter().flat_map(|part| &part.plan).map(|(_, rounds)| rounds).sum();
+    let mut progress = Progress::new(rounds * configurations.len());
+    for part in &parts {
+        let measured = uploads
+            .enter(part.cell)
+            .and_then(|()| uploads.measure(part, &configurations, &mut results.samples, &mut progress))
+            .with_context(|| part.cell.to_string());
+        if let Err(error) = measured {
+            ensure!(!results.samples.is_empty(), "nothing was measured: {error:#}");
+            // What was measured until then is not lost, nor taken for the whole.
+            results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
+            break;
+        }
+    }
+    drop(progress);
+    statistics::summarise(&mut results);
+    results.figures = summary::figures(&results);
+    Ok(results)
+}
+
+/// Requests on one stage.
+struct Uploads<'a> {
+    lab: &'a Lab,
+    stage: Stage,
+    capture: Capture,
+    cell: Cell,
+    begin: Instant,
+}
+
+impl Uploads<'_> {
+    /// Lays the path of a cell, and lets client and machine find each other.
+    fn enter(&mut self, cell: Cell) -> Result<()> {
+        let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
+        self.stage.set_path(&PathOptions { rtt, link: cell.path_link, ..PathOptions::default() })?;
+        self.stage.check_path(rtt)?;
+        self.cell = cell;
+        let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
+        self.stage.vm(VM).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
+        request::get(self.stage.client(), vm_address(VM, false), 1).context("the first request")?;
+        self.settle()
+    }
+
+    fn measure(
+        &self,
+        part: &plan::Part,
+        configurations: &[Configuration],
+        samples: &mut Vec<Sample>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        for (round, size_bytes) in spread(&part.plan).into_iter().enumerate() {
+            if begin.elapsed() > part.budget {
+                eprintln!("{}: its time is up, {round} rounds were measured", part.cell);
+                break;
+            }
+            let mut order = configurations.to_vec();
+            fastrand::shuffle(&mut order);
+            for configuration in order {
+                interrupt::check()?;
+                let name = configuration.name();
+                let measured = self.requests(configuration, size_bytes);
+                let text = summary::request_text(size_bytes);
+                samples.extend(measured.with_context(|| format!("{name}, {text}"))?);
+                progress.step(format!("{text} {name}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// One upload, or a batch of small requests.
+    fn requests(&self, configuration: Configuration, size_bytes: u64) -> Result<Vec<Sample>> {
+        let attach = configuration.attach_options();
+        if let Some(options) = attach {
+            self.stage.attach_with(VM, options)?;
+        }
+        std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+        // Of what came before, nothing is asked.
+        self.capture.take()?;
+        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
+        let (client, server) = (self.stage.client(), vm_address(VM, false));
+        let upload = (size_bytes != web::PAGE_BYTES).then(|| fastrand::u64(..));
+        match upload {
+            Some(seed) => {
+                let file = (UPLOAD, seed, size_bytes);
+                request::put(client, server, file, &self.lab.session.scratch())?;
+            }
+            None => request::get(client, server, GETS)?,
+        }
+        self.settle()?;
+        let times = request::times(&self.capture.take()?)?;
+        if attach.is_some() {
+            self.stage.detach(VM)?;
+        }
+        if let Some(seed) = upload {
+            let name = UPLOAD.to_owned();
+            self.stage.vm(VM).command(&Command::VerifyFile { name, seed, size_bytes })?;
+        }
+        ensure!(!times.is_empty(), "no connection was seen");
+        let sample = |times: request::Times| Sample {
+            configuration: configuration.name().to_owned(),
+            size_bytes,
+            cell: self.cell,
+            acked_ms: Some(times.acked.as_secs_f64() * 1e3),
+            delivered_ms: Some(times.confirmed.as_secs_f64() * 1e3),
+            retransmissions: times.retransmissions,
+            vm: VM,
+            at_ms,
+            ..Sample::default()
+        };
+        Ok(times.into_iter().map(sample).collect())
+    }
+
+    /// Waits until the client has no connection, so that nothing of it meets the next.
+    fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + END_TIMEOUT;
+        while self.stage.client().has_connections()? {
+            interrupt::check()?;
+            ensure!(Instant::now() < deadline, "a connection did not end within {END_TIMEOUT:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+/// The file's name at both ends.
+const UPLOAD: &str = "upload";

@@ -1,0 +1,170 @@
+//! HTTP requests by curl, and what their connections show.
+//!
+//! Times are those of segments at the client's device: from its SYN to the last byte of the response
+//! (the server has confirmed), and to the acknowledgement of the last byte of the request.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use vsnoop_guest::pattern::Pattern;
+use vsnoop_guest::web;
+
+use crate::testbed::capture::Segment;
+use crate::testbed::net::Netns;
+
+const CURL: &str = "curl";
+/// Of a web server.
+const PORT: u16 = 80;
+const LIMIT_S: &str = "60";
+/// Payload of a segment on a path of 1500 bytes, with timestamps.
+const SEGMENT_BYTES: u32 = 1448;
+
+/// What a request's connection showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Until the last byte of the response.
+    pub confirmed: Duration,
+    /// Until the acknowledgement of the last byte of the request.
+    pub acked: Duration,
+    /// Segments that the client sent more than once.
+    pub retransmissions: u32,
+}
+
+/// An error that names the package unless curl is there.
+pub fn require_curl() -> Result<()> {
+    let started = Command::new(CURL).arg("--version").stdout(Stdio::null()).status();
+    ensure!(
+        started.is_ok_and(|status| status.success()),
+        "{CURL} cannot be started: install the package curl"
+    );
+    Ok(())
+}
+
+/// Sends a file of `size_bytes`, the pattern of `seed`, to be kept under `name`.
+pub fn put(
+    client: &Netns,
+    server: Ipv4Addr,
+    (name, seed, size_bytes): (&str, u64, u64),
+    scratch: &Path,
+) -> Result<()> {
+    let file = scratch.join(name);
+    let mut content = vec![0; size_bytes as usize];
+    Pattern::new(seed).fill(&mut content);
+    fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
+    // It would ask first whether a large file is wanted, which takes a round trip more.
+    let upload = ["--header", "Expect:", "--upload-file", &file.to_string_lossy()];
+    let sent = curl(client, &upload, &format!("http://{server}/{name}"));
+    fs::remove_file(&file).with_context(|| format!("delete {}", file.display()))?;
+    sent
+}
+
+/// Fetches the server's small page so many times, each in a connection of its own.
+pub fn get(client: &Netns, server: Ipv4Addr, times: usize) -> Result<()> {
+    let url = format!("http://{server}/{}?[1-{times}]", web::PAGE);
+    curl(client, &["--header", "Connection: close"], &url)
+}
+
+fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
+    let output = client
+        .command(CURL)
+        .args(["--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", LIMIT_S])
+        .args(["--output", "/dev/null"])
+        .args(options)
+        .arg(url)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {CURL}"))?;
+    if !output.status.success() {
+        bail!("{url}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// The requests among what passed at the client, in the order of their connections.
+pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
+    let opened = segments.iter().filter(|one| one.destination_port == PORT && one.syn);
+    let mut ports: Vec<u16> = opened.map(|syn| syn.source_port).collect();
+    ports.dedup();
+    ports.into_iter().map(|port| times_of(segments, port)).collect()
+}
+
+/// Of the connection from this port of the client.
+fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
+    let sent = |one: &&Segment| one.source_port == port && one.destination_port == PORT;
+    let received = |one: &&Segment| one.destination_port == port && one.source_port == PORT;
+    let syn = segments.iter().find(|one| sent(one) && one.syn).context("no SYN was seen")?;
+    // Offsets in the client's stream; wrapping, as sequence numbers do.
+    let offset = |number: u32| number.wrapping_sub(syn.seq.wrapping_add(1)) as i32;
+    let (mut end, mut retransmitted_bytes) = (0, Vec::new());
+    for one in segments.iter().filter(sent).filter(|one| one.payload_bytes > 0) {
+        let begin = offset(one.seq);
+        let again = (end - begin).clamp(0, one.payload_bytes as i32);
+        retransmitted_bytes.push(again as u32);
+        end = end.max(begin + one.payload_bytes as i32);
+    }
+    let acked = segments
+        .iter()
+        .filter(received)
+        .find(|one| one.ack.is_some_and(|ack| offset(ack) >= end))
+        .context("the request was not acknowledged")?;
+    let response = segments.iter().filter(received).rfind(|one| one.payload_bytes > 0);
+    Ok(Times {
+        confirmed: response.context("there was no response")?.at.saturating_sub(syn.at),
+        acked: acked.at.saturating_sub(syn.at),
+        retransmissions: retransmitted_bytes.iter().map(|n| n.div_ceil(SEGMENT_BYTES)).sum(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: u16 = 40_000;
+
+    fn sent(at_ms: u64, seq: u32, payload_bytes: u32) -> Segment {
+        Segment {
+            at: Duration::from_millis(at_ms),
+            source_port: CLIENT,
+            destination_port: PORT,
+            seq,
+            ack: Some(1),
+            payload_bytes,
+            syn: false,
+        }
+    }
+
+    fn received(at_ms: u64, ack: u32, payload_bytes: u32) -> Segment {
+        let other = sent(at_ms, 1, payload_bytes);
+        Segment { source_port: PORT, destination_port: CLIENT, ack: Some(ack), ..other }
+    }
+
+    #[test]
+    fn times_begin_with_the_syn_and_repeated_segments_are_counted() {
+        // The numbers wrap within the request.
+        let first = u32::MAX - 1000;
+        let syn = Segment { syn: true, ack: None, ..sent(10, first.wrapping_sub(1), 0) };
+        let second = first.wrapping_add(2000);
+        let segments = [
+            syn,
+            Segment { syn: true, ..received(30, first, 0) },
+            sent(31, first, 2000),
+            sent(32, second, 4000),
+            received(52, second, 0),
+            sent(60, second, 2000),
+            received(80, second.wrapping_add(4000), 0),
+            received(90, second.wrapping_add(4000), 100),
+            received(91, second.wrapping_add(4000), 50),
+        ];
+        let expected = Times {
+            confirmed: Duration::from_millis(81),
+            acked: Duration::from_millis(70),
+            retransmissions: 2,
+        };
+        assert_eq!(times(&segments).unwrap(), [expected]);
+        assert!(times(&segments[..6]).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! The table and the figures.
+
+use vsnoop_guest::web;
+
+use crate::results::statistics::{self, ACKED, DELIVERED, Metric, percentile};
+use crate::results::table::{self, Style, grid, milliseconds};
+use crate::results::{Figure, Group, Results, size_text};
+
+pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's response. \
+Uploads from some milliseconds away gain, because the sender's window grows by the host's \
+acknowledgements, not by those of a VM that waits for its CPU; clients near the host and small requests wait for the \
+VM itself, with vsnoop and without.";
+
+const OFF: &str = "off";
+const VSNOOP: &str = "vsnoop";
+
+/// At most 80 columns wide on a terminal.
+pub fn table(results: &Results, style: Style) -> String {
+    let header =
+        ["request", "path", "confirmed ms\noff p50/p90", "vsnoop\np50/p90", "times sooner\n(95 %)", "acked ms\noff/vsnoop"];
+    let header = match style {
+        Style::Terminal => header.map(str::to_owned),
+        Style::Markdown => header.map(|name| name.replace('\n', " ")),
+    };
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let rows = results.groups().into_iter().map(|group| row(results, &group)).collect();
+    let meaning = match style {
+        // The report has it in its text.
+        Style::Markdown => String::new(),
+        Style::Terminal => format!("\n{}", wrapped(MEANING)),
+    };
+    format!("{}{meaning}", grid(style, &header, 2, rows))
+}
+
+fn row(results: &Results, group: &Group) -> Vec<String> {
+    let values = |name: &str, metric: &Metric| statistics::values(results, name, group, metric);
+    let text = |value: Option<f64>| value.map_or("-".into(), milliseconds);
+    let confirmed = |name: &str| {
+        let values = values(name, &DELIVERED);
+        format!("{} / {}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
+    };
+    let acked = |name: &str| text(percentile(&values(name, &ACKED), 50.0));
+    let sooner = statistics::ratio_of_medians(&values(OFF, &DELIVERED), &values(VSNOOP, &DELIVERED));
+    let sooner = sooner.map_or("-".into(), |ratio| {
+        let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(table::ratio);
+        format!("{value} ({low}-{high})")
+    });
+    vec![
+        request_text(group.size_bytes),
+        path_text(group),
+        confirmed(OFF),
+        confirmed(VSNOOP),
+        sooner,
+        format!("{} / {}", acked(OFF), acked(VSNOOP)),
+    ]
+}
+
+/// `PUT 1 MB`; the small page is fetched.
+pub fn request_text(size_bytes: u64) -> String {
+    let method = if size_bytes == web::PAGE_BYTES { "GET" } else { "PUT" };
+    format!("{method} {}", size_text(size_bytes))
+}
+
+fn path_text(group: &Group) -> String {
+    match group.cell.path_rtt_ms {
+        0.0 => "near".into(),
+        rtt => format!("{rtt} ms"),
+    }
+}
+
+/// Lines of at most 80 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("there is a first line");
+        if !last.is_empty() && last.len() + 1 + word.len() > 80 {
+            lines.push(word.to_owned());
+        } else {
+            let blank = if last.is_empty() { "" } else { " " };
+            *last += &format!("{blank}{word}");
+        }
+    }
+    lines.join("\n")
+}
+
+/// Names without a path are those of the far one.
+pub fn figures(results: &Results) -> Vec<Figure> {
+    results.groups().iter().flat_map(|group| figures_of(results, group)).collect()
+}
+
+fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
+    let at = |name: &str, metric: &Metric, percent| {
+        percentile(&statistics::values(results, name, group, metric), percent)
+    };
+    let ratio = |over: Option<f64>, under: Option<f64>| Some(over? / under?);
+    let times = |name: String, value: Option<f64>, better: &str| {
+        let (unit, better) = ("times".to_owned(), better.to_owned());
+        value.map(|value| Figure { name, value, unit, better })
+    };
+    let size = group.size_bytes;
+    let near = if group.cell.path_rtt_ms > 0.0 { "" } else { "near_" };
+    let sooner = |metric: &Metric| ratio(at(OFF, metric, 50.0), at(VSNOOP, metric, 50.0));
+    if size == web::PAGE_BYTES {
+        let later = |percent| {
+            ratio(at(VSNOOP, &DELIVERED, percent), at(OFF, &DELIVERED, percent))
+        };
+        let figures = [
+            times("get_p50_vsnoop_over_off".into(), later(50.0), "lower"),
+            times("get_p99_vsnoop_over_off".into(), later(99.0), "lower"),
+        ];
+        return figures.into_iter().flatten().collect();
+    }
+    let put = times(format!("put_p50_off_over_vsnoop_{near}{size}"), sooner(&DELIVERED), "higher");
+    let acked = times(format!("acked_p50_off_over_vsnoop_{near}{size}"), sooner(&ACKED), "higher");
+    let retransmissions = [OFF, VSNOOP].map(|name| {
+        let of_all: u32 = results.of(name, group).map(|sample| sample.retransmissions).sum();
+        Some(Figure {
+            name: format!("retransmissions_{name}_{near}{size}"),
+            value: f64::from(of_all),
+            unit: "segments".into(),
+            better: "lower".into(),
+        })
+    });
+    [put, acked].into_iter().chain(retransmissions).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::{results, sample};
+
+    fn upload(configuration: &str, confirmed_ms: f64) -> crate::results::Sample {
+        let mut sample = sample(configuration, confirmed_ms / 2.0);
+        sample.size_bytes = 1_000_000;
+        sample.delivered_ms = Some(confirmed_ms);
+        sample.cell.path_rtt_ms = 20.0;
+        sample
+    }
+
+    #[test]
+    fn figures_say_how_many_times_sooner_and_the_table_fits_a_terminal() {
+        let results = results(vec![upload(OFF, 1300.0), upload(OFF, 1330.0), upload(VSNOOP, 526.0)]);
+        let figures = figures(&results);
+        let value = |name: &str| figures.iter().find(|one| one.name == name).map(|one| one.value);
+        assert_eq!(value("put_p50_off_over_vsnoop_1000000"), Some(2.5));
+        assert_eq!(value("retransmissions_off_1000000"), Some(2.0));
+        let table = table(&results, Style::Terminal);
+        assert!(table.contains("PUT 1 MB") && table.contains("2.50"), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+}
