@@ -42,17 +42,6 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 	}
 }
 
-/* The flow of this hold has ended: the engine gives it back. */
-static __always_inline void give_back(__u32 number)
-{
-	struct hold *h = config.hold ? hold_number(number) : 0;
-
-	if (!h)
-		return;
-	h->flags |= HOLD_OVER;
-	ring_doorbell(number);
-}
-
 /* What a decision has learnt and what is counted. */
 static __always_inline void note(const struct outcome *out, __u64 now)
 {

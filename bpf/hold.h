@@ -74,7 +74,7 @@ static __always_inline void want_slabs(void)
 	if (port.slabs * SLAB_CHUNKS >= policy.hold_chunks || port.wants_slabs)
 		return;
 	if (!__sync_lock_test_and_set(&port.wants_slabs, 1))
-		bpf_ringbuf_output(&doorbell, &zero, sizeof(zero), 0);
+		bpf_ringbuf_output(&doorbell, &zero, sizeof(zero), BPF_RB_FORCE_WAKEUP);
 }
 
 /* Of connections of this VM port: one failed for a reason of the host's own, or its listener
@@ -351,8 +351,30 @@ static __always_inline void ring_doorbell(__u32 number)
 {
 	struct hold *h = hold_number(number);
 
+	/* By itself the kernel wakes a reader only for the first record that it has not read. */
 	if (h && !__sync_lock_test_and_set(&h->rung, 1))
-		bpf_ringbuf_output(&doorbell, &number, sizeof(number), 0);
+		bpf_ringbuf_output(&doorbell, &number, sizeof(number), BPF_RB_FORCE_WAKEUP);
+}
+
+/* Holds of flows that have ended which wait for the engine's next tick; each takes a record
+ * with its header. */
+#define HOLD_ENDED (8 * 16)
+
+/* The flow of this hold has ended: the engine gives it back.  A connection's last ACK does not
+ * wake it, which would cost the CPU of whoever waits for the next connection. */
+static __always_inline void give_back(__u32 number)
+{
+	struct hold *h = config.hold ? hold_number(number) : 0;
+	__u64 flags = BPF_RB_FORCE_WAKEUP;
+
+	if (!h)
+		return;
+	h->flags |= HOLD_OVER;
+	if (__sync_lock_test_and_set(&h->rung, 1))
+		return;
+	if (h->chunks <= 1 && bpf_ringbuf_query(&doorbell, BPF_RB_AVAIL_DATA) < HOLD_ENDED)
+		flags = BPF_RB_NO_WAKEUP;
+	bpf_ringbuf_output(&doorbell, &number, sizeof(number), flags);
 }
 
 /* The SACK blocks of an ACK of the VM, for the engine. */

@@ -39,7 +39,7 @@
 #include "to_vm.h"
 
 #define HOLD_STALE_NS NSEC_PER_SEC
-#define HOLD_ABANDONED_NS (30 * NSEC_PER_SEC)
+#define HOLD_ABANDONED_NS (HOLD_ABANDONED_S * NSEC_PER_SEC)
 /* Of segments of a bulk transfer every fourth is acknowledged: a sender never has less
  * than four under way for long (BBR's least window is four). */
 #define HOLD_ACK_SEGMENTS 4

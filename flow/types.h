@@ -192,6 +192,8 @@ enum flow_sample {
 #define SLAB_BYTES (SLAB_CHUNKS * HOLD_CHUNK)
 #define SLAB_HOLDS 32
 #define SLABS 1024 /* of one port at most: 256 MiB */
+/* Seconds without an engine, after which what only it could hand over is taken for lost. */
+#define HOLD_ABANDONED_S 30
 /* As owner of a chunk, or in `used` of a hold: the engine takes the slab away. */
 #define HOLD_RESERVED 0xffffffff
 

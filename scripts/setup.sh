@@ -28,17 +28,17 @@ for package in $packages; do
 		missing="$missing $package"
 done
 
-# Rust 1.88 or newer: what is there, else the distribution's.
+# Rust 1.91 or newer: what is there, else the distribution's.
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 rust_is_new_enough() {
 	command -v cargo >/dev/null || return 1
 	version=$(rustc --version 2>/dev/null | cut -d' ' -f2)
-	[ "$(printf '1.88\n%s\n' "$version" | sort -V | head -n 1)" = 1.88 ]
+	[ "$(printf '1.91\n%s\n' "$version" | sort -V | head -n 1)" = 1.91 ]
 }
 candidate_is_new_enough() {
 	version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/ *Candidate: *//p' | sed 's/^[0-9]*://')
 	case $version in '' | '(none)') return 1 ;; esac
-	[ "$(printf '1.88\n%s\n' "$version" | sort -V | head -n 1)" = 1.88 ]
+	[ "$(printf '1.91\n%s\n' "$version" | sort -V | head -n 1)" = 1.91 ]
 }
 if ! rust_is_new_enough; then
 	apt-get update -qq
@@ -49,7 +49,7 @@ if ! rust_is_new_enough; then
 	elif [ "$(apt-cache policy rustup | sed -n 's/ *Candidate: *//p')" != '(none)' ]; then
 		missing="$missing rustup"
 	else
-		die "no Rust 1.88 or newer in this distribution; install it with rustup and run again"
+		die "no Rust 1.91 or newer in this distribution; install it with rustup and run again"
 	fi
 fi
 
@@ -74,7 +74,7 @@ if ! rust_is_new_enough && command -v rustup >/dev/null; then
 	rustup toolchain install stable --profile minimal
 	rustup default stable
 fi
-rust_is_new_enough || die "Rust 1.88 or newer is still missing; install it with rustup and run again"
+rust_is_new_enough || die "Rust 1.91 or newer is still missing; install it with rustup and run again"
 
 if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
 	say "mounting the BPF file system at /sys/fs/bpf"

@@ -44,6 +44,7 @@ trap 'rm -f "$log"' EXIT
 # The command under test and the guests' init are release builds, as shipped.
 cargo build --release --locked || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 {
+	sh scripts/specification.sh || echo "error: SPECIFICATION.md: not all of it is enforced"
 	# What does not build is told again, and counted, by the tests themselves.
 	# shellcheck disable=SC2086 # a list of words
 	cargo test $all --release --locked --no-run --no-fail-fast >/dev/null 2>&1
@@ -71,6 +72,7 @@ awk '
 	/^error: could not compile/ { failed++ }
 	/^error: the tests were ended/ { failed++ }
 	/^error: no mounts/ { failed++ }
+	/^error: SPECIFICATION.md: / { failed++ }
 	/^error: [0-9]+ targets? failed/ { targets = 1 }
 	END {
 		if (suites == 0 || (targets && failed == 0)) failed++

@@ -60,7 +60,12 @@ enum Action {
         #[arg(long = "path-rate", value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..))]
         path_rate_mbit: Option<u64>,
         /// What that queue takes in.
-        #[arg(long = "path-queue", value_name = "BYTES", default_value_t = 1_000_000, requires = "path_rate_mbit")]
+        #[arg(
+            long = "path-queue",
+            value_name = "BYTES",
+            default_value_t = 1_000_000,
+            requires = "path_rate_mbit"
+        )]
         path_queue_bytes: u64,
         #[command(flatten)]
         incast: Box<Selection>,

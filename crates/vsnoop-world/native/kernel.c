@@ -105,9 +105,16 @@ long bpf_map_peek_elem(const void *map, void *value)
 
 long bpf_ringbuf_output(const void *ring, const void *data, __u64 size, __u64 flags)
 {
-	(void)flags;
 	enter("ringbuf_output");
-	return world_ring(ring, data, size);
+	return world_ring(ring, data, size, flags);
+}
+
+__u64 bpf_ringbuf_query(const void *ring, __u64 flags)
+{
+	enter("ringbuf_query");
+	if (flags != BPF_RB_AVAIL_DATA)
+		world_bug("a question that this ring does not answer");
+	return world_ring_bytes(ring);
 }
 
 void bpf_spin_lock(struct bpf_spin_lock *lock)

@@ -83,7 +83,8 @@ long world_update(const void *map, const void *key, const void *value, __u64 fla
 long world_delete(const void *map, const void *key);
 long world_push(const void *map, const void *value, __u64 flags);
 long world_pop(const void *map, void *value, bool remove);
-long world_ring(const void *ring, const void *data, __u64 size);
+long world_ring(const void *ring, const void *data, __u64 size, __u64 flags);
+__u64 world_ring_bytes(const void *ring);
 __u64 world_now(void);
 __u32 world_random(void);
 __u32 world_cpu(void);

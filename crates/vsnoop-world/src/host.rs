@@ -428,10 +428,7 @@ impl Host {
 
     /// When the doorbell was rung, the engine hears it some time later.
     pub fn hear_doorbell(&mut self, now: u64) {
-        let rings = match &self.vm.port.map("doorbell").entries {
-            crate::maps::Entries::Ring { records, .. } => !records.is_empty(),
-            _ => false,
-        };
+        let rings = self.vm.port.map("doorbell").is_woken();
         if rings && self.engine.is_some() {
             let soon = self.vm.rng.u64(1..=self.vm.fortune.latency_us.max(1)) * 1_000;
             self.engine_at = self.engine_at.min(now + soon);

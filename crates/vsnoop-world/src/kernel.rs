@@ -661,10 +661,16 @@ unsafe extern "C-unwind" fn world_ring(
     ring: *const c_void,
     data: *const c_void,
     size: u64,
+    flags: u64,
 ) -> Long {
     let map = &mut port().maps[map_at(ring)];
     // SAFETY: see above.
-    map.ring(unsafe { slice(data, size as usize) })
+    map.ring(unsafe { slice(data, size as usize) }, flags)
+}
+
+#[unsafe(no_mangle)]
+extern "C-unwind" fn world_ring_bytes(ring: *const c_void) -> u64 {
+    port().maps[map_at(ring)].ring_bytes()
 }
 
 #[unsafe(no_mangle)]

@@ -26,6 +26,9 @@ const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
 /// What a record of a ring buffer takes beside its bytes.
 const RECORD_HEADER: u32 = 8;
+/// BPF_RB_*, linux/bpf.h.
+const RB_NO_WAKEUP: u64 = 1;
+const RB_FORCE_WAKEUP: u64 = 2;
 
 /// CPUs that a program can run on.
 pub const CPUS: usize = 4;
@@ -93,7 +96,7 @@ pub enum Entries {
     /// The first one leaves first.
     Queue { values: VecDeque<Vec<u8>> },
     /// Records that were not read yet.
-    Ring { records: VecDeque<Vec<u8>>, bytes: u32 },
+    Ring { records: VecDeque<Vec<u8>>, bytes: u32, is_woken: bool },
 }
 
 impl Map {
@@ -114,7 +117,7 @@ impl Map {
                 Entries::Maps { numbers: vec![None; shape.max_entries as usize] }
             }
             kind::QUEUE => Entries::Queue { values: VecDeque::new() },
-            kind::RINGBUF => Entries::Ring { records: VecDeque::new(), bytes: 0 },
+            kind::RINGBUF => Entries::Ring { records: VecDeque::new(), bytes: 0, is_woken: false },
             other => panic!("maps of type {other} are not simulated"),
         };
         Self { shape, entries }
@@ -224,21 +227,40 @@ impl Map {
         if remove { values.pop_front() } else { values.front().cloned() }
     }
 
-    pub fn ring(&mut self, record: &[u8]) -> i64 {
-        let Entries::Ring { records, bytes } = &mut self.entries else { return EINVAL };
+    /// `flags`: as of bpf_ringbuf_output().
+    pub fn ring(&mut self, record: &[u8], flags: u64) -> i64 {
+        let Entries::Ring { records, bytes, is_woken } = &mut self.entries else { return EINVAL };
         let taken = (record.len() as u32).next_multiple_of(8) + RECORD_HEADER;
         if *bytes + taken > self.shape.max_entries {
             return EAGAIN;
         }
         *bytes += taken;
+        *is_woken |=
+            flags & RB_FORCE_WAKEUP != 0 || records.is_empty() && flags & RB_NO_WAKEUP == 0;
         records.push_back(record.to_vec());
         0
     }
 
+    /// Bytes of records that were not taken, with their headers.
+    pub fn ring_bytes(&self) -> u64 {
+        match &self.entries {
+            Entries::Ring { bytes, .. } => u64::from(*bytes),
+            _ => 0,
+        }
+    }
+
+    /// Has a record come whose reader was to be woken?
+    pub fn is_woken(&self) -> bool {
+        matches!(&self.entries, Entries::Ring { is_woken: true, .. })
+    }
+
     /// All that was rung.
     pub fn take_records(&mut self) -> Vec<Vec<u8>> {
-        let Entries::Ring { records, bytes } = &mut self.entries else { return Vec::new() };
+        let Entries::Ring { records, bytes, is_woken } = &mut self.entries else {
+            return Vec::new();
+        };
         *bytes = 0;
+        *is_woken = false;
         records.drain(..).collect()
     }
 
@@ -264,7 +286,10 @@ impl Map {
                 numbers.iter().flatten().for_each(|number| into.extend(number.to_le_bytes()));
             }
             Entries::Queue { values } => values.iter().for_each(|value| into.extend(value)),
-            Entries::Ring { records, .. } => records.iter().for_each(|record| into.extend(record)),
+            Entries::Ring { records, is_woken, .. } => {
+                into.push(u8::from(*is_woken));
+                records.iter().for_each(|record| into.extend(record));
+            }
         }
         into.push(0xff);
     }

@@ -52,7 +52,8 @@ impl Lab {
     /// Boots machines.
     pub fn start(&mut self, options: StageOptions, vsnoop: Option<&Vsnoop>) -> Result<Stage> {
         let (image, accelerator) = (&self.image, self.accelerator);
-        let machines = if options.vms == 1 { "a VM".into() } else { format!("{} VMs", options.vms) };
+        let machines =
+            if options.vms == 1 { "a VM".into() } else { format!("{} VMs", options.vms) };
         println!("booting {machines} (Linux {}, {accelerator})", image.kernel_version);
         Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)
     }

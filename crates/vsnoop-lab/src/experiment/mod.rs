@@ -14,8 +14,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::results::{PathLink, Results};
 use crate::results::report::Words;
+use crate::results::{PathLink, Results};
 
 /// How to run an experiment. What is empty is as the experiment itself has it.
 #[derive(Clone, Debug, Default)]

@@ -36,7 +36,9 @@ http {
 /// Puts the server, its configuration and a small page into a guest.
 pub fn add(archive: &mut Archive, dir: &Path) -> Result<()> {
     archive.program("nginx", &program(dir)?)?;
-    for directory in ["etc", "srv", "run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx"] {
+    for directory in
+        ["etc", "srv", "run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx"]
+    {
         archive.directory(directory)?;
     }
     // It looks its user up.
@@ -57,7 +59,10 @@ fn program(dir: &Path) -> Result<PathBuf> {
         let known = PACKAGES.into_iter().filter(|package| packages::known(package));
         let known: Vec<_> = known.collect();
         ensure!(!known.is_empty(), "apt knows no package nginx: run `apt-get update` first");
-        println!("guest's web server: downloading {} (unpacked into build/guest, not installed)", known.join(", "));
+        println!(
+            "guest's web server: downloading {} (unpacked into build/guest, not installed)",
+            known.join(", ")
+        );
         packages::unpack(&known, &unpacked, |staging| {
             fs::metadata(staging.join(PROGRAM)).map(drop).context("no nginx in its package")
         })?;

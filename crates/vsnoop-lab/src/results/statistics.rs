@@ -1,6 +1,6 @@
 //! Percentiles, and the summary and figures that follow from the samples.
 
-use super::{Figure, Group, Results, Sample, Summary};
+use super::{Group, Results, Sample, Summary};
 
 /// The metrics that are summarised.
 pub const METRICS: [Metric; 8] = [CONNECT, ACKED, DELIVERED, TOTAL, ROUND, GOODPUT, STREAM, CORES];
@@ -99,45 +99,6 @@ pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
     Some(Ratio { value, low: percentile(&draws, 2.5)?, high: percentile(&draws, 97.5)? })
 }
 
-/// The figures of a comparison with `off`: for each size and percentile, how many times sooner. With
-/// several cells, each name ends with its cell.
-pub fn figures_against_off(results: &Results) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    let several = results.cells().len() > 1;
-    for group in results.groups() {
-        let size = super::size_name(group.size_bytes);
-        let suffix = if several { format!("_{}", group.cell.suffix()) } else { String::new() };
-        for configuration in results.configurations().iter().filter(|name| *name != "off") {
-            for metric in [ACKED, DELIVERED] {
-                let find = |name: &str| results.summary_of(name, &group, metric.name);
-                let (Some(off), Some(on)) = (find("off"), find(configuration)) else { continue };
-                let metric = metric.name.trim_end_matches("_ms");
-                for (name, value) in [
-                    ("p10", off.p10 / on.p10),
-                    ("p50", off.p50 / on.p50),
-                    ("p90", off.p90 / on.p90),
-                ] {
-                    figures.push(Figure {
-                        name: format!("{metric}_{size}_{name}_off_over_{configuration}{suffix}"),
-                        value,
-                        unit: "times".into(),
-                        better: "higher".into(),
-                    });
-                }
-            }
-            let samples = results.of(configuration, &group);
-            let retransmissions: u32 = samples.map(|sample| sample.retransmissions).sum();
-            figures.push(Figure {
-                name: format!("retransmissions_{size}_{configuration}{suffix}"),
-                value: f64::from(retransmissions),
-                unit: "segments".into(),
-                better: "lower".into(),
-            });
-        }
-    }
-    figures
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{results, sample};
@@ -152,22 +113,6 @@ mod tests {
         assert_eq!(percentile(&values, 90.0), Some(46.0));
         assert_eq!(percentile(&[7.0], 90.0), Some(7.0));
         assert_eq!(percentile(&[], 50.0), None);
-    }
-
-    #[test]
-    fn figures_say_how_many_times_sooner_than_off() {
-        let samples = vec![sample("off", 40.0), sample("vsnoop", 2.0), sample("off", 40.0)];
-        let mut results = results(samples);
-        summarise(&mut results);
-        results.figures = figures_against_off(&results);
-        let value = |name: &str| {
-            results.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
-        };
-        assert_eq!(value("acked_10kb_p50_off_over_vsnoop"), Some(20.0));
-        assert_eq!(value("delivered_10kb_p50_off_over_vsnoop"), Some(1.0));
-        assert_eq!(value("retransmissions_10kb_vsnoop"), Some(1.0));
-        let off = results.summary.iter().find(|line| line.metric == "acked_ms").map(|line| line.n);
-        assert_eq!(off, Some(2));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::{BRIDGE, HOST, PREFIX_LENGTH, Stage, address};
+use crate::results::PathLink;
 use crate::results::statistics::{ascending, percentile};
 use crate::testbed::net::{Tap, TapOptions};
-use crate::results::PathLink;
 use crate::testbed::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
 
 const UPLINK: &str = "vslab-up";

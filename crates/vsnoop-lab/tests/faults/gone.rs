@@ -1,10 +1,11 @@
 //! Nobody is left to hand over what the host holds: connections are reset, both ends, and counted.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use vsnoop_bpf::types::HOLD_ABANDONED_S;
 use vsnoop_lab::testbed::relay::Freeze;
 use vsnoop_lab::testbed::topology::Topology;
 
@@ -33,8 +34,16 @@ fn helper_is_left() -> Result<()> {
     let pair = scene::held(&topology, &attached)?;
     let _program = Removed::new()?;
     Engine.kill()?;
+    let since = Instant::now();
     both_are_told(&topology, pair)?;
     drop(_program);
+    // The killed engine was alive within the last second.
+    let least = Duration::from_secs(u64::from(HOLD_ABANDONED_S) - 1);
+    ensure!(
+        since.elapsed() >= least,
+        "reset after {:?}: an engine could have come",
+        since.elapsed()
+    );
     ensure!(attached.resets("engine_gone")? == 1, "not counted\n{}", attached.describe());
     clean(attached)
 }

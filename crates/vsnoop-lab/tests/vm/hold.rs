@@ -21,7 +21,7 @@ use crate::{
 };
 
 const SIZE: &str = "16M";
-/// Longer than the host waits for an engine that has gone.
+/// Longer than an engine may be silent before it is replaced.
 const PAUSE: Duration = Duration::from_secs(8);
 /// Engines that die in one transfer, with data that nobody else had.
 const KILLS: usize = 5;

@@ -31,6 +31,7 @@ long bpf_map_push_elem(const void *map, const void *value, __u64 flags);
 long bpf_map_pop_elem(const void *map, void *value);
 long bpf_map_peek_elem(const void *map, void *value);
 long bpf_ringbuf_output(const void *ring, const void *data, __u64 size, __u64 flags);
+__u64 bpf_ringbuf_query(const void *ring, __u64 flags);
 
 void bpf_spin_lock(struct bpf_spin_lock *lock);
 void bpf_spin_unlock(struct bpf_spin_lock *lock);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::types::{flow, flow_key, flow_mode};
+use vsnoop_bpf::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode};
 use vsnoop_bpf::{Memory, bytes_owed};
 use vsnoop_hold::View;
 
@@ -22,8 +22,8 @@ use crate::ports::Attached;
 
 /// An engine that is not heard of for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);
-/// As HOLD_ABANDONED_NS in flow/hold.h.
-const HOLD_ABANDONED: Duration = Duration::from_secs(5);
+/// As the hooks have it.
+const HOLD_ABANDONED: Duration = Duration::from_secs(HOLD_ABANDONED_S as u64);
 /// Without an engine, a VM that has acknowledged nothing for so long may have lost what it was handed
 /// (R2 of RFC 9293, section 3.8.3).
 const LOST: Duration = Duration::from_secs(100);

@@ -28,8 +28,8 @@ use crate::stage::StageOptions;
 use crate::vsnoop::Vsnoop;
 
 pub use configuration::Configuration;
-pub use plan::spread;
 use plan::Machines;
+pub use plan::spread;
 use transfers::Transfers;
 
 /// An experiment of this kind.

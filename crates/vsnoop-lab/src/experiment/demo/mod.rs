@@ -32,8 +32,8 @@ const QUOTA_PERCENT: u32 = 20;
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;
-/// The VM has slept by then, and its quota is whole again.
-const PAUSE_MS: std::ops::Range<u64> = 100..200;
+/// What attaching takes in the background is over by then, and the quota is whole again.
+const PAUSE_MS: std::ops::Range<u64> = 500..700;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only machine.
 const VM: usize = 0;
@@ -54,7 +54,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const METHOD: &str = "A QEMU guest (1 vCPU, Linux, nginx of Debian with its configuration for PUT) has a \
-CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own); QEMU's other threads, \
+CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own), three quarters of which a calibrated load takes; QEMU's other threads, \
 the host's networking and the client run on another core. The client, in a network namespace, reaches it by \
 a path, a bridge and its tap. The path of 20 ms is a relay in user space between two taps that delays every \
 frame by half of it each way and is a link of 200 Mb/s with a queue of 1 MB in each direction; the near one \
@@ -65,8 +65,10 @@ until the last byte of the request is acknowledged (`acked_ms`). `off` (detached
 options) alternate in random order with random pauses; small requests in batches of 20.";
 
 fn run(options: &Options) -> Result<Results> {
-    let configurations =
-        Configuration::chosen(&[Configuration::Off, Configuration::Vsnoop], &options.configurations)?;
+    let configurations = Configuration::chosen(
+        &[Configuration::Off, Configuration::Vsnoop],
+        &options.configurations,
+    )?;
     let parts = plan::parts(options)?;
     request::require_curl()?;
     let vsnoop = Vsnoop::find()?;
@@ -80,13 +82,16 @@ fn run(options: &Options) -> Result<Results> {
     stage.vm(VM).command(&Command::Calibrate)?;
     stage.vm(VM).limit(QUOTA_PERCENT)?;
     let capture = Capture::start(stage.client())?;
-    let mut uploads = Uploads { lab: &lab, stage, capture, cell: Cell::default(), begin: Instant::now() };
+    let mut uploads =
+        Uploads { lab: &lab, stage, capture, cell: Cell::default(), begin: Instant::now() };
     let rounds: usize = parts.iter().flat_map(|part| &part.plan).map(|(_, rounds)| rounds).sum();
     let mut progress = Progress::new(rounds * configurations.len());
     for part in &parts {
         let measured = uploads
             .enter(part.cell)
-            .and_then(|()| uploads.measure(part, &configurations, &mut results.samples, &mut progress))
+            .and_then(|()| {
+                uploads.measure(part, &configurations, &mut results.samples, &mut progress)
+            })
             .with_context(|| part.cell.to_string());
         if let Err(error) = measured {
             ensure!(!results.samples.is_empty(), "nothing was measured: {error:#}");
@@ -114,7 +119,11 @@ impl Uploads<'_> {
     /// Lays the path of a cell, and lets client and machine find each other.
     fn enter(&mut self, cell: Cell) -> Result<()> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
-        self.stage.set_path(&PathOptions { rtt, link: cell.path_link, ..PathOptions::default() })?;
+        self.stage.set_path(&PathOptions {
+            rtt,
+            link: cell.path_link,
+            ..PathOptions::default()
+        })?;
         self.stage.check_path(rtt)?;
         self.cell = cell;
         let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
@@ -183,6 +192,7 @@ impl Uploads<'_> {
             configuration: configuration.name().to_owned(),
             size_bytes,
             cell: self.cell,
+            connect_ms: Some(times.connected.as_secs_f64() * 1e3),
             acked_ms: Some(times.acked.as_secs_f64() * 1e3),
             delivered_ms: Some(times.confirmed.as_secs_f64() * 1e3),
             retransmissions: times.retransmissions,

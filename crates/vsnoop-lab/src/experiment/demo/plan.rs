@@ -13,11 +13,11 @@ const FAR_RTT_MS: f64 = 20.0;
 const FAR_LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };
 
 /// Share of its quota that the VM uses for work of its own.
-const LOAD: f64 = 0.5;
+const LOAD: f64 = 0.75;
 
 /// Sizes of uploads, and the small page; rounds of each. One of the page is a batch.
-const FAR: [(u64, usize); 3] = [(100_000, 16), (1_000_000, 14), (4_000_000, 8)];
-const NEAR: [(u64, usize); 2] = [(1_000_000, 8), (web::PAGE_BYTES, 12)];
+const FAR: [(u64, usize); 3] = [(100_000, 18), (1_000_000, 16), (4_000_000, 12)];
+const NEAR: [(u64, usize); 2] = [(1_000_000, 20), (web::PAGE_BYTES, 12)];
 const QUICK_ROUNDS: usize = 2;
 /// Of a path: what is not measured by then is left out.
 const BUDGET: Duration = Duration::from_secs(150);
@@ -54,7 +54,10 @@ pub fn parts(options: &Options) -> Result<Vec<Part>> {
     };
     let part = |load: f64, rtt_ms: f64| {
         ensure!((0.0..=1.0).contains(&load), "a load of {load}: 0.0 to 1.0 is possible");
-        ensure!((0.0..=1000.0).contains(&rtt_ms), "a path RTT of {rtt_ms} ms: 0 to 1000 is possible");
+        ensure!(
+            (0.0..=1000.0).contains(&rtt_ms),
+            "a path RTT of {rtt_ms} ms: 0 to 1000 is possible"
+        );
         let (plan, link) = match rtt_ms > 0.0 {
             true => (&FAR[..], Some(options.path_link.unwrap_or(FAR_LINK))),
             false => (&NEAR[..], options.path_link),
@@ -92,11 +95,8 @@ mod tests {
         let all = parts(&options).unwrap();
         assert_eq!(all.iter().map(|part| part.cell.path_rtt_ms).collect::<Vec<_>>(), [20.0, 0.0]);
         assert_eq!((&all[0].plan[..], &all[1].plan[..]), (&FAR[..], &NEAR[..]));
-        let gets = Options {
-            sizes_bytes: vec![web::PAGE_BYTES],
-            rounds: Some(3),
-            ..options.clone()
-        };
+        let gets =
+            Options { sizes_bytes: vec![web::PAGE_BYTES], rounds: Some(3), ..options.clone() };
         let gets = parts(&gets).unwrap();
         assert_eq!(gets.len(), 1);
         assert_eq!(gets[0].plan, [(web::PAGE_BYTES, 3)]);

@@ -26,6 +26,8 @@ const SEGMENT_BYTES: u32 = 1448;
 /// What a request's connection showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
+    /// Until the SYN-ACK.
+    pub connected: Duration,
     /// Until the last byte of the response.
     pub confirmed: Duration,
     /// Until the acknowledgement of the last byte of the request.
@@ -111,8 +113,10 @@ fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
         .filter(received)
         .find(|one| one.ack.is_some_and(|ack| offset(ack) >= end))
         .context("the request was not acknowledged")?;
+    let syn_ack = segments.iter().find(|one| received(one) && one.syn);
     let response = segments.iter().filter(received).rfind(|one| one.payload_bytes > 0);
     Ok(Times {
+        connected: syn_ack.context("no SYN-ACK was seen")?.at.saturating_sub(syn.at),
         confirmed: response.context("there was no response")?.at.saturating_sub(syn.at),
         acked: acked.at.saturating_sub(syn.at),
         retransmissions: retransmitted_bytes.iter().map(|n| n.div_ceil(SEGMENT_BYTES)).sum(),
@@ -160,6 +164,7 @@ mod tests {
             received(91, second.wrapping_add(4000), 50),
         ];
         let expected = Times {
+            connected: Duration::from_millis(20),
             confirmed: Duration::from_millis(81),
             acked: Duration::from_millis(70),
             retransmissions: 2,

@@ -16,8 +16,14 @@ const VSNOOP: &str = "vsnoop";
 
 /// At most 80 columns wide on a terminal.
 pub fn table(results: &Results, style: Style) -> String {
-    let header =
-        ["request", "path", "confirmed ms\noff p50/p90", "vsnoop\np50/p90", "times sooner\n(95 %)", "acked ms\noff/vsnoop"];
+    let header = [
+        "request",
+        "path",
+        "confirmed ms\noff p50/p90",
+        "vsnoop\np50/p90",
+        "times sooner\n(95 %)",
+        "acked ms\noff/vsnoop",
+    ];
     let header = match style {
         Style::Terminal => header.map(str::to_owned),
         Style::Markdown => header.map(|name| name.replace('\n', " ")),
@@ -40,7 +46,8 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         format!("{} / {}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
     };
     let acked = |name: &str| text(percentile(&values(name, &ACKED), 50.0));
-    let sooner = statistics::ratio_of_medians(&values(OFF, &DELIVERED), &values(VSNOOP, &DELIVERED));
+    let sooner =
+        statistics::ratio_of_medians(&values(OFF, &DELIVERED), &values(VSNOOP, &DELIVERED));
     let sooner = sooner.map_or("-".into(), |ratio| {
         let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(table::ratio);
         format!("{value} ({low}-{high})")
@@ -101,9 +108,7 @@ fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
     let near = if group.cell.path_rtt_ms > 0.0 { "" } else { "near_" };
     let sooner = |metric: &Metric| ratio(at(OFF, metric, 50.0), at(VSNOOP, metric, 50.0));
     if size == web::PAGE_BYTES {
-        let later = |percent| {
-            ratio(at(VSNOOP, &DELIVERED, percent), at(OFF, &DELIVERED, percent))
-        };
+        let later = |percent| ratio(at(VSNOOP, &DELIVERED, percent), at(OFF, &DELIVERED, percent));
         let figures = [
             times("get_p50_vsnoop_over_off".into(), later(50.0), "lower"),
             times("get_p99_vsnoop_over_off".into(), later(99.0), "lower"),
@@ -139,7 +144,8 @@ mod tests {
 
     #[test]
     fn figures_say_how_many_times_sooner_and_the_table_fits_a_terminal() {
-        let results = results(vec![upload(OFF, 1300.0), upload(OFF, 1330.0), upload(VSNOOP, 526.0)]);
+        let results =
+            results(vec![upload(OFF, 1300.0), upload(OFF, 1330.0), upload(VSNOOP, 526.0)]);
         let figures = figures(&results);
         let value = |name: &str| figures.iter().find(|one| one.name == name).map(|one| one.value);
         assert_eq!(value("put_p50_off_over_vsnoop_1000000"), Some(2.5));

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Checks that the sources have every test and figure that SPECIFICATION.md names.
+#
+# A row is `| ID | promise | names |`.  Its names, in backticks, are
+#   CRATE/PROGRAM::MODULE::TEST  a test of crates/CRATE/tests/PROGRAM, or of crates/CRATE/src if
+#                                PROGRAM is `unit`: `fn TEST(`, or a string that ends with TEST;
+#   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab.
+# `*` stands for what the program fills in at run time: what comes before the first one, or after it
+# if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
+#
+# Prints each name that is not found with the ID of its row, and how many were checked; exits 1 if
+# one was not found.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+# A pattern for the string "...$1..." in Rust, where the name may stand in a format string.
+string() {
+	case $1 in
+	*'*'*) echo "[\"}:_]$(echo "$1" | sed 's/^\*_*//; s/_*\*.*//')[\"_{]" ;;
+	*) echo "[\"}:]$1\"" ;;
+	esac
+}
+
+has_figure() { # CRATE FIGURE
+	grep -rqE "$(string "$2")" "crates/$1/src"
+}
+
+has_test() { # CRATE PROGRAM::MODULE::TEST
+	path=${2#*::}
+	case $2 in
+	unit::*) place=crates/$1/src ;;
+	*) place=crates/$1/tests/${2%%::*} ;;
+	esac
+	while [ "$path" != "${path#*::}" ]; do
+		next=$place/${path%%::*}
+		[ -e "$next" ] || [ -e "$next.rs" ] || break
+		place=$next
+		path=${path#*::}
+	done
+	test=${2##*::}
+	grep -rqsE "fn $test\(|$(string "$test")" "$place" "$place.rs"
+}
+
+checked=0
+missing=0
+while read -r row name; do
+	checked=$((checked + 1))
+	case $name in
+	bench/*) has_figure vsnoop-bench "${name#*/}" ;;
+	lab/*) has_figure vsnoop-lab "${name#*/}" ;;
+	*/*::*) has_test "${name%%/*}" "${name#*/}" ;;
+	*) false ;;
+	esac && continue
+	missing=$((missing + 1))
+	echo "SPECIFICATION.md, $row: the sources have no $name"
+done <<END
+$(awk -F'|' '$2 ~ /^ [A-Z]+[0-9]+ $/ {
+	count = split($4, part, "`")
+	if (count < 3) print $2, "test or figure"
+	for (i = 2; i <= count; i += 2) print $2, part[i]
+}' SPECIFICATION.md)
+END
+
+echo "SPECIFICATION.md: $checked names checked, $missing missing"
+# Without a row that is understood there is one name, and it is empty.
+[ "$missing" -eq 0 ] && [ "$checked" -gt 1 ]
