@@ -14,7 +14,7 @@ setup: ## packages, toolchain, BPF file system; safe to repeat
 build: setup ## the vsnoop command, the lab and the guests' init
 	cargo build --release --locked
 
-demo: build ## early acknowledgement on three real VMs; results/demo/
+demo: build ## uploads to a web server in a VM that is short of CPU; results/demo/
 	$(LAB) run demo
 
 lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)

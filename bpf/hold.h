@@ -356,12 +356,12 @@ static __always_inline void ring_doorbell(__u32 number)
 		bpf_ringbuf_output(&doorbell, &number, sizeof(number), BPF_RB_FORCE_WAKEUP);
 }
 
-/* Holds of flows that have ended which wait for the engine's next tick; each takes a record
- * with its header. */
-#define HOLD_ENDED (8 * 16)
+/* Four records of the doorbell with their headers: an eighth of the smallest memory's holds. */
+#define HOLD_ENDED_BYTES (4 * 16)
 
-/* The flow of this hold has ended: the engine gives it back.  A connection's last ACK does not
- * wake it, which would cost the CPU of whoever waits for the next connection. */
+/* The flow of this hold has ended: the engine gives it back.  Waking the engine here takes the
+ * CPU from the next connection's handshake; its next tick reads the record.  More than
+ * HOLD_ENDED_BYTES of them, or more than a chunk, wake it. */
 static __always_inline void give_back(__u32 number)
 {
 	struct hold *h = config.hold ? hold_number(number) : 0;
@@ -372,7 +372,7 @@ static __always_inline void give_back(__u32 number)
 	h->flags |= HOLD_OVER;
 	if (__sync_lock_test_and_set(&h->rung, 1))
 		return;
-	if (h->chunks <= 1 && bpf_ringbuf_query(&doorbell, BPF_RB_AVAIL_DATA) < HOLD_ENDED)
+	if (h->chunks <= 1 && bpf_ringbuf_query(&doorbell, BPF_RB_AVAIL_DATA) < HOLD_ENDED_BYTES)
 		flags = BPF_RB_NO_WAKEUP;
 	bpf_ringbuf_output(&doorbell, &number, sizeof(number), flags);
 }

@@ -19,9 +19,9 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
-# Tests: nftables (the guest's firewall).  Experiments: haproxy, a peer.
+# Tests: nftables (the guest's firewall).  Experiments: haproxy, a peer; curl, a client.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
-linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core nftables haproxy"
+linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core nftables haproxy curl"
 missing=
 for package in $packages; do
 	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||

@@ -28,7 +28,8 @@ fn main() -> anyhow::Result<()> {
             .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
             // Helpers take untyped pointers; records are declared for CO-RE only.
             .args(["-Wno-unused-parameter", "-Wno-missing-declarations"])
-            // Without it the types that the kernel keeps for each port end in the text of each source line.
+            // clang copies the text of each source line into .BTF, which the kernel keeps for each
+            // port; of a path that it cannot open it has none.
             .arg(format!("-ffile-prefix-map={}=vsnoop", root.display()))
             .arg(format!("-I{}", root.join("flow").display()))
             .arg(format!("-I{libbpf}"))

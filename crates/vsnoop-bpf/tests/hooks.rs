@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
+use std::os::fd::AsRawFd;
+
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -24,7 +26,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 18] = [
+    let tests: [(&str, fn()); 19] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -45,6 +47,7 @@ fn main() {
         ),
         ("an_ack_beyond_what_was_shown_is_not_noted", an_ack_beyond_what_was_shown_is_not_noted),
         ("what_the_vm_acknowledged_is_freed", what_the_vm_acknowledged_is_freed),
+        ("only_the_fifth_connection_that_ends_wakes", only_the_fifth_connection_that_ends_wakes),
         ("a_vm_port_that_failed_twice_is_left_alone", a_vm_port_that_failed_twice_is_left_alone),
     ];
     // SAFETY: no arguments, no effect.
@@ -168,9 +171,20 @@ const VM: [u8; 4] = [10, 1, 0, 2];
 
 /// A segment of the VM.
 fn of_vm(seq: u32, ack: u32, window: u16, options: &[TcpOptionElement], data: &[u8]) -> Vec<u8> {
+    of_vm_to(40000, seq, ack, window, options, data)
+}
+
+fn of_vm_to(
+    sender_port: u16,
+    seq: u32,
+    ack: u32,
+    window: u16,
+    options: &[TcpOptionElement],
+    data: &[u8],
+) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
         .ipv4(VM, SENDER, 64)
-        .tcp(80, 40000, seq, window)
+        .tcp(80, sender_port, seq, window)
         .ack(ack)
         .options(options)
         .expect("options fit");
@@ -217,8 +231,12 @@ fn record() -> (flow_key, flow) {
 
 /// A segment of the sender, from 4000 on.
 fn of_sender(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
+    of_sender_at(40000, seq, ack, data)
+}
+
+fn of_sender_at(port: u16, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
     let builder =
-        PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64).tcp(40000, 80, seq, 1000);
+        PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64).tcp(port, 80, seq, 1000);
     let mut frame = Vec::new();
     builder.ack(ack).write(&mut frame, data).expect("build a segment");
     frame
@@ -232,6 +250,17 @@ fn syn_of_vm(vm_port: u16, sender_port: u16) -> Vec<u8> {
     let mut syn = Vec::new();
     builder.write(&mut syn, &[]).expect("build a SYN");
     syn
+}
+
+fn rst_of_vm(vm_port: u16, sender_port: u16) -> Vec<u8> {
+    let mut rst = Vec::new();
+    PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(VM, SENDER, 64)
+        .tcp(vm_port, sender_port, 500, 0)
+        .rst()
+        .write(&mut rst, &[])
+        .expect("build a RST");
+    rst
 }
 
 fn now_ns() -> u64 {
@@ -385,6 +414,61 @@ fn what_the_vm_acknowledged_is_freed() {
     assert_eq!(used(), 0);
 }
 
+/// The engine reads at its next tick that a connection has ended; what cannot wait wakes it all
+/// the same.
+fn only_the_fifth_connection_that_ends_wakes() {
+    let port = Attached::with_hold();
+    engine(&port);
+    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    let holds = |sender_port: u16| {
+        let (mut key, active) = record();
+        key.sender_port = sender_port.to_be();
+        let record = flow { vm_seq: active.next_seq, ..active };
+        port.insert_flow(&key, &record).expect("insert a flow");
+        let frame = of_sender_at(sender_port, 4000, 500, &[7; 1000]);
+        assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
+        let held = port.flow(&key).expect("read").expect("a record").hold;
+        memory.set_released(held.into(), seq { v: 5000 });
+        let ack = of_vm_to(sender_port, 500, 5000, 9000, &[], &[]);
+        port.run_hook(Hook::FromVm, &ack, 1).expect("run");
+    };
+    // The engine reads what was rung, and may be rung again.
+    let read = || {
+        let rung = memory.take_rung();
+        rung.iter().filter(|number| **number > 0).for_each(|number| memory.clear_rung(*number));
+        rung.len()
+    };
+    let is_woken = || {
+        let mut bell =
+            libc::pollfd { fd: memory.doorbell().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one record, which outlives the call.
+        unsafe { libc::poll(&mut bell, 1, 0) > 0 }
+    };
+    let ends = |sender_port: u16| {
+        let rst = rst_of_vm(80, sender_port);
+        assert_eq!(port.run_hook(Hook::FromVm, &rst, 1).expect("run").0, NEXT);
+    };
+    (40000..40007).for_each(holds);
+    assert!(is_woken(), "something is held");
+    read();
+    assert!(!is_woken());
+    for sender_port in 40000..40004 {
+        ends(sender_port);
+        assert!(!is_woken(), "{sender_port}");
+    }
+    ends(40004);
+    assert!(is_woken());
+    assert_eq!(read(), 5);
+    assert!(!is_woken());
+    ends(40005);
+    assert!(!is_woken());
+    // More is held, behind a record that was not read.
+    let frame = of_sender_at(40006, 5000, 500, &[7; 1000]);
+    assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
+    assert!(is_woken());
+    assert_eq!(read(), 2);
+}
+
 /// The VM resets what only the host had sent it, or held for it.
 fn a_vm_port_that_failed_twice_is_left_alone() {
     let port = Attached::with_hold();
@@ -393,13 +477,7 @@ fn a_vm_port_that_failed_twice_is_left_alone() {
     let reset = |vm_port: u16, sender_port: u16| {
         let key = flow_key { vm_port: vm_port.to_be(), sender_port: sender_port.to_be(), ..key };
         port.insert_flow(&key, &unconfirmed).expect("insert a flow");
-        let mut rst = Vec::new();
-        PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ipv4(VM, SENDER, 64)
-            .tcp(vm_port, sender_port, 500, 0)
-            .rst()
-            .write(&mut rst, &[])
-            .expect("build a RST");
+        let rst = rst_of_vm(vm_port, sender_port);
         assert_eq!(port.run_hook(Hook::FromVm, &rst, 1).expect("run").0, NEXT);
     };
     // A connection that the VM opens from that port.

@@ -9,17 +9,18 @@ use anyhow::{Context, Result, anyhow, ensure};
 use vsnoop_guest::pattern::Pattern;
 use vsnoop_guest::web::{CONFIGURATION, PROGRAM, ROOT};
 
-/// Where the server complains until it has read its configuration.
-const LOG: &str = "/var/log/nginx/error.log";
+/// Where the server complains.
+const LOG: &str = "/run/nginx.log";
 
 /// Starts the server, which goes into the background when it listens.
 pub fn serve() -> Result<()> {
-    // Not to our own output, which the server would keep open in the background.
+    // Not our own output, which the server would keep open in the background.
+    let complaints = File::create(LOG).with_context(|| format!("create {LOG}"))?;
     let status = Command::new(PROGRAM)
         .args(["-c", CONFIGURATION])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(complaints)
         .status()
         .with_context(|| format!("start {PROGRAM}: was the image built with the web server?"))?;
     let complaint = || fs::read_to_string(LOG).unwrap_or_default();

@@ -139,7 +139,7 @@ fn act(action: Action) -> Result<()> {
                     Some(dir) => dir.clone(),
                     None => workspace::root()?.join("results").join(experiment.name),
                 };
-                let results = experiment
+                let (results, dir) = experiment
                     .run(&options, &dir)
                     .with_context(|| format!("experiment {}", experiment.name))?;
                 println!("{}", (experiment.words.tables)(&results, Style::Terminal));

@@ -553,14 +553,14 @@ impl Memory for Vm {
         }
     }
 
-    /// crates/vsnoop-bpf/src/hold.rs: twice as much as there is, up to the quota.
+    /// crates/vsnoop-bpf/src/hold.rs: eight times as much as there is, up to the quota.
     fn grow(&mut self) {
         if !self.step() || self.state().wants_slabs == 0 {
             return;
         }
         let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        for index in there..(there + there.clamp(1, AT_ONCE)).min(quota) {
+        for index in there..(there + (7 * there).clamp(1, AT_ONCE)).min(quota) {
             self.port.add_inner("slabs", index);
             self.state().slabs = index + 1;
         }

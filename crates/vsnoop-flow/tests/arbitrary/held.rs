@@ -14,7 +14,7 @@ use crate::tape::Tape;
 const SECOND: u64 = 1_000_000_000;
 /// HOLD_STALE_NS and HOLD_ABANDONED_NS.
 const STALE: u64 = SECOND;
-const ABANDONED: u64 = 30 * SECOND;
+const ABANDONED: u64 = HOLD_ABANDONED_S as u64 * SECOND;
 
 /// How often the interesting verdicts came.
 #[derive(Debug, Default)]

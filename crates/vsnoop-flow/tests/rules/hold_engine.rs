@@ -6,8 +6,7 @@ use vsnoop_flow::{FromVm, segment, types::*};
 use crate::case::*;
 
 const END: u32 = FULL + 2 * MSS;
-/// HOLD_ABANDONED_NS.
-const ABANDONED: u64 = 30_000 * MS;
+const ABANDONED: u64 = HOLD_ABANDONED_S as u64 * 1000 * MS;
 
 #[test]
 fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {

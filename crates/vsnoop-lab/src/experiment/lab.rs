@@ -42,11 +42,17 @@ impl Lab {
         environment.extend([
             ("accelerator".into(), json!(self.accelerator)),
             ("guest_kernel".into(), json!(self.image.kernel_version)),
-            ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
-            ("slice_ms".into(), json!(SLICE_MS)),
             ("congestion_control".into(), json!(CONGESTION_CONTROL)),
         ]);
         Results::begin(experiment, environment)
+    }
+
+    /// Notes how [`Lab::boot`] loads machines.
+    pub fn describe_load(&self, results: &mut Results) {
+        results.environment.extend([
+            ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
+            ("slice_ms".into(), json!(SLICE_MS)),
+        ]);
     }
 
     /// Boots machines.

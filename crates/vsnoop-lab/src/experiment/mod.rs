@@ -10,12 +10,12 @@ pub mod link;
 mod paper_window;
 mod progress;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::results::report::Words;
-use crate::results::{PathLink, Results};
+use crate::results::{CUT_SHORT, PathLink, Results};
 
 /// How to run an experiment. What is empty is as the experiment itself has it.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +66,9 @@ impl Experiment {
         })
     }
 
-    /// Runs it and writes the files of its results to `out`.
-    pub fn run(&self, options: &Options, out: &Path) -> Result<Results> {
+    /// Runs it and writes the files of its results to `out`; those of a run that was cut short beside it,
+    /// where `out` has whole ones. Where they are is the second value.
+    pub fn run(&self, options: &Options, out: &Path) -> Result<(Results, PathBuf)> {
         ensure!(
             self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
             "--part, --senders, --rate, --buffer, --mark, --congestion-control, --rto-min and --opener \
@@ -75,9 +76,12 @@ impl Experiment {
             incast::EXPERIMENT.name
         );
         let results = (self.run)(options)?;
-        results.write(out)?;
-        crate::results::report::write(&results, &self.words, out)?;
-        Ok(results)
+        let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);
+        let keeps = !is_whole(&results) && Results::read(out).is_ok_and(|there| is_whole(&there));
+        let dir = if keeps { out.with_extension("cut-short") } else { out.to_owned() };
+        results.write(&dir)?;
+        crate::results::report::write(&results, &self.words, &dir)?;
+        Ok((results, dir))
     }
 }
 

@@ -1,7 +1,7 @@
 //! nginx for a guest, from the distribution's own package.
 //!
-//! It serves files and takes them in by PUT (`ngx_http_dav_module`, which Debian builds in), with the
-//! defaults of its package where no other value is needed.
+//! It serves files and takes them in by PUT (`ngx_http_dav_module`, which Debian builds in), with
+//! the defaults of its package where no other value is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::packages;
 const PACKAGES: [&str; 2] = ["nginx", "nginx-core"];
 const PROGRAM: &str = "usr/sbin/nginx";
 
-/// No worker of its own user: the guest has but one. A request's body is written to a file and renamed.
+/// Workers have the guest's only user. A request's body is written to a file, which is renamed.
 const CONFIGURATION: &str = "\
 user root root;
 worker_processes 1;
@@ -28,7 +28,7 @@ http {
     server {
         listen 80;
         root /srv;
-        location / { dav_methods PUT DELETE; }
+        location / { dav_methods PUT; }
     }
 }
 ";
@@ -36,9 +36,7 @@ http {
 /// Puts the server, its configuration and a small page into a guest.
 pub fn add(archive: &mut Archive, dir: &Path) -> Result<()> {
     archive.program("nginx", &program(dir)?)?;
-    for directory in
-        ["etc", "srv", "run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx"]
-    {
+    for directory in ["etc", "srv", "run", "var", "var/lib", "var/lib/nginx"] {
         archive.directory(directory)?;
     }
     // It looks its user up.

@@ -91,13 +91,6 @@ impl Sample {
     fn is_of(&self, group: &Group) -> bool {
         self.size_bytes == group.size_bytes && self.cell == group.cell
     }
-
-    /// Retransmissions that were needless: all of them where nothing was lost on the way, else
-    /// those that the receiver reported.
-    pub fn spurious(&self) -> u32 {
-        let lossless = self.tap_drops == 0 && self.cell.path_loss_percent == 0.0;
-        if lossless { self.retransmissions } else { self.dsack_duplicates }
-    }
 }
 
 /// What surrounds a transfer: machines, their load, the path to the host.
@@ -416,13 +409,5 @@ mod tests {
         assert_eq!((&text["senders"], &text["goodput_mbps"]), (&40.into(), &741.0.into()));
         let back: Sample = serde_json::from_value(text).unwrap();
         assert_eq!((back.cell, back.round), (sample.cell, sample.round));
-    }
-
-    #[test]
-    fn on_a_lossy_path_only_the_receiver_tells_needless_retransmissions() {
-        let mut sample = sample("off", 1.0);
-        assert_eq!(sample.spurious(), 1);
-        sample.cell.path_loss_percent = 1.0;
-        assert_eq!(sample.spurious(), 0);
     }
 }

@@ -18,7 +18,7 @@ use super::{Results, size_name, size_text};
 pub(super) const SIZE: (u32, u32) = (960, 640);
 const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 pub(super) const FONT: &str = "sans-serif";
-pub(super) const COLOURS: [RGBColor; 7] = [
+pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd9, 0x5f, 0x02),
     RGBColor(0x1b, 0x6c, 0xa8),
     RGBColor(0x1b, 0x9e, 0x77),

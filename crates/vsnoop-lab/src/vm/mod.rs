@@ -225,14 +225,14 @@ impl Vm {
         Ok(())
     }
 
-    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and QEMU's
-    /// other threads on the host's.
+    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and
+    /// QEMU's other threads on the host's.
     pub fn limit(&self, percent: u32) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
         sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
-        let quota = Quota::limit(self.pid(), &vcpus, percent)?;
-        *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = Some(quota);
-        Ok(())
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        // Kept before it is used: it goes when the process, which may be in it, has gone.
+        quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
     fn vcpu_threads(&self) -> Result<Vec<Pid>> {

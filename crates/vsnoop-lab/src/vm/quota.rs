@@ -1,8 +1,8 @@
 //! A CPU quota of threads, as clouds and Kubernetes give VMs: so much of every 100 ms.
 //!
 //! Threads are put into a control group of their own, of whichever version the host has for its CPU
-//! controller. With version 2 a thread can leave its process only within a threaded group (cgroups(7)),
-//! so that the process is put into a group as well, which limits nothing.
+//! controller. With version 2 a thread can leave its process only within a threaded group
+//! (cgroups(7)), so that the process is put into a group as well, which limits nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,9 @@ const EMPTY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The group of a process that is limited; it goes when this is dropped, after the process.
 #[derive(Debug)]
 pub struct Quota {
+    hierarchy: Hierarchy,
     group: PathBuf,
+    process: Pid,
 }
 
 /// Where the CPU controller is.
@@ -33,8 +35,8 @@ enum Hierarchy {
 }
 
 impl Quota {
-    /// Lets these threads of a process take so many percent of one core, together.
-    pub fn limit(process: Pid, threads: &[Pid], percent: u32) -> Result<Self> {
+    /// A group for this process, empty yet.
+    pub fn new(process: Pid) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
         let Some(hierarchy) = find(&mounts, has_cpu_controller) else {
             bail!("no control group with a CPU controller is mounted: a quota needs one");
@@ -42,14 +44,16 @@ impl Quota {
         let (Hierarchy::V1(root) | Hierarchy::V2(root)) = &hierarchy;
         let group = root.join(format!("{PREFIX}{}-{process}", std::process::id()));
         make(&group)?;
-        // From here on what was made goes with it.
-        let quota = Self { group };
-        match &hierarchy {
-            Hierarchy::V1(_) => quota.limit_v1(threads, percent),
-            Hierarchy::V2(root) => quota.limit_v2(root, process, threads, percent),
+        Ok(Self { hierarchy, group, process })
+    }
+
+    /// Lets these threads of the process take so many percent of one core, together.
+    pub fn limit(&self, threads: &[Pid], percent: u32) -> Result<()> {
+        match &self.hierarchy {
+            Hierarchy::V1(_) => self.limit_v1(threads, percent),
+            Hierarchy::V2(root) => self.limit_v2(root, threads, percent),
         }
-        .with_context(|| format!("give process {process} a quota of {percent} % of a core"))?;
-        Ok(quota)
+        .with_context(|| format!("a quota of {percent} % of a core for process {}", self.process))
     }
 
     fn limit_v1(&self, threads: &[Pid], percent: u32) -> Result<()> {
@@ -58,9 +62,9 @@ impl Quota {
         threads.iter().try_for_each(|thread| write(&self.group.join("tasks"), thread))
     }
 
-    fn limit_v2(&self, root: &Path, process: Pid, threads: &[Pid], percent: u32) -> Result<()> {
+    fn limit_v2(&self, root: &Path, threads: &[Pid], percent: u32) -> Result<()> {
         write(&root.join("cgroup.subtree_control"), "+cpu")?;
-        write(&self.group.join("cgroup.procs"), process)?;
+        write(&self.group.join("cgroup.procs"), self.process)?;
         let vcpus = self.group.join(VCPUS);
         make(&vcpus)?;
         write(&vcpus.join("cgroup.type"), "threaded")?;

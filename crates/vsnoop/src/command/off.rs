@@ -1,7 +1,7 @@
 //! `vsnoop off --all`: the panic switch.
 //!
 //! Waits for nobody: no draining, no lock. Every attachment of the host goes at once, whatever state its
-//! pins are in; then default qdiscs are restored, until one takes longer than two seconds. What was
+//! pins are in; then default qdiscs are restored, as far as two seconds and 50 ms for each allow. What was
 //! acknowledged early is in the taps' rings or in the VMs already; connections of which something is
 //! still held on this host are reset first. Of damaged pins nothing of that kind is known.
 
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -27,8 +27,10 @@ use crate::release::{self, Ended};
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev, qdisc};
 
-/// For one default qdisc: a lock of the kernel that is not free by then may never be.
+/// For all default qdiscs together, and for each of them: a lock of the kernel that is not free by
+/// then may never be.
 const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT_EACH: Duration = Duration::from_millis(50);
 
 #[derive(Default, Serialize)]
 struct Document {
@@ -164,6 +166,7 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
 /// On a thread, so that a kernel that lets us wait for a lock cannot make the switch late.
 fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
+    let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
     thread::spawn(move || {
         let places = places(&replaced);
@@ -182,7 +185,9 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
             }
         }
     });
-    while let Ok((name, restored)) = results.recv_timeout(LIMIT) {
+    while let Ok((name, restored)) =
+        results.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
         if restored {
             document.qdiscs_left.retain(|left| *left != name);
             document.qdiscs_restored.push(name);

@@ -60,36 +60,31 @@ impl Comparison {
         if let Some(vsnoop) = &vsnoop {
             results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
         }
+        lab.describe_load(&mut results);
         let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
         let rounds: usize = plan.iter().map(|(_, rounds)| rounds).sum();
         let mut progress = Progress::new(cells * rounds * configurations.len());
         let begin = Instant::now();
-        'machines: for machines in &machines {
+        let mut measure = |machines: &Machines| {
             let Machines { vms, load, .. } = *machines;
             let tuned = configurations.contains(&Configuration::Tuned);
             let stage = lab.boot(StageOptions { vms, tuned }, load, vsnoop.as_ref())?;
             let mut transfers = Transfers::new(&mut lab.session, stage, &configurations, begin)?;
             for cell in &machines.cells {
-                let path = transfers.enter(*cell)?;
+                let path = transfers.enter(*cell).with_context(|| cell.to_string())?;
                 results.environment.insert(format!("path_{}", cell.suffix()), json!(path));
                 let cell_end = progress.done() + rounds * configurations.len();
-                let measured = self
-                    .measure(
-                        &transfers,
-                        &configurations,
-                        &plan,
-                        &mut results.samples,
-                        &mut progress,
-                    )
-                    .with_context(|| cell.to_string());
-                if let Err(error) = measured {
-                    // What was measured until then is not lost, nor taken for the whole.
-                    results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
-                    break 'machines;
-                }
+                let samples = &mut results.samples;
+                self.measure(&transfers, &configurations, &plan, samples, &mut progress)
+                    .with_context(|| cell.to_string())?;
                 progress.skip_to(cell_end);
                 transfers.leave();
             }
+            Ok::<_, anyhow::Error>(())
+        };
+        // What was measured until an error is not lost, nor taken for the whole.
+        if let Err(error) = machines.iter().try_for_each(&mut measure) {
+            results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
         }
         ensure!(
             !results.samples.is_empty(),

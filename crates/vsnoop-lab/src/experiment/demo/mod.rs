@@ -21,14 +21,14 @@ use crate::interrupt;
 use crate::results::report::Words;
 use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
 use crate::stage::path::PathOptions;
-use crate::stage::{Stage, StageOptions, vm_address};
+use crate::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
 use crate::testbed::capture::Capture;
 use crate::vsnoop::Vsnoop;
 use crate::{guest, vm};
 
 /// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
 const QUOTA_PERCENT: u32 = 20;
-/// Of the VM's own work; not the quota's, so that both move against each other.
+/// Of the VM's own work. Differs from the quota's period, so that load and quota do not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;
@@ -40,7 +40,7 @@ const VM: usize = 0;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "demo",
-    about: "uploads to nginx in a VM with a CPU quota, from 20 ms away and from near; small requests",
+    about: "uploads to nginx in a VM with a CPU quota, 20 ms away and near; small requests",
     words: Words {
         title: "Uploads to a VM that is short of CPU",
         what_to_see: summary::MEANING,
@@ -48,21 +48,23 @@ pub const EXPERIMENT: Experiment = Experiment {
         command: "make demo",
         tables: summary::table,
         goals: None,
-        plots: crate::results::plot::draw_all,
+        plots: summary::plot,
     },
     run,
 };
 
 const METHOD: &str = "A QEMU guest (1 vCPU, Linux, nginx of Debian with its configuration for PUT) has a \
-CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own), three quarters of which a calibrated load takes; QEMU's other threads, \
-the host's networking and the client run on another core. The client, in a network namespace, reaches it by \
-a path, a bridge and its tap. The path of 20 ms is a relay in user space between two taps that delays every \
-frame by half of it each way and is a link of 200 Mb/s with a queue of 1 MB in each direction; the near one \
-is a veth. Requests are curl's (cubic, a connection each, no `Expect: 100-continue`); the guest compares \
-every uploaded file with what was sent, and a wrong byte fails the experiment. Times are those of segments at the client's \
-device, from its SYN: until the last byte of the response (`confirmed`, `delivered_ms` in results.json), and \
-until the last byte of the request is acknowledged (`acked_ms`). `off` (detached) and `vsnoop` (attached, no \
-options) alternate in random order with random pauses; small requests in batches of 20.";
+CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own), three quarters \
+of which a calibrated load takes; QEMU's other threads, the host's networking and the client run on \
+another core. The client, in a network namespace, reaches it by a path, a bridge and its tap. The path \
+of 20 ms is a relay in user space between two taps that delays every frame by half of it each way and \
+is a link of 200 Mb/s with a queue of 1 MB in each direction; the near one is a veth. Requests are \
+curl's (cubic, a connection each, no `Expect: 100-continue`); the guest compares every uploaded file \
+with what was sent, and a wrong byte fails the experiment. Times are those of segments at the client's \
+device, from its SYN: until the last byte of the response (`confirmed`, `total_ms` in results.json), \
+and until the last byte of the request is acknowledged. In results.json `acked_ms` and `delivered_ms` \
+begin with the SYN-ACK, after `connect_ms`. `off` (detached) and `vsnoop` (attached, no options) \
+alternate in random order with random pauses; small requests in batches of 20.";
 
 fn run(options: &Options) -> Result<Results> {
     let configurations = Configuration::chosen(
@@ -74,13 +76,20 @@ fn run(options: &Options) -> Result<Results> {
     let vsnoop = Vsnoop::find()?;
     let mut lab = Lab::open(guest::Options { web: true, ..guest::Options::default() })?;
     let mut results = lab.results(EXPERIMENT.name);
-    results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+    results.environment.extend([
+        ("vsnoop".into(), json!(vsnoop.version()?)),
+        ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
+        ("quota_percent".into(), json!(QUOTA_PERCENT)),
+    ]);
     let stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
     // Before the quota, which a calibration would measure.
     stage.vm(VM).command(&Command::Calibrate)?;
     stage.vm(VM).limit(QUOTA_PERCENT)?;
+    lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
+    // curl takes the default of its namespace, which may be the host's.
+    stage.client().set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
     let capture = Capture::start(stage.client())?;
     let mut uploads =
         Uploads { lab: &lab, stage, capture, cell: Cell::default(), begin: Instant::now() };
@@ -168,6 +177,7 @@ impl Uploads<'_> {
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
         // Of what came before, nothing is asked.
         self.capture.take()?;
+        let drops_before = self.stage.tap_counts(VM)?.drops;
         let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
         let (client, server) = (self.stage.client(), vm_address(VM, false));
         let upload = (size_bytes != web::PAGE_BYTES).then(|| fastrand::u64(..));
@@ -180,6 +190,7 @@ impl Uploads<'_> {
         }
         self.settle()?;
         let times = request::times(&self.capture.take()?)?;
+        let tap_drops = self.stage.tap_counts(VM)?.drops - drops_before;
         if attach.is_some() {
             self.stage.detach(VM)?;
         }
@@ -187,15 +198,17 @@ impl Uploads<'_> {
             let name = UPLOAD.to_owned();
             self.stage.vm(VM).command(&Command::VerifyFile { name, seed, size_bytes })?;
         }
-        ensure!(!times.is_empty(), "no connection was seen");
+        let expected = if upload.is_some() { 1 } else { GETS };
+        ensure!(times.len() == expected, "{} connections were seen, not {expected}", times.len());
         let sample = |times: request::Times| Sample {
             configuration: configuration.name().to_owned(),
             size_bytes,
             cell: self.cell,
             connect_ms: Some(times.connected.as_secs_f64() * 1e3),
-            acked_ms: Some(times.acked.as_secs_f64() * 1e3),
-            delivered_ms: Some(times.confirmed.as_secs_f64() * 1e3),
+            acked_ms: Some((times.acked - times.connected).as_secs_f64() * 1e3),
+            delivered_ms: Some((times.confirmed - times.connected).as_secs_f64() * 1e3),
             retransmissions: times.retransmissions,
+            tap_drops,
             vm: VM,
             at_ms,
             ..Sample::default()

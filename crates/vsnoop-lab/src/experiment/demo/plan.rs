@@ -17,7 +17,7 @@ const LOAD: f64 = 0.75;
 
 /// Sizes of uploads, and the small page; rounds of each. One of the page is a batch.
 const FAR: [(u64, usize); 3] = [(100_000, 18), (1_000_000, 16), (4_000_000, 12)];
-const NEAR: [(u64, usize); 2] = [(1_000_000, 20), (web::PAGE_BYTES, 12)];
+const NEAR: [(u64, usize); 2] = [(1_000_000, 14), (web::PAGE_BYTES, 24)];
 const QUICK_ROUNDS: usize = 2;
 /// Of a path: what is not measured by then is left out.
 const BUDGET: Duration = Duration::from_secs(150);

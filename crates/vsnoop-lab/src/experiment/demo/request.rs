@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::pattern::Pattern;
 use vsnoop_guest::web;
 
+use crate::interrupt;
 use crate::testbed::capture::Segment;
 use crate::testbed::net::Netns;
 
@@ -80,8 +81,11 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("start {CURL}"))?;
+    // It has the same terminal.
+    interrupt::check()?;
     if !output.status.success() {
-        bail!("{url}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        bail!("{url}: {CURL} ended with {}: {}", output.status, complaint.trim());
     }
     Ok(())
 }
@@ -114,10 +118,15 @@ fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
         .find(|one| one.ack.is_some_and(|ack| offset(ack) >= end))
         .context("the request was not acknowledged")?;
     let syn_ack = segments.iter().find(|one| received(one) && one.syn);
-    let response = segments.iter().filter(received).rfind(|one| one.payload_bytes > 0);
+    let syn_ack = syn_ack.context("no SYN-ACK was seen")?;
+    // Not what the VM repeats of its response.
+    let reached = |one: &Segment| one.seq.wrapping_sub(syn_ack.seq) + one.payload_bytes;
+    let response = || segments.iter().filter(received).filter(|one| one.payload_bytes > 0);
+    let end = response().map(reached).max().context("there was no response")?;
+    let confirmed = response().find(|one| reached(one) == end).context("there was no response")?;
     Ok(Times {
-        connected: syn_ack.context("no SYN-ACK was seen")?.at.saturating_sub(syn.at),
-        confirmed: response.context("there was no response")?.at.saturating_sub(syn.at),
+        connected: syn_ack.at.saturating_sub(syn.at),
+        confirmed: confirmed.at.saturating_sub(syn.at),
         acked: acked.at.saturating_sub(syn.at),
         retransmissions: retransmitted_bytes.iter().map(|n| n.div_ceil(SEGMENT_BYTES)).sum(),
     })
@@ -141,6 +150,7 @@ mod tests {
         }
     }
 
+    /// The first of the response, unless it is changed.
     fn received(at_ms: u64, ack: u32, payload_bytes: u32) -> Segment {
         let other = sent(at_ms, 1, payload_bytes);
         Segment { source_port: PORT, destination_port: CLIENT, ack: Some(ack), ..other }
@@ -154,14 +164,15 @@ mod tests {
         let second = first.wrapping_add(2000);
         let segments = [
             syn,
-            Segment { syn: true, ..received(30, first, 0) },
+            Segment { syn: true, seq: 0, ..received(30, first, 0) },
             sent(31, first, 2000),
             sent(32, second, 4000),
             received(52, second, 0),
             sent(60, second, 2000),
             received(80, second.wrapping_add(4000), 0),
             received(90, second.wrapping_add(4000), 100),
-            received(91, second.wrapping_add(4000), 50),
+            Segment { seq: 101, ..received(91, second.wrapping_add(4000), 50) },
+            Segment { seq: 101, ..received(300, second.wrapping_add(4000), 50) },
         ];
         let expected = Times {
             connected: Duration::from_millis(20),

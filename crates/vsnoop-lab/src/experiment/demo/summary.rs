@@ -1,16 +1,28 @@
-//! The table and the figures.
+//! The table, the plot and the figures.
 
+use std::path::Path;
+
+use anyhow::Result;
 use vsnoop_guest::web;
 
-use crate::results::statistics::{self, ACKED, DELIVERED, Metric, percentile};
+use crate::results::bars::{self, Bar, Bars};
+use crate::results::drawing::Drawing;
+use crate::results::plot::COLOURS;
+use crate::results::statistics::{self, Metric, TOTAL, percentile};
 use crate::results::table::{self, Style, grid, milliseconds};
-use crate::results::{Figure, Group, Results, size_text};
+use crate::results::{Cell, Figure, Group, Results, size_text};
 
-pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's response. \
-Uploads from some milliseconds away gain, because the sender's window grows by the host's \
-acknowledgements, not by those of a VM that waits for its CPU; clients near the host and small requests wait for the \
-VM itself, with vsnoop and without.";
+pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's \
+response. Uploads from some milliseconds away gain, because the sender's window grows by the host's \
+acknowledgements, not by those of a VM that waits for its CPU; clients near the host and small \
+requests wait for the VM itself, with vsnoop and without.";
 
+/// From the SYN to the acknowledgement of the whole request.
+const REQUEST: Metric =
+    Metric { name: "request_ms", of: |sample| Some(sample.connect_ms? + sample.acked_ms?) };
+
+/// Of the plot.
+const FILE: &str = "confirmed";
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";
 
@@ -42,12 +54,11 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
     let values = |name: &str, metric: &Metric| statistics::values(results, name, group, metric);
     let text = |value: Option<f64>| value.map_or("-".into(), milliseconds);
     let confirmed = |name: &str| {
-        let values = values(name, &DELIVERED);
+        let values = values(name, &TOTAL);
         format!("{} / {}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
     };
-    let acked = |name: &str| text(percentile(&values(name, &ACKED), 50.0));
-    let sooner =
-        statistics::ratio_of_medians(&values(OFF, &DELIVERED), &values(VSNOOP, &DELIVERED));
+    let acked = |name: &str| text(percentile(&values(name, &REQUEST), 50.0));
+    let sooner = statistics::ratio_of_medians(&values(OFF, &TOTAL), &values(VSNOOP, &TOTAL));
     let sooner = sooner.map_or("-".into(), |ratio| {
         let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(table::ratio);
         format!("{value} ({low}-{high})")
@@ -90,9 +101,43 @@ fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Names without a path are those of the far one.
+/// The medians of what the client waits for.
+pub fn plot(results: &Results, dir: &Path) -> Result<Vec<String>> {
+    const NAMES: [&str; 2] = [OFF, VSNOOP];
+    const GROUPS: [bars::Group; 2] = [
+        bars::Group { name: OFF, colour: COLOURS[0] },
+        bars::Group { name: VSNOOP, colour: COLOURS[1] },
+    ];
+    let bar = |group: &Group, number: usize| {
+        let values = statistics::values(results, NAMES[number], group, &TOTAL);
+        Some(Bar {
+            name: format!("{}, {}", request_text(group.size_bytes), path_text(group)),
+            value: percentile(&values, 50.0)?,
+            group: number,
+        })
+    };
+    let groups = results.groups();
+    let bars = groups.iter().flat_map(|group| [bar(group, 0), bar(group, 1)]).flatten().collect();
+    let title = "Time until the server has confirmed, median".to_owned();
+    Bars { title, unit: "ms", groups: &GROUPS, bars }.draw(dir, FILE)?;
+    Ok(vec![FILE.to_owned()])
+}
+
+/// Names without a path are those of the far one; where a run has several cells of a kind, each name
+/// ends with its cell.
 pub fn figures(results: &Results) -> Vec<Figure> {
-    results.groups().iter().flat_map(|group| figures_of(results, group)).collect()
+    let cells = results.cells();
+    let kind = |cell: &Cell| cell.path_rtt_ms > 0.0;
+    let figures = |group: &Group| {
+        let like = cells.iter().filter(|cell| kind(cell) == kind(&group.cell)).count();
+        let mut figures = figures_of(results, group);
+        if like > 1 {
+            let suffix = group.cell.suffix();
+            figures.iter_mut().for_each(|figure| figure.name += &format!("_{suffix}"));
+        }
+        figures
+    };
+    results.groups().iter().flat_map(figures).collect()
 }
 
 fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
@@ -108,15 +153,16 @@ fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
     let near = if group.cell.path_rtt_ms > 0.0 { "" } else { "near_" };
     let sooner = |metric: &Metric| ratio(at(OFF, metric, 50.0), at(VSNOOP, metric, 50.0));
     if size == web::PAGE_BYTES {
-        let later = |percent| ratio(at(VSNOOP, &DELIVERED, percent), at(OFF, &DELIVERED, percent));
+        let later = |percent| ratio(at(VSNOOP, &TOTAL, percent), at(OFF, &TOTAL, percent));
         let figures = [
             times("get_p50_vsnoop_over_off".into(), later(50.0), "lower"),
             times("get_p99_vsnoop_over_off".into(), later(99.0), "lower"),
         ];
         return figures.into_iter().flatten().collect();
     }
-    let put = times(format!("put_p50_off_over_vsnoop_{near}{size}"), sooner(&DELIVERED), "higher");
-    let acked = times(format!("acked_p50_off_over_vsnoop_{near}{size}"), sooner(&ACKED), "higher");
+    let put = times(format!("put_p50_off_over_vsnoop_{near}{size}"), sooner(&TOTAL), "higher");
+    let acked =
+        times(format!("acked_p50_off_over_vsnoop_{near}{size}"), sooner(&REQUEST), "higher");
     let retransmissions = [OFF, VSNOOP].map(|name| {
         let of_all: u32 = results.of(name, group).map(|sample| sample.retransmissions).sum();
         Some(Figure {
@@ -137,7 +183,8 @@ mod tests {
     fn upload(configuration: &str, confirmed_ms: f64) -> crate::results::Sample {
         let mut sample = sample(configuration, confirmed_ms / 2.0);
         sample.size_bytes = 1_000_000;
-        sample.delivered_ms = Some(confirmed_ms);
+        sample.connect_ms = Some(20.0);
+        sample.delivered_ms = Some(confirmed_ms - 20.0);
         sample.cell.path_rtt_ms = 20.0;
         sample
     }

@@ -194,8 +194,10 @@ fn check(options: &Options) -> Result<()> {
         options.vms.is_empty()
             && options.loads.is_empty()
             && options.path_rtts_ms.is_empty()
-            && options.path_loss_percent.is_none(),
-        "incast has one VM and a path of its own: leave out --vms, --load, --path-rtt and --path-loss"
+            && options.path_loss_percent.is_none()
+            && options.path_link.is_none(),
+        "incast has one VM and a path of its own: leave out --vms, --load, --path-rtt, --path-loss \
+         and --path-rate"
     );
     for senders in &wanted.senders {
         // One more for the connection in the background.

@@ -50,7 +50,8 @@ impl Series {
                 && options.vms.is_empty()
                 && options.loads.is_empty()
                 && options.path_rtts_ms.is_empty()
-                && options.path_loss_percent.is_none(),
+                && options.path_loss_percent.is_none()
+                && options.path_link.is_none(),
             "{name} takes --quick, --configuration, --rounds and --out only"
         );
         ensure!(

@@ -79,8 +79,10 @@ const PAUSE_MS: std::ops::Range<u64> = 5..100;
 fn run(options: &Options) -> Result<Results> {
     let configurations = configurations(options)?;
     ensure!(
-        options.path_rtts_ms.is_empty() && options.path_loss_percent.is_none(),
-        "paper-window has a path of its own: leave out --path-rtt and --path-loss"
+        options.path_rtts_ms.is_empty()
+            && options.path_loss_percent.is_none()
+            && options.path_link.is_none(),
+        "paper-window has a path of its own: leave out --path-rtt, --path-loss and --path-rate"
     );
     let single = |given: usize| given <= 1;
     ensure!(
