@@ -122,8 +122,9 @@ impl Memory {
         Ok(was_changing && !self.slabs.is_changing())
     }
 
-    /// Adds memory if the hooks want it: eight times as much as there is, up to the port's quota, and not
-    /// too much at once; each step takes the kernel 10 to 25 ms, while senders are shown what there is. While a change is being made there is none; see [`Memory::settle`]. For the engine only.
+    /// Adds memory if the hooks want it: seven times as much as there is, up to the port's quota and
+    /// [`AT_ONCE`]. Each step takes the kernel 10 to 25 ms, in which senders are shown what there is.
+    /// While a change is being made none is added; see [`Memory::settle`]. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         self.settle()?;
         if self.slabs.is_changing() {

@@ -61,7 +61,7 @@ pub enum Command {
     Link(Link),
     /// The panic switch: take everything off all ports at once, damaged state included.
     Off(Off),
-    /// Expires idle flows and resets those whose bytes nobody can hand over; started by the other commands.
+    /// Expires idle flows, resets those whose bytes nobody can hand over; started by other commands.
     #[command(hide = true)]
     Helper(Helper),
     /// Hands over what is held for VMs; started by the helper.

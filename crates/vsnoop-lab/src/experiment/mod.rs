@@ -66,8 +66,8 @@ impl Experiment {
         })
     }
 
-    /// Runs it and writes the files of its results to `out`; those of a run that was cut short beside it,
-    /// where `out` has whole ones. Where they are is the second value.
+    /// Runs it and writes the files of its results to `out`, or beside it if the run was cut short
+    /// and `out` has the results of a whole one. The second value is where they are.
     pub fn run(&self, options: &Options, out: &Path) -> Result<(Results, PathBuf)> {
         ensure!(
             self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),

@@ -1,7 +1,7 @@
 //! TCP segments of a namespace, as its devices send and receive them: whose bytes, and when.
 //!
-//! The kernel keeps what passes, with its time, in the buffer of a packet socket (packet(7)) until it is
-//! asked for; nothing runs meanwhile that could disturb what is measured.
+//! The kernel keeps what passes, with its time, in the buffer of a packet socket (packet(7)) until
+//! it is read; nothing runs meanwhile that could disturb what is measured.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
@@ -52,8 +52,8 @@ impl Capture {
         Ok(Self { socket })
     }
 
-    /// What has passed since the last call, in the order of its passing; an error when something of it
-    /// was lost.
+    /// What has passed since the last call, in the order of its passing; an error when frames were
+    /// lost.
     pub fn take(&self) -> Result<Vec<Segment>> {
         let mut frame = vec![0; LONGEST_FRAME];
         let mut control = cmsg_space!(TimeSpec);

@@ -4,7 +4,8 @@
 //! to them what networks and guests do; [`topology`] puts a client, a bridge and a VM's stand-in
 //! together; [`stream`] sends byte streams through and verifies every byte; [`bulk`] measures how much
 //! goes through. [`fan_in`] puts many senders before a VM, behind a [`switch`] with a shallow buffer,
-//! which may mark. [`capture`] tells what TCP did. [`hosts`] is two hosts and the path between them.
+//! which may mark. [`capture`] tells what TCP did. [`hosts`] is two hosts and the path between
+//! them.
 
 pub mod bulk;
 pub mod capture;

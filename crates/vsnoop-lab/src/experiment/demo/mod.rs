@@ -1,6 +1,6 @@
-//! `demo`: uploads to a web server in a VM with a CPU quota, from a client that is some milliseconds
-//! away, with and without vsnoop; and what gains nothing, so that nobody is misled: the same client
-//! beside the host, and small requests.
+//! `demo`: uploads to a web server in a VM with a CPU quota, from a client some milliseconds away,
+//! with and without vsnoop. The same client beside the host, and small requests, show who gains
+//! nothing.
 
 mod plan;
 mod request;
@@ -28,7 +28,7 @@ use crate::{guest, vm};
 
 /// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
 const QUOTA_PERCENT: u32 = 20;
-/// Of the VM's own work. Differs from the quota's period, so that load and quota do not stay in phase.
+/// Of the VM's own work; not the quota's period, so that load and quota do not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;

@@ -1,7 +1,7 @@
 //! HTTP requests by curl, and what their connections show.
 //!
-//! Times are those of segments at the client's device: from its SYN to the last byte of the response
-//! (the server has confirmed), and to the acknowledgement of the last byte of the request.
+//! Times are those of segments at the client's device: from its SYN to the last byte of the
+//! response (the server has confirmed), and to the acknowledgement of the request's last byte.
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -123,8 +123,8 @@ pub fn plot(results: &Results, dir: &Path) -> Result<Vec<String>> {
     Ok(vec![FILE.to_owned()])
 }
 
-/// Names without a path are those of the far one; where a run has several cells of a kind, each name
-/// ends with its cell.
+/// Names without a path are those of the far one. Where a run has several cells of a kind, each
+/// name ends with its cell.
 pub fn figures(results: &Results) -> Vec<Figure> {
     let cells = results.cells();
     let kind = |cell: &Cell| cell.path_rtt_ms > 0.0;
