@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Line (incast.h): flows whose windows are closed wait for credit, and are served in turn.
+ */
+#ifndef VSNOOP_FLOW_INCAST_QUEUE_H
+#define VSNOOP_FLOW_INCAST_QUEUE_H
+
+#include "incast_window.h"
+
+static __always_inline void incast_leave_line(struct flow *f, struct uplink *u,
+					      struct incast_port *port)
+{
+	struct incast *i = &f->incast;
+
+	if (i->waiting == INCAST_IN_LINE) {
+		__sync_fetch_and_sub(&u->all.waiting, 1);
+		__sync_fetch_and_sub(&port->own.waiting, 1);
+	}
+	if (i->waiting == INCAST_SHUT)
+		__sync_fetch_and_sub(&port->shut, 1);
+	if (i->waiting == INCAST_IDLE)
+		__sync_fetch_and_sub(&port->idle, 1);
+	i->waiting = INCAST_NOT_WAITING;
+}
+
+/* The flow is not shaped any more, or its record goes: what it owes is paid back. */
+static __always_inline void incast_end(struct flow *f, struct uplink *u, struct incast_port *port)
+{
+	struct incast *i = &f->incast;
+
+	incast_owe(f, u, port, -incast_owed(f));
+	i->edge = i->received;
+	incast_leave_line(f, u, port);
+	if (i->shaped) {
+		__sync_fetch_and_sub(&u->all.open, 1);
+		__sync_fetch_and_sub(&port->own.open, 1);
+	}
+	i->shaped = 0;
+}
+
+/* `vm`: the VM's segment; null: one of the sender, with data. */
+static __always_inline enum incast_why incast_reason(const struct flow *f, const struct segment *vm)
+{
+	if (!vm)
+		return INCAST_DATA;
+	if (vm->len)
+		return INCAST_REQUEST;
+	return f->flags & FLOW_F_REPLY_DUE ? INCAST_PROBED : INCAST_NO_REASON;
+}
+
+static __always_inline void incast_give(struct flow *f, struct uplink *u,
+					struct incast_port *port, __u32 window)
+{
+	struct incast *i = &f->incast;
+
+	i->bits &= ~INCAST_STILL;
+	i->bits |= INCAST_GIVEN;
+	if (incast_window(f) < (__s32)incast_mss(f))
+		i->bits |= INCAST_STILL;
+	i->before = f->adv_edge.v;
+	incast_move(f, u, port, i->received, seq_add(i->received, window + incast_unit(f) - 1));
+	incast_leave_line(f, u, port);
+}
+
+/* May a flow that has finished have a window for what comes next?  When nobody is in line; one that
+ * only answers out of as much credit again as those have that are not silent. */
+static __always_inline bool incast_can_reopen(const struct uplink *u,
+					      const struct incast_port *port, bool answers)
+{
+	return port->own.waiting <= 0 && incast_left(u, port) > 0 &&
+	       (!answers || u->all.silent < (__s64)incast_credit(u));
+}
+
+/* The sender has finished. */
+static __always_inline enum incast_waiting incast_open_idle(struct flow *f, struct uplink *u,
+							    struct incast_port *port)
+{
+	struct incast *i = &f->incast;
+	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS);
+
+	if (incast_window(f) >= (__s32)incast_mss(f)) {
+		incast_leave_line(f, u, port);
+	} else if (incast_can_reopen(u, port, answers)) {
+		incast_give(f, u, port, incast_least(f, u, port));
+	} else if (!i->waiting) {
+		i->waiting = answers ? INCAST_SHUT : INCAST_IDLE;
+		if (answers)
+			__sync_fetch_and_add(&port->shut, 1);
+		else
+			__sync_fetch_and_add(&port->idle, 1);
+		return i->waiting;
+	}
+	return INCAST_NOT_WAITING;
+}
+
+/* Credit that is left when what silent flows owe counts too: they may speak next.  But those that
+ * do speak may have half of it.  Where several ports want credit each minds its own. */
+static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
+{
+	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2;
+	__s64 silent = incast_ports(u, port) > 1 ? port->own.silent : u->all.silent;
+
+	if (silent > half)
+		return left - half;
+	return silent > 0 ? left - silent : left;
+}
+
+/* An ACK is about to go to the sender: may it open the window further?  What the flow waits for
+ * from now on, if it is something else than before: it stands in line, or is shut. */
+static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
+						       struct incast_port *port,
+						       enum incast_why why, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u32 few = incast_least(f, u, port), want = incast_whole(f, u, port, i->window);
+	bool asked = why == INCAST_REQUEST || why == INCAST_PROBED;
+	__s32 open, mss = incast_mss(f);
+	__s64 left, spare;
+
+	if (!incast_shapes(f, u)) {
+		if (i->shaped)
+			incast_end(f, u, port);
+		return INCAST_NOT_WAITING;
+	}
+	incast_turn(u, port, now);
+	if (!i->shaped)
+		incast_begin(f, u, port);
+	if (why == INCAST_NO_REASON)
+		return INCAST_NOT_WAITING;
+	incast_note_rounding(f, u, port);
+	if (why == INCAST_REQUEST && i->bits & INCAST_FINISHED)
+		i->bits |= INCAST_ANSWERS;
+	if (why == INCAST_PROBED && i->bits & INCAST_FINISHED)
+		i->bits |= INCAST_SPEAKS;
+	if (asked)
+		i->bits &= ~INCAST_FINISHED;
+	if (why == INCAST_REQUEST)
+		i->bits |= INCAST_ASKED;
+	if (why == INCAST_DATA && i->bits & INCAST_FINISHED)
+		return incast_open_idle(f, u, port);
+	incast_touch(f, u, port);
+	open = incast_window(f);
+	/* Rounding may have opened it. */
+	if (open >= mss)
+		incast_leave_line(f, u, port);
+	if ((__s32)want <= open)
+		return INCAST_NOT_WAITING;
+	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */
+	if (why == INCAST_PROBED && (__s32)few > open) {
+		incast_give(f, u, port, few);
+		return INCAST_NOT_WAITING;
+	}
+	/* Among many a window is closed before it is opened again: what its sender does with it can
+	 * be told only then, and it sends a train.  Data do not open one that is closed: their
+	 * ACK may be the VM's, and late. */
+	if (open >= mss && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
+		return INCAST_NOT_WAITING;
+	if (why == INCAST_TURN || (port->own.waiting <= 0 && (asked || open >= mss))) {
+		spare = incast_spare(u, port);
+		left = incast_left(u, port);
+		if ((__s64)want - open > left || incast_has_much(u, port))
+			incast_want(u, port);
+		if ((__s64)want - open > spare)
+			want = incast_whole(f, u, port, open + spare > 0 ? open + spare : 0);
+		/* Requests come in volleys, whose answers come at once. */
+		if (asked && (__s64)want - open > spare)
+			left -= incast_port_share(u, port) / 4 * 3;
+		/* The next in line gets its segments when there is any credit at all. */
+		if ((__s32)want > open &&
+		    (left >= (__s64)want - open || (why == INCAST_TURN && left > 0))) {
+			incast_give(f, u, port, want);
+			return INCAST_NOT_WAITING;
+		}
+	}
+	if (open >= mss || i->waiting == INCAST_IN_LINE)
+		return INCAST_NOT_WAITING;
+	/* What a new flow begins with is enough for an answer to show that there is one. */
+	if (asked && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
+		return INCAST_NOT_WAITING;
+	incast_leave_line(f, u, port);
+	i->waiting = INCAST_IN_LINE;
+	__sync_fetch_and_add(&u->all.waiting, 1);
+	__sync_fetch_and_add(&port->own.waiting, 1);
+	incast_want(u, port);
+	return INCAST_IN_LINE;
+}
+
+static __always_inline bool incast_somebody_waits(const struct incast_port *port)
+{
+	return port->own.waiting > 0 || port->shut > 0 || port->idle > 0;
+}
+
+/* Whose turn of this port is it, if there is credit for anybody?  Asked before one is taken out of
+ * the line, or who asks at a bad moment, and goes to the end, might do so for ever.  Of an uplink
+ * that is turned off everybody is let go. */
+static __always_inline enum incast_waiting incast_next(struct uplink *u, struct incast_port *port,
+						       __u64 now)
+{
+	if (!incast_is_on(u))
+		return port->own.waiting > 0	   ? INCAST_IN_LINE :
+		       incast_somebody_waits(port) ? INCAST_SHUT :
+						     INCAST_NOT_WAITING;
+	incast_turn(u, port, now);
+	if (port->own.waiting > 0) {
+		incast_want(u, port);
+		return incast_left(u, port) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
+	}
+	if ((port->shut > 0 && incast_can_reopen(u, port, true)) ||
+	    (port->idle > 0 && incast_can_reopen(u, port, false)))
+		return INCAST_SHUT;
+	return INCAST_NOT_WAITING;
+}
+
+/* The ACK that shows the sender its window.  It was closed: what lies beyond can only be an answer
+ * to this. */
+static __always_inline void incast_show(struct flow *f, const struct hold *h,
+					const struct port_state *port, const struct policy *p,
+					__u64 now, struct ack_fields *ack)
+{
+	struct incast *i = &f->incast;
+
+	i->asked = f->adv_edge.v;
+	i->asked_at = incast_stamp(now);
+	i->bits &= ~INCAST_BY_TSVAL;
+	ack->seq = f->snd_nxt;
+	ack->ack = seq_max(f->vm_seq, f->next_seq);
+	ack->window = flow_advertise(f, h, ack->ack, port, p);
+	ack->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	ack->tsval = f->vm_tsval;
+	ack->tsecr = i->ts_recent;
+	ack->sack = 0;
+	flow_fill_way(f, ack);
+}
+
+/* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its
+ * turn yet; -1: it does not wait so any more.  `h`: its hold, or null. */
+static __always_inline int incast_serve(struct flow *f, const struct hold *h, struct uplink *u,
+					enum incast_waiting waits, struct port_state *state,
+					const struct policy *p, __u64 now, struct ack_fields *ack)
+{
+	struct incast_port *port = &state->incast;
+	struct incast *i = &f->incast;
+
+	if (!i->waiting || (i->waiting == INCAST_IN_LINE) != (waits == INCAST_IN_LINE))
+		return -1;
+	if (waits != INCAST_IN_LINE && incast_shapes(f, u)) {
+		incast_turn(u, port, now);
+		incast_open_idle(f, u, port);
+	} else {
+		incast_open(f, u, port, INCAST_TURN, now);
+	}
+	if (i->waiting)
+		return 0;
+	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
+		return -1;
+	port->turns++;
+	incast_show(f, h, state, p, now, ack);
+	return 1;
+}
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The round trip of a flow behind an uplink, from an ACK to the data that it brought
+ * (incast.h).  Flows with a longer one than INCAST_SCOPE_NS are not shaped.
+ */
+#ifndef VSNOOP_FLOW_INCAST_ROUND_TRIP_H
+#define VSNOOP_FLOW_INCAST_ROUND_TRIP_H
+
+#include "incast_credit.h"
+
+#define INCAST_STAMP_BITS 4
+
+/* A time that fits into the record; never 0. */
+static __always_inline __u32 incast_stamp(__u64 now)
+{
+	return (__u32)(now >> INCAST_STAMP_BITS) | 1;
+}
+
+/* Less than half of C came in the last slot, and in this one. */
+static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 now)
+{
+	__u64 elapsed = since_ns(now, u->slot_ns);
+
+	return u->total < u->rate / 2 && elapsed >= INCAST_MIN_SLOT_NS &&
+	       (u->bytes - u->slot_bytes) << (INCAST_TICK_BITS + 1) < elapsed * u->rate;
+}
+
+/* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
+ * first time; without timestamps the edge that was shown before, passed for the first time. */
+static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
+					    const struct segment *s, struct seq end, __u64 now)
+{
+	struct incast *i = &f->incast;
+	__u64 rtt;
+
+	if (!i->asked_at)
+		return;
+	if (i->bits & INCAST_BY_TSVAL ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+		return;
+	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
+	i->asked_at = 0;
+	if (rtt > NSEC_PER_SEC)
+		return; /* the sender had nothing to send, or lost its window */
+	if (!rtt)
+		rtt = 1;
+	if (rtt <= INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
+		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
+			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
+		if (rtt < u->base_rtt_ns)
+			u->base_rtt_ns = rtt;
+		i->over &= INCAST_FAR_STEP - 1;
+	} else if (rtt > 4 * INCAST_SCOPE_NS || incast_is_half_idle(u, now)) {
+		/* Far away, or thinking?  On a busy link a little more than that says neither. */
+		if (i->over >= (INCAST_FAR - 1) * INCAST_FAR_STEP)
+			i->min_rtt_ns = INCAST_SCOPE_NS + 1;
+		else
+			i->over += INCAST_FAR_STEP;
+	}
+	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
+}
+
+/* An ACK is about to go to the sender, asked after incast_open().  `vm`: the VM's segment
+ * that it goes with; null for an ACK of the host, which shows no new TSval.  The answer to a
+ * request, and to a closed window, says nothing of the way. */
+static __always_inline void incast_note_shown(struct flow *f, const struct segment *vm, __u64 now)
+{
+	struct incast *i = &f->incast;
+
+	if (!i->shaped)
+		return;
+	if (i->waiting || (vm && vm->len)) {
+		i->asked_at = 0;
+		return;
+	}
+	if (i->asked_at)
+		return;
+	if (f->flags & FLOW_F_TIMESTAMPS && i->rtt_ns) {
+		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
+			return;
+		i->asked = vm->tsval;
+		i->bits |= INCAST_BY_TSVAL;
+	} else {
+		if (seq_le(i->edge, f->adv_edge))
+			return;
+		i->asked = f->adv_edge.v;
+		i->bits &= ~INCAST_BY_TSVAL;
+	}
+	i->asked_at = incast_stamp(now);
+}
+
+/* A round trip begins. */
+static __always_inline void incast_sample(struct flow *f, __u64 now)
+{
+	struct incast *i = &f->incast;
+
+	i->sample_ns = now;
+	i->sample_bytes = 0;
+}
+
+#endif
