@@ -33,8 +33,8 @@ pub fn known(package: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Downloads packages and unpacks them all into the new directory `to`. It appears at once, and only
-/// if `check` finds in it what is needed.
+/// Downloads packages and unpacks them all into the new directory `to`. It appears at once, and
+/// only if `check` finds in it what is needed.
 pub fn unpack(packages: &[&str], to: &Path, check: impl Fn(&Path) -> Result<()>) -> Result<()> {
     let staging = to.with_extension("partial");
     if staging.exists() {

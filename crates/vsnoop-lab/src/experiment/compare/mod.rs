@@ -29,7 +29,6 @@ use crate::vsnoop::Vsnoop;
 
 pub use configuration::Configuration;
 use plan::Machines;
-pub use plan::spread;
 use transfers::Transfers;
 
 /// An experiment of this kind.
@@ -106,28 +105,43 @@ impl Comparison {
         samples: &mut Vec<Sample>,
         progress: &mut Progress,
     ) -> Result<()> {
-        let begin = Instant::now();
-        let rounds = plan::spread(plan);
-        let total = rounds.len();
-        for (index, size_bytes) in rounds.into_iter().enumerate() {
-            if begin.elapsed() > self.budget {
-                eprintln!("the time of this cell is up: {index} of {total} rounds were measured");
-                break;
-            }
-            let mut order = configurations.to_vec();
-            fastrand::shuffle(&mut order);
-            for configuration in order {
-                interrupt::check()?;
-                let name = configuration.name();
-                let sample = transfers
-                    .measure(configuration, size_bytes, index)
-                    .with_context(|| format!("{name}, {}", size_text(size_bytes)))?;
-                samples.push(sample);
-                progress.step(format!("{} {name}", size_text(size_bytes)));
-            }
-        }
-        Ok(())
+        in_rounds(plan, self.budget, configurations, |configuration, size_bytes, round| {
+            let name = configuration.name();
+            let sample = transfers
+                .measure(configuration, size_bytes, round)
+                .with_context(|| format!("{name}, {}", size_text(size_bytes)))?;
+            samples.push(sample);
+            progress.step(format!("{} {name}", size_text(size_bytes)));
+            Ok(())
+        })
     }
+}
+
+/// Measures each size of a plan as often as it has rounds, all sizes spread over the whole time; a
+/// round is one measurement of each configuration, in random order. Ends after `budget`, whatever is
+/// left of the plan.
+pub fn in_rounds(
+    plan: &[(u64, usize)],
+    budget: Duration,
+    configurations: &[Configuration],
+    mut measure: impl FnMut(Configuration, u64, usize) -> Result<()>,
+) -> Result<()> {
+    let begin = Instant::now();
+    let rounds = plan::spread(plan);
+    let total = rounds.len();
+    for (round, size_bytes) in rounds.into_iter().enumerate() {
+        if begin.elapsed() > budget {
+            eprintln!("the time of this cell is up: {round} of {total} rounds were measured");
+            break;
+        }
+        let mut order = configurations.to_vec();
+        fastrand::shuffle(&mut order);
+        for configuration in order {
+            interrupt::check()?;
+            measure(configuration, size_bytes, round)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde_json::json;
 use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
 
-use super::compare::{Configuration, spread};
+use super::compare::{Configuration, in_rounds};
 use super::lab::Lab;
 use super::progress::Progress;
 use super::{Experiment, Options};
@@ -148,24 +148,14 @@ impl Uploads<'_> {
         samples: &mut Vec<Sample>,
         progress: &mut Progress,
     ) -> Result<()> {
-        let begin = Instant::now();
-        for (round, size_bytes) in spread(&part.plan).into_iter().enumerate() {
-            if begin.elapsed() > part.budget {
-                eprintln!("{}: its time is up, {round} rounds were measured", part.cell);
-                break;
-            }
-            let mut order = configurations.to_vec();
-            fastrand::shuffle(&mut order);
-            for configuration in order {
-                interrupt::check()?;
-                let name = configuration.name();
-                let measured = self.requests(configuration, size_bytes);
-                let text = summary::request_text(size_bytes);
-                samples.extend(measured.with_context(|| format!("{name}, {text}"))?);
-                progress.step(format!("{text} {name}"));
-            }
-        }
-        Ok(())
+        in_rounds(&part.plan, part.budget, configurations, |configuration, size_bytes, _| {
+            let name = configuration.name();
+            let measured = self.requests(configuration, size_bytes);
+            let text = summary::request_text(size_bytes);
+            samples.extend(measured.with_context(|| format!("{name}, {text}"))?);
+            progress.step(format!("{text} {name}"));
+            Ok(())
+        })
     }
 
     /// One upload, or a batch of small requests.

@@ -74,7 +74,7 @@ pub fn parts(options: &Options) -> Result<Vec<Part>> {
         let wanted = |size| options.sizes_bytes.is_empty() || options.sizes_bytes.contains(&size);
         let plan = plan.iter().filter(|(size, _)| wanted(*size));
         let plan = plan.map(|&(size, own)| (size, rounds(own))).collect();
-        // Asked for more rounds, somebody has more time.
+        // Rounds that were asked for are all measured.
         let budget = if options.rounds.is_some() { Duration::MAX } else { BUDGET };
         Ok(Part { cell, plan, budget })
     };
