@@ -43,49 +43,54 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 }
 
 /* What a decision has learnt and what is counted. */
-static __always_inline void note(const struct outcome *out, __u64 now)
+static __always_inline void note(struct port *port, const struct outcome *out, __u64 now)
 {
 	struct port_stats *st;
-	__u32 zero = 0;
 
 	if (!out->events)
 		return;
-	port_learn(&port, out, now);
+	port_learn(&port->state, out, now);
 	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
 		return;
-	st = bpf_map_lookup_elem(&stats, &zero);
+	st = stats_of(port);
 	if (st)
 		count_events(st, out);
 }
 
 /* What a decision leaves to be done apart from the packet itself. */
-static __always_inline void settle(const struct flow_key *key, const struct outcome *out, __u64 now)
+static __always_inline void settle(struct port *port, const struct flow_key *key,
+				   const struct outcome *out, __u64 now)
 {
-	note(out, now);
+	note(port, out, now);
 	if (out->events & EVENT_FREE)
-		hold_release(out->hold, false);
+		hold_release(port, out->hold, false);
 	if (out->events & (EVENT_REFUSED | EVENT_ABANDONED))
-		note_failure(key, true);
+		note_failure(port, key, true);
 	if (out->events & EVENT_CLOSED) {
 		if (INCAST_USED)
-			incast_flow_ends(key);
-		bpf_map_delete_elem(&flows, key);
-		give_back(out->hold);
+			incast_flow_ends(port, key);
+		forget(table(flows, port), key);
+		give_back(port, out->hold);
 	}
 }
 
 /* The engine has something to do. */
-static __always_inline void wake_engine(const struct outcome *out)
+static __always_inline void wake_engine(const struct port *port, const struct outcome *out)
 {
 	if (out->events & EVENT_WAKE)
-		ring_doorbell(out->hold);
+		ring_doorbell(port, out->hold);
 }
+
+struct hold_wait {
+	__u32 slot;
+	__u32 number;
+};
 
 /* Waits until another CPU has finished with a flow's hold: it copies at most one
  * packet, or gives chunks back. */
-static long wait_for_hold(__u32 i, __u32 *number)
+static long wait_for_hold(__u32 i, const struct hold_wait *w)
 {
-	struct hold *h = hold_number(*number);
+	struct hold *h = hold_number(w->slot, w->number);
 
 	return !h || !*(volatile __u32 *)&h->busy;
 }
@@ -94,31 +99,33 @@ static long wait_for_hold(__u32 i, __u32 *number)
 #define HOLD_TRIES 3
 
 /* The decision that needs the record's lock. */
-__noinline int decide_locked(const struct flow_key *key, const struct segment *s,
-			     struct outcome *out)
+__noinline int decide_locked(struct port *port, const struct flow_key *key,
+			     const struct segment *s, struct outcome *out)
 {
-	__u32 number, tries;
+	struct hold_wait wait;
+	__u32 tries;
 	struct hold *h;
 	struct flow *f;
 	int verdict;
 	__u16 tag;
 
-	if (!key || !s || !out)
+	if (!port || !key || !s || !out)
 		return TO_VM_NO_FLOW;
-	f = bpf_map_lookup_elem(&flows, key);
+	f = flow_of(port, key);
 	if (!f)
 		return TO_VM_NO_FLOW;
-	number = f->hold;
-	if (config.hold && !number && s->len)
-		number = hold_take(key);
-	out->hold = number;
-	h = hold_number(number);
+	wait.number = f->hold;
+	if (config.hold && !wait.number && s->len)
+		wait.number = hold_take(port, key);
+	out->hold = wait.number;
+	wait.slot = port->slot;
+	h = hold_of(port, wait.number);
 	tag = flow_tag(key);
 	out->events = 0;
 	/* The lock may be had just when its last owner has taken the hold. */
 	for (tries = HOLD_TRIES;; tries--) {
 		if (h && *(volatile __u32 *)&h->busy)
-			bpf_loop(HOLD_WAIT, wait_for_hold, &number, 0);
+			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
 		out->now = bpf_ktime_get_ns();
 		bpf_spin_lock(&f->lock);
 		if (!h || !*(volatile __u32 *)&h->busy || !tries)
@@ -127,25 +134,27 @@ __noinline int decide_locked(const struct flow_key *key, const struct segment *s
 	}
 	/* Else it is another flow's by now, or has another hold. */
 	verdict = TO_VM_NO_FLOW;
-	if (f->tag == tag && f->hold == number)
-		verdict = config.hold && h ? hold_to_vm(f, h, s, &port, &policy, out->now, out) :
-					     flow_to_vm(f, 0, s, &port, &policy, out->now, out);
+	if (f->tag == tag && f->hold == wait.number)
+		verdict = config.hold && h ? hold_to_vm(f, h, s, &port->state, &port->policy,
+							out->now, out) :
+					     flow_to_vm(f, 0, s, &port->state, &port->policy,
+							out->now, out);
 	bpf_spin_unlock(&f->lock);
-	settle(key, out, out->now);
-	wake_engine(out);
+	settle(port, key, out, out->now);
+	wake_engine(port, out);
 	return verdict;
 }
 
 /* The frequent cases need no lock and little time. */
-static __always_inline int decide_to_vm(const struct flow_key *key, const struct segment *s,
-					struct outcome *out)
+static __always_inline int decide_to_vm(struct port *port, const struct flow_key *key,
+					const struct segment *s, struct outcome *out)
 {
-	struct flow *f = bpf_map_lookup_elem(&flows, key);
+	struct flow *f = flow_of(port, key);
 
 	if (!f)
 		return TO_VM_NO_FLOW;
 	if (flow_is_plain_ack(f, s)) {
-		struct hold *h = hold_number(f->hold);
+		struct hold *h = hold_of(port, f->hold);
 
 		flow_note_ack(f, s);
 		if (h)
@@ -155,30 +164,34 @@ static __always_inline int decide_to_vm(const struct flow_key *key, const struct
 	/* A clock that is some ms behind finds the VM late that much later; it is
 	 * found late all the same, and costs a fourth. */
 	if (f->mode == FLOW_ASIDE &&
-	    flow_continues_aside(f, s, &port, &policy, bpf_ktime_get_coarse_ns())) {
+	    flow_continues_aside(f, s, &port->state, &port->policy, bpf_ktime_get_coarse_ns())) {
 		flow_note_aside(f, s);
 		out->events = EVENT_ASIDE;
 		return TO_VM_PASS;
 	}
-	return decide_locked(key, s, out);
+	return decide_locked(port, key, s, out);
 }
+
+/* What was done with a segment. */
+#define KEEP_COPIED 0x01
+#define KEEP_TAKEN 0x02 /* by the ring */
 
 /* After TO_VM_KEEP; enum kept_verdict.  Of a record that has gone nothing is
  * acknowledged. */
-__noinline int decide_kept(const struct flow_key *key, const struct segment *s, bool copied,
-			   bool taken, struct outcome *out)
+__noinline int decide_kept(struct port *port, const struct flow_key *key, const struct segment *s,
+			   __u32 done, struct outcome *out)
 {
 	struct hold *h;
 	struct flow *f;
-	bool is_there = false;
+	bool is_there = false, taken = done & KEEP_TAKEN;
 	int verdict;
 	__u64 now;
 	__u16 tag;
 
-	if (!key || !s || !out)
+	if (!port || !key || !s || !out)
 		return KEPT_DROP;
-	f = bpf_map_lookup_elem(&flows, key);
-	h = hold_number(out->hold);
+	f = flow_of(port, key);
+	h = hold_of(port, out->hold);
 	if (!h)
 		return KEPT_DROP;
 	verdict = taken ? KEPT_DROP : KEPT_PASS;
@@ -189,7 +202,8 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 		/* Else it is another flow's by now, or has another hold. */
 		is_there = f->tag == tag && f->hold == out->hold;
 		if (is_there)
-			verdict = flow_kept(f, h, s, copied, taken, &port, &policy, now, out);
+			verdict = flow_kept(f, h, s, done & KEEP_COPIED, taken, &port->state,
+				    &port->policy, now, out);
 		bpf_spin_unlock(&f->lock);
 	}
 	if (!is_there) {
@@ -197,16 +211,16 @@ __noinline int decide_kept(const struct flow_key *key, const struct segment *s, 
 		__sync_lock_test_and_set(&h->busy, 0);
 		return verdict;
 	}
-	mark_busy(out->hold);
+	mark_busy(port, out->hold);
 	/* What is kept frees nothing, fails nowhere and ends no record. */
-	note(out, now);
-	wake_engine(out);
+	note(port, out, now);
+	wake_engine(port, out);
 	return verdict;
 }
 
 /* The caller wakes the engine: it has more to tell it. */
-__noinline int decide_from_vm(const struct flow_key *key, const struct segment *s,
-			      struct outcome *out)
+__noinline int decide_from_vm(struct port *port, const struct flow_key *key,
+			      const struct segment *s, struct outcome *out)
 {
 	struct flow *f;
 	struct hold *h;
@@ -214,39 +228,39 @@ __noinline int decide_from_vm(const struct flow_key *key, const struct segment *
 	__u64 now;
 	__u16 tag;
 
-	if (!key || !s || !out)
+	if (!port || !key || !s || !out)
 		return FROM_VM_NO_FLOW;
-	f = bpf_map_lookup_elem(&flows, key);
+	f = flow_of(port, key);
 	if (!f)
 		return FROM_VM_NO_FLOW;
 	out->now = now = bpf_ktime_get_ns();
 	out->hold = config.hold ? f->hold : 0;
-	h = hold_number(out->hold);
+	h = hold_of(port, out->hold);
 	tag = flow_tag(key);
 	bpf_spin_lock(&f->lock);
 	/* Else the record is another flow's by now; or it got its hold, or lost it, at this
 	 * moment: the next ACK tells. */
 	verdict = FROM_VM_PASS;
 	if (f->tag == tag && f->hold == out->hold)
-		verdict = flow_from_vm(f, h, s, &port, &policy, now, out);
+		verdict = flow_from_vm(f, h, s, &port->state, &port->policy, now, out);
 	bpf_spin_unlock(&f->lock);
-	settle(key, out, now);
+	settle(port, key, out, now);
 	return verdict;
 }
 
 /* What the sender has told, for a VM that gets nothing of its segment.  False: the flow
  * has gone. */
-__noinline int decide_news(const struct flow_key *key, struct ack_fields *news)
+__noinline int decide_news(struct port *port, const struct flow_key *key, struct ack_fields *news)
 {
 	struct flow *f;
 	struct hold *h;
 
-	if (!key || !news)
+	if (!port || !key || !news)
 		return 0;
-	f = bpf_map_lookup_elem(&flows, key);
+	f = flow_of(port, key);
 	if (!f)
 		return 0;
-	h = hold_number(f->hold);
+	h = hold_of(port, f->hold);
 	if (h)
 		hold_news(f, h, news);
 	return !!h;
@@ -254,18 +268,18 @@ __noinline int decide_news(const struct flow_key *key, struct ack_fields *news)
 
 /* The newest ACK and window of the sender, for a segment that the engine made.  False: it
  * has them. */
-__noinline int decide_engine(const struct flow_key *key, const struct segment *s,
-			     struct ack_fields *ack)
+__noinline int decide_engine(struct port *port, const struct flow_key *key,
+			     const struct segment *s, struct ack_fields *ack)
 {
 	struct flow *f;
 	struct hold *h;
 
-	if (!key || !s || !ack)
+	if (!port || !key || !s || !ack)
 		return 0;
-	f = bpf_map_lookup_elem(&flows, key);
+	f = flow_of(port, key);
 	if (!f)
 		return 0;
-	h = hold_number(f->hold);
+	h = hold_of(port, f->hold);
 	if (!h || (seq_ge(s->ack, h->snd_una) && s->window == h->sender_window))
 		return 0;
 	ack->ack = seq_max(s->ack, h->snd_una);

@@ -31,61 +31,74 @@
 /* Links that are followed for a segment beyond a hole: 16 MiB. */
 #define HOLD_SEEK 4096
 
-static __always_inline struct hold_slab *slab_number(__u32 index)
+/* Slabs, holds and chunks have numbers of their own in each port's slot. */
+static __always_inline struct hold_slab *slab_number(__u32 slot, __u32 index)
 {
-	void *slab = bpf_map_lookup_elem(&slabs, &index);
-	__u32 zero = 0;
+	__u32 at = slot * SLABS + index;
 
-	return slab ? bpf_map_lookup_elem(slab, &zero) : 0;
+	return index < SLABS ? only_value(bpf_map_lookup_elem(&slabs, &at)) : 0;
 }
 
-static __always_inline struct hold *hold_number(__u32 number)
+static __always_inline struct hold *hold_number(__u32 slot, __u32 number)
 {
 	struct hold_slab *slab;
 
 	if (!number)
 		return 0;
-	slab = slab_number((number - 1) / SLAB_HOLDS);
+	slab = slab_number(slot, (number - 1) / SLAB_HOLDS);
 	return slab ? &slab->holds[(number - 1) % SLAB_HOLDS] : 0;
 }
 
-static __always_inline struct hold_chunk *chunk_number(__u32 chunk)
+static __always_inline struct hold *hold_of(const struct port *port, __u32 number)
 {
-	struct hold_slab *slab = slab_number(chunk / SLAB_CHUNKS);
+	return hold_number(port->slot, number);
+}
+
+static __always_inline struct hold_chunk *chunk_number(__u32 slot, __u32 chunk)
+{
+	struct hold_slab *slab = slab_number(slot, chunk / SLAB_CHUNKS);
 
 	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
 }
 
 /* Something is kept in this hold: the engine looks at it until the VM has acknowledged it. */
-static __always_inline void mark_busy(__u32 number)
+static __always_inline void mark_busy(const struct port *port, __u32 number)
 {
-	struct hold_slab *slab = slab_number((number - 1) / SLAB_HOLDS);
+	struct hold_slab *slab = slab_number(port->slot, (number - 1) / SLAB_HOLDS);
 	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
 
 	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
 		__sync_fetch_and_or(&slab->busy, bit);
 }
 
-/* The engine is asked for more memory, unless it was, or the quota is reached. */
-static __always_inline void want_slabs(void)
+static __always_inline void ring(const struct port *port, __u32 number, __u64 flags)
 {
-	__u32 zero = 0;
+	void *bell = table(doorbell, port);
 
-	if (port.slabs * SLAB_CHUNKS >= policy.hold_chunks || port.wants_slabs)
+	if (bell)
+		bpf_ringbuf_output(bell, &number, sizeof(number), flags);
+}
+
+/* The engine is asked for more memory, unless it was, or the quota is reached. */
+static __always_inline void want_slabs(struct port *port)
+{
+	if (port->state.slabs * SLAB_CHUNKS >= port->policy.hold_chunks || port->state.wants_slabs)
 		return;
-	if (!__sync_lock_test_and_set(&port.wants_slabs, 1))
-		bpf_ringbuf_output(&doorbell, &zero, sizeof(zero), BPF_RB_FORCE_WAKEUP);
+	if (!__sync_lock_test_and_set(&port->state.wants_slabs, 1))
+		ring(port, 0, BPF_RB_FORCE_WAKEUP);
 }
 
 /* Of connections of this VM port: one failed for a reason of the host's own, or its listener
  * takes no data. */
-static __noinline void note_failure(const struct flow_key *key, bool failed)
+static __noinline void note_failure(const struct port *port, const struct flow_key *key,
+				   bool failed)
 {
 	__u32 port_number = bpf_ntohs(key->vm_port);
+	void *map = table(failures, port);
 	struct failures fresh = {}, *v;
 	__u64 now = bpf_ktime_get_ns();
 
-	v = bpf_map_lookup_elem(&failures, &port_number);
+	v = find(map, &port_number);
 	if (!v)
 		v = &fresh;
 	if (failed)
@@ -93,10 +106,11 @@ static __noinline void note_failure(const struct flow_key *key, bool failed)
 	else
 		failures_not_taken(v, now);
 	if (v == &fresh)
-		bpf_map_update_elem(&failures, &port_number, v, BPF_ANY);
+		store(map, &port_number, v, BPF_ANY);
 }
 
 struct chunk_search {
+	const struct port *port;
 	__u32 owner;
 	__u32 at;
 	bool found;
@@ -106,9 +120,9 @@ static long try_chunk(__u32 i, struct chunk_search *w)
 {
 	struct hold_chunk *c;
 
-	if (++w->at >= hold_chunks_there(&port, &policy))
+	if (++w->at >= hold_chunks_there(&w->port->state, &w->port->policy))
 		w->at = 0;
-	c = chunk_number(w->at);
+	c = chunk_number(w->port->slot, w->at);
 	if (!c)
 		return 1;
 	if (c->owner || __sync_val_compare_and_swap(&c->owner, 0, w->owner))
@@ -137,7 +151,7 @@ static long add_chunk(__u32 i, struct chain_walk *w)
 	if (!w->search.found)
 		return 1;
 	if (h->chunks) {
-		last = chunk_number(h->last);
+		last = chunk_number(w->search.port->slot, h->last);
 		if (last)
 			last->next = w->search.at;
 	} else {
@@ -149,6 +163,7 @@ static long add_chunk(__u32 i, struct chain_walk *w)
 }
 
 struct free_walk {
+	const struct port *port;
 	struct hold *h;
 	bool all;
 	__u32 freed;
@@ -164,7 +179,7 @@ static long free_chunk(__u32 i, struct free_walk *w)
 	if (!h->chunks ||
 	    (!w->all && (h->chunks < 2 || seq_diff(h->vm_seq, seq_of(base)) < HOLD_CHUNK)))
 		return 1;
-	c = chunk_number(index);
+	c = chunk_number(w->port->slot, index);
 	if (!c)
 		return 1;
 	h->chunks--;
@@ -175,55 +190,61 @@ static long free_chunk(__u32 i, struct free_walk *w)
 }
 
 /* Gives back what the VM has acknowledged, or all.  The caller has the claim. */
-static __always_inline void hold_free(struct hold *h, bool all, __u32 most)
+static __always_inline void hold_free(struct port *port, struct hold *h, bool all, __u32 most)
 {
-	struct free_walk w = { .h = h, .all = all };
+	struct free_walk w = { .port = port, .h = h, .all = all };
 
 	bpf_loop(most, free_chunk, &w, 0);
 	if (w.freed)
-		__sync_fetch_and_add(&port.chunks_used, -w.freed);
+		__sync_fetch_and_add(&port->state.chunks_used, -w.freed);
 }
 
-__noinline int hold_release(__u32 number, bool all)
+__noinline int hold_release(struct port *port, __u32 number, bool all)
 {
-	struct hold *h = hold_number(number);
+	struct hold *h;
 
+	if (!port)
+		return -1;
+	h = hold_of(port, number);
 	if (!h)
 		return -1;
-	hold_free(h, all || (seq_ge(h->vm_seq, h->tail) && !h->ahead_count),
+	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->ahead_count),
 		  all ? HOLD_CHAIN : HOLD_FREE);
 	__sync_lock_test_and_set(&h->busy, 0);
 	return 0;
 }
 
 /* Makes the chain reach `wanted` chunks further. */
-static __always_inline bool grow_chain(struct hold *h, __u32 number, __u32 base, __u32 wanted)
+static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 number, __u32 base,
+				       __u32 wanted)
 {
 	struct chain_walk grow = { .h = h, .base = base, .wanted = wanted };
-	__u32 before = h->chunks, there = hold_chunks_there(&port, &policy), used;
+	__u32 before = h->chunks, there = hold_chunks_there(&port->state, &port->policy), used;
 
 	if (wanted > HOLD_REACH)
 		return false;
-	used = __sync_fetch_and_add(&port.chunks_used, wanted) + wanted;
+	used = __sync_fetch_and_add(&port->state.chunks_used, wanted) + wanted;
 	/* Ahead of need: senders are shown a part of what is free. */
 	if (used > there / 2)
-		want_slabs();
+		want_slabs(port);
 	if (used > there) {
-		__sync_fetch_and_add(&port.chunks_used, -wanted);
+		__sync_fetch_and_add(&port->state.chunks_used, -wanted);
 		return false;
 	}
+	grow.search.port = port;
 	grow.search.owner = number;
-	grow.search.at = port.chunk_cursor;
+	grow.search.at = port->state.chunk_cursor;
 	bpf_loop(HOLD_REACH, add_chunk, &grow, 0);
-	port.chunk_cursor = grow.search.at;
+	port->state.chunk_cursor = grow.search.at;
 	if (h->chunks - before == wanted)
 		return true;
 	/* Those that were found stay in the chain. */
-	__sync_fetch_and_add(&port.chunks_used, h->chunks - before - wanted);
+	__sync_fetch_and_add(&port->state.chunks_used, h->chunks - before - wanted);
 	return false;
 }
 
 struct seek_walk {
+	__u32 slot;
 	__u32 chunk;
 	__u32 steps;
 };
@@ -234,7 +255,7 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 
 	if (i >= w->steps)
 		return 1;
-	c = chunk_number(w->chunk);
+	c = chunk_number(w->slot, w->chunk);
 	if (!c)
 		return 1;
 	w->chunk = c->next;
@@ -243,6 +264,7 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 
 struct copy_walk {
 	struct __sk_buff *skb;
+	__u32 slot;
 	__u32 from; /* in the packet */
 	__u32 left;
 	__u32 chunk;
@@ -256,7 +278,7 @@ _Static_assert(sizeof(struct hold_slab) - SLAB_BYTES >= HOLD_CHUNK, "a slab ends
 static long copy_chunk(__u32 i, struct copy_walk *w)
 {
 	__u32 room = HOLD_CHUNK - w->at, n = w->left < room ? w->left : room;
-	struct hold_slab *slab = slab_number(w->chunk / SLAB_CHUNKS);
+	struct hold_slab *slab = slab_number(w->slot, w->chunk / SLAB_CHUNKS);
 	__u32 to = w->chunk % SLAB_CHUNKS * HOLD_CHUNK + (w->at & (HOLD_CHUNK - 1));
 
 	if (!slab || n == 0 || n > HOLD_CHUNK || to >= SLAB_BYTES)
@@ -281,22 +303,32 @@ static __always_inline void note_tag(struct __sk_buff *skb, struct hold *h)
 		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->tag_proto, sizeof(h->tag_proto));
 }
 
-/* Copies `len` bytes of the packet, from `from`, to where `seq` is in the stream.
- * 0: they are kept, and count when flow_kept() says so. */
-__noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 from, __u32 len)
+/* Copies what is new of the segment's data, which begins at `data` in the packet, to where it is
+ * in the stream.  0: it is kept, and counts when flow_kept() says so. */
+__noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct segment *s,
+			 const struct outcome *out, __u32 data)
 {
-	struct hold *h = hold_number(number);
-	struct copy_walk copy = { .skb = skb, .from = from, .left = len };
+	struct copy_walk copy = { .skb = skb };
+	struct hold *h;
+	__u32 seq, len;
 	bool fresh, in_order, from_front, from_ahead;
 	__u32 base, from_base, reach, wanted;
 	struct seek_walk seek;
 
+	if (!port || !s || !out)
+		return -1;
+	h = hold_of(port, out->hold);
+	seq = s->seq.v + out->skip;
+	len = s->len - out->skip;
 	if (!h || !len || len > 65536)
 		return -1;
+	copy.slot = seek.slot = port->slot;
+	copy.from = data + out->skip;
+	copy.left = len;
 	if (h->key.vlan_outer && !h->tag_proto)
 		note_tag(skb, h);
 	if (seq_eq(h->first, h->tail) && !h->ahead_count)
-		hold_free(h, true, HOLD_CHAIN);
+		hold_free(port, h, true, HOLD_CHAIN);
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;
@@ -320,7 +352,7 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 		return -1;
 	reach = seq - base + len;
 	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
-	if (wanted > h->chunks && !grow_chain(h, number, base, wanted - h->chunks))
+	if (wanted > h->chunks && !grow_chain(port, h, out->hold, base, wanted - h->chunks))
 		return -1;
 	if (seek.steps >= h->chunks)
 		return -1;
@@ -347,13 +379,13 @@ __noinline int hold_copy(struct __sk_buff *skb, __u32 number, __u32 seq, __u32 f
 }
 
 /* Tells the engine that it has something to do with this flow. */
-static __always_inline void ring_doorbell(__u32 number)
+static __always_inline void ring_doorbell(const struct port *port, __u32 number)
 {
-	struct hold *h = hold_number(number);
+	struct hold *h = hold_of(port, number);
 
 	/* By itself the kernel wakes a reader only for the first record that it has not read. */
 	if (h && !__sync_lock_test_and_set(&h->rung, 1))
-		bpf_ringbuf_output(&doorbell, &number, sizeof(number), BPF_RB_FORCE_WAKEUP);
+		ring(port, number, BPF_RB_FORCE_WAKEUP);
 }
 
 /* Four records of the doorbell with their headers: an eighth of the smallest memory's holds. */
@@ -362,27 +394,28 @@ static __always_inline void ring_doorbell(__u32 number)
 /* The flow of this hold has ended: the engine gives it back.  Waking the engine here takes the
  * CPU from the next connection's handshake; its next tick reads the record.  More than
  * HOLD_ENDED_BYTES of them, or more than a chunk, wake it. */
-static __always_inline void give_back(__u32 number)
+static __always_inline void give_back(const struct port *port, __u32 number)
 {
-	struct hold *h = config.hold ? hold_number(number) : 0;
+	struct hold *h = config.hold ? hold_of(port, number) : 0;
+	void *bell = table(doorbell, port);
 	__u64 flags = BPF_RB_FORCE_WAKEUP;
 
-	if (!h)
+	if (!h || !bell)
 		return;
 	h->flags |= HOLD_OVER;
 	if (__sync_lock_test_and_set(&h->rung, 1))
 		return;
-	if (h->chunks <= 1 && bpf_ringbuf_query(&doorbell, BPF_RB_AVAIL_DATA) < HOLD_ENDED_BYTES)
+	if (h->chunks <= 1 && bpf_ringbuf_query(bell, BPF_RB_AVAIL_DATA) < HOLD_ENDED_BYTES)
 		flags = BPF_RB_NO_WAKEUP;
-	bpf_ringbuf_output(&doorbell, &number, sizeof(number), flags);
+	bpf_ringbuf_output(bell, &number, sizeof(number), flags);
 }
 
 /* The SACK blocks of an ACK of the VM, for the engine. */
 static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *p,
-					 __u32 number)
+				    const struct port *port, __u32 number)
 {
 	__u32 blocks = (p->sack_len - 2u) / 8, i;
-	struct hold *h = hold_number(number);
+	struct hold *h = hold_of(port, number);
 	__be32 edges[2];
 
 	if (!h)
@@ -398,13 +431,14 @@ static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *
 }
 
 struct hold_search {
+	const struct port *port;
 	__u32 start; /* where the last search has ended */
 	__u32 number; /* of the hold that was found, from 1; 0: none */
 };
 
 static long try_hold(__u32 i, struct hold_search *w)
 {
-	__u32 count = port.slabs * SLAB_HOLDS, at;
+	__u32 count = w->port->state.slabs * SLAB_HOLDS, at;
 	struct hold *h;
 
 	if (!count)
@@ -412,7 +446,7 @@ static long try_hold(__u32 i, struct hold_search *w)
 	/* Made of `i`, of which the verifier knows nothing: a number that is counted up it would
 	 * follow through all turns. */
 	at = (w->start + 1 + i) % count;
-	h = hold_number(at + 1);
+	h = hold_of(w->port, at + 1);
 	if (!h)
 		return 1;
 	if (h->used || __sync_val_compare_and_swap(&h->used, 0, 1))
@@ -423,26 +457,27 @@ static long try_hold(__u32 i, struct hold_search *w)
 
 /* The number of the hold of a flow that has data to keep, whoever gave it one; 0 when all
  * are taken. */
-__noinline int hold_take(const struct flow_key *key)
+__noinline int hold_take(struct port *port, const struct flow_key *key)
 {
-	struct hold_search w = { .start = port.hold_cursor };
+	struct hold_search w = { .port = port };
 	struct flow *f;
 	__u32 number = 0;
 	struct hold *h;
 
-	if (!key)
+	if (!port || !key)
 		return 0;
-	f = bpf_map_lookup_elem(&flows, key);
-	if (!f || f->mode != FLOW_ACTIVE || policy.run != PORT_ACTIVE)
+	f = flow_of(port, key);
+	if (!f || f->mode != FLOW_ACTIVE || port->policy.run != PORT_ACTIVE)
 		return 0;
+	w.start = port->state.hold_cursor;
 	bpf_loop(2 * SLAB_HOLDS, try_hold, &w, 0);
 	if (!w.number) {
-		want_slabs();
+		want_slabs(port);
 		return 0;
 	}
-	port.hold_cursor = w.number - 1;
-	h = hold_number(w.number);
-	f = bpf_map_lookup_elem(&flows, key);
+	port->state.hold_cursor = w.number - 1;
+	h = hold_of(port, w.number);
+	f = flow_of(port, key);
 	if (!h)
 		return 0;
 	if (f) {
@@ -477,18 +512,21 @@ enum tend {
 
 /* 0: the flow has this hold. 1: it has not, or is over; the hold can be given back
  * when no hook can be at it any more. 2: given back. */
-__noinline int hold_tend(__u32 number, __u32 why)
+__noinline int hold_tend(struct port *port, __u32 number, __u32 why)
 {
-	struct hold *h = hold_number(number);
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key;
 	struct flow *f;
+	struct hold *h;
 	bool claimed = false, mine = false;
 
+	if (!port)
+		return 2;
+	h = hold_of(port, number);
 	if (!h || !h->used)
 		return 2;
 	key = h->key;
-	f = bpf_map_lookup_elem(&flows, &key);
+	f = flow_of(port, &key);
 	if (f) {
 		bpf_spin_lock(&f->lock);
 		mine = f->hold == number;
@@ -511,12 +549,12 @@ __noinline int hold_tend(__u32 number, __u32 why)
 	}
 	/* All of it: the VM sends no further ACK that would free the rest. */
 	if (claimed)
-		hold_release(number, true);
+		hold_release(port, number, true);
 	if (mine)
 		return 0;
 	if (why != TEND_END)
 		return 1;
-	hold_release(number, true);
+	hold_release(port, number, true);
 	__sync_lock_test_and_set(&h->used, 0);
 	return 2;
 }

@@ -36,9 +36,10 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 
 /* The flow of t->key, which waits so, gets credit: 1; its sender is to be sent t->ack; 0: it is not its
  * turn yet; -1: it does not wait so. */
-static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits, __u64 now)
+static __always_inline int serve_flow(struct port *port, struct turn *t, enum incast_waiting waits,
+				      __u64 now)
 {
-	struct flow *f = bpf_map_lookup_elem(&flows, &t->key);
+	struct flow *f = flow_of(port, &t->key);
 	const struct hold *h;
 	__u32 number;
 	int granted;
@@ -46,40 +47,41 @@ static __always_inline int serve_flow(struct turn *t, enum incast_waiting waits,
 	if (!f)
 		return -1;
 	number = f->hold;
-	h = hold_number(number);
+	h = hold_of(port, number);
 	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
-	granted = incast_serve(f, h, &uplink, waits, &port, &policy, now, &t->ack);
+	granted = incast_serve(f, h, &uplink, waits, &port->state, &port->policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
 	return granted;
 }
 
 /* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
-__noinline int ask_head(const struct flow_key *like)
+__noinline int ask_head(struct port *port, const struct flow_key *like)
 {
 	enum incast_waiting waits;
 	struct turn *t;
 	__u32 zero = 0;
 	int granted = 0;
+	void *queue;
 	__u64 now;
 
-	if (!INCAST_USED || !like)
+	if (!INCAST_USED || !port || !like)
 		return -1;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
-	waits = incast_next(&uplink, &port.incast, now);
+	waits = incast_next(&uplink, &port->state.incast, now);
 	if (!t || !waits)
 		return -1;
-	if (waits == INCAST_IN_LINE ? bpf_map_pop_elem(&line, &t->key) :
-				      bpf_map_pop_elem(&shut, &t->key))
+	queue = queue_of(port, waits);
+	if (!queue || bpf_map_pop_elem(queue, &t->key))
 		return -1;
 	/* It travels in a packet of the same form. */
 	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
 	    t->key.vlan_inner == like->vlan_inner)
-		granted = serve_flow(t, waits, now);
+		granted = serve_flow(port, t, waits, now);
 	if (!granted)
-		queue_push(waits, &t->key);
+		queue_push(port, waits, &t->key);
 	return granted > 0;
 }
 
@@ -87,14 +89,14 @@ __noinline int ask_head(const struct flow_key *like)
 #define TURN_TRIES 4
 
 /* Somebody in line gets credit; 0: nobody does. */
-__noinline int take_turn(const struct flow_key *like)
+__noinline int take_turn(struct port *port, const struct flow_key *like)
 {
 	int i, granted;
 
-	if (!INCAST_USED || !like)
+	if (!INCAST_USED || !port || !like)
 		return 0;
 	for (i = 0; i < TURN_TRIES; i++) {
-		granted = ask_head(like);
+		granted = ask_head(port, like);
 		if (granted)
 			return granted > 0;
 	}

@@ -45,9 +45,9 @@ struct sack_option {
 
 /* The pieces that a hold keeps beyond a hole: how long the option is.  Without the
  * record's lock: what another CPU changes meanwhile is read twice, and not used. */
-static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 number)
+static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 slot, __u32 number)
 {
-	volatile struct hold *h = hold_number(number);
+	volatile struct hold *h = hold_number(slot, number);
 	__u32 i, count;
 
 	if (!h)
@@ -139,7 +139,7 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
 	if (!p || !key || !a)
 		return -1;
 	partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
-	sack_len = fill_sack(&sack, a->sack);
+	sack_len = fill_sack(&sack, skb->cb[CB_SLOT], a->sack);
 	sack_at = p->l4 + (a->timestamps ? 32 : 20);
 	tcp_len = sack_at - p->l4 + sack_len;
 

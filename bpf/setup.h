@@ -10,16 +10,16 @@
 
 /* Do the operator's lists let this flow be accelerated?  A port rule applies
  * to either end's port, a prefix rule to the sender's address. */
-static __always_inline bool is_listed_out(const struct flow_key *key)
+static __always_inline bool is_listed_out(const struct port *port, const struct flow_key *key)
 {
 	__u32 *rule, port_number;
 
 	if (config.lists & LIST_PORTS) {
 		port_number = bpf_ntohs(key->vm_port);
-		rule = bpf_map_lookup_elem(&port_list, &port_number);
+		rule = find(table(port_list, port), &port_number);
 		if (!rule) {
 			port_number = bpf_ntohs(key->sender_port);
-			rule = bpf_map_lookup_elem(&port_list, &port_number);
+			rule = find(table(port_list, port), &port_number);
 		}
 		if (rule ? !*rule : !!(config.lists & LIST_PORTS_ALLOW))
 			return true;
@@ -28,7 +28,7 @@ static __always_inline bool is_listed_out(const struct flow_key *key)
 		struct prefix prefix = { .bits = 128 };
 
 		copy_address(prefix.addr, key->sender_addr);
-		rule = bpf_map_lookup_elem(&prefix_list, &prefix);
+		rule = find(table(prefix_list, port), &prefix);
 		if (rule ? !*rule : !!(config.lists & LIST_PREFIXES_ALLOW))
 			return true;
 	}
@@ -36,30 +36,30 @@ static __always_inline bool is_listed_out(const struct flow_key *key)
 }
 
 /* Did connections of this VM port fail lately, for a reason of the host's own? */
-static __always_inline bool has_failed(const struct flow_key *key)
+static __always_inline bool has_failed(const struct port *port, const struct flow_key *key)
 {
 	__u32 port_number = bpf_ntohs(key->vm_port);
-	struct failures *v = bpf_map_lookup_elem(&failures, &port_number);
+	struct failures *v = find(table(failures, port), &port_number);
 
 	return v && failures_stand(v, bpf_ktime_get_ns());
 }
 
-static __always_inline bool insert_flow(const struct flow_key *key, struct flow *f,
-					struct port_stats *st)
+static __always_inline bool insert_flow(const struct port *port, const struct flow_key *key,
+					struct flow *f, struct port_stats *st)
 {
 	f->tag = flow_tag(key);
-	if (f->mode != FLOW_BYPASS && is_listed_out(key)) {
+	if (f->mode != FLOW_BYPASS && is_listed_out(port, key)) {
 		f->mode = FLOW_BYPASS;
 		f->flags |= FLOW_F_DENIED;
 	}
-	if (config.hold && f->mode != FLOW_BYPASS && has_failed(key)) {
+	if (config.hold && f->mode != FLOW_BYPASS && has_failed(port, key)) {
 		f->mode = FLOW_BYPASS;
 		f->flags |= FLOW_F_FAILED;
 		st->left_alone++;
 	}
-	if (incast_began_beside(key))
+	if (incast_began_beside(port, key))
 		incast_note_way(f, false);
-	if (bpf_map_update_elem(&flows, key, f, BPF_NOEXIST)) {
+	if (store(table(flows, port), key, f, BPF_NOEXIST)) {
 		st->flows_refused++;
 		return false;
 	}
@@ -79,16 +79,16 @@ static __always_inline void note_round_trip(const struct embryo *e, struct port_
 
 /* A segment of the sender without a flow: it may complete a handshake. True:
  * there is a flow now. */
-__noinline int flow_for_sender(const struct flow_key *key, const struct segment *s,
-			       struct port_stats *st)
+__noinline int flow_for_sender(struct port *port, const struct flow_key *key,
+			       const struct segment *s, struct port_stats *st)
 {
 	struct flow f = {};
 	struct embryo *e;
 	__u64 now;
 
-	if (!key || !s || !st)
+	if (!port || !key || !s || !st)
 		return false;
-	e = bpf_map_lookup_elem(&embryos, key);
+	e = embryo_of(port, key);
 	if (!e)
 		return false;
 	now = bpf_ktime_get_ns();
@@ -102,46 +102,46 @@ __noinline int flow_for_sender(const struct flow_key *key, const struct segment 
 	if (!flow_accepted(&f, e, s, now))
 		return false;
 	note_round_trip(e, st, now);
-	bpf_map_delete_elem(&embryos, key);
-	return insert_flow(key, &f, st);
+	forget(table(embryos, port), key);
+	return insert_flow(port, key, &f, st);
 }
 
 /* A segment of the VM without a flow. */
-__noinline int flow_for_vm(const struct flow_key *key, const struct segment *s,
-			       struct port_stats *st)
+__noinline int flow_for_vm(struct port *port, const struct flow_key *key, const struct segment *s,
+			   struct port_stats *st)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct flow f = {};
 	struct embryo *e;
 
-	if (!key || !s || !st)
+	if (!port || !key || !s || !st)
 		return false;
-	e = bpf_map_lookup_elem(&embryos, key);
+	e = embryo_of(port, key);
 	if (e && flow_opened(&f, e, s, now))
-		bpf_map_delete_elem(&embryos, key);
+		forget(table(embryos, port), key);
 	else if (flow_mid_flow(&f, s, now))
 		st->flows_mid_flow++;
 	else
 		return false;
-	return insert_flow(key, &f, st);
+	return insert_flow(port, key, &f, st);
 }
 
 /* SYN or SYN-ACK of the VM.  Returns the window that the sender is to be shown. */
-__noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
+__noinline int syn_of_vm(struct port *port, const struct flow_key *key, const struct segment *s)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct embryo fresh = {}, *e;
 	struct flow *f;
 	bool own = false, is_not_taken = false;
 
-	if (!key || !s)
+	if (!port || !key || !s)
 		return 0;
-	if (config.hold && !port.slabs)
-		want_slabs();
-	f = bpf_map_lookup_elem(&flows, key);
+	if (config.hold && !port->state.slabs)
+		want_slabs(port);
+	f = flow_of(port, key);
 	if (f) {
 		__u32 number = f->hold;
-		struct hold *h = hold_number(number);
+		struct hold *h = hold_of(port, number);
 
 		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
@@ -150,29 +150,29 @@ __noinline int syn_of_vm(const struct flow_key *key, const struct segment *s)
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
 		if (INCAST_USED && !own && f->incast.shaped)
-			incast_end(f, &uplink, &port.incast);
+			incast_end(f, &uplink, &port->state.incast);
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
-			note_failure(key, false);
+			note_failure(port, key, false);
 		if (own)
 			return s->window;
-		bpf_map_delete_elem(&flows, key);
+		forget(table(flows, port), key);
 	}
-	e = bpf_map_lookup_elem(&embryos, key);
+	e = embryo_of(port, key);
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
 	if (!e || !seq_eq(e->vm_iss, fresh.vm_iss))
 		fresh.sent_ns = now;
 	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
-	    !incast_began_beside(key)) {
-		__u32 first = incast_first_window(&uplink, &port.incast,
+	    !incast_began_beside(port, key)) {
+		__u32 first = incast_first_window(&uplink, &port->state.incast,
 						  INCAST_LEAST_MSS);
 
 		if (fresh.shown > first)
 			fresh.shown = first;
 	}
-	bpf_map_update_elem(&embryos, key, &fresh, BPF_ANY);
+	store(table(embryos, port), key, &fresh, BPF_ANY);
 	return fresh.shown;
 }
 

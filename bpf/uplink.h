@@ -2,8 +2,7 @@
 /*
  * The uplink that a port is behind (flow/incast.h).  One record, shared by the
  * programs of all its ports and by the uplink's own (uplink.bpf.c): the loader puts
- * the uplink's pinned map in the place of this one.  Without incast control the
- * port has one for itself, with a rate of 0.
+ * the uplink's pinned map in the place of this one.
  */
 #ifndef VSNOOP_BPF_UPLINK_H
 #define VSNOOP_BPF_UPLINK_H

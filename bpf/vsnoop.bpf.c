@@ -42,7 +42,8 @@ static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct pac
 }
 
 /* A clone of the packet goes to the VM. True: the ring took it. */
-static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *st)
+static __always_inline bool hand_over(struct __sk_buff *skb, struct port *port,
+				      struct port_stats *st)
 {
 	__u32 mark = skb->mark;
 	bool taken;
@@ -55,7 +56,7 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port_stats *
 	taken = bpf_clone_redirect(skb, skb->ifindex, 0) == 0;
 	set_mark(skb, mark);
 	if (!taken)
-		__sync_fetch_and_add(&port.ring_full, 1);
+		__sync_fetch_and_add(&port->state.ring_full, 1);
 	return taken;
 }
 
@@ -69,13 +70,13 @@ static __always_inline int send_turn(struct __sk_buff *skb, const struct packet 
 }
 
 /* The VM gets nothing of the packet but what it tells beside its data.  Cuts the packet. */
-static __noinline int tell_vm(struct __sk_buff *skb, const struct packet *p,
+static __noinline int tell_vm(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			      const struct flow_key *key)
 {
 	struct ack_fields news = {};
 	__u32 mark = skb->mark;
 
-	if (!decide_news(key, &news))
+	if (!decide_news(port, key, &news))
 		return 0;
 	if (make_reply(skb, p, key, &news, TCP_ACK))
 		return -1;
@@ -86,7 +87,7 @@ static __noinline int tell_vm(struct __sk_buff *skb, const struct packet *p,
 }
 
 /* TO_VM_KEEP: copies, hands over what lies within the VM's window, answers. */
-static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
+static __always_inline int keep(struct __sk_buff *skb, struct port *port, const struct packet *p,
 				const struct flow_key *key, const struct segment *s,
 				struct outcome *out, bool waits, struct port_stats *st)
 {
@@ -94,11 +95,11 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 	bool taken = false, copied;
 	int verdict;
 
-	copied = !hold_copy(skb, out->hold, s->seq.v + out->skip, p->l4 + p->tcp_len + out->skip,
-			    bytes);
+	copied = !hold_copy(skb, port, s, out, p->l4 + p->tcp_len);
 	if (copied && out->hand == HAND_AND_ACK)
-		taken = hand_over(skb, st);
-	verdict = decide_kept(key, s, copied, taken, out);
+		taken = hand_over(skb, port, st);
+	verdict = decide_kept(port, key, s,
+			      (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0), out);
 	if (verdict == KEPT_PASS) {
 		if (copied && out->hand == HAND_ON) {
 			st->kept_bytes += bytes;
@@ -107,7 +108,7 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 		}
 		return HOOK_NEXT;
 	}
-	if (out->events & EVENT_NEWS && !taken && tell_vm(skb, p, key))
+	if (out->events & EVENT_NEWS && !taken && tell_vm(skb, port, p, key))
 		return HOOK_DROP;
 	if (verdict == KEPT_DROP) {
 		if (!taken)
@@ -126,33 +127,34 @@ static __always_inline int keep(struct __sk_buff *skb, const struct packet *p,
 		st->held_bytes += bytes;
 	}
 	/* What would close its window can wait until its turn. */
-	if (INCAST_USED && waits && taken && take_turn(key))
+	if (INCAST_USED && waits && taken && take_turn(port, key))
 		return send_turn(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
 /* A segment that the engine made: it carries the sender's newest ACK at the moment of
  * writing, never one older than what was forwarded. */
-static __noinline int freshen(struct __sk_buff *skb, const struct packet *p,
+static __noinline int freshen(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			      const struct flow_key *key, const struct segment *s)
 {
 	struct ack_fields ack = {};
 
-	if (!decide_engine(key, s, &ack))
+	if (!decide_engine(port, key, s, &ack))
 		return HOOK_NEXT;
 	return rewrite_ack(skb, p, s, &ack) ? HOOK_DROP : HOOK_NEXT;
 }
 
 /* A segment that closed its flow's window goes to the VM, which may answer late: somebody in
  * line has a turn at once. */
-static __noinline int pass_with_turn(struct __sk_buff *skb, const struct packet *p,
-				     const struct flow_key *key, struct port_stats *st)
+static __noinline int pass_with_turn(struct __sk_buff *skb, struct port *port,
+				     const struct packet *p, const struct flow_key *key,
+				     struct port_stats *st)
 {
-	if (!incast_next(&uplink, &port.incast, bpf_ktime_get_ns()))
+	if (!incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()))
 		return HOOK_NEXT;
-	if (!hand_over(skb, st))
+	if (!hand_over(skb, port, st))
 		return HOOK_NEXT;
-	return take_turn(key) ? send_turn(skb, p) : HOOK_DROP;
+	return take_turn(port, key) ? send_turn(skb, p) : HOOK_DROP;
 }
 
 SEC("tcx/egress")
@@ -163,8 +165,8 @@ int to_vm(struct __sk_buff *skb)
 	struct segment s = {};
 	struct port_stats *st;
 	struct packet p;
+	struct port *port;
 	bool waits = false, is_engine;
-	__u32 zero = 0;
 	int verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
@@ -174,7 +176,10 @@ int to_vm(struct __sk_buff *skb)
 	is_engine = config.hold && (skb->mark & MARK_MASK) == MARK_ENGINE;
 	if (is_engine)
 		set_mark(skb, skb->mark & ~MARK_MASK);
-	st = bpf_map_lookup_elem(&stats, &zero);
+	port = port_of(skb->cb[CB_SLOT]);
+	if (!port)
+		return HOOK_NEXT;
+	st = stats_of(port);
 	if (!st)
 		return HOOK_NEXT;
 	if (!is_engine) {
@@ -184,29 +189,29 @@ int to_vm(struct __sk_buff *skb)
 	if (!is_tcp(skb, true, &p, &key, &s, st))
 		return HOOK_NEXT;
 	if (is_engine)
-		return freshen(skb, &p, &key, &s);
+		return freshen(skb, port, &p, &key, &s);
 	if (incast_is_used()) {
 		if (s.tcp_flags & TCP_SYN)
-			incast_syn(&key, skb->ingress_ifindex);
+			incast_syn(port, &key, skb->ingress_ifindex);
 		if (s.len)
-			waits = incast_data(&key, &s, skb->ingress_ifindex);
+			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
 	}
-	verdict = decide_to_vm(&key, &s, &out);
-	if (verdict == TO_VM_NO_FLOW && flow_for_sender(&key, &s, st)) {
+	verdict = decide_to_vm(port, &key, &s, &out);
+	if (verdict == TO_VM_NO_FLOW && flow_for_sender(port, &key, &s, st)) {
 		if (incast_is_used() && s.len)
-			waits = incast_data(&key, &s, skb->ingress_ifindex);
-		verdict = decide_locked(&key, &s, &out);
+			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
+		verdict = decide_locked(port, &key, &s, &out);
 	}
 	if (config.hold && verdict == TO_VM_KEEP)
-		return keep(skb, &p, &key, &s, &out, waits, st);
-	if (config.hold && out.events & EVENT_NEWS && tell_vm(skb, &p, &key))
+		return keep(skb, port, &p, &key, &s, &out, waits, st);
+	if (config.hold && out.events & EVENT_NEWS && tell_vm(skb, port, &p, &key))
 		return HOOK_DROP;
 	switch (verdict) {
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
 		if (out.events & EVENT_ASIDE)
 			st->aside++;
-		return INCAST_USED && waits ? pass_with_turn(skb, &p, &key, st) : HOOK_NEXT;
+		return INCAST_USED && waits ? pass_with_turn(skb, port, &p, &key, st) : HOOK_NEXT;
 	case TO_VM_RESET:
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
@@ -244,14 +249,17 @@ int from_vm(struct __sk_buff *skb)
 	struct segment s = {};
 	struct port_stats *st;
 	struct packet p;
-	__u32 zero = 0;
+	struct port *port;
 	int verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_REPLY) {
 		set_mark(skb, 0);
 		return HOOK_NEXT;
 	}
-	st = bpf_map_lookup_elem(&stats, &zero);
+	port = port_of(skb->cb[CB_SLOT]);
+	if (!port)
+		return HOOK_NEXT;
+	st = stats_of(port);
 	if (!st)
 		return HOOK_NEXT;
 	st->from_vm_packets++;
@@ -259,24 +267,24 @@ int from_vm(struct __sk_buff *skb)
 	if (!is_tcp(skb, false, &p, &key, &s, st))
 		return HOOK_NEXT;
 	if (s.tcp_flags & TCP_SYN) {
-		__u32 window = syn_of_vm(&key, &s);
+		__u32 window = syn_of_vm(port, &key, &s);
 
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
 	}
 	if (incast_is_used())
-		incast_answer(&key, &s);
-	verdict = decide_from_vm(&key, &s, &out);
+		incast_answer(port, &key, &s);
+	verdict = decide_from_vm(port, &key, &s, &out);
 	if (verdict == FROM_VM_NO_FLOW) {
-		if (!flow_for_vm(&key, &s, st))
+		if (!flow_for_vm(port, &key, &s, st))
 			return HOOK_NEXT;
 		if (incast_is_used())
-			incast_answer(&key, &s);
-		verdict = decide_from_vm(&key, &s, &out);
+			incast_answer(port, &key, &s);
+		verdict = decide_from_vm(port, &key, &s, &out);
 	}
 	if (config.hold) {
 		if (s.bits & SEG_SACK && out.events & EVENT_WAKE)
-			hand_sack_on(skb, &p, out.hold);
-		wake_engine(&out);
+			hand_sack_on(skb, &p, port, out.hold);
+		wake_engine(port, &out);
 	}
 	if (verdict == FROM_VM_REWRITE) {
 		st->rewritten++;
@@ -284,8 +292,8 @@ int from_vm(struct __sk_buff *skb)
 			return HOOK_DROP;
 	}
 	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (incast_has_line() && !s.len && verdict <= FROM_VM_REWRITE &&
-	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(&key)) {
+	if (incast_has_line(port) && !s.len && verdict <= FROM_VM_REWRITE &&
+	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(port, &key)) {
 		if (verdict == FROM_VM_DROP) {
 			st->suppressed++;
 		} else {
@@ -327,19 +335,22 @@ int inject(struct __sk_buff *skb)
 }
 
 /* Gives somebody who waits a turn where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's. */
+ * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's, and the port in
+ * cb[CB_SLOT] and cb[CB_ID]. */
 SEC("tcx/egress")
 int turn(struct __sk_buff *skb)
 {
+	struct port *port = port_of_run(skb);
 	struct flow_key key = {};
 	struct segment s = {};
 	struct packet p;
 
-	if (parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
+	if (!port || parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
 		return TURN_NOBODY;
-	if (!take_turn(&key))
-		return incast_next(&uplink, &port.incast, bpf_ktime_get_ns()) ? TURN_LATER :
-										TURN_NOBODY;
+	if (!take_turn(port, &key))
+		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ?
+			       TURN_LATER :
+			       TURN_NOBODY;
 	if (become_turn(skb, &p))
 		return TURN_LATER;
 	set_mark(skb, MARK_REPLY);
@@ -348,9 +359,9 @@ int turn(struct __sk_buff *skb)
 }
 
 /* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
- * cb[1]: enum tend. */
+ * cb[1]: enum tend, cb[CB_SLOT] and cb[CB_ID]: the port. */
 SEC("tcx/egress")
 int tend(struct __sk_buff *skb)
 {
-	return hold_tend(skb->cb[0], skb->cb[1]);
+	return hold_tend(port_of_run(skb), skb->cb[0], skb->cb[1]);
 }

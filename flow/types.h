@@ -14,7 +14,7 @@
 #include "seq.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 7
+#define VSNOOP_ABI 8
 
 /* Which flow: always seen from the sender towards the VM. */
 struct flow_key {
@@ -446,8 +446,8 @@ struct port_config {
 	__u32 lists; /* LIST_* */
 };
 
-/* Is there incast control?  Ports without it have programs of their own: what the verifier drops
- * of a program stays in memory. */
+/* Is there incast control?  Ports without it have other programs, compiled without: what the
+ * verifier drops of a program stays in memory. */
 #ifndef INCAST_USED
 #define INCAST_USED 1
 #endif
@@ -506,6 +506,22 @@ struct port_state {
 	__u32 hold_cursor;
 	__u32 zero;
 	struct incast_port incast;
+};
+
+/* Ports that share programs, at most: each has the slot of this number in their arrays of maps. */
+#define PORT_SLOTS 64
+
+/* Of skb->cb, in which the programs are told which port is meant. */
+#define CB_ID 3
+#define CB_SLOT 4
+
+/* What hooks and user space share of a port. */
+struct port {
+	struct policy policy; /* written by the command, read by the hooks */
+	__u32 slot;
+	__u32 id; /* never 0; no other port of this slot has had it lately */
+	__u64 unused[4]; /* what the hooks write begins a cache line */
+	struct port_state state;
 };
 
 #define INCAST_WAYS 64
@@ -571,7 +587,7 @@ struct port_meta {
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* ... and what the VM had not acknowledged of them */
 	__u32 lists; /* LIST_*, as in the configuration */
-	__u32 zero;
+	__u32 slot; /* as in struct port */
 };
 
 /*

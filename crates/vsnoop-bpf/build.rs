@@ -21,6 +21,7 @@ fn main() -> anyhow::Result<()> {
     for (name, object, with) in [
         ("vsnoop", "vsnoop", Some("-DINCAST_USED=0")),
         ("vsnoop", "vsnoop_incast", None),
+        ("port", "port", None),
         ("uplink", "uplink", None),
         ("divert", "divert", None),
     ] {
@@ -47,13 +48,12 @@ fn main() -> anyhow::Result<()> {
             bail!("{clang} could not compile bpf/{name}.bpf.c");
         }
     }
-    // The others are loaded once for each uplink, or link.
     drop_line_info(&out.join("vsnoop.bpf.o"))?;
     drop_line_info(&out.join("vsnoop_incast.bpf.o"))
 }
 
-/// Takes the line information out of an object: the kernel would keep it for each port, three times as
-/// large as the program itself. What is lost is the source in the verifier's log.
+/// Takes the line information out of an object: the kernel would keep it, three times as large as
+/// the program itself. What is lost is the source in the verifier's log.
 ///
 /// `.BTF.ext` begins with a header (linux/btf.h, libbpf's struct btf_ext_header) whose fourth and fifth
 /// words after `hdr_len` say where line information is and how long; nothing is moved.

@@ -1,4 +1,5 @@
-//! Loads the object for one tap, attaches the hooks, pins everything.
+//! Makes the maps of one tap, finds it programs (src/programs.rs), attaches the hooks, pins
+//! everything.
 //!
 //! A port appears at once or not at all, whoever dies when: loading leaves no trace, and what comes
 //! after it (pins, hooks, the caller's part) is under another name until one rename makes it a port
@@ -11,18 +12,19 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use libbpf_rs::{
-    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel,
+    AsRawLibbpf, MapCore, MapFlags, MapHandle, MapInfo, Object, ObjectBuilder, OpenObject,
+    PrintLevel,
 };
 use vsnoop_flow::types;
 
 use crate::error::{Error, Result};
+use crate::link;
 use crate::pins;
-use crate::port::Port;
+use crate::port::{Hook, Port};
+use crate::programs::{self, INCAST_MAPS, Ready, Seat};
 use crate::record::Record;
-use crate::uplink::{self, Uplink};
 
-static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
-static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
+static MAPS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
 
 /// The host vouches for a VM that has sent nothing for this long, and no longer.
 pub const SILENCE_MS: u32 = 300_000;
@@ -32,9 +34,6 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
-/// Of bpf/maps.h and bpf/line.h: what only a port with incast control has.
-const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
-const INCAST_PROGRAM: &str = "turn";
 
 /// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a flow
 /// (its bucket; the record comes with the connection), 152 for an embryo.
@@ -109,7 +108,7 @@ impl AttachSpec {
 
     /// What is constant while the port is attached. Once a list allows something, what it does not name
     /// is denied.
-    fn config(&self) -> types::port_config {
+    pub(crate) fn config(&self) -> types::port_config {
         let mut lists = 0;
         let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
             lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
@@ -178,7 +177,8 @@ pub(crate) fn check_bpffs() -> Result<()> {
 /// tap yet, and nothing outlives this value.
 pub struct Loaded<'a> {
     spec: &'a AttachSpec,
-    object: Object,
+    programs: Ready,
+    maps: Object,
 }
 
 impl<'a> Loaded<'a> {
@@ -191,7 +191,9 @@ impl<'a> Loaded<'a> {
             Ok(_) => return Err(already_attached(spec)),
             Err(error) => return Err(error),
         }
-        Ok(Self { spec, object: load(spec)? })
+        expect_no_line_info();
+        let mut maps = load(spec)?;
+        Ok(Self { spec, programs: Ready::new(spec, &mut maps)?, maps })
     }
 
     /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port. Then
@@ -209,16 +211,20 @@ impl<'a> Loaded<'a> {
     }
 
     fn attach_at<E: From<Error>>(
-        mut self,
+        self,
         arrival: &Path,
         complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
     ) -> std::result::Result<Port, E> {
-        let spec = self.spec;
-        pin(&mut self.object, spec, arrival)?;
+        let Self { spec, programs, mut maps } = self;
+        let seat = programs.seat(arrival, &mut maps)?;
+        pin(&mut maps, &seat, spec, arrival)?;
         let port = Port::open_dir(arrival)?;
         complete(&port)?;
         let dir = pins::directory(spec.netns, spec.ifindex);
-        if !pins::arrive(arrival, &dir)? {
+        let lock = pins::lock()?;
+        let has_arrived = pins::arrive(arrival, &dir)?;
+        drop(lock);
+        if !has_arrived {
             return Err(already_attached(spec).into());
         }
         Ok(Port::open(spec.netns, spec.ifindex)?)
@@ -229,34 +235,26 @@ fn already_attached(spec: &AttachSpec) -> Error {
     Error::AlreadyAttached { ifname: spec.ifname.clone() }
 }
 
+/// What the kernel, or libbpf, has against a part of an object.
+pub(crate) fn refused(what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
+    let what = what.to_owned();
+    move |source| match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            Error::Permission { what: format!("load {what}") }
+        }
+        _ => Error::Load { what, source },
+    }
+}
+
+/// The port's own maps.
 fn load(spec: &AttachSpec) -> Result<Object> {
-    expect_no_line_info();
     let mut builder = ObjectBuilder::default();
-    let refused = |what: &str| {
-        let what = what.to_owned();
-        move |source: libbpf_rs::Error| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => {
-                Error::Permission { what: format!("load {what}") }
-            }
-            _ => Error::Load { what, source },
-        }
-    };
     let mut open = builder
-        .name("vsnoop")
-        .and_then(|b| b.open_memory(if spec.uplink == 0 { PLAIN } else { WITH_INCAST }))
-        .map_err(refused("the BPF object"))?;
-    set_sizes(&mut open, spec).map_err(refused("the maps"))?;
-    for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
-        program.set_autoload(spec.uplink != 0);
-    }
-    if spec.uplink != 0 {
-        let uplink = Uplink::open(spec.netns, spec.uplink)?
-            .ok_or_else(|| Error::NotAttached(format!("to interface {}", spec.uplink)))?;
-        for mut map in open.maps_mut().filter(|map| map.name() == uplink::SECTION) {
-            map.reuse_pinned_map(uplink.map_path()).map_err(refused("the uplink's map"))?;
-        }
-    }
-    let object = open.load().map_err(refused("the BPF programs"))?;
+        .name("vsnoop_port")
+        .and_then(|builder| builder.open_memory(MAPS))
+        .map_err(refused("the port's maps"))?;
+    set_sizes(&mut open, spec).map_err(refused("the port's maps"))?;
+    let object = open.load().map_err(refused("the port's maps"))?;
     fill_lists(&object, spec)?;
     Ok(object)
 }
@@ -274,57 +272,60 @@ fn expect_no_line_info() {
     });
 }
 
-fn pin(object: &mut Object, spec: &AttachSpec, dir: &Path) -> Result<()> {
-    for mut map in object.maps_mut() {
-        let name = map_pin_name(&map.name().to_string_lossy()).to_owned();
-        if pins::MAPS.contains(&name.as_str()) && map.autocreate() {
-            let path = dir.join(&name);
-            map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<()> {
+    for map in maps.maps() {
+        match map.name().to_str() {
+            Some("ports") => set_up(&map, seat.slot, spec)?,
+            Some("meta") => {
+                let meta = types::port_meta { slot: seat.slot, ..spec.meta() };
+                write(&map, meta.as_bytes())?;
+            }
+            _ => {}
         }
     }
-    for mut program in object.progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        if pins::PROGRAMS.contains(&name.as_str()) && program.autoload() {
-            let path = dir.join(name);
-            program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
-        }
+    seat.fill(maps)?;
+    for mut map in maps.maps_mut().filter(|map| map.autocreate()) {
+        let name = map.name().to_string_lossy().into_owned();
+        let path = dir.join(if name == "ports" { "port" } else { &name });
+        map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
     // from_vm first: a record must exist before anything can be acknowledged.
-    for (program, pin, flags) in [
-        ("from_vm", "link_from_vm", libbpf_sys::BPF_F_BEFORE),
-        ("to_vm", "link_to_vm", libbpf_sys::BPF_F_AFTER),
-    ] {
-        let link = tcx_link(object, program, spec.ifindex, &spec.ifname, flags)?;
-        // SAFETY: a fresh link that nobody else owns.
-        let mut link = unsafe { Link::from_ptr(link) };
-        let path = dir.join(pin);
-        link.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+    for (hook, flags) in
+        [(Hook::FromVm, libbpf_sys::BPF_F_BEFORE), (Hook::ToVm, libbpf_sys::BPF_F_AFTER)]
+    {
+        let program = seat.entry(hook)?;
+        let path = dir.join(pins::LINKS[hook as usize]);
+        link::attach(&program, hook, spec.ifindex, flags)
+            .map_err(Error::bpf(format!("attach {hook:?} to {}", spec.ifname)))?
+            .pin(&path)
+            .map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
     Ok(())
 }
 
-/// The data sections carry libbpf's names; here they are called by content.
-fn map_pin_name(name: &str) -> &str {
-    match name {
-        name if name == uplink::SECTION => "uplink",
-        name if name.ends_with(".data") => "policy",
-        name if name.ends_with(".bss") => "port",
-        name if name.ends_with(".rodata") => "config",
-        name => name,
-    }
+/// The settings, and which slot and which port this is: the kernel's number of a map is another
+/// for each.
+fn set_up(map: &impl MapCore, slot: u32, spec: &AttachSpec) -> Result<()> {
+    let id = MapInfo::new(map.as_fd()).map_err(Error::bpf("ask about a port's map"))?.info.id;
+    write(map, types::port { policy: spec.policy, slot, id, ..Default::default() }.as_bytes())
+}
+
+/// Of a map with one value.
+fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
+    let name = map.name().to_string_lossy();
+    map.update(&[0; 4], value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
 }
 
 fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        match map_pin_name(&name) {
+        match name.as_str() {
             "flows" => map.set_max_entries(spec.limits.max_flows)?,
             "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
-            "policy" => map.set_initial_value(spec.policy.as_bytes())?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            "config" => map.set_initial_value(spec.config().as_bytes())?,
-            "port_list" => map.set_autocreate(!spec.port_rules.is_empty())?,
-            "prefix_list" => map.set_autocreate(!spec.prefix_rules.is_empty())?,
+            "port_list" | "prefix_list" => {
+                map.set_autocreate(programs::is_wanted(&spec.config(), &name))?;
+            }
             name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }
@@ -339,7 +340,6 @@ fn fill_lists(object: &Object, spec: &AttachSpec) -> Result<()> {
             map.update(key, value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
         };
         match name.as_str() {
-            "meta" => update(&0u32.to_ne_bytes(), spec.meta().as_bytes())?,
             "port_list" => {
                 for (number, allowed) in &spec.port_rules {
                     update(&u32::from(*number).to_ne_bytes(), &u32::from(*allowed).to_ne_bytes())?;
@@ -392,6 +392,16 @@ pub(crate) fn tcx_link(
     };
     NonNull::new(link)
         .ok_or_else(|| Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error())))
+}
+
+/// Of a pinned map with one value.
+pub(crate) fn read_only_value<T: Record>(path: &Path) -> Result<T> {
+    let what = || format!("read {}", path.display());
+    let map = MapHandle::from_pinned_path(path).map_err(Error::bpf(what()))?;
+    let bytes = map.lookup(&[0; 4], MapFlags::ANY).map_err(Error::bpf(what()))?;
+    bytes
+        .and_then(|bytes| T::from_bytes(&bytes))
+        .ok_or_else(|| Error::Damaged { path: path.to_owned(), reason: "it cannot be read".into() })
 }
 
 /// Opens a pinned map and checks that its values are of type `T`.

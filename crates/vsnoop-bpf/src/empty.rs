@@ -65,7 +65,7 @@ impl EmptyProgram {
 }
 
 /// A descriptor that the kernel has just made, or its error.
-fn owned(what: &str, fd: i32) -> Result<OwnedFd> {
+pub(crate) fn owned(what: &str, fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::bpf(what)(libbpf_rs::Error::from_raw_os_error(-fd)));
     }

@@ -11,14 +11,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::{MapCore, MapHandle, ProgramHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use vsnoop_flow::types::{
-    SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
+    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
 };
 
 use crate::attach::open_map;
 use crate::error::{Error, Result};
-use crate::inject;
+use crate::inject::Runner;
 use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::slabs::Slabs;
@@ -41,8 +41,7 @@ pub enum Tended {
 pub struct Memory {
     slabs: Slabs,
     port: Mapping,
-    policy: Mapping,
-    tend: ProgramHandle,
+    tend: Runner,
     doorbell: RingBuffer<'static>,
     rung: Rc<RefCell<Vec<u32>>>,
     /// Numbers that the doorbell has room for.
@@ -51,6 +50,9 @@ pub struct Memory {
 
 /// Slabs that are added or taken away at once: some milliseconds of work.
 const AT_ONCE: u32 = 16;
+/// Within what hooks and user space share.
+const STATE: usize = std::mem::offset_of!(types::port, state);
+const POLICY: usize = std::mem::offset_of!(types::port, policy);
 /// Of a record in the doorbell: its header, and the number of a hold.
 const RECORD_BYTES: u32 = 16;
 
@@ -70,20 +72,18 @@ impl Memory {
         }
         let dir = port.dir();
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
-        let state = open_map::<port_state>(&dir.join("port")).map_err(damaged)?;
-        let policy = open_map::<policy>(&dir.join("policy")).map_err(damaged)?;
+        let shared = open_map::<types::port>(&dir.join("port")).map_err(damaged)?;
         let open = |name: &str| {
             let path = dir.join(name);
             MapHandle::from_pinned_path(&path)
                 .map_err(Error::bpf(format!("open {}", path.display())))
         };
-        let (slabs, bell) = (open("slabs")?, open("doorbell")?);
+        let bell = open("doorbell")?;
         let rung = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
-            slabs: Slabs::new(slabs, dir),
-            port: Mapping::new(&state, dir)?,
-            policy: Mapping::new(&policy, dir)?,
-            tend: open_tend(dir)?,
+            slabs: Slabs::open(dir)?,
+            port: Mapping::new(&shared, dir)?,
+            tend: Runner::open(dir, "tend")?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,
@@ -94,7 +94,7 @@ impl Memory {
 
     /// Finds the memory that has come since it was opened, and lets go of what has gone.
     pub fn refresh(&mut self) -> Result<()> {
-        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.refresh(count)
     }
 
@@ -104,7 +104,7 @@ impl Memory {
     /// The first connection finds memory: else its first data, which may come sooner than memory that its
     /// handshake asks for, would be the VM's. A port that stays idle gives it back.
     pub fn adopt(&mut self) -> Result<()> {
-        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
             self.slabs.wait(count)?;
@@ -114,30 +114,37 @@ impl Memory {
         Ok(())
     }
 
-    /// Notes that a change of the memory has been made; true when it has just been. For the engine only.
+    /// Notes what changes of the memory have been made; true when one has just been. For the
+    /// engine only.
     pub fn settle(&mut self) -> Result<bool> {
-        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
-        let was_changing = self.slabs.is_changing();
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        let before = self.slabs.changes();
         self.slabs.settle(count)?;
-        Ok(was_changing && !self.slabs.is_changing())
+        Ok(self.slabs.changes() < before)
     }
 
-    /// Adds memory if the hooks want it: seven times as much as there is, up to the port's quota and
-    /// [`AT_ONCE`]. Each step takes the kernel 10 to 25 ms, in which senders are shown what there is.
-    /// While a change is being made none is added; see [`Memory::settle`]. For the engine only.
+    /// Has memory been added that the hooks do not know of yet? See [`Memory::settle`].
+    pub fn is_growing(&self) -> bool {
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        count.load(Ordering::Relaxed) < self.slabs.len()
+    }
+
+    /// Adds memory if the hooks want it: seven times as much as there is, a 32th of the port's
+    /// quota at least, and no more than that and [`AT_ONCE`]. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         self.settle()?;
-        if self.slabs.is_changing() {
+        if !self.slabs.may_add() {
             return Ok(());
         }
-        let wants = word(&self.port, std::mem::offset_of!(port_state, wants_slabs));
+        let wants = word(&self.port, STATE + std::mem::offset_of!(port_state, wants_slabs));
         // Before memory comes: what is wanted of the new one is another wish.
         if wants.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
         let there = self.slabs.len();
-        let more = (7 * there).clamp(1, AT_ONCE);
-        let more = (there + more).min(self.quota()).saturating_sub(there);
+        let quota = self.quota();
+        let more = (7 * there).max(quota / 32).clamp(1, AT_ONCE);
+        let more = (there + more).min(quota).saturating_sub(there);
         if more == 0 {
             return Ok(());
         }
@@ -149,11 +156,11 @@ impl Memory {
     /// what the quota does not allow any more. For the engine only.
     pub fn shrink(&mut self) -> Result<()> {
         self.settle()?;
-        if self.slabs.is_changing() {
+        if self.slabs.changes() > 0 {
             return Ok(());
         }
-        let count = word(&self.port, std::mem::offset_of!(port_state, slabs));
-        let used = word(&self.port, std::mem::offset_of!(port_state, chunks_used));
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        let used = word(&self.port, STATE + std::mem::offset_of!(port_state, chunks_used));
         let (there, quota) = (self.slabs.len(), self.quota());
         let least = there - there.div_ceil(2).min(AT_ONCE);
         // The hooks want more when half is used.
@@ -166,7 +173,7 @@ impl Memory {
 
     /// Slabs that the port may have.
     fn quota(&self) -> u32 {
-        let chunks = word(&self.policy, std::mem::offset_of!(policy, hold_chunks));
+        let chunks = word(&self.port, POLICY + std::mem::offset_of!(policy, hold_chunks));
         chunks.load(Ordering::Relaxed).div_ceil(SLAB_CHUNKS).min(SLABS)
     }
 
@@ -195,12 +202,13 @@ impl Memory {
 
     /// Tells the hooks that the engine is alive. `now_ns`: CLOCK_MONOTONIC.
     pub fn heartbeat(&self, now_ns: u64) {
-        self.port_u64(std::mem::offset_of!(port_state, engine_ns)).store(now_ns, Ordering::Release);
+        self.port_u64(STATE + std::mem::offset_of!(port_state, engine_ns))
+            .store(now_ns, Ordering::Release);
     }
 
     /// When an engine was last alive, CLOCK_MONOTONIC; 0: never.
     pub fn engine_ns(&self) -> u64 {
-        self.port_u64(std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
+        self.port_u64(STATE + std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
     }
 
     /// How many holds there is memory for.
@@ -343,13 +351,7 @@ fn word(mapping: &Mapping, offset: usize) -> &AtomicU32 {
 
 /// Nothing more is to be sent of a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    let program = open_tend(dir)?;
-    tend(&program, number, TEND_RESET).map(drop)
-}
-
-fn open_tend(dir: &Path) -> Result<ProgramHandle> {
-    ProgramHandle::from_pinned_path(dir.join("tend"))
-        .map_err(Error::bpf(format!("open the program tend of {}", dir.display())))
+    tend(&Runner::open(dir, "tend")?, number, TEND_RESET).map(drop)
 }
 
 /// Why a hold is looked after: enum tend of bpf/hold.h.
@@ -357,8 +359,9 @@ const TEND_LOOK: u32 = 0;
 const TEND_END: u32 = 1;
 const TEND_RESET: u32 = 2;
 
-fn tend(program: &ProgramHandle, number: u32, why: u32) -> Result<Tended> {
-    let run = inject::run_with(program, 0, [number, why], &[0; 64], 1)
+fn tend(program: &Runner, number: u32, why: u32) -> Result<Tended> {
+    let run = program
+        .run(0, [number, why], &[0; 64])
         .map_err(Error::bpf(format!("look after hold {number}")))?;
     Ok(match run.verdict {
         0 => Tended::Used,

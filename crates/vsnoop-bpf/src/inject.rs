@@ -10,8 +10,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use libbpf_rs::ProgramHandle;
+use vsnoop_flow::types::{self, port};
 
+use crate::attach::read_only_value;
 use crate::error::{Error, Result};
+use crate::programs::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
 /// context for one whose rest is zero.
@@ -58,7 +61,7 @@ pub(crate) fn run(
     frame: &[u8],
     repeat: u32,
 ) -> libbpf_rs::Result<Run> {
-    run_with(program, ifindex, [cb0, 0], frame, repeat)
+    run_in(program, &[(IFINDEX, ifindex), (CB0, cb0)], frame, repeat)
 }
 
 /// As [`run`], of a frame that came in by another interface.
@@ -73,15 +76,32 @@ fn run_from(
     run_in(program, &words, frame, repeat)
 }
 
-/// `cb`: the first words of the packet's control block.
-pub(crate) fn run_with(
-    program: &impl AsFd,
-    ifindex: u32,
-    cb: [u32; 2],
-    frame: &[u8],
-    repeat: u32,
-) -> libbpf_rs::Result<Run> {
-    run_in(program, &[(IFINDEX, ifindex), (CB0, cb[0]), (CB0 + 4, cb[1])], frame, repeat)
+/// A program that a port shares with others, to be run for this one: of a port that has gone it
+/// finds nothing, whoever has its slot by then.
+pub(crate) struct Runner {
+    program: ProgramHandle,
+    slot: u32,
+    id: u32,
+}
+
+impl Runner {
+    /// Of the port with these pins.
+    pub(crate) fn open(dir: &Path, name: &str) -> Result<Self> {
+        let port: port = read_only_value(&dir.join("port"))?;
+        Ok(Self { program: program_of(dir, name)?, slot: port.slot, id: port.id })
+    }
+
+    /// `cb`: the first words of the packet's control block.
+    pub(crate) fn run(&self, ifindex: u32, cb: [u32; 2], frame: &[u8]) -> libbpf_rs::Result<Run> {
+        let words = [
+            (IFINDEX, ifindex),
+            (CB0, cb[0]),
+            (CB0 + 4, cb[1]),
+            (CB0 + 4 * types::CB_ID as usize, self.id),
+            (CB0 + 4 * types::CB_SLOT as usize, self.slot),
+        ];
+        run_in(&self.program, &words, frame, 1)
+    }
 }
 
 /// `words`: what the context has beside zeroes, by offset.
@@ -118,9 +138,9 @@ fn run_in(
 }
 
 /// Sends a frame; the calling thread must be in the tap's network namespace.
-pub(crate) fn inject(pin: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
+pub(crate) fn inject(dir: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
     let what = || format!("inject a frame into interface {ifindex}");
-    let program = ProgramHandle::from_pinned_path(pin).map_err(Error::bpf(what()))?;
+    let program = program_of(dir, "inject")?;
     let run = run(&program, ifindex, u32::from(to_sender), frame, 1).map_err(Error::bpf(what()))?;
     if run.verdict != 0 {
         let errno = run.verdict.saturating_abs();

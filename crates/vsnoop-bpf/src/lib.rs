@@ -1,10 +1,9 @@
 //! The kernel side of vsnoop, seen from user space.
 //!
-//! The hooks of one tap are one BPF object with maps of its own. [`Port::attach`]
-//! loads it, attaches both hooks through tcx links, and pins links and maps in
-//! a directory of the BPF file system, `/sys/fs/bpf/vsnoop/<netns>-<ifindex>`,
-//! so that the attachment outlives the process. Everything else opens those
-//! pins again: [`Port::list`], [`Port::open`].
+//! Each tap has maps of its own, and programs that it shares with others. [`Port::attach`]
+//! attaches both hooks through tcx links, and pins links and maps in a directory of the BPF
+//! file system, `/sys/fs/bpf/vsnoop/<netns>-<ifindex>`, so that the attachment outlives the
+//! process. Everything else opens those pins again: [`Port::list`], [`Port::open`].
 //!
 //! Nothing is half done: an attach that fails leaves no pin and no hook.
 
@@ -21,6 +20,7 @@ mod link;
 mod mapping;
 mod pins;
 mod port;
+mod programs;
 mod record;
 mod run;
 mod slabs;
@@ -34,6 +34,7 @@ pub use inject::OpenHook;
 pub use line::{Line, PortIncast, Taken};
 pub use pins::{Damaged, Listed, PIN_ROOT};
 pub use port::{Hook, Port, account_run_time, bytes_owed};
+pub use programs::tidy;
 pub use record::{ProgramInfo, Record};
 pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS, uplink_rate};
 pub use vsnoop_flow::types;

@@ -4,11 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle};
-use vsnoop_flow::types::{flow_key, incast_account, incast_port, incast_turn_taken, port_state};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use vsnoop_flow::types::{
+    flow_key, incast_account, incast_port, incast_turn_taken, port, port_state,
+};
 
 use crate::error::{Error, Result};
-use crate::inject;
+use crate::inject::Runner;
 use crate::mapping::Mapping;
 use crate::record::Record;
 
@@ -16,7 +18,7 @@ use crate::record::Record;
 pub struct PortIncast(Mapping);
 
 /// Within the port's record.
-const INCAST: usize = std::mem::offset_of!(port_state, incast);
+const INCAST: usize = std::mem::offset_of!(port, state) + std::mem::offset_of!(port_state, incast);
 const OWN: usize = INCAST + std::mem::offset_of!(incast_port, own);
 const WAITING: usize = OWN + std::mem::offset_of!(incast_account, waiting);
 const SHUT: usize = INCAST + std::mem::offset_of!(incast_port, shut);
@@ -24,8 +26,8 @@ const IDLE: usize = INCAST + std::mem::offset_of!(incast_port, idle);
 const TURNS: usize = INCAST + std::mem::offset_of!(incast_port, turns);
 
 impl PortIncast {
-    pub(crate) fn new(state: &MapHandle, dir: &Path) -> Result<Self> {
-        Ok(Self(Mapping::new(state, dir)?))
+    pub(crate) fn new(port: &MapHandle, dir: &Path) -> Result<Self> {
+        Ok(Self(Mapping::new(port, dir)?))
     }
 
     /// Connections in line for credit.
@@ -62,7 +64,7 @@ pub struct Line {
     incast: PortIncast,
     line: MapHandle,
     shut: MapHandle,
-    turn: ProgramHandle,
+    turn: Runner,
     ifindex: u32,
     dir: PathBuf,
 }
@@ -86,7 +88,7 @@ impl Line {
             incast,
             line: map("line")?,
             shut: map("shut")?,
-            turn: ProgramHandle::from_pinned_path(dir.join("turn")).map_err(error("turn"))?,
+            turn: Runner::open(dir, "turn")?,
             ifindex,
             dir: dir.to_owned(),
         })
@@ -109,7 +111,7 @@ impl Line {
     /// and VLAN tags are of the same form. The calling thread must be in the tap's network
     /// namespace.
     pub fn take_turn(&self, ack: &[u8]) -> Result<Taken> {
-        let run = inject::run(&self.turn, self.ifindex, 0, ack, 1);
+        let run = self.turn.run(self.ifindex, [0, 0], ack);
         let run =
             run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;
         Ok(match run.verdict as u32 {

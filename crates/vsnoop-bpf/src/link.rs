@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::port::Hook;
+
 /// What the kernel says about a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkInfo {
@@ -53,10 +55,50 @@ impl PinnedLink {
     }
 }
 
+/// A link that is pinned nowhere yet: it goes with its descriptor.
+pub(crate) struct FreshLink(OwnedFd);
+
+/// Puts a program on interface `ifindex` of the calling thread's network namespace. `flags`: where
+/// among those that are there, `BPF_F_BEFORE` or `BPF_F_AFTER`.
+pub(crate) fn attach(
+    program: &OwnedFd,
+    hook: Hook,
+    ifindex: u32,
+    flags: u32,
+) -> libbpf_rs::Result<FreshLink> {
+    let place = match hook {
+        Hook::ToVm => libbpf_sys::BPF_TCX_EGRESS,
+        Hook::FromVm => libbpf_sys::BPF_TCX_INGRESS,
+    };
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: plain numbers, and options that outlive the call.
+    let fd = check(unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, place, &options)
+    })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(FreshLink(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+impl FreshLink {
+    pub(crate) fn pin(self, path: &Path) -> libbpf_rs::Result<()> {
+        let path = c_path(path)?;
+        // SAFETY: an open descriptor, and a C string that outlives the call.
+        check(unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) }).map(drop)
+    }
+}
+
+fn c_path(path: &Path) -> libbpf_rs::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))
+}
+
 /// Whatever is pinned there.
 pub(crate) fn open_pin(path: &Path) -> libbpf_rs::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
+    let path = c_path(path)?;
     // SAFETY: a C string that outlives the call.
     let fd = check(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
     // SAFETY: a fresh descriptor that nobody else owns.

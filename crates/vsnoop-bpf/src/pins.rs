@@ -1,7 +1,8 @@
 //! Where a port's links and maps are pinned, and how they go.
 //!
-//! A directory holds the pins of one port, under a name that follows from the tap. Its inode tells two
-//! attachments of the same tap apart.
+//! A directory holds the pins of one port, under a name that follows from the tap. Its inode tells
+//! two attachments of the same tap apart. Two symbolic links in it lead to its programs, whose
+//! pins are in a directory beside it, and to its slot there.
 //!
 //! A port comes in three steps, of which the last is atomic:
 //!
@@ -17,48 +18,41 @@
 //! 1. its directory is renamed (*set aside*): whoever looks for ports finds a whole one, or none;
 //! 2. the hooks are taken off the tap through their links. Unlinking the pins would do so too, but
 //!    some tens of milliseconds later, when the kernel lets go of the last reference;
-//! 3. the pins are unlinked.
+//! 3. its slot among those that share its programs is emptied (src/programs.rs), and the pins are
+//!    unlinked.
 //!
-//! So the link of a listed port is off its tap only because the tap was deleted (or somebody used other
-//! tools on it, which leaves its connections as little looked after). A process that is killed after the first step leaves a directory that was set aside ([`crate::Port::cut_short`]);
-//! whoever finds it may go on with the second step, also beside the process that began.
+//! Who renames or empties has the lock of [`PIN_ROOT`]. So the link of a listed port is off its
+//! tap only because the tap was deleted (or somebody used other tools on it, which leaves its
+//! connections as little looked after). A process that is killed after the first step leaves a
+//! directory that was set aside ([`crate::Port::cut_short`]); whoever finds it may go on with the
+//! second step, also beside the process that began.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::PinnedLink;
 use crate::port::Port;
+use crate::programs::{self, is_programs};
 
 /// The directory of all pins.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
-/// Maps that are pinned, by their names in bpf/maps.h; `policy` and `port` are
-/// the data sections of the object.
-pub(crate) const MAPS: [&str; 14] = [
-    "flows",
-    "embryos",
-    "stats",
-    "port_list",
-    "prefix_list",
-    "meta",
-    "policy",
-    "port",
-    "slabs",
-    "failures",
-    "doorbell",
-    "uplink",
-    "line",
-    "shut",
-];
-
-/// Programs that user space runs.
-pub(crate) const PROGRAMS: [&str; 3] = ["inject", "tend", "turn"];
-
 /// to_vm first: the hooks go in this order, so that no segment is acknowledged
 /// whose ACK nobody would honour.
 pub(crate) const LINKS: [&str; 2] = ["link_to_vm", "link_from_vm"];
+
+/// An empty directory in that of a port, whose lock has who changes the memory of its hold, or
+/// empties its slot.
+pub(crate) const MEMORY: &str = "memory";
+
+/// The lock is had for some tens of milliseconds, by what is not stopped.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Begins the names of directories that were set aside.
 const ASIDE: &str = "leaving-";
@@ -75,14 +69,17 @@ pub(crate) enum Stage {
     Leaving,
     /// Arriving, and their maker has gone.
     Abandoned,
+    /// Arriving, whether their maker lives or not.
+    Arriving,
 }
 
 impl Stage {
     fn has(self, path: &Path) -> bool {
         match self {
-            Self::Listed => !is_aside(path) && !is_arriving(path),
+            Self::Listed => !is_aside(path) && !is_arriving(path) && !is_programs(path),
             Self::Leaving => is_aside(path),
             Self::Abandoned => is_arriving(path) && !maker_lives(path),
+            Self::Arriving => is_arriving(path),
         }
     }
 }
@@ -138,6 +135,94 @@ pub(crate) fn entries(stage: Stage) -> Result<Vec<PathBuf>> {
 /// Tells this attachment from an earlier or later one of the same tap; `None` when there is none.
 pub(crate) fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.ino())
+}
+
+/// The same of an open directory.
+pub(crate) fn inode_of(directory: &File) -> Option<u64> {
+    directory.metadata().ok().map(|found| found.ino())
+}
+
+/// Waits until it has the lock of a directory; the kernel lets it go with the file, or the
+/// process. `how`: `LOCK_SH` or `LOCK_EX`.
+pub(crate) fn flock(directory: &File, how: i32) -> std::io::Result<()> {
+    loop {
+        // SAFETY: an open descriptor and a number.
+        if unsafe { libc::flock(directory.as_raw_fd(), how) } == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// The same, for a while: who has it may be stopped. A process that has waited in vain does so
+/// only once.
+pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
+    static IN_VAIN: AtomicBool = AtomicBool::new(false);
+    let patience = if IN_VAIN.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+    let since = Instant::now();
+    loop {
+        match flock(directory, how | libc::LOCK_NB) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                if since.elapsed() >= patience {
+                    IN_VAIN.store(true, Ordering::Relaxed);
+                    return Err(std::io::ErrorKind::TimedOut.into());
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+            other => {
+                IN_VAIN.store(false, Ordering::Relaxed);
+                return other;
+            }
+        }
+    }
+}
+
+/// While it lives, no other process gives ports other names, slots to ports, or takes them back.
+pub(crate) struct Lock {
+    _root: File,
+}
+
+/// `None` when nothing is pinned at all.
+pub(crate) fn lock() -> Result<Option<Lock>> {
+    let what = || format!("lock {PIN_ROOT}");
+    loop {
+        let root = match File::open(PIN_ROOT) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(Error::io(what()))?,
+        };
+        flock_in_time(&root, libc::LOCK_EX).map_err(|error| match error.kind() {
+            std::io::ErrorKind::TimedOut => Error::Unready(format!(
+                "another process has had the lock of {PIN_ROOT} for {} s (is it stopped?); end it \
+                 and try again",
+                PATIENCE.as_secs()
+            )),
+            _ => Error::io(what())(error),
+        })?;
+        // Removed while we waited: whoever comes next locks another one.
+        if inode_of(&root) == inode(Path::new(PIN_ROOT)) {
+            return Ok(Some(Lock { _root: root }));
+        }
+    }
+}
+
+/// Before a port's directory is renamed. Without the lock where it cannot be had in time: the
+/// hooks are to come off all the same, and who has a slot is looked at again before it is emptied.
+fn lock_to_rename() -> Option<Lock> {
+    lock().ok().flatten()
+}
+
+/// While it lives, the slot of the port in `dir` stays its own. An error (not found) when that is
+/// no longer the one with this inode.
+pub(crate) fn keep_slot(dir: &Path, inode: Option<u64>) -> std::io::Result<File> {
+    let memory = File::open(dir.join(MEMORY))?;
+    flock(&memory, libc::LOCK_SH)?;
+    if self::inode(dir) != inode {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    Ok(memory)
 }
 
 pub(crate) fn is_aside(path: &Path) -> bool {
@@ -206,7 +291,16 @@ fn start_time(pid: u32) -> Option<u64> {
 
 /// The first step; where the directory is now. `None` when it is not there: somebody else was faster.
 pub(crate) fn set_aside(path: &Path) -> Result<Option<PathBuf>> {
-    for count in 0u32.. {
+    let _lock = lock_to_rename();
+    rename_aside(path)
+}
+
+/// [`set_aside`], for who has the lock.
+pub(crate) fn rename_aside(path: &Path) -> Result<Option<PathBuf>> {
+    /// No name is used again: somebody may still take it for what had it before.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let count = NEXT.fetch_add(1, Ordering::Relaxed);
         let aside = Path::new(PIN_ROOT).join(format!("{ASIDE}{}-{count}", std::process::id()));
         // Another thread's, or left by a process that had the same id.
         if aside.exists() {
@@ -219,36 +313,36 @@ pub(crate) fn set_aside(path: &Path) -> Result<Option<PathBuf>> {
             Err(error) => Err(Error::io(format!("set {} aside", path.display()))(error)),
         };
     }
-    unreachable!("a process has fewer directories than there are numbers")
 }
 
 /// The second step. What is no link, or not there, has no hook that could be taken off.
 pub(crate) fn take_hooks_off(path: &Path) -> Result<()> {
     let mut result = Ok(());
     for name in LINKS {
-        if let Ok(link) = PinnedLink::open(&path.join(name))
-            && link.info().is_ok()
-        {
-            let what = || format!("take {} off the tap", path.join(name).display());
-            result = result.and(link.detach().map_err(|error| Error::bpf(what())(error)));
-        }
+        let what = || format!("take {} off the tap", path.join(name).display());
+        let taken_off = match PinnedLink::open(&path.join(name)) {
+            Ok(link) if link.info().is_ok() => link.detach(),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        result = result.and(taken_off.map_err(|error| Error::bpf(what())(error)));
     }
     result
 }
 
-/// All three steps, with whatever there is.
+/// All steps, with whatever there is.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let path = if is_aside(path) { Some(path.to_owned()) } else { set_aside(path)? };
     let Some(path) = path else { return Ok(()) };
-    // The pins go all the same: without them the kernel takes the hooks off by itself.
-    let hooks = take_hooks_off(&path);
-    clear(&path)?;
-    hooks
+    programs::clear_port(&path)
 }
 
 /// The third step. Somebody else may be at it too: what is gone already is as it should be.
 pub(crate) fn clear(path: &Path) -> Result<()> {
-    if !path.is_dir() {
+    // A symbolic link is none, whatever it leads to.
+    let is_dir = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    if !is_dir(path) {
         return gone(path, fs::remove_file(path));
     }
     match fs::read_dir(path) {
@@ -256,7 +350,7 @@ pub(crate) fn clear(path: &Path) -> Result<()> {
             for entry in entries.flatten() {
                 let path = entry.path();
                 let removed =
-                    if path.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) };
+                    if is_dir(&path) { fs::remove_dir(&path) } else { fs::remove_file(&path) };
                 gone(&path, removed)?;
             }
         }

@@ -19,6 +19,7 @@ use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::mapping::Mapping;
 use crate::pins::{self, Damaged, Listed, Stage};
+use crate::programs;
 use crate::record::{ProgramInfo, Record};
 
 const ZERO: [u8; 4] = [0; 4];
@@ -52,8 +53,8 @@ pub struct Port {
     /// Of `dir`; another attachment of the same tap has another one.
     inode: u64,
     meta: MapHandle,
-    policy: MapHandle,
-    state: MapHandle,
+    /// Settings and state: struct port of flow/types.h.
+    shared: MapHandle,
     stats: MapHandle,
     flows: MapHandle,
 }
@@ -78,7 +79,7 @@ impl Port {
         }
     }
 
-    /// Everything under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
+    /// The ports under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
     pub fn list() -> Result<Vec<Listed>> {
         Self::open_all(pins::entries(Stage::Listed)?)
     }
@@ -98,6 +99,13 @@ impl Port {
     pub fn cut_short() -> Result<Vec<Listed>> {
         let mut paths = pins::entries(Stage::Leaving)?;
         paths.extend(pins::entries(Stage::Abandoned)?);
+        Self::open_all(paths)
+    }
+
+    /// The same with what processes are attaching at this moment.
+    pub fn unfinished() -> Result<Vec<Listed>> {
+        let mut paths = pins::entries(Stage::Leaving)?;
+        paths.extend(pins::entries(Stage::Arriving)?);
         Self::open_all(paths)
     }
 
@@ -128,8 +136,7 @@ impl Port {
         let open = |name: &str| dir.join(name);
         let port = Port {
             meta: open_map::<port_meta>(&open("meta")).map_err(damaged)?,
-            policy: open_map::<policy>(&open("policy")).map_err(damaged)?,
-            state: open_map::<port_state>(&open("port")).map_err(damaged)?,
+            shared: open_map::<types::port>(&open("port")).map_err(damaged)?,
             stats: open_map::<port_stats>(&open("stats")).map_err(damaged)?,
             flows: open_map::<flow>(&open("flows")).map_err(damaged)?,
             dir: dir.to_owned(),
@@ -140,6 +147,9 @@ impl Port {
             let reason =
                 format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
             return Err(damaged(reason));
+        }
+        if !programs::are_there(dir) {
+            return Err(damaged("its programs are not there".into()));
         }
         port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
     }
@@ -190,21 +200,30 @@ impl Port {
 
     /// `run` with what src/run.rs keeps beside the operator's choice.
     pub(crate) fn raw_policy(&self) -> Result<policy> {
-        self.read(&self.policy, "policy")
+        Ok(self.read::<types::port>(&self.shared, "the port's record")?.policy)
     }
 
     pub(crate) fn write_policy(&self, policy: &policy) -> Result<()> {
-        self.write(&self.policy, policy, "policy")
+        let words = Mapping::new(&self.shared, &self.dir)?;
+        let start = std::mem::offset_of!(types::port, policy);
+        // The hooks read word by word, too; what is beside it they write.
+        for (at, word) in policy.as_bytes().chunks_exact(4).enumerate() {
+            let word = u32::from_ne_bytes(word.try_into().expect("chunks_exact(4) gives 4 bytes"));
+            // SAFETY: an aligned word within the mapping, which lives as long as the reference.
+            let to = unsafe { AtomicU32::from_ptr(words.at(start + 4 * at).cast()) };
+            to.store(word, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// What the hooks know of the VM.
     pub fn state(&self) -> Result<port_state> {
-        self.read(&self.state, "state")
+        Ok(self.read::<types::port>(&self.shared, "the port's record")?.state)
     }
 
     /// Incast control of the port, as it is from now on.
     pub fn incast(&self) -> Result<PortIncast> {
-        PortIncast::new(&self.state, &self.dir)
+        PortIncast::new(&self.shared, &self.dir)
     }
 
     /// The connections that wait for incast control to open their windows.
@@ -215,8 +234,9 @@ impl Port {
     /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a segment comes;
     /// but a sender that was shown that there is no room sends none.
     pub(crate) fn want_slabs(&self) -> Result<()> {
-        let state = Mapping::new(&self.state, &self.dir)?;
-        let offset = std::mem::offset_of!(port_state, wants_slabs);
+        let state = Mapping::new(&self.shared, &self.dir)?;
+        let offset = std::mem::offset_of!(types::port, state)
+            + std::mem::offset_of!(port_state, wants_slabs);
         // SAFETY: an aligned word within the mapping, which lives as long as the reference.
         let wants = unsafe { AtomicU32::from_ptr(state.at(offset).cast()) };
         wants.store(1, Ordering::Release);
@@ -365,13 +385,13 @@ impl Port {
     /// Sends an Ethernet frame to the VM, or to the sender as if the VM had
     /// sent it. The calling thread must be in the tap's network namespace.
     pub fn inject(&self, frame: &[u8], to_sender: bool) -> Result<()> {
-        inject::inject(&self.dir.join("inject"), self.meta()?.ifindex, frame, to_sender)
+        inject::inject(&self.dir, self.meta()?.ifindex, frame, to_sender)
     }
 
     /// Sends an Ethernet frame out of another interface of the same network
     /// namespace: the bridge, when the tap itself has gone.
     pub fn send_out_of(&self, ifindex: u32, frame: &[u8]) -> Result<()> {
-        inject::inject(&self.dir.join("inject"), ifindex, frame, false)
+        inject::inject(&self.dir, ifindex, frame, false)
     }
 
     /// A hook, to be run on frames that have come through the uplink.
@@ -410,7 +430,7 @@ impl Port {
     }
 
     /// Are the pins where they were when they were opened?
-    pub(crate) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         pins::inode(&self.dir) == Some(self.inode)
     }
 
@@ -423,33 +443,38 @@ impl Port {
         Ok(self.link(hook)?.program_id)
     }
 
-    /// What maps and programs take in the kernel, as its own accounting has it (`memlock` in
-    /// /proc/PID/fdinfo, and machine code), without slabs and records of flows.
+    /// What the port's own maps, and the programs on its tap, take in the kernel, as its own
+    /// accounting has it (`memlock` in /proc/PID/fdinfo), without slabs and records of flows.
     pub fn kernel_bytes(&self) -> Result<u64> {
+        let what = || format!("read {}", self.dir.display());
         let mut bytes = 0;
-        for name in pins::MAPS.into_iter().chain(pins::PROGRAMS) {
-            // What this port has no use for is not pinned.
-            if let Ok(fd) = link::open_pin(&self.dir.join(name)) {
+        for entry in std::fs::read_dir(&self.dir).map_err(Error::io(what()))? {
+            let entry = entry.map_err(Error::io(what()))?;
+            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                let fd = link::open_pin(&entry.path()).map_err(Error::bpf(what()))?;
                 bytes += memlock(fd.as_fd()).unwrap_or(0);
             }
         }
         for hook in [Hook::ToVm, Hook::FromVm] {
-            let what = || format!("read the program of {hook:?}");
             let program =
                 ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
-            let info = program_info(program.as_fd()).map_err(Error::bpf(what()))?;
-            bytes += memlock(program.as_fd()).unwrap_or(0) + u64::from(info.jited_bytes);
+            bytes += memlock(program.as_fd()).unwrap_or(0);
         }
         Ok(bytes)
     }
 
-    /// The programs behind the hooks, with the kernel's own accounting.
+    /// The programs behind the hooks, with the kernel's own accounting of this port's packets.
     pub fn programs(&self) -> Result<Vec<ProgramInfo>> {
         let program = |hook| {
             let what = || format!("read the program of {hook:?}");
-            let program =
+            let entry =
                 ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
-            program_info(program.as_fd()).map_err(Error::bpf(what()))
+            let entry = program_info(entry.as_fd()).map_err(Error::bpf(what()))?;
+            let shared = programs::hook_of(&self.dir, hook)?;
+            let shared = program_info(shared.as_fd()).map_err(Error::bpf(what()))?;
+            // The kernel accounts the time to the program that it calls.
+            let (run_count, run_time_ns) = (entry.run_count, entry.run_time_ns);
+            Ok(ProgramInfo { run_count, run_time_ns, ..shared })
         };
         [Hook::ToVm, Hook::FromVm].into_iter().map(program).collect()
     }
@@ -488,15 +513,14 @@ impl Port {
     /// has reset its connections.
     pub fn detach(mut self) -> Result<()> {
         let left = self.leave();
-        // The pins go all the same: without them the kernel takes the hooks off by itself.
-        if self.is_set_aside() {
-            pins::clear(&self.dir)?;
+        if self.is_set_aside() && self.is_there() {
+            programs::clear_port(&self.dir)?;
         }
         left.map(drop)
     }
 }
 
-/// Of a map or a program.
+/// Of a map or a program; a link has none.
 fn memlock(fd: BorrowedFd) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("memlock:"))?;

@@ -46,6 +46,7 @@ records!(
     port_state,
     port_stats,
     policy,
+    port,
     uplink
 );
 

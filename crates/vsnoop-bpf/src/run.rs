@@ -1,20 +1,21 @@
 //! Who decides whether a port acknowledges early: the operator, and the helper.
 //!
-//! The operator chooses active or paused. The helper may hold the port back, whatever was
-//! chosen, while something on the tap makes the hand-over inexact. Both are in one word of
-//! the pinned policy, `run`: the choice, and beside it the mark `PORT_HELD`. The hooks compare the word
-//! with `PORT_ACTIVE` and `PORT_OBSERVE` and take everything else for `PORT_PAUSED`, so that
-//! the mark alone pauses the port. It is in the kernel: neither the end of the helper nor a
-//! `resume` lets a port go that is held back, and the operator's choice is not forgotten.
+//! The operator chooses active or paused. The helper may hold the port back, whatever was chosen,
+//! while something on the tap makes the hand-over inexact. Both are in one word of the policy in
+//! the port's pinned record, `run`: the choice, and beside it the mark `PORT_HELD`. The hooks
+//! compare the word with `PORT_ACTIVE` and `PORT_OBSERVE` and take everything else for
+//! `PORT_PAUSED`, so that the mark alone pauses the port. It is in the kernel: neither the end of
+//! the helper nor a `resume` lets a port go that is held back, and the operator's choice is not
+//! forgotten.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 
 use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
 
 use crate::attach::{c_name, open_map};
 use crate::error::{Error, Result};
+use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
 
@@ -156,17 +157,9 @@ impl Port {
             }
             opened => opened.map_err(Error::io(what()))?,
         };
-        loop {
-            // SAFETY: an open descriptor and a number.
-            if unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX) } == 0 {
-                // A port that was taken away while we waited has nobody who would heed a change.
-                let turn = Turn { _directory: directory };
-                return if self.is_there() { Ok(turn) } else { Err(self.taken_away()) };
-            }
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(Error::io(what())(error));
-            }
-        }
+        pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
+        // A port that was taken away while we waited has nobody who would heed a change.
+        let turn = Turn { _directory: directory };
+        if self.is_there() { Ok(turn) } else { Err(self.taken_away()) }
     }
 }

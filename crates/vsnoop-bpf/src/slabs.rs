@@ -1,18 +1,21 @@
 //! A port's memory for what it holds, in slabs that come when they are needed and go when they are not
 //! (flow/types.h, `struct hold_slab`).
 //!
-//! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an array of
-//! maps, and user space by mapping it. `port_state.slabs` says how many there are, from number 0.
+//! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an
+//! array of the maps of all ports that share programs, and user space by mapping it.
+//! `port_state.slabs` says how many there are, from number 0.
 //!
 //! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts for
 //! nothing, one below it that is not there ends them, and what it had claimed in the last slab the next
 //! engine lets go ([`Slabs::adopt`]). Hooks may
 //! still look at a slab that has gone; the kernel keeps it until they have done.
 //!
-//! The kernel returns from such a change only when no program runs any more that may have seen the map as
-//! it was, some 10 to 25 ms later. So a thread of its own waits for it, one change of a port at a time: the
-//! engine has bytes to hand over.
+//! The kernel returns from such a change only when no program runs any more that may have seen the
+//! map as it was, some 10 to 25 ms later. So a thread of its own waits for each: the engine has
+//! bytes to hand over. Several may add at the same time; while some are taken away nothing else is
+//! changed.
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -27,13 +30,27 @@ use vsnoop_flow::types::{
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::pins;
+use crate::programs::slabs_of;
+
+/// Waits for the kernel.
+type Change = JoinHandle<libbpf_rs::Result<()>>;
+
+/// So many threads may wait for the kernel.
+const MOST_CHANGES: usize = 4;
 
 /// What is mapped of a port's slabs.
 pub(crate) struct Slabs {
     dir: PathBuf,
+    /// Of `dir`.
+    inode: Option<u64>,
     outer: Arc<MapHandle>,
+    /// Number of the first one in `outer`, which other ports have theirs in, too.
+    first: u32,
     mapped: Vec<Slab>,
-    change: Option<JoinHandle<libbpf_rs::Result<()>>>,
+    changes: Vec<Change>,
+    /// The only one of `changes` takes slabs away.
+    is_taking: bool,
 }
 
 struct Slab {
@@ -42,9 +59,16 @@ struct Slab {
 }
 
 impl Slabs {
-    /// `outer`: the map of maps; `dir`: of the port, for errors. Nothing is mapped yet.
-    pub(crate) fn new(outer: MapHandle, dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), outer: Arc::new(outer), mapped: Vec::new(), change: None }
+    /// Of the port with these pins. Nothing is mapped yet.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let inode = pins::inode(dir);
+        let (outer, first) = slabs_of(dir)?;
+        Ok(Self::new(outer, first, dir, inode))
+    }
+
+    fn new(outer: MapHandle, first: u32, dir: &Path, inode: Option<u64>) -> Self {
+        let (dir, outer) = (dir.to_owned(), Arc::new(outer));
+        Self { dir, inode, outer, first, mapped: Vec::new(), changes: Vec::new(), is_taking: false }
     }
 
     /// How many are mapped.
@@ -54,6 +78,7 @@ impl Slabs {
 
     /// Maps what has come, and lets go of what has gone, since the last time.
     pub(crate) fn refresh(&mut self, count: &AtomicU32) -> Result<()> {
+        let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         let count = count.load(Ordering::Acquire).min(SLABS);
         self.mapped.truncate(count as usize);
         for index in 0..count {
@@ -67,7 +92,7 @@ impl Slabs {
                 continue;
             }
             self.mapped.truncate(index as usize);
-            let slab = self.open(map_id)?;
+            let slab = self.map_slab(map_id)?;
             self.mapped.push(slab);
         }
         Ok(())
@@ -76,6 +101,7 @@ impl Slabs {
     /// What an engine left in the middle of adding or taking away is undone: a change as others are. For
     /// the engine only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
+        let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         self.refresh(count)?;
         // Those that were counted and not added.
         count.store(self.len(), Ordering::Release);
@@ -89,39 +115,66 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Is the kernel still at work on the last change?
-    pub(crate) fn is_changing(&self) -> bool {
-        self.change.is_some()
+    /// Of a port that is taken away nothing is looked at or changed, and nothing mapped: its slot
+    /// may be another's.
+    fn keep_slot(&mut self) -> Result<Option<File>> {
+        match pins::keep_slot(&self.dir, self.inode) {
+            Ok(slot) => Ok(Some(slot)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.mapped.clear();
+                Ok(None)
+            }
+            Err(error) => Err(Error::io(format!("lock {}", self.dir.display()))(error)),
+        }
     }
 
-    /// Notes how far the kernel is with the last change. For the engine only.
+    /// Changes that the kernel is still at work on.
+    pub(crate) fn changes(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Can some be added now?
+    pub(crate) fn may_add(&self) -> bool {
+        !self.is_taking && self.changes.len() < MOST_CHANGES
+    }
+
+    /// Notes how far the kernel is. For the engine only.
     pub(crate) fn settle(&mut self, count: &AtomicU32) -> Result<()> {
-        let Some(change) = &self.change else { return Ok(()) };
-        if change.is_finished() {
-            return self.wait(count);
-        }
-        // The hooks may use the new slabs before the system call returns.
-        if count.load(Ordering::Relaxed) < self.len() && self.map_id(self.len() - 1)?.is_some() {
-            count.store(self.len(), Ordering::Release);
-        }
-        Ok(())
+        self.forget_made(count, JoinHandle::is_finished)
     }
 
-    /// Waits until the last change has been made.
+    /// Waits until all changes have been made.
     pub(crate) fn wait(&mut self, count: &AtomicU32) -> Result<()> {
-        let Some(change) = self.change.take() else { return Ok(()) };
-        let changed = change.join().expect("a thread that makes a system call does not panic");
-        if let Err(error) = changed {
-            // Some slabs may have come.
+        self.forget_made(count, |_| true)
+    }
+
+    fn forget_made(&mut self, count: &AtomicU32, is_made: impl Fn(&Change) -> bool) -> Result<()> {
+        let (made, left) = std::mem::take(&mut self.changes).into_iter().partition(is_made);
+        self.changes = left;
+        if let Err(error) = join_all(made) {
+            // Some slabs may have come. The first error is the one to report.
+            let _ = join_all(std::mem::take(&mut self.changes));
+            self.is_taking = false;
+            if self.keep_slot()?.is_none() {
+                return Ok(());
+            }
             self.adopt(count)?;
             return Err(self.error("change memory for what is held")(error));
         }
-        count.store(self.len(), Ordering::Release);
+        self.is_taking &= !self.changes.is_empty();
+        // The hooks may use new ones before the system call returns.
+        let mut there = count.load(Ordering::Relaxed);
+        while let Some(slab) = self.mapped.get(there as usize)
+            && self.map_id(there)? == Some(slab.map_id)
+        {
+            there += 1;
+            count.store(there, Ordering::Release);
+        }
         Ok(())
     }
 
-    /// Adds `more` of them; not while another change is being made. For the engine only. They are counted,
-    /// and used, when the kernel has them ([`Slabs::settle`]).
+    /// Adds `more` of them, when [`Slabs::may_add`]. For the engine only. They are counted, and
+    /// used, when the kernel has them ([`Slabs::settle`]).
     pub(crate) fn add(&mut self, more: u32) -> Result<()> {
         let first = self.len();
         let mut maps = Vec::new();
@@ -132,7 +185,8 @@ impl Slabs {
             slabs.push(Slab { map_id, memory: Mapping::new(&map, &self.dir)? });
             maps.push(map);
         }
-        let keys: Vec<u8> = (first..first + more).flat_map(u32::to_ne_bytes).collect();
+        let keys: Vec<u8> =
+            (first..first + more).flat_map(|index| (self.first + index).to_ne_bytes()).collect();
         self.mapped.extend(slabs);
         let begun = self.begin(move |outer| {
             // The kernel takes descriptors, and keeps the maps.
@@ -147,7 +201,7 @@ impl Slabs {
     }
 
     /// Takes the last ones away, as long as `may` allows it, given the number of those that would be left,
-    /// and nothing in them is in use; not while another change is being made. For the engine only.
+    /// and nothing in them is in use; not while a change is being made. For the engine only.
     pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
         let end = self.len();
         while let Some(last) = self.mapped.last() {
@@ -166,17 +220,22 @@ impl Slabs {
         if gone.is_empty() {
             return Ok(());
         }
-        self.begin(move |outer| gone.rev().try_for_each(|index| delete(outer, index)))
+        self.is_taking = true;
+        let first = self.first;
+        self.begin(move |outer| gone.rev().try_for_each(|index| delete(outer, first + index)))
     }
 
     fn begin(
         &mut self,
         change: impl FnOnce(&MapHandle) -> libbpf_rs::Result<()> + Send + 'static,
     ) -> Result<()> {
-        let outer = self.outer.clone();
-        let thread = thread::Builder::new().name("slabs".into()).spawn(move || change(&outer));
-        self.change =
-            Some(thread.map_err(Error::io("start a thread that changes a hold's memory"))?);
+        let (outer, dir, inode) = (self.outer.clone(), self.dir.clone(), self.inode);
+        let thread = thread::Builder::new().name("slabs".into()).spawn(move || {
+            let _slot = pins::keep_slot(&dir, inode)?;
+            change(&outer)
+        });
+        self.changes
+            .push(thread.map_err(Error::io("start a thread that changes a hold's memory"))?);
         Ok(())
     }
 
@@ -214,12 +273,12 @@ impl Slabs {
     fn map_id(&self, index: u32) -> Result<Option<u32>> {
         let found = self
             .outer
-            .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+            .lookup(&(self.first + index).to_ne_bytes(), MapFlags::ANY)
             .map_err(self.error("look up memory of what is held"))?;
         Ok(found.and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes))
     }
 
-    fn open(&self, map_id: u32) -> Result<Slab> {
+    fn map_slab(&self, map_id: u32) -> Result<Slab> {
         let map =
             MapHandle::from_map_id(map_id).map_err(self.error("open memory of what is held"))?;
         if map.value_size() as usize != size_of::<hold_slab>() {
@@ -268,6 +327,16 @@ impl Slab {
     }
 }
 
+/// The first error of all.
+fn join_all(changes: Vec<Change>) -> libbpf_rs::Result<()> {
+    let mut result = Ok(());
+    for change in changes {
+        let made = change.join().expect("a thread that makes a system call does not panic");
+        result = result.and(made);
+    }
+    result
+}
+
 fn release(word: &AtomicU32) {
     // Whatever else it says is somebody's.
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -294,7 +363,10 @@ fn create() -> libbpf_rs::Result<MapHandle> {
 mod tests {
     use super::*;
 
-    /// A map of maps as the object has it; `None` without the right to make one.
+    /// The port has another's slabs before its own.
+    const FIRST: u32 = SLABS;
+
+    /// A map of maps as the object has it, for two ports; `None` without the right to make one.
     fn outer() -> Option<MapHandle> {
         // SAFETY: no arguments, cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -307,7 +379,8 @@ mod tests {
             inner_map_fd: template.as_fd().as_raw_fd() as u32,
             ..Default::default()
         };
-        let outer = MapHandle::create(MapType::ArrayOfMaps, Some("slabs"), 4, 4, SLABS, &options);
+        let outer =
+            MapHandle::create(MapType::ArrayOfMaps, Some("slabs"), 4, 4, 2 * SLABS, &options);
         Some(outer.expect("create the map of slabs"))
     }
 
@@ -315,8 +388,11 @@ mod tests {
     fn two() -> Option<(Slabs, Slabs, AtomicU32)> {
         let outer = outer()?;
         let other = MapHandle::from_map_id(outer.info().expect("ask").info.id).expect("open");
-        let dir = Path::new("/test");
-        Some((Slabs::new(outer, dir), Slabs::new(other, dir), AtomicU32::new(0)))
+        // Stands for the port's.
+        let dir = Path::new(env!("OUT_DIR")).join("slabs");
+        std::fs::create_dir_all(dir.join(pins::MEMORY)).expect("create a directory");
+        let of = |outer| Slabs::new(outer, FIRST, &dir, pins::inode(&dir));
+        Some((of(outer), of(other), AtomicU32::new(0)))
     }
 
     fn add(slabs: &mut Slabs, more: u32, count: &AtomicU32) {
@@ -421,14 +497,14 @@ mod tests {
         let Some((mut engine, _, count)) = two() else { return };
         engine.add(3).expect("add");
         assert_eq!((count.load(Ordering::Acquire), engine.len()), (0, 3));
-        assert!(engine.is_changing() && engine.hold(3 * SLAB_HOLDS).is_some());
+        assert!(engine.changes() > 0 && engine.hold(3 * SLAB_HOLDS).is_some());
         while count.load(Ordering::Acquire) == 0 {
             engine.settle(&count).expect("settle");
         }
         assert_eq!(count.load(Ordering::Acquire), 3);
         assert!(engine.map_id(2).expect("look up").is_some());
         engine.wait(&count).expect("wait");
-        assert!(!engine.is_changing());
+        assert_eq!(engine.changes(), 0);
     }
 
     #[test]
@@ -449,6 +525,25 @@ mod tests {
         count.store(4, Ordering::Release);
         next.adopt(&count).expect("adopt");
         assert_eq!((count.load(Ordering::Acquire), next.len()), (2, 2));
+    }
+
+    #[test]
+    fn more_is_added_while_the_kernel_is_at_work_and_nothing_while_some_goes() {
+        let Some((mut engine, mut other, count)) = two() else { return };
+        for more in [1, 2, 3] {
+            assert!(engine.may_add());
+            engine.add(more).expect("add");
+        }
+        assert_eq!(engine.len(), 6);
+        engine.wait(&count).expect("wait");
+        assert_eq!(count.load(Ordering::Acquire), 6);
+        other.refresh(&count).expect("refresh");
+        assert_eq!(other.len(), 6);
+        engine.take(|left| left > 1, &count).expect("take");
+        assert!(!engine.may_add());
+        engine.wait(&count).expect("wait");
+        assert!(engine.may_add());
+        assert_eq!((engine.len(), count.load(Ordering::Acquire)), (2, 2));
     }
 
     #[test]

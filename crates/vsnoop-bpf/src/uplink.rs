@@ -184,6 +184,12 @@ impl Uplink {
         self.dir.join(MAP)
     }
 
+    /// The kernel's number of the map: another one for another record.
+    pub(crate) fn map_id(&self) -> Result<u32> {
+        let what = || format!("ask about {}", self.dir.display());
+        Ok(self.map.info().map_err(Error::bpf(what()))?.info.id)
+    }
+
     /// Is the hook on the interface? Not when that was deleted.
     pub fn has_hook(&self) -> bool {
         let info = PinnedLink::open(&self.dir.join(LINK)).and_then(|link| link.info());

@@ -193,11 +193,18 @@ impl Vm {
     }
 
     fn state(&mut self) -> &mut port_state {
-        self.port.variable_mut("port")
+        &mut self.port.shared().state
     }
 
     pub fn policy(&mut self) -> &mut policy {
-        self.port.variable_mut("policy")
+        &mut self.port.shared().policy
+    }
+
+    /// The settings of a port that was just attached (`AttachSpec::new` of vsnoop-bpf).
+    pub fn attach_settings(&mut self) -> &mut policy {
+        let policy = self.policy();
+        *policy = types::policy { thin: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
+        policy
     }
 
     /// All flows of the port.
@@ -211,7 +218,7 @@ impl Vm {
 
     /// The slab with a hold, or a chunk.
     fn slab(&mut self, index: u32) -> Option<&mut hold_slab> {
-        self.port.inner("slabs", index)
+        self.port.slab(index)
     }
 
     /// Takes the last slab away if nothing in it is used.
@@ -221,7 +228,7 @@ impl Vm {
             || slab.holds.iter().any(|hold| hold.used != 0);
         if !is_used {
             self.state().slabs = last;
-            self.port.remove_inner("slabs", last);
+            self.port.remove_slab(last);
         }
         !is_used
     }
@@ -553,15 +560,15 @@ impl Memory for Vm {
         }
     }
 
-    /// crates/vsnoop-bpf/src/hold.rs: eight times as much as there is, up to the quota.
+    /// As crates/vsnoop-bpf/src/hold.rs does, without waiting for the kernel.
     fn grow(&mut self) {
         if !self.step() || self.state().wants_slabs == 0 {
             return;
         }
         let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        for index in there..(there + (7 * there).clamp(1, AT_ONCE)).min(quota) {
-            self.port.add_inner("slabs", index);
+        for index in there..(there + (7 * there).max(quota / 32).clamp(1, AT_ONCE)).min(quota) {
+            self.port.add_slab(index);
             self.state().slabs = index + 1;
         }
         self.state().wants_slabs = 0;
@@ -638,8 +645,13 @@ pub fn described(frame: &Frame) -> String {
 }
 
 impl Vm {
-    /// A frame of the sender went to the VM: its ACK is known there.
-    pub fn acked(&mut self, c: usize, ack: u32) {
+    /// A frame of the sender went to the VM: its ACK is known there, unless all of it lies beyond
+    /// the VM's window (RFC 9293, section 3.10.7.4).
+    pub fn acked(&mut self, c: usize, seq: u32, ack: u32) {
+        let is_beyond = |f: flow| f.right_edge.diff(seq::new(seq)) < 0;
+        if self.flow_of(c).is_some_and(|(_, f)| is_beyond(f)) {
+            return;
+        }
         let newest = self.acked[c].get_or_insert(ack);
         if (ack.wrapping_sub(*newest) as i32) > 0 {
             *newest = ack;

@@ -8,10 +8,12 @@
 //! that is called whenever a program calls a helper.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, Once};
+
+use vsnoop_flow::types;
 
 use crate::frame::{FEATURE_SHIFT, Frame, GSO_TCPV4, GSO_TCPV6, Summed};
 use crate::maps::{CPUS, Entries, Map, Shape, Value};
@@ -34,6 +36,12 @@ const PACKETS: usize = 2 * CPUS + 2;
 static GLOBALS: Mutex<()> = Mutex::new(());
 /// Maps inside others: what programs take for their addresses.
 static INNER: [u8; 1 << 16] = [0; 1 << 16];
+
+/// The port's slot: not the first one, so that others' places are not taken for it.
+const SLOT: u32 = 1;
+const ID: u32 = 0x1234;
+const SLABS: &str = "slabs";
+const FIRST_SLAB: u32 = SLOT * types::SLABS;
 
 /// What happens while a program is in a helper.
 pub type Gap<'a> = dyn FnMut(&mut Port, &'static str) + 'a;
@@ -64,6 +72,8 @@ pub struct Port {
     pub attached: bool,
     /// Other CPUs do something in the gaps.
     pub racing: bool,
+    /// Of the maps that the source has, with those within others.
+    shapes: Vec<Shape>,
     maps: Vec<Map>,
     variables: Vec<Value>,
     grave: Vec<Value>,
@@ -154,10 +164,10 @@ impl Port {
     /// loader does.
     pub fn new(ifindex: u32, ring_slots: usize, resize: impl Fn(&str, &mut Shape)) -> Self {
         make_constants_writable();
-        let maps = native::maps().iter().map(|map| {
+        let shapes = native::maps().iter().map(|map| {
             let mut shape = shape_of(map);
             resize(name_of(map.name), &mut shape);
-            Map::new(shape)
+            shape
         });
         let all = GSO_TCPV4 | GSO_TCPV6;
         let device = Device {
@@ -174,7 +184,8 @@ impl Port {
             now: 1,
             attached: true,
             racing: false,
-            maps: maps.collect(),
+            shapes: shapes.collect(),
+            maps: Vec::new(),
             variables: Vec::new(),
             grave: Vec::new(),
             ring: VecDeque::new(),
@@ -185,30 +196,48 @@ impl Port {
             refused: 0,
             random: 0x9e37_79b9_7f4a_7c15,
         };
-        port.variables = initial().to_vec();
+        port.load();
         port
     }
 
     /// The programs are loaded anew, with empty maps of the same sizes.
     pub fn load(&mut self) {
         self.variables = initial().to_vec();
-        self.maps.truncate(native::maps().len());
-        self.maps.iter_mut().for_each(|map| *map = Map::new(map.shape));
+        let inner = |at: usize| native::maps().iter().any(|map| map.inner == at as i32);
+        // What only says how maps within others are takes no room.
+        let shape = |(at, shape): (usize, &Shape)| Shape {
+            max_entries: if inner(at) { 0 } else { shape.max_entries },
+            ..*shape
+        };
+        self.maps = self.shapes.iter().enumerate().map(shape).map(Map::new).collect();
+        for map in native::maps().iter().filter(|map| map.inner >= 0) {
+            let name = name_of(map.name);
+            if name != SLABS {
+                self.put_in(name, SLOT);
+            }
+        }
+        let shared = self.shared();
+        (shared.slot, shared.id) = (SLOT, ID);
     }
 
-    /// A variable of the programs. `T` is its type.
-    pub fn variable<T: Copy>(&self, name: &str) -> T {
-        let bytes = self.variables[variable(name)].bytes();
-        assert_eq!(bytes.len(), size_of::<T>(), "{name} has another type");
-        // SAFETY: as many bytes as T has, aligned; types of C may have any value.
-        unsafe { *bytes.as_ptr().cast() }
+    /// What the programs share with user space.
+    pub fn shared(&mut self) -> &mut types::port {
+        self.inner("ports", SLOT).expect("a port has it")
     }
 
-    pub fn variable_mut<T: Copy>(&mut self, name: &str) -> &mut T {
-        let value = &mut self.variables[variable(name)];
-        assert_eq!(value.bytes().len(), size_of::<T>(), "{name} has another type");
-        // SAFETY: as above.
-        unsafe { &mut *value.as_mut_ptr().cast() }
+    /// The number of one of the port's own maps, or of one that its programs have.
+    fn own(&self, name: &str) -> usize {
+        let found = map(name);
+        self.maps[found].inner(&SLOT.to_le_bytes()).map_or(found, |inner| inner as usize)
+    }
+
+    /// A copy of it.
+    pub fn shared_now(&self) -> types::port {
+        let Entries::Array { values, .. } = &self.map("ports").entries else {
+            panic!("ports has no arrays inside")
+        };
+        // SAFETY: a whole value, aligned; types of C may have any value.
+        unsafe { *values.bytes().as_ptr().cast() }
     }
 
     /// Has the source such a map?
@@ -217,16 +246,17 @@ impl Port {
     }
 
     pub fn map(&self, name: &str) -> &Map {
-        &self.maps[map(name)]
+        &self.maps[self.own(name)]
     }
 
     pub fn map_mut(&mut self, name: &str) -> &mut Map {
-        &mut self.maps[map(name)]
+        let own = self.own(name);
+        &mut self.maps[own]
     }
 
     /// The value of `key`, by the system call.
     pub fn value<T: Copy>(&mut self, name: &str, key: &[u8]) -> Option<&mut T> {
-        let map = &mut self.maps[map(name)];
+        let map = self.map_mut(name);
         assert_eq!(map.shape.value_size, size_of::<T>(), "{name} has another type");
         // SAFETY: a value of the map, which stays while the map is borrowed.
         map.lookup(key, 0).map(|value| unsafe { &mut *value.cast() })
@@ -246,15 +276,29 @@ impl Port {
     }
 
     pub fn delete(&mut self, name: &str, key: &[u8]) -> bool {
-        let result = self.maps[map(name)].delete(key, &mut self.grave);
+        let own = self.own(name);
+        let result = self.maps[own].delete(key, &mut self.grave);
         self.grave.clear();
         result == 0
     }
 
-    /// A map to be put into a map of maps; its number.
-    pub fn add_inner(&mut self, outer: &str, index: u32) {
-        let definition = native::maps()[map(outer)].inner;
-        let shape = shape_of(&native::maps()[definition as usize]);
+    /// The engine adds a slab.
+    pub fn add_slab(&mut self, index: u32) {
+        self.put_in(SLABS, FIRST_SLAB + index);
+    }
+
+    pub fn remove_slab(&mut self, index: u32) {
+        self.inner_maps(SLABS).remove(&(FIRST_SLAB + index));
+    }
+
+    /// A slab of the port; `T` is its type.
+    pub fn slab<T>(&mut self, index: u32) -> Option<&mut T> {
+        self.inner(SLABS, FIRST_SLAB + index)
+    }
+
+    /// Makes a map within a map.
+    fn put_in(&mut self, outer: &str, index: u32) {
+        let shape = self.shapes[native::maps()[map(outer)].inner as usize];
         let gone = |number: &usize| !self.is_inner(*number as u32);
         let first = native::maps().len();
         let free = (first..self.maps.len()).find(gone).unwrap_or(self.maps.len());
@@ -263,29 +307,27 @@ impl Port {
         } else {
             self.maps[free] = Map::new(shape);
         }
-        let Entries::Maps { numbers } = &mut self.maps[map(outer)].entries else {
-            panic!("{outer} has no maps inside")
-        };
-        numbers[index as usize] = Some(free as u32);
+        assert!(index < self.shapes[map(outer)].max_entries, "{outer} has no place for another");
+        self.inner_maps(outer).insert(index, free as u32);
     }
 
-    pub fn remove_inner(&mut self, outer: &str, index: u32) {
+    fn inner_maps(&mut self, outer: &str) -> &mut BTreeMap<u32, u32> {
         let Entries::Maps { numbers } = &mut self.maps[map(outer)].entries else {
             panic!("{outer} has no maps inside")
         };
-        numbers[index as usize] = None;
+        numbers
     }
 
     fn is_inner(&self, number: u32) -> bool {
         self.maps.iter().any(|map| match &map.entries {
-            Entries::Maps { numbers } => numbers.contains(&Some(number)),
+            Entries::Maps { numbers } => numbers.values().any(|inner| *inner == number),
             _ => false,
         })
     }
 
     /// The only value of a map inside another; `T` is its type.
-    pub fn inner<T>(&mut self, outer: &str, index: u32) -> Option<&mut T> {
-        let number = self.map(outer).inner(&index.to_le_bytes())?;
+    fn inner<T>(&mut self, outer: &str, index: u32) -> Option<&mut T> {
+        let number = self.maps[map(outer)].inner(&index.to_le_bytes())?;
         let inner = &mut self.maps[number as usize];
         assert_eq!(inner.shape.value_size, size_of::<T>(), "what is in {outer} has another type");
         // SAFETY: a value of the map, which stays while the map is borrowed.
@@ -413,6 +455,10 @@ impl Port {
         cpu: usize,
         packets: usize,
     ) -> (i32, (u32, u32)) {
+        // As the program on the tap, or who runs it, has it
+        // (crates/vsnoop-bpf/src/{programs,inject}.rs).
+        frame.cb[types::CB_SLOT as usize] = SLOT;
+        frame.cb[types::CB_ID as usize] = ID;
         let mut skb = describe(frame, buffer(packets), self.ifindex);
         let outer = CONTEXT.get();
         // SAFETY: the lifetime is that of this call, during which alone the pointer is used.
@@ -435,7 +481,7 @@ impl Port {
     /// All state but the clock's, and that of some maps, for comparing.
     pub fn digest(&self, without: &[&str], into: &mut Vec<u8>) {
         self.variables.iter().for_each(|value| into.extend(value.bytes()));
-        let without: Vec<usize> = without.iter().map(|name| map(name)).collect();
+        let without: Vec<usize> = without.iter().map(|name| self.own(name)).collect();
         for (number, map) in self.maps.iter().enumerate() {
             if !without.contains(&number) {
                 map.digest(into);
@@ -477,11 +523,6 @@ impl Drop for Restore {
 unsafe fn copy(from: *const u8, to: *mut u8, len: u32) {
     // SAFETY: as above.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) }
-}
-
-fn variable(name: &str) -> usize {
-    let found = native::globals().iter().position(|global| name_of(global.name) == name);
-    found.unwrap_or_else(|| panic!("the programs have no variable {name}"))
 }
 
 fn map(name: &str) -> usize {

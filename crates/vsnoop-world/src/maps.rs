@@ -92,7 +92,7 @@ pub enum Entries {
     /// Keys with their prefix lengths in front.
     Trie { values: BTreeMap<Vec<u8>, Value> },
     /// Maps, by their number among those of the port.
-    Maps { numbers: Vec<Option<u32>> },
+    Maps { numbers: BTreeMap<u32, u32> },
     /// The first one leaves first.
     Queue { values: VecDeque<Vec<u8>> },
     /// Records that were not read yet.
@@ -113,9 +113,7 @@ impl Map {
                 Entries::Array { values: Value::new(len), stride }
             }
             kind::LPM_TRIE => Entries::Trie { values: BTreeMap::new() },
-            kind::ARRAY_OF_MAPS => {
-                Entries::Maps { numbers: vec![None; shape.max_entries as usize] }
-            }
+            kind::ARRAY_OF_MAPS => Entries::Maps { numbers: BTreeMap::new() },
             kind::QUEUE => Entries::Queue { values: VecDeque::new() },
             kind::RINGBUF => Entries::Ring { records: VecDeque::new(), bytes: 0, is_woken: false },
             other => panic!("maps of type {other} are not simulated"),
@@ -157,7 +155,7 @@ impl Map {
     /// Of an array of maps.
     pub fn inner(&self, key: &[u8]) -> Option<u32> {
         let Entries::Maps { numbers } = &self.entries else { return None };
-        *numbers.get(index_of(key) as usize)?
+        numbers.get(&index_of(key)).copied()
     }
 
     /// As the system call, or the helper, of this name. What was there before goes to `grave`.
@@ -283,7 +281,7 @@ impl Map {
                 }
             }
             Entries::Maps { numbers } => {
-                numbers.iter().flatten().for_each(|number| into.extend(number.to_le_bytes()));
+                numbers.values().for_each(|number| into.extend(number.to_le_bytes()));
             }
             Entries::Queue { values } => values.iter().for_each(|value| into.extend(value)),
             Entries::Ring { records, is_woken, .. } => {

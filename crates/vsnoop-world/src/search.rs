@@ -141,7 +141,7 @@ impl World {
         let fortune = Fortune::kind(1);
         let mut port = Port::new(10, 16, |name, shape| {
             // Small, for copies' sake.
-            if shape.max_entries > 16 && name != "doorbell" {
+            if shape.max_entries > 16 && !name.starts_with("doorbell") && name != "slabs" {
                 shape.max_entries = 16;
             }
         });
@@ -160,7 +160,7 @@ impl World {
             ring_is_full: false,
             helped_at: START,
         };
-        let policy = w.host.vm.policy();
+        let policy = w.host.vm.attach_settings();
         policy.run = port_run::PORT_ACTIVE;
         policy.hold_chunks = 16;
         // The host takes no VM for prompt, so that it acts where it can.
@@ -277,7 +277,7 @@ impl World {
         self.host.vm.egress(frame);
         let newest = self.host.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
-            self.host.vm.acked(0, newest.ack);
+            self.host.vm.acked(0, newest.seq, newest.ack);
         }
     }
 

@@ -262,7 +262,7 @@ impl World {
         let mut text = format!("\n after {} ms", (self.now - START) / MS);
         for machine in &self.machines {
             let vm = &machine.host.vm;
-            let state: port_state = vm.port.variable("port");
+            let state = vm.port.shared_now().state;
             text += &format!("\n ring {} {state:?} {:?}", vm.port.ring.len(), vm.resets);
         }
         for (c, connection) in self.connections.iter().enumerate() {
@@ -386,7 +386,7 @@ impl World {
             && let Some(newest) = wire::decode(newest)
             && newest.has(ACK)
         {
-            vm.acked(c, newest.ack);
+            vm.acked(c, newest.seq, newest.ack);
         }
     }
 
@@ -519,7 +519,7 @@ impl World {
 
 /// What the command writes when it attaches a port.
 fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
-    let policy = host.vm.policy();
+    let policy = host.vm.attach_settings();
     policy.run = port_run::PORT_ACTIVE;
     policy.hold_chunks = machine.chunks;
     policy.ahead = machine.ahead;

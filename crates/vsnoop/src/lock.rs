@@ -1,4 +1,4 @@
-//! Commands that change attachments take turns; `off --all` waits for nobody.
+//! Commands that change attachments take turns; `off --all` does not wait for its turn.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;

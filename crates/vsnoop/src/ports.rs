@@ -128,7 +128,7 @@ pub fn finish_if_idle() {
     let finish = || -> Result<()> {
         let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
         release::finish(&lock)?;
-        tidy();
+        vsnoop_bpf::tidy();
         incast::sweep(&lock)
     };
     if let Err(error) = finish() {
@@ -225,12 +225,6 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
         }
     }
     release::finish(lock)?;
-    tidy();
+    vsnoop_bpf::tidy();
     incast::sweep(lock)
-}
-
-/// Removes the directory of all pins when nothing is in it any more.
-pub fn tidy() {
-    // Fails as long as something is attached, and that is as it should be.
-    let _ = std::fs::remove_dir(vsnoop_bpf::PIN_ROOT);
 }

@@ -11,13 +11,14 @@
 //! | listed | on no device | its tap was deleted |
 //! | set aside, or not there | | detached, or about to be |
 //!
-//! What has been handed to the VM is its own concern from there on. What is still *held* (acknowledged,
-//! and on this host only) would never reach it: the engine looks after listed ports alone, and the copies
-//! go with the pins. So its connections end ([`end_held`]): each record becomes a tombstone, which
-//! acknowledges nothing, and both ends get RST, before the hooks go. Once they are off, and no packet
-//! is in the middle of one, there is a second look, for what was held since the first: the panic switch
-//! pauses no port. All tombstones of the last seconds are told then, again where they were before, because
-//! a RST may be lost and nobody is left to repeat it.
+//! What has been handed to the VM is its own concern from there on. What is still *held*
+//! (acknowledged, and on this host only) would never reach it: the engine looks after listed ports
+//! alone, and the copies go when its slot is emptied. So its connections end ([`end_held`]): each
+//! record becomes a tombstone, which acknowledges nothing, and both ends get RST, before the hooks
+//! go. Once they are off, and no packet is in the middle of one, there is a second look, for what
+//! was held since the first: the panic switch pauses no port. All tombstones of the last seconds
+//! are told then, again where they were before, because a RST may be lost and nobody is left to
+//! repeat it.
 //!
 //! A detach, the looks of the helper, the end of a tap and the end of any process meet like this:
 //!
@@ -154,7 +155,9 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
 pub fn finish_one(port: Port) -> Result<Ended> {
     let meta = port.meta()?;
     let place = Netns::find(meta.netns);
-    if port.is_arriving() {
+    // Of one that was set aside, too: the panic switch restores them last. Unless it is attached
+    // again.
+    if Port::open(meta.netns, meta.ifindex).is_err() {
         restore_qdisc(&port, &meta, place.as_ref())?;
     }
     Ok(let_go(port, place.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))

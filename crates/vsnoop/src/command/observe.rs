@@ -144,7 +144,7 @@ impl Drop for Observed {
                 self.name
             );
         }
-        ports::tidy();
+        vsnoop_bpf::tidy();
     }
 }
 

@@ -1,10 +1,11 @@
 //! `vsnoop off --all`: the panic switch.
 //!
-//! Waits for nobody: no draining, no lock. Every attachment of the host goes at once, whatever state its
-//! pins are in; then default qdiscs are restored, as far as two seconds and 50 ms for each allow.
-//! What was acknowledged early is in the taps' rings or in the VMs already; connections of which
-//! something is still held on this host are reset first. Of damaged pins nothing of that kind is
-//! known.
+//! Waits for nobody with what matters: no draining, and for locks a few seconds at most, after
+//! which the hooks come off all the same. Every attachment of the host goes at once, whatever
+//! state its pins are in; then default qdiscs are restored, as far as two seconds and 50 ms for
+//! each allow. What was acknowledged early is in the taps' rings or in the VMs already;
+//! connections of which something is still held on this host are reset first. Of damaged pins
+//! nothing of that kind is known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,6 @@ use crate::drain::amount;
 use crate::error::EXIT_RUNTIME;
 use crate::output::units;
 use crate::output::watch::print;
-use crate::ports;
 use crate::release::{self, Ended};
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev, qdisc};
@@ -53,6 +53,13 @@ struct Failed {
     error: String,
 }
 
+impl Document {
+    fn fail(&mut self, path: &Path, error: &anyhow::Error) {
+        let path = path.display().to_string();
+        self.failed.push(Failed { path, error: error.to_string() });
+    }
+}
+
 /// A default qdisc to be brought back.
 struct Replaced {
     name: String,
@@ -66,30 +73,31 @@ pub fn run(cli: &Cli) -> Result<u8> {
     let mut replaced = Vec::new();
     let mut left = Vec::new();
     let mut ended = Ended::default();
-    for listed in Port::list()?.into_iter().chain(Port::cut_short()?) {
-        let (path, removal, damaged) = match listed {
+    let mut damaged = Vec::new();
+    for listed in Port::list()?.into_iter().chain(Port::unfinished()?) {
+        match listed {
             Listed::Port(port) => {
                 let path = port.dir().to_owned();
                 replaced.extend(port.meta().ok().and_then(|meta| replaced_qdisc(&meta)));
-                (path, take_off(*port, &mut left, &mut ended), false)
+                match take_off(*port, &mut left, &mut ended) {
+                    Ok(()) => document.removed.push(file_name(&path)),
+                    Err(error) => document.fail(&path, &error),
+                }
             }
-            Listed::Damaged(damaged) => {
-                replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
-                let is_damaged = !damaged.is_arriving();
-                (damaged.path.clone(), damaged.remove().map_err(Into::into), is_damaged)
-            }
-        };
-        match removal {
-            Ok(()) if damaged => document.damaged_removed.push(file_name(&path)),
-            Ok(()) => document.removed.push(file_name(&path)),
-            Err(error) => document
-                .failed
-                .push(Failed { path: path.display().to_string(), error: error.to_string() }),
+            Listed::Damaged(found) => damaged.push(found),
+        }
+    }
+    for damaged in damaged {
+        replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
+        match damaged.remove() {
+            Ok(()) if damaged.is_arriving() => document.removed.push(file_name(&damaged.path)),
+            Ok(()) => document.damaged_removed.push(file_name(&damaged.path)),
+            Err(error) => document.fail(&damaged.path, &error.into()),
         }
     }
     left.into_iter().for_each(|port| finish(port, &mut ended));
     (document.reset_flows, document.reset_bytes) = (ended.flows, ended.held_bytes);
-    ports::tidy();
+    vsnoop_bpf::tidy();
     if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
         eprintln!("vsnoop: uplinks: {error}");
     }
@@ -169,7 +177,7 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
-    thread::spawn(move || {
+    let restorer = thread::Builder::new().spawn(move || {
         let places = places(&replaced);
         for port in replaced {
             let place = places.get(&port.netns);
@@ -186,6 +194,9 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
             }
         }
     });
+    if let Err(error) = restorer {
+        eprintln!("vsnoop: no thread to restore default qdiscs: {error}");
+    }
     while let Ok((name, restored)) =
         results.recv_timeout(until.saturating_duration_since(Instant::now()))
     {

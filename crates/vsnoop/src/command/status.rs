@@ -126,9 +126,11 @@ fn read(inventory: Inventory) -> Result<Document> {
     let ports = inventory
         .ports
         .iter()
-        .map(|attached| {
+        .filter_map(|attached| {
             let holder = holders.remove(&(attached.name.clone(), attached.meta.netns));
-            port_status(attached, Identity::of(attached, &names), &paths, holder)
+            let status = port_status(attached, Identity::of(attached, &names), &paths, holder);
+            // One that is taken away meanwhile is not there, and not damaged.
+            (status.is_ok() || attached.port.is_there()).then_some(status)
         })
         .collect::<Result<_>>()?;
     let damaged = inventory

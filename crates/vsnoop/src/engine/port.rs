@@ -74,7 +74,10 @@ impl EnginePort {
     }
 
     pub fn urgency(&self) -> Urgency {
-        self.engine.urgency()
+        // The kernel does not tell that it has what was added.
+        let memory =
+            if self.surroundings.memory.is_growing() { Urgency::Soon } else { Urgency::None };
+        self.engine.urgency().max(memory)
     }
 
     /// A sign of life, and whatever has waited for time to pass.

@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 use vsnoop_bpf::types::{
-    FLOW_F_SCALE_KNOWN, flow, flow_key, incast_account, incast_waiting, uplink,
+    FLOW_F_SCALE_KNOWN, flow, flow_key, incast_account, incast_waiting, port, uplink,
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
@@ -759,10 +759,12 @@ impl<'a> Crowd<'a> {
 
     /// Those that stand in line are counted from now on.
     fn stand_in_line(&self) -> Result<()> {
-        let state = MapHandle::from_pinned_path(self.bridge.place.pins()?.join("port"))?;
-        let mut record = port_of(&self.bridge.place)?.state()?;
-        (record.incast.own.open, record.incast.own.waiting) = (CONNECTIONS.into(), IN_LINE.into());
-        state.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
+        let map = MapHandle::from_pinned_path(self.bridge.place.pins()?.join("port"))?;
+        let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
+        let mut record = port::from_bytes(&record).context("another record")?;
+        let own = &mut record.state.incast.own;
+        (own.open, own.waiting) = (CONNECTIONS.into(), IN_LINE.into());
+        map.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
         self.change(|record| {
             (record.all.open, record.all.waiting) = (CONNECTIONS.into(), IN_LINE.into());
         })
@@ -812,7 +814,7 @@ fn cpu_time(pid: i32) -> Result<Duration> {
 fn is_the_same_map(bridge: &Bridge) -> Result<bool> {
     let id =
         |path: PathBuf| -> Result<u32> { Ok(MapHandle::from_pinned_path(path)?.info()?.info.id) };
-    Ok(id(bridge.pins()?.join("uplink"))? == id(bridge.place.pins()?.join("uplink"))?)
+    Ok(id(bridge.pins()?.join("uplink"))? == id(bridge.place.pins()?.join("programs/uplink"))?)
 }
 
 /// A thread of this process with the name of a vCPU, as long as the value lives.

@@ -4,9 +4,13 @@
 //! Frames are given to the hooks by BPF_PROG_TEST_RUN on a tap in a network
 //! namespace of the test's own; a change that a hook makes is seen directly.
 
+mod sharing;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+
+use std::ffi::CString;
 
 use std::os::fd::AsRawFd;
 
@@ -26,7 +30,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 19] = [
+    let tests: [(&str, fn()); 25] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -49,6 +53,24 @@ fn main() {
         ("what_the_vm_acknowledged_is_freed", what_the_vm_acknowledged_is_freed),
         ("only_the_fifth_connection_that_ends_wakes", only_the_fifth_connection_that_ends_wakes),
         ("a_vm_port_that_failed_twice_is_left_alone", a_vm_port_that_failed_twice_is_left_alone),
+        (
+            "what_is_on_record_of_a_port_no_other_knows",
+            sharing::what_is_on_record_of_a_port_no_other_knows,
+        ),
+        (
+            "what_is_held_for_a_port_no_other_touches",
+            sharing::what_is_held_for_a_port_no_other_touches,
+        ),
+        (
+            "memory_of_a_port_that_went_is_not_changed",
+            sharing::memory_of_a_port_that_went_is_not_changed,
+        ),
+        ("programs_go_with_their_last_port", sharing::programs_go_with_their_last_port),
+        (
+            "more_ports_than_programs_have_slots_have_programs_of_their_own",
+            sharing::more_ports_than_programs_have_slots_have_programs_of_their_own,
+        ),
+        ("the_verifier_accepts_incast_control", sharing::the_verifier_accepts_incast_control),
     ];
     // SAFETY: no arguments, no effect.
     let root = unsafe { libc::geteuid() } == 0;
@@ -65,18 +87,30 @@ fn main() {
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
-/// A tap in a namespace of the calling thread, which ends with it.
-fn tap() -> AttachSpec {
+fn ip(args: &str) {
+    let status = Command::new("ip").args(args.split(' ')).status().expect("run ip");
+    assert!(status.success(), "ip {args}");
+}
+
+/// Taps in a namespace of the calling thread, which ends with it.
+fn taps(count: usize) -> Vec<AttachSpec> {
     // SAFETY: moves only the calling thread, which runs nothing but this test.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "cannot make a network namespace");
-    for args in ["tuntap add dev t0 mode tap vnet_hdr", "link set t0 up"] {
-        let status = Command::new("ip").args(args.split(' ')).status().expect("run ip");
-        assert!(status.success(), "ip {args}");
-    }
-    // SAFETY: a NUL-terminated literal.
-    let ifindex = unsafe { libc::if_nametoindex(c"t0".as_ptr()) };
     let netns = fs::metadata("/proc/thread-self/ns/net").expect("this namespace").ino();
-    AttachSpec::new(ifindex, TAP, netns)
+    let tap = |number| {
+        let name = format!("t{number}");
+        ip(&format!("tuntap add dev {name} mode tap vnet_hdr"));
+        ip(&format!("link set {name} up"));
+        let c_name = CString::new(name.as_str()).expect("no NUL in a name");
+        // SAFETY: a C string that outlives the call.
+        let ifindex = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        AttachSpec::new(ifindex, &name, netns)
+    };
+    (0..count).map(tap).collect()
+}
+
+fn tap() -> AttachSpec {
+    taps(1).remove(0)
 }
 
 /// Attached while it lives.

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps that each port has for itself, so that no VM can fill another one's tables and
+ * a record needs no port in its key.  The programs reach them through arrays of maps
+ * (maps.h); port.bpf.c makes them, with sizes that the loader sets.
+ */
+#ifndef VSNOOP_BPF_TABLES_H
+#define VSNOOP_BPF_TABLES_H
+
+#include "kernel.h"
+#include "flow.h"
+
+/* For the programs the sizes are enough, and clang leaves types out of their object that only
+ * maps within maps have; the loader shows the kernel a port's own maps. */
+#ifdef PORT_MAPS
+#define KEY(of) __type(key, of)
+#define VALUE(of) __type(value, of)
+#else
+#define KEY(of) __uint(key_size, sizeof(of))
+#define VALUE(of) __uint(value_size, sizeof(of))
+#endif
+
+/* Working flows. */
+struct flows_map {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	KEY(struct flow_key);
+	VALUE(struct flow);
+};
+
+/* Handshakes under way: the oldest gives way, so that a SYN flood ends here. */
+struct embryos_map {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	KEY(struct flow_key);
+	VALUE(struct embryo);
+};
+
+struct stats_map {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	KEY(__u32);
+	VALUE(struct port_stats);
+};
+
+/* What the hooks share with user space, which maps it. */
+struct port_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	KEY(__u32);
+	VALUE(struct port);
+};
+
+/* The operator's lists: 1 allows, 0 denies. */
+struct port_list_map {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	KEY(__u32); /* port number, host byte order */
+	VALUE(__u32);
+};
+
+struct prefix {
+	__u32 bits; /* of 128; IPv4 prefixes are those of ::ffff:0:0/96 */
+	__u8 addr[16];
+};
+
+struct prefix_list_map {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	KEY(struct prefix);
+	VALUE(__u32);
+};
+
+/* VM ports whose connections failed for a reason of the host's own. */
+struct failures_map {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 64);
+	KEY(__u32); /* port number, host byte order */
+	VALUE(struct failures);
+};
+
+/* Numbers of holds that the engine has something to do with; 0: memory is wanted. */
+struct doorbell_map {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+/* Flows in line for credit, or those that are shut (line.h).  These and what belongs to them
+ * are made for ports with incast control only. */
+struct line_map {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 4096);
+	VALUE(struct flow_key);
+};
+
+/* Connections whose last SYN or SYN-ACK of the sender did not come through the uplink, until
+ * they have a record (incast_flows.h). */
+struct beside_map {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	KEY(struct flow_key);
+	VALUE(__u32);
+};
+
+#endif

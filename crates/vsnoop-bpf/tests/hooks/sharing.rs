@@ -1,0 +1,160 @@
+//! Ports that share programs: nothing of one is found in another, whoever comes and goes.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use vsnoop_bpf::types::{PORT_SLOTS, SLAB_CHUNKS, SLAB_HOLDS, port_run};
+use vsnoop_bpf::{AttachSpec, Hook, Memory, PIN_ROOT, Port, Tended, Uplink, UplinkSettings};
+
+use crate::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
+
+/// Begins the addresses for documentation (RFC 5737).
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
+
+fn attach(spec: &AttachSpec) -> Attached {
+    Attached(Some(Port::attach(spec).unwrap_or_else(|error| panic!("{error}"))))
+}
+
+/// Tests run at the same time: this one's ports have constants that no other's have, and so slots
+/// for themselves.
+fn alone(specs: Vec<AttachSpec>, ports: Option<bool>, prefixes: Option<bool>) -> Vec<AttachSpec> {
+    let alone = |spec: AttachSpec| AttachSpec {
+        port_rules: ports.map(|allows| (7, allows)).into_iter().collect(),
+        prefix_rules: prefixes.map(|allows| (NOBODY, 24, allows)).into_iter().collect(),
+        ..spec
+    };
+    specs.into_iter().map(alone).collect()
+}
+
+fn attach_with_hold(spec: &AttachSpec) -> Attached {
+    let mut spec = spec.clone();
+    spec.policy.run = port_run::PORT_ACTIVE;
+    spec.policy.hold_chunks = 64;
+    attach(&spec)
+}
+
+/// Which programs a port has.
+fn programs(port: &Port) -> PathBuf {
+    fs::read_link(port.dir().join("programs")).expect("a link to the port's programs")
+}
+
+/// Directories of programs, of ports in all network namespaces.
+fn all_programs() -> Vec<PathBuf> {
+    let entries = fs::read_dir(PIN_ROOT).into_iter().flatten();
+    let name =
+        |entry: std::io::Result<fs::DirEntry>| PathBuf::from(entry.expect("entry").file_name());
+    entries.map(name).filter(|name| name.to_string_lossy().starts_with("programs-")).collect()
+}
+
+fn is_there(programs: &Path) -> bool {
+    all_programs().iter().any(|name| programs.ends_with(name))
+}
+
+pub fn what_is_on_record_of_a_port_no_other_knows() {
+    let specs = taps(2);
+    let (one, other) = (attach_with_hold(&specs[0]), attach_with_hold(&specs[1]));
+    assert_eq!(programs(&one), programs(&other));
+    ahead(&one);
+    let ack = of_vm(500, 2000, 9000, &[], &[]);
+    assert_eq!(other.run_hook(Hook::FromVm, &ack, 1).expect("run").0, NEXT);
+    assert_eq!(one.run_hook(Hook::FromVm, &ack, 1).expect("run").0, DROP);
+    // The other one learns of this connection for itself.
+    assert_eq!(other.flows().expect("flows").len(), 1);
+    assert_eq!(one.stats().expect("stats").from_vm_packets, 1);
+    assert_eq!(other.stats().expect("stats").from_vm_packets, 1);
+    one.set_run(port_run::PORT_PAUSED).expect("pause");
+    assert_eq!(other.policy().expect("policy").run, port_run::PORT_ACTIVE);
+}
+
+pub fn what_is_held_for_a_port_no_other_touches() {
+    let specs = alone(taps(3), Some(false), None);
+    let one = attach_with_hold(&specs[0]);
+    let gone = attach_with_hold(&specs[1]);
+    let memory_of_gone = Memory::open(&gone).expect("open the memory").expect("there is a hold");
+    drop(gone);
+    // It has the slot of the one that went.
+    let next = attach_with_hold(&specs[2]);
+    assert_eq!(next.meta().expect("meta").slot, 1);
+    let (_, record) = holding(&next);
+    holding(&one);
+    // An engine that has not heard of it.
+    assert_eq!(memory_of_gone.tend(record.hold.into(), true).expect("tend"), Tended::Free);
+    let memory = Memory::open(&next).expect("open the memory").expect("there is a hold");
+    assert_eq!(memory.tend(record.hold.into(), true).expect("tend"), Tended::Used);
+    assert_eq!(next.state().expect("state").chunks_used, 1);
+    assert_eq!(one.state().expect("state").chunks_used, 1);
+}
+
+/// The engine's view of a port's memory, as large as it may be.
+fn grown(port: &Port) -> Memory {
+    let mut memory = Memory::open(port).expect("open the memory").expect("there is a hold");
+    memory.adopt().expect("adopt");
+    port.set_bounds(Some(SLABS * SLAB_CHUNKS), None).expect("ask for memory");
+    memory.grow().expect("grow");
+    while port.state().expect("state").slabs < SLABS {
+        memory.settle().expect("settle");
+    }
+    memory
+}
+
+const SLABS: u32 = 4;
+
+/// What an engine that has not heard of it would do to a port that went is not done to the next
+/// one in its slot.
+pub fn memory_of_a_port_that_went_is_not_changed() {
+    let specs = alone(taps(2), None, Some(false));
+    let gone = attach_with_hold(&specs[0]);
+    let mut memory_of_gone = grown(&gone);
+    drop(gone);
+    let next = attach_with_hold(&specs[1]);
+    assert_eq!(next.meta().expect("meta").slot, 0);
+    let _memory = grown(&next);
+    memory_of_gone.shrink().expect("shrink");
+    // The thread that makes the change has ended then.
+    while !memory_of_gone.settle().expect("settle") {}
+    memory_of_gone.adopt().expect("adopt");
+    assert_eq!(memory_of_gone.hold_count(), 0);
+    let still = Memory::open(&next).expect("open the memory").expect("there is a hold");
+    assert_eq!(still.hold_count(), SLABS * SLAB_HOLDS);
+}
+
+pub fn programs_go_with_their_last_port() {
+    let specs = alone(taps(2), Some(true), Some(false));
+    let one = attach(&specs[0]);
+    let shared = programs(&one);
+    let other = attach(&specs[1]);
+    assert_eq!(programs(&other), shared);
+    drop(one);
+    assert!(is_there(&shared));
+    drop(other);
+    assert!(!is_there(&shared));
+}
+
+pub fn more_ports_than_programs_have_slots_have_programs_of_their_own() {
+    let specs = alone(taps(PORT_SLOTS as usize + 1), None, Some(true));
+    let ports: Vec<Attached> = specs.iter().map(attach).collect();
+    let mut all: Vec<PathBuf> = ports.iter().map(|port| programs(port)).collect();
+    assert!(all[..PORT_SLOTS as usize].iter().all(|programs| *programs == all[0]));
+    assert_ne!(all[0], all[PORT_SLOTS as usize]);
+    drop(ports);
+    all.dedup();
+    assert!(!all.iter().any(|programs| is_there(programs)));
+}
+
+/// Its programs have the most to do.
+pub fn the_verifier_accepts_incast_control() {
+    let mut specs = taps(2);
+    let uplink = specs.remove(1);
+    let settings = UplinkSettings { bits_per_second: 1_000_000_000, buffer_bytes: 65_536 };
+    let uplink = Uplink::attach(uplink.netns, uplink.ifindex, &uplink.ifname, &settings)
+        .map(|attached| (attached, uplink.ifindex));
+    let (uplink, ifindex) = uplink.expect("an uplink");
+    specs[0].uplink = ifindex;
+    let port = attach_with_hold(&specs[0]);
+    for program in port.programs().expect("programs") {
+        println!("{}: {} instructions verified", program.name, program.verified_instructions);
+    }
+    drop(port);
+    uplink.remove().expect("remove");
+}
