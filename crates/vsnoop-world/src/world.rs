@@ -327,6 +327,8 @@ impl World {
                     machine.host.vm.take_turn();
                 }
             }
+            // An earlier one took its place already.
+            Event::VmTimer(m) if self.machines[m].timer > self.now => {}
             Event::VmTimer(m) => {
                 self.machines[m].timer = u64::MAX;
                 self.machines[m].host.vm.timers();
