@@ -101,6 +101,17 @@ static __noinline int rewrite_window(struct __sk_buff *skb, const struct packet 
 	return replace_in_tcp(skb, p, TCP_OFFSET_ACK + 4, &old, &new, sizeof(new));
 }
 
+/* Takes the FIN out of a segment. */
+static __noinline int drop_fin(struct __sk_buff *skb, const struct packet *p)
+{
+	__be32 old, new;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + TCP_OFFSET_ACK + 4, &old, sizeof(old)))
+		return -1;
+	new = old & ~bpf_htonl(TCP_FIN << 16);
+	return replace_in_tcp(skb, p, TCP_OFFSET_ACK + 4, &old, &new, sizeof(new));
+}
+
 /* Gives a segment of the sender another SEQ, and TSval where it has one. */
 __noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p, const struct segment *s,
 			   const struct ack_fields *a)

@@ -211,6 +211,8 @@ int to_vm(struct __sk_buff *skb)
 	case TO_VM_PASS:
 		if (out.events & EVENT_ASIDE)
 			st->aside++;
+		if (out.events & EVENT_EARLY_FIN && drop_fin(skb, &p))
+			return HOOK_DROP;
 		return INCAST_USED && waits ? pass_with_turn(skb, port, &p, &key, st) : HOOK_NEXT;
 	case TO_VM_RESET:
 		st->resets_sent++;

@@ -192,8 +192,12 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
 	/* The VM takes none beyond its window; one behind a hole it keeps. */
-	if (flags & TCP_FIN && !is_old && seq_le(end, seq_add(f->right_edge, 1)))
-		f->flags |= FLOW_F_FIN_SENDER;
+	if (flags & TCP_FIN && !is_old) {
+		if (seq_le(end, seq_add(f->right_edge, 1)))
+			f->flags |= FLOW_F_FIN_SENDER;
+		else if (s->len && f->early_bytes && seq_gt(f->adv_edge, f->right_edge))
+			out->events |= EVENT_EARLY_FIN;
+	}
 	if (seq_eq(s->seq, end)) {
 		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,
 		 * which the VM must answer. */

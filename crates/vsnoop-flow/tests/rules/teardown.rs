@@ -1,6 +1,6 @@
 //! FIN, RST, and when a record may go.
 
-use vsnoop_flow::{FromVm, segment, types::*};
+use vsnoop_flow::{FromVm, hold::Verdict, segment, seq, types::*};
 
 use crate::case::*;
 
@@ -30,6 +30,28 @@ fn a_fin_that_the_vm_cannot_take_ends_no_record() {
     let beyond = c.f.right_edge.diff(c.f.next_seq) as u32;
     c.pass(&fin(c.data(beyond, 10)));
     assert!(!c.has(FLOW_F_FIN_SENDER));
+}
+
+/// smoltcp takes the data up to its window, and the FIN with it.
+#[test]
+fn a_fin_beyond_the_vms_window_is_taken_out_where_the_host_has_shown_more() {
+    for is_early in [true, false] {
+        let mut c = Case::new();
+        if is_early {
+            c.early(&c.data(0, MSS));
+            c.acks(MSS, WINDOW);
+        }
+        c.policy.run = port_run::PORT_PAUSED;
+        let next = c.f.next_seq.diff(at(0)) as u32;
+        let room = c.f.right_edge.diff(c.f.next_seq) as u32;
+        c.f.adv_edge = seq { v: c.f.right_edge.v.wrapping_add(MSS) };
+        let (verdict, out) = c.decide(&fin(c.data(next + room - 10, 20)));
+        assert!(matches!(verdict, Verdict::Pass), "{verdict:?}");
+        assert_eq!(out.events & EVENT_EARLY_FIN != 0, is_early);
+        assert!(!c.has(FLOW_F_FIN_SENDER));
+        let (_, out) = c.decide(&fin(c.data(next + room - 10, 10)));
+        assert_eq!(out.events & EVENT_EARLY_FIN, 0, "the VM takes it");
+    }
 }
 
 #[test]
