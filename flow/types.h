@@ -405,8 +405,8 @@ enum from_vm_verdict {
  * there. */
 #define EVENT_NEWS 0x20000
 #define EVENT_AHEAD 0x10000 /* kept beyond a hole */
-/* What passes has a FIN beyond the VM's window, where the host has shown more: the FIN is taken out.
- * Some guests take the data up to their window, and the FIN with it. */
+/* The segment passes, but its FIN lies beyond the VM's window, and the host has shown the sender
+ * more: the FIN is taken out.  Some guests take the data up to their window, and the FIN too. */
 #define EVENT_EARLY_FIN 0x40000
 #define EVENT_ABANDONED 0x8000 /* reset: the engine that has its bytes is gone */
 

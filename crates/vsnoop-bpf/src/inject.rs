@@ -77,7 +77,7 @@ fn run_from(
 }
 
 /// A program that a port shares with others, to be run for this one: of a port that has gone it
-/// finds nothing, whoever has its slot by then.
+/// finds nothing, even if another port has its slot by then.
 pub(crate) struct Runner {
     program: ProgramHandle,
     slot: u32,

@@ -157,8 +157,8 @@ pub(crate) fn flock(directory: &File, how: i32) -> std::io::Result<()> {
     }
 }
 
-/// The same, for a while: who has it may be stopped. A process that has waited in vain does so
-/// only once.
+/// The same with a bound on the wait, because the process that has the lock may be stopped. After
+/// one wait in vain this process only tries.
 pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let patience = if IN_VAIN.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
@@ -201,7 +201,7 @@ pub(crate) fn lock() -> Result<Option<Lock>> {
             )),
             _ => Error::io(what())(error),
         })?;
-        // Removed while we waited: whoever comes next locks another one.
+        // Removed while we waited: other processes lock the directory that is there now.
         if inode_of(&root) == inode(Path::new(PIN_ROOT)) {
             return Ok(Some(Lock { _root: root }));
         }
@@ -209,7 +209,8 @@ pub(crate) fn lock() -> Result<Option<Lock>> {
 }
 
 /// Before a port's directory is renamed. Without the lock where it cannot be had in time: the
-/// hooks are to come off all the same, and who has a slot is looked at again before it is emptied.
+/// hooks must come off all the same, and a slot is emptied only after a check that it is still the
+/// port's.
 fn lock_to_rename() -> Option<Lock> {
     lock().ok().flatten()
 }
@@ -295,9 +296,9 @@ pub(crate) fn set_aside(path: &Path) -> Result<Option<PathBuf>> {
     rename_aside(path)
 }
 
-/// [`set_aside`], for who has the lock.
+/// [`set_aside`] without taking the lock: the caller has it.
 pub(crate) fn rename_aside(path: &Path) -> Result<Option<PathBuf>> {
-    /// No name is used again: somebody may still take it for what had it before.
+    /// No name is used again: another process may still act on the directory that had it.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let count = NEXT.fetch_add(1, Ordering::Relaxed);

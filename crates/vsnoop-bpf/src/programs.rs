@@ -295,11 +295,11 @@ pub(crate) fn hook_of(dir: &Path, hook: Hook) -> Result<ProgramHandle> {
 }
 
 /// Takes a port's hooks off its tap, if they are on, and then its pins away, its slot, and
-/// programs that nobody has any more.
+/// programs that no port has any more.
 pub(crate) fn clear_port(dir: &Path) -> Result<()> {
     let Some(_lock) = pins::lock()? else { return Ok(()) };
     if !dir.exists() {
-        // Somebody else was faster, and the slot may be another port's.
+        // Another process has cleared it, and the slot may be another port's.
         return sweep();
     }
     pins::take_hooks_off(dir)?;
@@ -337,7 +337,7 @@ fn used() -> Result<HashSet<PathBuf>> {
 fn sweep() -> Result<()> {
     let used = used()?;
     for programs in directories()?.into_iter().filter(|dir| is_programs(dir)) {
-        // At once or not at all: nobody finds half of them.
+        // Renamed first: no process finds a part of them.
         if !used.contains(&programs)
             && let Some(aside) = pins::rename_aside(&programs)?
         {

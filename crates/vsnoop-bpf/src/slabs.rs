@@ -36,7 +36,7 @@ use crate::programs::slabs_of;
 /// Waits for the kernel.
 type Change = JoinHandle<libbpf_rs::Result<()>>;
 
-/// So many threads may wait for the kernel.
+/// Threads that wait for the kernel, at most.
 const MOST_CHANGES: usize = 4;
 
 /// What is mapped of a port's slabs.

@@ -1,4 +1,5 @@
-//! Ports that share programs: nothing of one is found in another, whoever comes and goes.
+//! Ports that share programs: nothing of one port is found in another, also when ports come and
+//! go.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

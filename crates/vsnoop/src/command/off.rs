@@ -1,11 +1,10 @@
 //! `vsnoop off --all`: the panic switch.
 //!
-//! Waits for nobody with what matters: no draining, and for locks a few seconds at most, after
-//! which the hooks come off all the same. Every attachment of the host goes at once, whatever
-//! state its pins are in; then default qdiscs are restored, as far as two seconds and 50 ms for
-//! each allow. What was acknowledged early is in the taps' rings or in the VMs already;
-//! connections of which something is still held on this host are reset first. Of damaged pins
-//! nothing of that kind is known.
+//! Drains nothing, and waits for a lock a few seconds at most, after which the hooks come off all
+//! the same. Every attachment of the host goes at once, whatever state its pins are in; then
+//! default qdiscs are restored, as far as two seconds and 50 ms for each allow. What was
+//! acknowledged early is in the taps' rings or in the VMs already; connections of which something
+//! is still held on this host are reset first. Of damaged pins nothing of that kind is known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
