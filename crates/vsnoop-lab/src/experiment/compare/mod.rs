@@ -118,8 +118,8 @@ impl Comparison {
 }
 
 /// Measures each size of a plan as often as it has rounds, all sizes spread over the whole time; a
-/// round is one measurement of each configuration, in random order. Ends after `budget`, whatever is
-/// left of the plan.
+/// round is one measurement of each configuration, in random order. Ends after `budget`, whatever
+/// is left of the plan.
 pub fn in_rounds(
     plan: &[(u64, usize)],
     budget: Duration,
