@@ -6,7 +6,6 @@
 //!   programs, under real traffic;
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`compress`]: what compression of a link costs and gains, on one core;
-//! - [`link`]: what carries the frames of a link over UDP, QUIC datagrams or sealed records;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -16,7 +15,6 @@ mod conversation;
 mod flows;
 mod idle;
 mod incast;
-mod link;
 mod lookup;
 mod memory;
 mod packet;
@@ -46,7 +44,7 @@ fn main() {
 
 /// What can be measured, by the names of the modules; without arguments all of it.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 7] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -54,7 +52,6 @@ const PARTS: [Part; 8] = [
     ("verifier", verifier::measure),
     ("packet", packet::measure),
     ("compress", compress::measure),
-    ("link", link::measure),
     ("throughput", throughput::measure),
 ];
 
