@@ -13,6 +13,7 @@
 //! datagram hardly), the round trip of a small datagram on the idle path, and how fast a TCP connection
 //! is from a tap through the carrier to another tap ([`stream`]).
 
+mod carrier;
 mod frames;
 mod load;
 mod quic;
@@ -20,62 +21,34 @@ mod quic_direct;
 mod quic_tasks;
 mod records;
 mod road;
+mod round;
 mod stream;
 mod udp;
 
-use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
-use nix::unistd::Pid;
 use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_lab::testbed::net::Tap;
 
+use carrier::Carrier;
 use load::{Load, Meter, PAYLOAD_BYTES};
 use quic::Congestion;
 use quic_direct::Direct;
 use quic_tasks::{Tasks, Threads};
 use records::Records;
 use road::Road;
+use round::{ROUND, START, WARM_UP, cpu_time, roam};
 use stream::{Stream, stream};
 
+use crate::figures::{figure, median, say};
 use crate::stage::{SENDER_CORE, VM_CORE as RECEIVER_CORE};
-use crate::{figure, median, say};
 
 const ROUNDS: usize = 5;
-const WARM_UP: Duration = Duration::from_millis(300);
-const ROUND: Duration = Duration::from_secs(1);
 const PINGS: Load = Load::Pings { count: 200, pause: Duration::from_millis(2) };
-const START: Duration = Duration::from_secs(5);
-
-/// A way to carry datagrams from one socket to another.
-trait Carrier: Sync {
-    /// Whether it wants sockets that are connected to each other.
-    fn connected(&self) -> bool {
-        false
-    }
-
-    /// Whether each end keeps to a core of its own.
-    fn pinned(&self) -> bool {
-        true
-    }
-
-    /// Sends what `load` says until it is done, or the meter says stop.
-    fn send(&self, socket: UdpSocket, load: Load, meter: &Meter) -> Result<()>;
-
-    /// Receives until the meter says that the sender has ended.
-    fn receive(&self, socket: UdpSocket, meter: &Meter) -> Result<()>;
-
-    /// Carries the frames of a tap, both ways, until it is told to stop. One of the two ends dials.
-    fn bridge(&self, socket: UdpSocket, tap: Tap, dials: bool, stop: &AtomicBool) -> Result<()>;
-}
 
 /// What became of one round.
 #[derive(Clone, Copy, Debug)]
@@ -194,19 +167,4 @@ fn carry<T>(
         received.context("receiver")?;
         watched
     })
-}
-
-/// Lets the calling thread, and what it starts, use both cores.
-fn roam() -> Result<()> {
-    let mut cores = CpuSet::new();
-    cores.set(SENDER_CORE)?;
-    cores.set(RECEIVER_CORE)?;
-    sched_setaffinity(Pid::from_raw(0), &cores).context("leave a core")
-}
-
-/// Of all threads of this process, in user space and in the kernel.
-fn cpu_time() -> Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).context("read the CPU time")?;
-    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    Ok(Duration::from_micros(micros.max(0) as u64))
 }

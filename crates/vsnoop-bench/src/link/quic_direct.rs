@@ -16,13 +16,14 @@ use quinn_proto::{
 };
 use vsnoop_lab::testbed::net::Tap;
 
+use super::carrier::Carrier;
 use super::frames::{BURST, Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT, UNIT_BYTES,
 };
 use super::quic::{Config, Congestion, SERVER_NAME};
 use super::road::RECEIVER;
-use super::{Carrier, udp};
+use super::udp;
 
 const HANDSHAKE: Duration = Duration::from_secs(3);
 

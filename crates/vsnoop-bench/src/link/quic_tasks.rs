@@ -20,7 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 use vsnoop_lab::testbed::net::Tap;
 
-use super::Carrier;
+use super::carrier::Carrier;
 use super::frames::{Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, STALL, UNIT_BYTES,

@@ -15,11 +15,12 @@ use aws_lc_rs::aead::{Aad, Algorithm, LessSafeKey, NONCE_LEN, Nonce, UnboundKey}
 use aws_lc_rs::rand;
 use vsnoop_lab::testbed::net::Tap;
 
+use super::carrier::Carrier;
 use super::frames::{BURST, Cutter, FRAME_BYTES, Joiner, give_frame, take_frame};
 use super::load::{
     Arrivals, DRAIN, LOOK, Load, Meter, PAYLOAD_BYTES, PING_BYTES, Pace, UNIT, UNIT_BYTES,
 };
-use super::{Carrier, udp};
+use super::udp;
 
 const HEADER_BYTES: usize = 12;
 const EPOCH: u32 = 1;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_lab::testbed::net::{Netns, owned_name};
 
-use crate::PREFIX;
+use crate::stage::PREFIX;
 
 const MTU_BYTES: usize = 1500;
 const PREFIX_LENGTH: u8 = 30;

@@ -13,9 +13,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions};
 
+use super::carrier::Carrier;
 use super::load::{LOOK, PAYLOAD_BYTES};
 use super::road::Road;
-use super::{Carrier, ROUND, START, WARM_UP, cpu_time, roam};
+use super::round::{ROUND, START, WARM_UP, cpu_time, roam};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2)), 7001);
