@@ -456,7 +456,7 @@ impl Port {
         packets: usize,
     ) -> (i32, (u32, u32)) {
         // As the program on the tap, or who runs it, has it
-        // (crates/vsnoop-bpf/src/{programs,inject}.rs).
+        // (crates/vsnoop-bpf/src/{seat,inject}.rs).
         frame.cb[types::CB_SLOT as usize] = SLOT;
         frame.cb[types::CB_ID as usize] = ID;
         let mut skb = describe(frame, buffer(packets), self.ifindex);
