@@ -16,8 +16,8 @@ use vsnoop_lab::results::link::Content;
 use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Owner, unit};
 
+use crate::figures::{figure, median, say};
 use crate::stage::VM_CORE as CORE;
-use crate::{figure, median, say};
 
 const ROUNDS: usize = 3;
 const CONTENT_BYTES: usize = 20_000_000;

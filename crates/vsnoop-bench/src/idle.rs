@@ -13,7 +13,8 @@ use vsnoop_bpf::{AttachSpec, Port};
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 
-use crate::{PREFIX, figure, say};
+use crate::figures::{figure, say};
+use crate::stage::PREFIX;
 
 const PORTS: usize = 50;
 /// The kernel frees what it no longer uses some time later.

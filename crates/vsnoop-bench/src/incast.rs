@@ -36,10 +36,10 @@ use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
 use crate::conversation::{Conversation, FromVm, Hooks, IN_FLIGHT, Place};
+use crate::figures::{figure, median, say};
 use crate::flows::{MSS, SCALE};
 use crate::memory::Growing;
-use crate::stage::{SENDER_CORE, VM_CORE};
-use crate::{PREFIX, figure, median, say};
+use crate::stage::{PREFIX, SENDER_CORE, VM_CORE};
 
 const FLOWS: [u32; 3] = [1, 64, 10_000];
 /// With so many flows the hooks are run on two cores, too.

@@ -15,8 +15,9 @@ use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 
+use crate::figures::{figure, median, say};
 use crate::flows::{self, SENDER_MAC, VM, VM_MAC, VM_PORT};
-use crate::{PREFIX, figure, median, say};
+use crate::stage::PREFIX;
 
 const MANY: u32 = 100_000;
 const ROUNDS: usize = 7;

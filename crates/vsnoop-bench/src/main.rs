@@ -12,6 +12,7 @@
 
 mod compress;
 mod conversation;
+mod figures;
 mod flows;
 mod idle;
 mod incast;
@@ -29,8 +30,8 @@ use vsnoop_lab::experiment::environment;
 use vsnoop_lab::results::{Figure, Results};
 use vsnoop_lab::{interrupt, testbed, workspace};
 
-/// Prefix of the namespaces; left-overs of a crashed run are found by it.
-pub const PREFIX: &str = "vsb-";
+use figures::figure;
+use stage::PREFIX;
 
 fn main() {
     if let Err(error) = run() {
@@ -114,25 +115,4 @@ fn table(figures: &[Figure]) -> comfy_table::Table {
         table.add_row([&figure.name, &value, &figure.unit, &figure.better]);
     }
     table
-}
-
-/// A figure of the results.
-pub fn figure(name: &str, value: f64, unit: &str, better: &str) -> Figure {
-    Figure { name: name.into(), value, unit: unit.into(), better: better.into() }
-}
-
-/// The middle of an odd number of values, the mean of the middle two otherwise.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[middle],
-        _ => (values[middle - 1] + values[middle]) / 2.0,
-    }
-}
-
-/// Progress on standard error, one line for each step.
-pub fn say(text: &str) {
-    eprintln!("bench: {text}");
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Memory, Port};
 
-use crate::say;
+use crate::figures::say;
 
 /// Seldom enough not to be measured.
 const LOOK: Duration = Duration::from_millis(5);

@@ -20,8 +20,8 @@ use vsnoop_lab::testbed::bulk::bulk;
 use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
 use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
+use crate::figures::{figure, median, say};
 use crate::stage::{self, SHAPES, VM_CORE};
-use crate::{figure, median, say};
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(1500);

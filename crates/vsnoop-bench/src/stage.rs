@@ -11,7 +11,8 @@ use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Offloads};
 use vsnoop_lab::testbed::topology::{Topology, TopologyOptions};
 
-use crate::PREFIX;
+/// Prefix of the namespaces; left-overs of a crashed run are found by it.
+pub const PREFIX: &str = "vsb-";
 
 /// The VM has a core to itself; sender and host saturate another.
 pub const VM_CORE: usize = 1;

@@ -11,8 +11,8 @@ use vsnoop_lab::testbed::bulk::bulk;
 use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
 use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
+use crate::figures::{figure, median, say};
 use crate::stage::{self, SHAPES, VM_CORE};
-use crate::{figure, median, say};
 
 /// One flow's rate varies by a seventh from round to round, whatever its length.
 const ROUNDS: usize = 36;

@@ -12,7 +12,8 @@ use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
 
-use crate::{PREFIX, figure, median, say};
+use crate::figures::{figure, median, say};
+use crate::stage::PREFIX;
 
 const TAP: &str = "vsb-verifier";
 const ATTACHES: usize = 11;

@@ -5,12 +5,13 @@
 //! also tells whether a kernel has tcx, and stands for somebody else's program
 //! in tests.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use crate::account::{ProgramInfo, program_info};
+use crate::descriptor::owned;
 use crate::error::{Error, Result};
+use crate::hook::Hook;
 use crate::inject;
-use crate::port::{Hook, program_info};
-use crate::record::ProgramInfo;
 
 /// Attached behind whatever the hook's place holds already, as long as it lives.
 #[derive(Debug)]
@@ -62,13 +63,4 @@ impl EmptyProgram {
     pub fn info(&self) -> Result<ProgramInfo> {
         program_info(self.program.as_fd()).map_err(Error::bpf("read an empty program"))
     }
-}
-
-/// A descriptor that the kernel has just made, or its error.
-pub(crate) fn owned(what: &str, fd: i32) -> Result<OwnedFd> {
-    if fd < 0 {
-        return Err(Error::bpf(what)(libbpf_rs::Error::from_raw_os_error(-fd)));
-    }
-    // SAFETY: new, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

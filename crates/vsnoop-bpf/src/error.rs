@@ -86,3 +86,14 @@ impl Error {
         }
     }
 }
+
+/// What the kernel, or libbpf, has against a part of an object.
+pub(crate) fn refused(what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
+    let what = what.to_owned();
+    move |source| match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            Error::Permission { what: format!("load {what}") }
+        }
+        _ => Error::Load { what, source },
+    }
+}

@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -16,26 +15,16 @@ use vsnoop_flow::types::{
     self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
 };
 
-use crate::attach::open_map;
 use crate::error::{Error, Result};
 use crate::inject::Runner;
+use crate::map::open_map;
 use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::slabs::Slabs;
+use crate::tend::{TEND_END, TEND_LOOK, Tended, tend};
 
 /// A hold, as read at some moment.
 pub type Hold = hold;
-
-/// What became of a hold that was looked after.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tended {
-    /// Its flow is there.
-    Used,
-    /// Its flow is over: it can be ended when no hook can be at it any more.
-    Over,
-    /// It is free.
-    Free,
-}
 
 /// The maps of one port with a hold.
 pub struct Memory {
@@ -347,27 +336,6 @@ fn count_one(word: &AtomicU32) {
 fn word(mapping: &Mapping, offset: usize) -> &AtomicU32 {
     // SAFETY: an aligned word within the mapping, which lives as long as the reference.
     unsafe { AtomicU32::from_ptr(mapping.at(offset).cast()) }
-}
-
-/// Nothing more is to be sent of a flow that was reset, whose record names this hold.
-pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    tend(&Runner::open(dir, "tend")?, number, TEND_RESET).map(drop)
-}
-
-/// Why a hold is looked after: enum tend of bpf/hold.h.
-const TEND_LOOK: u32 = 0;
-const TEND_END: u32 = 1;
-const TEND_RESET: u32 = 2;
-
-fn tend(program: &Runner, number: u32, why: u32) -> Result<Tended> {
-    let run = program
-        .run(0, [number, why], &[0; 64])
-        .map_err(Error::bpf(format!("look after hold {number}")))?;
-    Ok(match run.verdict {
-        0 => Tended::Used,
-        1 => Tended::Over,
-        _ => Tended::Free,
-    })
 }
 
 fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<RingBuffer<'static>> {

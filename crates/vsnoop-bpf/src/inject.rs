@@ -12,9 +12,9 @@ use std::path::Path;
 use libbpf_rs::ProgramHandle;
 use vsnoop_flow::types::{self, port};
 
-use crate::attach::read_only_value;
 use crate::error::{Error, Result};
-use crate::programs::program_of;
+use crate::map::read_only_value;
+use crate::seat::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
 /// context for one whose rest is zero.

@@ -7,8 +7,12 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::ptr::NonNull;
 
-use crate::port::Hook;
+use libbpf_rs::{AsRawLibbpf, Object};
+
+use crate::error::{Error, Result};
+use crate::hook::Hook;
 
 /// What the kernel says about a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +93,38 @@ impl FreshLink {
         // SAFETY: an open descriptor, and a C string that outlives the call.
         check(unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) }).map(drop)
     }
+}
+
+/// libbpf-rs has no tcx links yet; libbpf has. A fresh link that the caller owns.
+pub(crate) fn tcx_link(
+    object: &Object,
+    name: &str,
+    ifindex: u32,
+    ifname: &str,
+    flags: u32,
+) -> Result<NonNull<libbpf_sys::bpf_link>> {
+    let program = object.progs().find(|p| p.name() == name);
+    let what = format!("attach {name} to {ifname}");
+    let program = program.ok_or_else(|| Error::Bpf {
+        what: what.clone(),
+        source: libbpf_rs::Error::from_raw_os_error(libc::ENOENT),
+    })?;
+    let opts = libbpf_sys::bpf_tcx_opts {
+        sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: the program is loaded and alive, the options are complete; the
+    // result is checked before use.
+    let link = unsafe {
+        libbpf_sys::bpf_program__attach_tcx(
+            program.as_libbpf_object().as_ptr(),
+            ifindex as i32,
+            &opts,
+        )
+    };
+    NonNull::new(link)
+        .ok_or_else(|| Error::bpf(what)(libbpf_rs::Error::from(std::io::Error::last_os_error())))
 }
 
 fn c_path(path: &Path) -> libbpf_rs::Result<CString> {

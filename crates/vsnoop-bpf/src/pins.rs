@@ -37,8 +37,6 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::link::PinnedLink;
-use crate::port::Port;
-use crate::programs::{self, is_programs};
 
 /// The directory of all pins.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
@@ -54,6 +52,8 @@ pub(crate) const MEMORY: &str = "memory";
 /// The lock is had for some tens of milliseconds, by what is not stopped.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Begins the names of directories of programs, which ports share.
+pub(crate) const PROGRAMS_PREFIX: &str = "programs-";
 /// Begins the names of directories that were set aside.
 const ASIDE: &str = "leaving-";
 /// Begins the names of directories that are no ports yet; the process id and the start time of
@@ -87,36 +87,6 @@ impl Stage {
 /// The directory of one tap. `netns`: inode of its network namespace.
 pub(crate) fn directory(netns: u64, ifindex: u32) -> PathBuf {
     Path::new(PIN_ROOT).join(format!("{netns}-{ifindex}"))
-}
-
-/// A directory under [`PIN_ROOT`] that is no port of this version.
-#[derive(Debug)]
-pub struct Damaged {
-    /// The directory.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub reason: String,
-}
-
-impl Damaged {
-    /// Not damaged, but never a port: its maker was killed while it attached.
-    pub fn is_arriving(&self) -> bool {
-        is_arriving(&self.path)
-    }
-
-    /// Takes it away all the same: hooks first, then the rest.
-    pub fn remove(&self) -> Result<()> {
-        remove(&self.path)
-    }
-}
-
-/// What [`Port::list`] finds.
-#[derive(Debug)]
-pub enum Listed {
-    /// A working attachment.
-    Port(Box<Port>),
-    /// Left-overs, or another version's state.
-    Damaged(Damaged),
 }
 
 /// The entries of [`PIN_ROOT`] of one kind, in a stable order.
@@ -242,6 +212,12 @@ pub(crate) fn is_empty(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
+/// Is this no port's directory, but one of programs?
+pub(crate) fn is_programs(dir: &Path) -> bool {
+    dir.file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(PROGRAMS_PREFIX.as_bytes()))
+}
+
 /// A directory for a port that arrives.
 pub(crate) fn create_arrival() -> Result<PathBuf> {
     fs::create_dir_all(PIN_ROOT).map_err(Error::io(format!("create {PIN_ROOT}")))?;
@@ -330,13 +306,6 @@ pub(crate) fn take_hooks_off(path: &Path) -> Result<()> {
         result = result.and(taken_off.map_err(|error| Error::bpf(what())(error)));
     }
     result
-}
-
-/// All steps, with whatever there is.
-pub(crate) fn remove(path: &Path) -> Result<()> {
-    let path = if is_aside(path) { Some(path.to_owned()) } else { set_aside(path)? };
-    let Some(path) = path else { return Ok(()) };
-    programs::clear_port(&path)
 }
 
 /// The third step. Somebody else may be at it too: what is gone already is as it should be.

@@ -1,7 +1,6 @@
 //! One attached tap.
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,41 +9,19 @@ use vsnoop_flow::types::{
     self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
 };
 
-use crate::attach::{AttachSpec, Loaded, open_map};
-use crate::batch;
+use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
-use crate::hold;
+use crate::hook::Hook;
 use crate::inject::{self, OpenHook};
 use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
+use crate::map::open_map;
 use crate::mapping::Mapping;
-use crate::pins::{self, Damaged, Listed, Stage};
-use crate::programs;
-use crate::record::{ProgramInfo, Record};
+use crate::record::Record;
+use crate::text::c_string;
+use crate::{batch, pins, programs, seat, tend};
 
 const ZERO: [u8; 4] = [0; 4];
-
-/// One of the two hooks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// tcx egress of the tap.
-    ToVm = 0,
-    /// tcx ingress of the tap.
-    FromVm = 1,
-}
-
-/// Has the kernel account run time to BPF programs while the value lives.
-pub fn account_run_time() -> Result<OwnedFd> {
-    // SAFETY: takes no pointers; a non-negative result is a descriptor that
-    // nobody else owns.
-    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        let error = libbpf_rs::Error::from_raw_os_error(-fd);
-        return Err(Error::bpf("account run time to BPF programs")(error));
-    }
-    // SAFETY: see above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
 
 /// The pins of one attached tap, open.
 #[derive(Debug)]
@@ -60,12 +37,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches the hooks ([`Loaded`] in one step). The calling thread must be in the tap's network
-    /// namespace. On error nothing is left behind.
-    pub fn attach(spec: &AttachSpec) -> Result<Port> {
-        Loaded::new(spec)?.attach(|_| Ok(()))
-    }
-
     /// The attachment of interface `ifindex` in network namespace `netns`
     /// (inode). [`Error::NotAttached`] when there is none.
     pub fn open(netns: u64, ifindex: u32) -> Result<Port> {
@@ -77,46 +48,6 @@ impl Port {
             }
             other => other,
         }
-    }
-
-    /// The ports under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
-    pub fn list() -> Result<Vec<Listed>> {
-        Self::open_all(pins::entries(Stage::Listed)?)
-    }
-
-    /// The directories of what [`Port::list`] would open, and which attachments they are: to notice
-    /// cheaply that one came or went.
-    pub fn names() -> Result<Vec<(PathBuf, Option<u64>)>> {
-        let with_inode = |path: PathBuf| {
-            let inode = pins::inode(&path);
-            (path, inode)
-        };
-        Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
-    }
-
-    /// What somebody is taking away at this moment, or was when his process was killed; and what
-    /// processes left that were killed while they attached.
-    pub fn cut_short() -> Result<Vec<Listed>> {
-        let mut paths = pins::entries(Stage::Leaving)?;
-        paths.extend(pins::entries(Stage::Abandoned)?);
-        Self::open_all(paths)
-    }
-
-    /// The same with what processes are attaching at this moment.
-    pub fn unfinished() -> Result<Vec<Listed>> {
-        let mut paths = pins::entries(Stage::Leaving)?;
-        paths.extend(pins::entries(Stage::Arriving)?);
-        Self::open_all(paths)
-    }
-
-    fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Listed>> {
-        let found = paths.into_iter().filter_map(|path| match Self::open_dir(&path) {
-            Ok(port) => Some(Listed::Port(Box::new(port))),
-            Err(Error::NotAttached(_)) => None,
-            Err(Error::Damaged { path, reason }) => Some(Listed::Damaged(Damaged { path, reason })),
-            Err(error) => Some(Listed::Damaged(Damaged { path, reason: error.to_string() })),
-        });
-        Ok(found.collect())
     }
 
     pub(crate) fn open_dir(dir: &Path) -> Result<Port> {
@@ -148,7 +79,7 @@ impl Port {
                 format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
             return Err(damaged(reason));
         }
-        if !programs::are_there(dir) {
+        if !seat::are_there(dir) {
             return Err(damaged("its programs are not there".into()));
         }
         port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
@@ -377,7 +308,7 @@ impl Port {
         }
         if now.hold != 0 {
             // The engine finds out within a second, also if this fails.
-            let _ = hold::end(&self.dir, now.hold.into());
+            let _ = tend::end(&self.dir, now.hold.into());
         }
         Ok(true)
     }
@@ -470,7 +401,7 @@ impl Port {
             let entry =
                 ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
             let entry = program_info(entry.as_fd()).map_err(Error::bpf(what()))?;
-            let shared = programs::hook_of(&self.dir, hook)?;
+            let shared = seat::hook_of(&self.dir, hook)?;
             let shared = program_info(shared.as_fd()).map_err(Error::bpf(what()))?;
             // The kernel accounts the time to the program that it calls.
             let (run_count, run_time_ns) = (entry.run_count, entry.run_time_ns);
@@ -552,35 +483,4 @@ fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> 
         libc::ENOENT => Ok(None),
         errno => Err(libbpf_rs::Error::from_raw_os_error(errno)),
     }
-}
-
-pub(crate) fn program_info(program: BorrowedFd) -> libbpf_rs::Result<ProgramInfo> {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: an open program, and a zeroed record with its true length.
-    let rc = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(
-            program.as_raw_fd(),
-            std::ptr::from_mut(&mut info).cast(),
-            &mut len,
-        )
-    };
-    if rc != 0 {
-        return Err(libbpf_rs::Error::from_raw_os_error(-rc));
-    }
-    Ok(ProgramInfo {
-        name: c_string(&info.name),
-        verified_instructions: info.verified_insns,
-        translated_bytes: info.xlated_prog_len,
-        jited_bytes: info.jited_prog_len,
-        run_count: info.run_cnt,
-        run_time_ns: info.run_time_ns,
-    })
-}
-
-fn c_string(chars: &[std::ffi::c_char; 16]) -> String {
-    let bytes = chars.map(|c| c as u8);
-    CStr::from_bytes_until_nul(&bytes)
-        .map(|s| s.to_string_lossy().into_owned())
-        .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -1,10 +1,10 @@
-//! The programs that ports share, and each port's slot in their arrays of maps (bpf/maps.h).
+//! The programs that ports share (bpf/maps.h): which there are, loading, and taking them away.
 //!
 //! Ports whose programs have the same constants have the same programs: what they take in the
 //! kernel, and what the verifier takes of time, they take once for [`PORT_SLOTS`] ports. They are
 //! pinned in a directory beside those of the ports, whose name says which build of vsnoop made
 //! them and what their constants are. What is on a tap itself are two programs of seven
-//! instructions that name the port's slot and go on in the shared ones ([`entry`]).
+//! instructions that name the port's slot and go on in the shared ones ([`Seat::entry`]).
 //!
 //! The directory of a port says by two symbolic links which programs it has, and which slot. That
 //! alone counts: a slot is free when no directory names it, programs go when no directory names
@@ -13,57 +13,31 @@
 //! its engine removes (src/slabs.rs).
 
 use std::collections::HashSet;
-use std::ffi::CStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::thread;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramHandle};
-use vsnoop_flow::types::{PORT_SLOTS, SLABS, port_config};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
+use vsnoop_flow::types::{PORT_SLOTS, port_config};
 
-use crate::attach::{AttachSpec, refused};
-use crate::empty::owned;
-use crate::error::{Error, Result};
-use crate::pins::{self, PIN_ROOT};
-use crate::port::Hook;
+use crate::error::{Error, Result, refused};
+use crate::hook::Hook;
+use crate::pins::{self, PIN_ROOT, PROGRAMS_PREFIX, is_programs};
 use crate::record::Record;
+use crate::seat::{PROGRAMS, SLAB_TABLE, SLOT, Seat, TABLES, are_whole, array_name, hook_name};
+use crate::spec::AttachSpec;
 use crate::uplink::{self, Uplink};
 
 static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
 static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
 
-/// Begins the names of their directories.
-const PREFIX: &str = "programs-";
-/// In the directory of a port: leads to that of its programs.
-pub(crate) const PROGRAMS: &str = "programs";
-/// In the directory of a port: leads to the number of its slot, which is no file.
-const SLOT: &str = "slot";
-/// The arrays of maps, by their names in bpf/maps.h and bpf/port.bpf.c, with those that a port
-/// without lists, or without incast control, has not.
-pub(crate) const TABLES: [&str; 11] = [
-    "ports",
-    "flows",
-    "embryos",
-    "stats",
-    "failures",
-    "doorbell",
-    "port_list",
-    "prefix_list",
-    "line",
-    "shut",
-    "beside",
-];
-const SLAB_TABLE: &str = "slabs";
 /// What user space runs, of those of them that are loaded.
 const RUN: [&str; 3] = ["inject", "tend", "turn"];
 const INCAST_PROGRAM: &str = "turn";
 /// Of bpf/maps.h and bpf/line.h: what only ports with incast control have.
 pub(crate) const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
-/// System calls that wait for the kernel at the same time.
-const AT_ONCE: usize = 32;
 
 /// What is constant in the programs of a port.
 struct Constants {
@@ -95,7 +69,7 @@ impl Constants {
         self.object().hash(&mut build);
         let uplink = self.uplink.as_ref().map_or(0, |(_, map_id)| *map_id);
         let port_config { hold, lists } = self.config;
-        format!("{PREFIX}{:016x}-{hold}-{lists}-{uplink}-", build.finish())
+        format!("{PROGRAMS_PREFIX}{:016x}-{hold}-{lists}-{uplink}-", build.finish())
     }
 
     /// `maps`: those of a port, which show the kernel what is in the tables.
@@ -182,116 +156,11 @@ impl Ready {
     }
 }
 
-/// A port's place among those that share its programs.
-pub(crate) struct Seat {
-    /// The directory of the programs.
-    programs: PathBuf,
-    pub(crate) slot: u32,
-}
-
-impl Seat {
-    /// Of a port, as its directory has it; `None` where that has none.
-    pub(crate) fn of(dir: &Path) -> Option<Self> {
-        let slot = fs::read_link(dir.join(SLOT)).ok()?.to_str()?.parse().ok()?;
-        let programs = fs::read_link(dir.join(PROGRAMS)).ok()?;
-        Some(Self { programs: Path::new(PIN_ROOT).join(programs.file_name()?), slot })
-    }
-
-    /// Puts the port's own maps into its slot. The kernel returns from each such change when no
-    /// program runs any more that may have seen the slot as it was, so they are made at the same
-    /// time.
-    pub(crate) fn fill(&self, maps: &mut Object) -> Result<()> {
-        let mut changes = Vec::new();
-        for map in maps.maps_mut().filter(|map| map.autocreate()) {
-            let name = map.name().to_string_lossy().into_owned();
-            if TABLES.contains(&name.as_str()) {
-                changes.push((self.table(&name)?, map.as_fd().as_raw_fd()));
-            }
-        }
-        let key = self.slot.to_ne_bytes();
-        let changes = changes.iter().map(|(table, fd)| (table, *fd)).collect();
-        at_once(changes, |(table, fd)| table.update(&key, &fd.to_ne_bytes(), MapFlags::ANY))
-            .map_err(Error::bpf(format!("fill slot {} of {}", self.slot, self.programs.display())))
-    }
-
-    /// Takes the maps of the port in `dir` out again, and what is left of the hold's memory;
-    /// nothing where they are another's.
-    fn vacate(&self, dir: &Path) -> Result<()> {
-        let is_there = |name: &&str| self.programs.join(name).exists();
-        let names: Vec<&str> = TABLES.into_iter().chain([SLAB_TABLE]).filter(is_there).collect();
-        let tables: Vec<MapHandle> =
-            names.iter().map(|name| self.table(name)).collect::<Result<_>>()?;
-        let of = |name| names.iter().position(|found| *found == name).map(|at| &tables[at]);
-        let own = MapHandle::from_pinned_path(dir.join("port")).and_then(|map| map.info());
-        let own = own.map(|info| info.info.id).ok();
-        let is_own = |table: &MapHandle| inner_id(table, self.slot) == own && own.is_some();
-        if !of(TABLES[0]).is_some_and(is_own) {
-            return Ok(());
-        }
-        let slabs = self.slot * SLABS..(self.slot + 1) * SLABS;
-        let slabs = of(SLAB_TABLE).into_iter().flat_map(|table| {
-            let is_used = |index: &u32| inner_id(table, *index).is_some();
-            slabs.clone().filter(is_used).map(move |index| (table, index))
-        });
-        let maps = names.iter().zip(&tables).filter(|(name, _)| **name != SLAB_TABLE);
-        let changes = maps.map(|(_, table)| (table, self.slot)).chain(slabs).collect();
-        at_once(changes, |(table, index)| match table.delete(&index.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        })
-        .map_err(Error::bpf(format!(
-            "clear slot {} of {}",
-            self.slot,
-            self.programs.display()
-        )))
-    }
-
-    fn table(&self, name: &str) -> Result<MapHandle> {
-        open_table(&self.programs, name)
-    }
-
-    /// Loads the program that a tap's hook has for this port.
-    pub(crate) fn entry(&self, hook: Hook) -> Result<OwnedFd> {
-        let array = open_table(&self.programs, array_name(hook))?;
-        entry(hook, &array, self.slot)
-    }
-}
-
-/// The kernel's number of a map within a map.
-fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
-    let found = table.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??;
-    Some(u32::from_ne_bytes(found.try_into().ok()?))
-}
-
-/// The slabs of all ports with the programs of the port in `dir`, and the number of its own first
-/// one.
-pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
-    let seat = Seat::of(dir)
-        .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
-    Ok((open_table(&dir.join(PROGRAMS), SLAB_TABLE)?, seat.slot * SLABS))
-}
-
-/// A program that the port in `dir` shares with others.
-pub(crate) fn program_of(dir: &Path, name: &str) -> Result<ProgramHandle> {
-    let path = dir.join(PROGRAMS).join(name);
-    ProgramHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
-}
-
-/// Has the port in `dir` its programs, as far as their pins tell?
-pub(crate) fn are_there(dir: &Path) -> bool {
-    are_whole(&dir.join(PROGRAMS))
-}
-
-fn are_whole(programs: &Path) -> bool {
-    let places = [Hook::ToVm, Hook::FromVm].map(array_name);
-    // The first ones every port has.
-    let names = TABLES[..6].iter().chain(&[SLAB_TABLE, "inject", "tend"]).chain(&places);
-    names.into_iter().all(|name| programs.join(name).exists())
-}
-
-/// The program behind a hook.
-pub(crate) fn hook_of(dir: &Path, hook: Hook) -> Result<ProgramHandle> {
-    program_of(dir, hook_name(hook))
+/// All steps, with whatever there is.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let path = if pins::is_aside(path) { Some(path.to_owned()) } else { pins::set_aside(path)? };
+    let Some(path) = path else { return Ok(()) };
+    clear_port(&path)
 }
 
 /// Takes a port's hooks off its tap, if they are on, and then its pins away, its slot, and
@@ -345,11 +214,6 @@ fn sweep() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Is this no port's directory, but one of programs?
-pub(crate) fn is_programs(dir: &Path) -> bool {
-    dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
 /// Everything under [`PIN_ROOT`].
@@ -434,7 +298,7 @@ fn pin_all(object: &mut Object, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The place from which [`entry`] goes on in a program.
+/// The place from which [`Seat::entry`] goes on in a program.
 fn array_of(program: i32) -> libbpf_rs::Result<MapHandle> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -443,98 +307,4 @@ fn array_of(program: i32) -> libbpf_rs::Result<MapHandle> {
     let array = MapHandle::create(MapType::ProgArray, Some("vsnoop_hook"), 4, 4, 1, &options)?;
     array.update(&[0; 4], &program.to_ne_bytes(), MapFlags::ANY)?;
     Ok(array)
-}
-
-fn hook_name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::ToVm => "to_vm",
-        Hook::FromVm => "from_vm",
-    }
-}
-
-fn array_name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::ToVm => "at_to_vm",
-        Hook::FromVm => "at_from_vm",
-    }
-}
-
-fn open_table(programs: &Path, name: &str) -> Result<MapHandle> {
-    let path = programs.join(name);
-    MapHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
-}
-
-/// Offset of cb[CB_SLOT] in struct __sk_buff (linux/bpf.h).
-const SLOT_OFFSET: u16 = 48 + 4 * vsnoop_flow::types::CB_SLOT as u16;
-
-/// Loads what is on a tap: notes the port's slot in the packet's control block and goes on in the
-/// one program of `array`. Where that is not any more, the packet passes.
-fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
-    let instruction = |code: u8, registers: u8, offset: u16, immediate: u32| {
-        let [o0, o1] = offset.to_ne_bytes();
-        let [i0, i1, i2, i3] = immediate.to_ne_bytes();
-        [code, registers, o0, o1, i0, i1, i2, i3]
-    };
-    // Codes: linux/bpf.h and linux/bpf_common.h. r1 is the packet.
-    let instructions = [
-        // *(u32 *)(r1 + SLOT_OFFSET) = slot
-        instruction(0x62, 0x01, SLOT_OFFSET, slot),
-        // r2 = array, by its descriptor
-        instruction(0x18, 0x12, 0, array.as_fd().as_raw_fd() as u32),
-        [0; 8],
-        // r3 = 0; bpf_tail_call(r1, r2, r3)
-        instruction(0xb7, 0x03, 0, 0),
-        instruction(0x85, 0x00, 0, libbpf_sys::BPF_FUNC_tail_call),
-        // return TCX_NEXT
-        instruction(0xb7, 0x00, 0, -1i32 as u32),
-        instruction(0x95, 0x00, 0, 0),
-    ];
-    let (name, place): (&CStr, _) = match hook {
-        Hook::ToVm => (c"vsnoop_to_vm", libbpf_sys::BPF_TCX_EGRESS),
-        Hook::FromVm => (c"vsnoop_from_vm", libbpf_sys::BPF_TCX_INGRESS),
-    };
-    let mut options = libbpf_sys::bpf_prog_load_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        // As of the programs that it goes on in.
-        expected_attach_type: place,
-        ..Default::default()
-    };
-    // SAFETY: instructions, C strings and options outlive the call.
-    owned("load the program of a hook", unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
-            name.as_ptr(),
-            c"Dual BSD/GPL".as_ptr(),
-            instructions.as_ptr().cast(),
-            instructions.len() as u64,
-            &mut options,
-        )
-    })
-}
-
-/// Makes changes that each wait for the kernel, some at a time.
-fn at_once<T: Send + Copy>(
-    changes: Vec<T>,
-    change: impl Fn(T) -> libbpf_rs::Result<()> + Sync,
-) -> libbpf_rs::Result<()> {
-    let mut changes = changes.into_iter().peekable();
-    let mut result = Ok(());
-    while changes.peek().is_some() {
-        thread::scope(|threads| {
-            let change = &change;
-            let mut begun = Vec::new();
-            for what in changes.by_ref().take(AT_ONCE) {
-                match thread::Builder::new().spawn_scoped(threads, move || change(what)) {
-                    Ok(thread) => begun.push(thread),
-                    // There may be no more threads: one after the other.
-                    Err(_) => result = std::mem::replace(&mut result, Ok(())).and(change(what)),
-                }
-            }
-            for thread in begun {
-                let made = thread.join().expect("a thread that makes a system call does not panic");
-                result = std::mem::replace(&mut result, Ok(())).and(made);
-            }
-        });
-    }
-    result
 }

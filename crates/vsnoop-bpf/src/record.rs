@@ -49,21 +49,3 @@ records!(
     port,
     uplink
 );
-
-/// A loaded program, for the record (tests and docs quote it).
-#[derive(Debug, Clone)]
-pub struct ProgramInfo {
-    /// `to_vm`, `from_vm`, `inject` or `tend`.
-    pub name: String,
-    /// Instructions that the verifier walked.
-    pub verified_instructions: u32,
-    /// Size of the program, translated, bytes.
-    pub translated_bytes: u32,
-    /// Size of the machine code, bytes.
-    pub jited_bytes: u32,
-    /// How often it ran, and how long altogether (ns); 0 unless
-    /// kernel.bpf_stats_enabled is set.
-    pub run_count: u64,
-    /// See `run_count`.
-    pub run_time_ns: u64,
-}

@@ -13,11 +13,12 @@ use std::fs::File;
 use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
 
-use crate::attach::{c_name, open_map};
 use crate::error::{Error, Result};
+use crate::map::open_map;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
+use crate::text::c_name;
 
 /// While it lives, no other process changes the records of a port that user space writes.
 #[derive(Debug)]

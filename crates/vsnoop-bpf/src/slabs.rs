@@ -31,7 +31,7 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::pins;
-use crate::programs::slabs_of;
+use crate::seat::slabs_of;
 
 /// Waits for the kernel.
 type Change = JoinHandle<libbpf_rs::Result<()>>;

@@ -20,15 +20,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramHandle};
 use vsnoop_flow::types::{self, flow, uplink};
 
-use crate::attach::{check_bpffs, open_map, tcx_link};
+use crate::account::{ProgramInfo, program_info};
+use crate::bpffs::check_bpffs;
 use crate::error::{Error, Result};
 use crate::inject::OpenHook;
 use crate::line::PortIncast;
-use crate::link::PinnedLink;
+use crate::link::{PinnedLink, tcx_link};
+use crate::map::open_map;
 use crate::mapping::Mapping;
 use crate::pins;
-use crate::port::program_info;
-use crate::record::{ProgramInfo, Record};
+use crate::record::Record;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
 

@@ -11,11 +11,11 @@ mod files;
 mod firewall;
 mod load;
 mod obey;
+mod power;
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use nix::sys::reboot::{RebootMode, reboot};
 use vsnoop_guest::server;
 
 fn run() -> Result<()> {
@@ -37,15 +37,5 @@ fn main() {
     if let Err(error) = run() {
         println!("vsnoop-guest: {error:#}");
     }
-    power_off();
-}
-
-fn power_off() -> ! {
-    nix::unistd::sync();
-    let Err(error) = reboot(RebootMode::RB_POWER_OFF);
-    println!("vsnoop-guest: power off: {error}");
-    // Process 1 must not return: the kernel would panic.
-    loop {
-        std::thread::park();
-    }
+    power::power_off();
 }

@@ -13,7 +13,8 @@ use vsnoop_guest::tcp_counts::TcpCounts;
 
 use crate::ends::Ends;
 use crate::load::Load;
-use crate::{files, firewall, power_off};
+use crate::power::power_off;
+use crate::{files, firewall};
 
 /// Opens the channel: only then may the host hear that the guest is ready.
 pub fn open() -> Result<File> {

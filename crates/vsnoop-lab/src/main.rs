@@ -9,7 +9,7 @@ use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{CUT_SHORT, PathLink, Results, report};
-use vsnoop_lab::{guest, interrupt, workspace};
+use vsnoop_lab::{guest, interrupt, vm, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
 #[derive(Parser)]
@@ -100,7 +100,10 @@ fn act(action: Action) -> Result<()> {
             }
             Ok(())
         }
-        Action::Prepare => guest::prepare_for_tests(),
+        Action::Prepare => {
+            vm::require_qemu()?;
+            guest::prepare_for_tests()
+        }
         Action::Serve => vsnoop_lab::peers::server::serve(),
         Action::Run {
             names,

@@ -25,9 +25,9 @@ use vsnoop_guest::transfer;
 use crate::guest::Image;
 use crate::session::{PREFIX, Session};
 use crate::testbed::net::{Netns, TapOptions, owned_name};
+use crate::testbed::relay::Relay;
 use crate::vm::{Accelerator, Network, Vm};
 use crate::vsnoop::Vsnoop;
-use path::Path;
 
 /// All taps and the path are in it.
 pub const BRIDGE: &str = "vslab-br";
@@ -64,6 +64,16 @@ pub struct Stage {
     tuned: bool,
     vsnoop: Option<Vsnoop>,
     attached: Mutex<BTreeSet<usize>>,
+}
+
+/// The path as it lies (`path`).
+#[derive(Debug)]
+enum Path {
+    None,
+    Veth,
+    Relayed(Relay),
+    /// The borrower holds the taps, and takes the path away by closing them.
+    Lent,
 }
 
 /// The taps of one machine.

@@ -1,6 +1,6 @@
 //! A socket buffer: what travels between the simulated ends, and through the programs.
 
-use crate::wire;
+use crate::layout;
 
 /// What is known of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ impl Frame {
 
     /// `gso_type`.
     pub fn gso_type(&self) -> u32 {
-        match (self.gso_size, wire::is_ipv6(&self.bytes)) {
+        match (self.gso_size, layout::is_ipv6(&self.bytes)) {
             (0, _) => 0,
             (_, false) => GSO_TCPV4,
             (_, true) => GSO_TCPV6,
@@ -68,14 +68,14 @@ impl Frame {
     }
 
     fn payload(&self) -> u32 {
-        wire::tcp_payload(&self.bytes).unwrap_or(0)
+        layout::tcp_payload(&self.bytes).unwrap_or(0)
     }
 
     /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the tag
     /// is in the frame.
     pub fn settle(&mut self) {
         if self.summed == Summed::Partial {
-            wire::complete_checksum(&mut self.bytes);
+            layout::complete_checksum(&mut self.bytes);
             self.summed = Summed::Unnecessary;
         }
         if let Some((tci, protocol)) = self.tag.take() {

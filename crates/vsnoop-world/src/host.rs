@@ -15,6 +15,7 @@ use vsnoop_hold::{
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
 use crate::kernel::{Fate, Port};
+use crate::layout;
 use crate::native::Program;
 use crate::turns::Turns;
 use crate::wire::{self, Path};
@@ -109,7 +110,7 @@ impl Vm {
 
     /// Which connection a frame belongs to.
     pub fn connection(&self, bytes: &[u8], to_vm: bool) -> Option<usize> {
-        let (from, to) = wire::ports(bytes)?;
+        let (from, to) = layout::ports(bytes)?;
         let ports = if to_vm { (from, to) } else { (to, from) };
         let found = self.paths.iter().find(|(_, path)| (path.sender.1, path.vm.1) == ports);
         found.map(|(c, _)| *c)

@@ -16,9 +16,9 @@ use std::sync::{Mutex, Once};
 use vsnoop_flow::types;
 
 use crate::frame::{FEATURE_SHIFT, Frame, GSO_TCPV4, GSO_TCPV6, Summed};
+use crate::layout;
 use crate::maps::{CPUS, Entries, Map, Shape, Value};
 use crate::native::{self, Device, Long, Program};
-use crate::wire;
 
 const HOOK_NEXT: i32 = -1;
 const HOOK_DROP: i32 = 2;
@@ -456,7 +456,7 @@ impl Port {
         packets: usize,
     ) -> (i32, (u32, u32)) {
         // As the program on the tap, or who runs it, has it
-        // (crates/vsnoop-bpf/src/{programs,inject}.rs).
+        // (crates/vsnoop-bpf/src/{seat,inject}.rs).
         frame.cb[types::CB_SLOT as usize] = SLOT;
         frame.cb[types::CB_ID as usize] = ID;
         let mut skb = describe(frame, buffer(packets), self.ifindex);
@@ -472,7 +472,7 @@ impl Port {
         drop(restore);
         accept(frame, &skb);
         if let Summed::Complete(sum) = frame.summed {
-            let right = wire::sum(&frame.bytes[14..]);
+            let right = layout::sum(&frame.bytes[14..]);
             assert_eq!(fold(sum), fold(right), "{program:?} left skb->csum wrong");
         }
         (result, (skb.redirect_ifindex, skb.redirect_flags))
@@ -547,7 +547,7 @@ fn describe(frame: &Frame, bytes: *mut u8, ifindex: u32) -> native::Frame {
         Summed::Complete(sum) => (2, sum),
         Summed::Partial => (3, 0),
     };
-    let protocol = wire::ether_type(&frame.bytes).map_or(0, |p| u32::from(p.to_be()));
+    let protocol = layout::ether_type(&frame.bytes).map_or(0, |p| u32::from(p.to_be()));
     native::Frame {
         bytes,
         len: frame.bytes.len() as u32,
@@ -565,7 +565,7 @@ fn describe(frame: &Frame, bytes: *mut u8, ifindex: u32) -> native::Frame {
         ingress_ifindex: frame.ingress_ifindex,
         cb: frame.cb,
         ip_summed,
-        csum_start: wire::tcp_offset(&frame.bytes).unwrap_or(0) as u32,
+        csum_start: layout::tcp_offset(&frame.bytes).unwrap_or(0) as u32,
         csum,
         redirect_ifindex: 0,
         redirect_flags: 0,

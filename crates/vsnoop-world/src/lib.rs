@@ -10,6 +10,7 @@ pub mod frame;
 pub mod guest;
 pub mod host;
 pub mod kernel;
+mod layout;
 pub mod maps;
 mod native;
 pub mod scenario;

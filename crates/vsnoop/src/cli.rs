@@ -9,7 +9,7 @@ use vsnoop_link::daemon::control::LogLevel;
 
 use vsnoop_bpf::Limits;
 
-use crate::command::config;
+use crate::config;
 use crate::incast;
 
 /// Host-side TCP acceleration for virtual machines that share a CPU.
@@ -374,7 +374,7 @@ fn period(text: &str) -> Result<f64, String> {
 
 /// A window: at most the largest that there is (RFC 7323, section 2.3).
 fn size(text: &str) -> Result<u32, String> {
-    config::size(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
+    crate::size::parse(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
         || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned(),
     )
 }

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
 use vsnoop_bpf::{Port, bytes_owed};
 
-use crate::command::held::Holds;
+use crate::held::Holds;
 use crate::output::units;
 use crate::output::watch::Interrupt;
 use crate::ports::{Attached, State};

@@ -6,14 +6,18 @@
 //! `ports` the attachments, `command` has a module per command, `output` makes tables and JSON.
 
 mod background;
+mod bounds;
 mod cli;
 mod command;
+mod config;
 mod counters;
 mod doctor;
 mod drain;
 mod engine;
 mod error;
 mod failures;
+mod flow_key;
+mod held;
 mod helper;
 mod identity;
 mod incast;
@@ -24,6 +28,8 @@ mod ports;
 mod priority;
 mod quota;
 mod release;
+mod size;
+mod sweep;
 mod system;
 
 use std::process::ExitCode;

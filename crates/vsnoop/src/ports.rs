@@ -2,19 +2,18 @@
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is what
 //! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone": its pins are
-//! all that is left, and every command that changes something sweeps them away first. A port that is
+//! all that is left, and every command that changes something sweeps them away first (`sweep`). A port that is
 //! being detached is not found any more (`release` tells more).
 
-use anyhow::{Context, Result};
+use std::collections::HashSet;
+
+use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{port_meta, port_run};
 use vsnoop_bpf::{Damaged, Error, Listed, Port};
 
 use crate::error::{Unfit, unfit};
-use crate::incast;
 use crate::lock::CommandLock;
-use crate::output::report::once_each;
-use crate::release;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};
 
@@ -119,23 +118,6 @@ pub fn inventory() -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// Takes away what killed commands have left, unless one is at work that may come to it.
-pub fn finish_if_idle() {
-    // What cannot be read the caller will tell.
-    if Port::cut_short().map_or(true, |found| found.is_empty()) {
-        return;
-    }
-    let finish = || -> Result<()> {
-        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
-        release::finish(&lock)?;
-        vsnoop_bpf::tidy();
-        incast::sweep(&lock)
-    };
-    if let Err(error) = finish() {
-        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
-    }
-}
-
 /// Is there anything for the helper to do?
 pub fn are_any() -> bool {
     inventory().is_ok_and(|found| !found.ports.is_empty())
@@ -158,6 +140,12 @@ pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
         inventory.damaged.clear();
     }
     Ok(inventory)
+}
+
+/// A port that is named twice is meant once.
+pub fn once_each(names: &[String]) -> Vec<&String> {
+    let mut seen = HashSet::new();
+    names.iter().filter(|name| seen.insert(name.as_str())).collect()
 }
 
 /// As [`inventory`], but what looks damaged is looked at again when no command is at work that may be
@@ -213,18 +201,4 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
         return Err(netdev::does_not_exist(name, place.label()));
     }
     Err(Error::NotAttached(name.to_owned()).into())
-}
-
-/// Takes away what is left of ports whose tap has been deleted, and of those that a killed command has
-/// not done with.
-pub fn sweep(lock: &CommandLock) -> Result<()> {
-    for attached in inventory()?.ports {
-        if attached.state == State::Gone {
-            let name = attached.name.clone();
-            release::release(attached).with_context(|| format!("clean up after port {name}"))?;
-        }
-    }
-    release::finish(lock)?;
-    vsnoop_bpf::tidy();
-    incast::sweep(lock)
 }

@@ -8,12 +8,12 @@
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 
-use crate::command::config::{self, Config, HOLD_LEAST};
+use crate::config::{Config, HOLD_LEAST};
 use crate::error::{Unfit, unfit};
 use crate::output::units;
 use crate::ports::{self, Attached};
 use crate::system::netns::Netns;
-use crate::system::{netdev, process};
+use crate::system::{memory, netdev, process};
 
 /// More is given only to who asks: 1 Gb/s for half a second.
 const DEFAULT_MOST: u64 = 64 << 20;
@@ -38,7 +38,7 @@ impl Quotas {
         place: &Netns,
         except: Option<&Attached>,
     ) -> Result<Option<Self>> {
-        let host = config::host_memory();
+        let host = memory::host_memory();
         let Some(total_bytes) = config.total.or_else(|| Some(config.total_bytes(host?))) else {
             return Ok(None);
         };

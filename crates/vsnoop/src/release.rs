@@ -52,15 +52,15 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
 use vsnoop_bpf::{Listed, Port, bytes_owed};
 
-use crate::command::flows::monotonic_ns;
-use crate::command::held::Holds;
 use crate::drain::Left;
+use crate::held::Holds;
 use crate::helper;
 use crate::helper::frame::{Segment, frame};
 use crate::helper::reset::send;
 use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
+use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
 

@@ -14,11 +14,11 @@ use ipnet::IpNet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
 use vsnoop_flow::types::{self, divert_key, divert_rule};
 
-use crate::attach::tcx_link;
+use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
 use crate::inject;
-use crate::port::program_info;
-use crate::record::{ProgramInfo, Record};
+use crate::link::tcx_link;
+use crate::record::Record;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/divert.bpf.o"));
 

@@ -1,6 +1,7 @@
 //! The experiments, each a value of [`Experiment`].
 
 mod compare;
+mod definition;
 mod demo;
 pub mod environment;
 mod hold;
@@ -12,41 +13,11 @@ mod progress;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::results::report::Words;
-use crate::results::{CUT_SHORT, PathLink, Results};
+use crate::results::{CUT_SHORT, Results};
 
-/// How to run an experiment. What is empty is as the experiment itself has it.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Fewer repetitions: to see that everything works.
-    pub quick: bool,
-    /// Only these configurations.
-    pub configurations: Vec<String>,
-    /// Only transfers of these sizes.
-    pub sizes_bytes: Vec<u64>,
-    /// Rounds of each size.
-    pub rounds: Option<usize>,
-    /// Machines that share the core.
-    pub vms: Vec<usize>,
-    /// Of each machine, 0.0 to 1.0.
-    pub loads: Vec<f64>,
-    pub path_rtts_ms: Vec<f64>,
-    pub path_loss_percent: Option<f64>,
-    /// Of a path that has a rate.
-    pub path_link: Option<PathLink>,
-    /// Of `incast` only.
-    pub incast: incast::Selection,
-}
-
-/// An experiment by name.
-pub struct Experiment {
-    pub name: &'static str,
-    pub about: &'static str,
-    pub words: Words,
-    run: fn(&Options) -> Result<Results>,
-}
+pub use definition::{Experiment, Options};
 
 pub static ALL: [Experiment; 7] = [
     demo::EXPERIMENT,
@@ -82,31 +53,5 @@ impl Experiment {
         results.write(&dir)?;
         crate::results::report::write(&results, &self.words, &dir)?;
         Ok((results, dir))
-    }
-}
-
-/// Those of `all` that were asked for; all if none was.
-fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
-    if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
-        bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));
-    }
-    let wanted = |name: &&str| asked.is_empty() || asked.iter().any(|asked| asked == name);
-    Ok(all.iter().copied().filter(wanted).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn configurations_are_chosen_by_name_and_unknown_ones_are_refused() {
-        let chosen = |asked: &[&str]| {
-            let asked: Vec<_> = asked.iter().map(|name| name.to_string()).collect();
-            chosen(&["off", "vsnoop"], &asked)
-        };
-        assert_eq!(chosen(&[]).unwrap(), ["off", "vsnoop"]);
-        assert_eq!(chosen(&["vsnoop"]).unwrap(), ["vsnoop"]);
-        let error = chosen(&["vsnoop", "strict"]).unwrap_err().to_string();
-        assert!(error.contains("\"strict\"") && error.contains("off, vsnoop"), "{error}");
     }
 }

@@ -6,10 +6,30 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::archive::{self, Archive};
-use super::{Options, kernel::Kernel, web, write_whole};
+use super::{kernel::Kernel, web};
 
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const FIREWALL_MODULES: [&str; 2] = ["nf_tables", "nft_numgen"];
+
+/// Which optional parts the initramfs has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// nftables with its modules, for `Command::Firewall`.
+    pub firewall: bool,
+    /// DCTCP, a congestion control that reads marks.
+    pub dctcp: bool,
+    /// nginx, for `Command::Web`.
+    pub web: bool,
+}
+
+impl Options {
+    pub fn file_name(self) -> String {
+        let firewall = if self.firewall { "-firewall" } else { "" };
+        let dctcp = if self.dctcp { "-dctcp" } else { "" };
+        let web = if self.web { "-web" } else { "" };
+        format!("initramfs{firewall}{dctcp}{web}.cpio")
+    }
+}
 
 /// `dir`: where packages are unpacked.
 pub fn write(
@@ -41,4 +61,11 @@ pub fn write(
         web::add(&mut archive, dir)?;
     }
     write_whole(path, &archive.finish()?)
+}
+
+/// Writes a file in one step, so that an interrupted run leaves the old one or none.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, bytes).with_context(|| format!("write {}", partial.display()))?;
+    fs::rename(&partial, path).with_context(|| format!("rename to {}", path.display()))
 }

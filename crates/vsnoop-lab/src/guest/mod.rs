@@ -25,6 +25,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::workspace;
 
 pub use archive::installed;
+pub use initramfs::Options;
 pub use kernel::Kernel;
 pub use packages::Unavailable;
 
@@ -39,26 +40,6 @@ pub struct Image {
     pub kernel: PathBuf,
     pub kernel_version: String,
     pub initramfs: PathBuf,
-}
-
-/// Which optional parts the initramfs has.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// nftables with its modules, for `Command::Firewall`.
-    pub firewall: bool,
-    /// DCTCP, a congestion control that reads marks.
-    pub dctcp: bool,
-    /// nginx, for `Command::Web`.
-    pub web: bool,
-}
-
-impl Options {
-    fn file_name(self) -> String {
-        let firewall = if self.firewall { "-firewall" } else { "" };
-        let dctcp = if self.dctcp { "-dctcp" } else { "" };
-        let web = if self.web { "-web" } else { "" };
-        format!("initramfs{firewall}{dctcp}{web}.cpio")
-    }
 }
 
 /// Makes what is missing and returns the image.
@@ -76,9 +57,9 @@ pub fn prepare(options: Options) -> Result<Image> {
     Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
 }
 
-/// Makes what the tests of this crate boot, which need no network then.
+/// Makes what the tests of this crate boot, which need no network then; they need QEMU, too
+/// ([`crate::vm::require_qemu`]).
 pub fn prepare_for_tests() -> Result<()> {
-    crate::vm::require_qemu()?;
     prepare(Options { firewall: true, dctcp: true, web: false })?;
     kernel_of_series(OLDEST_SERIES).map(drop)
 }
@@ -124,11 +105,4 @@ fn build_init() -> Result<PathBuf> {
         bail!("cargo could not build vsnoop-guest ({status})");
     }
     Ok(target_dir.join(TARGET).join("release").join("vsnoop-guest"))
-}
-
-/// Writes a file in one step, so that an interrupted run leaves the old one or none.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    fs::write(&partial, bytes).with_context(|| format!("write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("rename to {}", path.display()))
 }

@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::drawing::Drawing;
-use super::plot::{FONT, SIZE};
+use super::drawing::{FONT, SIZE};
 
 const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;

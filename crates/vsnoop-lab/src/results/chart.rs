@@ -5,7 +5,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::drawing::Drawing;
-use super::plot::{COLOURS, FONT};
+use super::drawing::FONT;
+use super::plot::COLOURS;
 
 /// A diagram of lines.
 #[derive(Clone, Debug)]

@@ -1,12 +1,17 @@
 //! A drawing becomes two files: SVG, which stays sharp, and PNG, which everything shows.
 
+use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
 
-use super::plot::{SIZE, load_font};
+pub const SIZE: (u32, u32) = (960, 640);
+const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
+pub const FONT: &str = "sans-serif";
 
 pub trait Drawing {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()>;
@@ -27,4 +32,23 @@ pub trait Drawing {
         })();
         drawn.with_context(|| format!("draw {name} in {}", dir.display()))
     }
+}
+
+/// plotters needs the font's metrics for both formats.
+fn load_font() -> Result<()> {
+    static FONT_BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = match FONT_BYTES.get() {
+        Some(bytes) => bytes,
+        None => {
+            let read = fs::read(FONT_FILE).with_context(|| {
+                format!("read {FONT_FILE}: install the package fonts-dejavu-core")
+            })?;
+            FONT_BYTES.get_or_init(|| read)
+        }
+    };
+    ensure!(
+        register_font(FONT, FontStyle::Normal, bytes).is_ok(),
+        "{FONT_FILE} is not a font that can be read"
+    );
+    Ok(())
 }

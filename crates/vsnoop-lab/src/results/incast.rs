@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::size_text;
+use super::size::size_text;
 
 /// Many senders that answer one machine, and the last hop before it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

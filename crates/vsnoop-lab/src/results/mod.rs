@@ -9,6 +9,7 @@ pub mod incast;
 pub mod link;
 pub mod plot;
 pub mod report;
+mod size;
 pub mod statistics;
 pub mod table;
 
@@ -24,6 +25,8 @@ use serde_json::Value;
 
 use incast::{Incast, Round};
 use link::{Carried, Link};
+
+pub use size::{size_name, size_text};
 
 /// In the environment of results that end where an error did: that error.
 pub const CUT_SHORT: &str = "cut_short";
@@ -297,20 +300,6 @@ impl Results {
             line.configuration == configuration && line.group == *group && line.metric == metric
         })
     }
-}
-
-/// `10 KB`: sizes are decimal, as in the paper.
-pub fn size_text(size_bytes: u64) -> String {
-    match size_bytes {
-        n if n >= 1_000_000 && n % 1_000_000 == 0 => format!("{} MB", n / 1_000_000),
-        n if n >= 1000 && n % 1000 == 0 => format!("{} KB", n / 1000),
-        n => format!("{n} B"),
-    }
-}
-
-/// `100kb`, for names.
-pub fn size_name(size_bytes: u64) -> String {
-    size_text(size_bytes).replace(' ', "").to_lowercase()
 }
 
 #[cfg(test)]

@@ -1,23 +1,17 @@
 //! CDFs of throughput, in the form of Fig. 5 of the vSnoop paper: throughput in MB/s on a
 //! logarithmic axis, one line for each configuration; as SVG and PNG.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::{FontStyle, register_font};
 
-use super::drawing::Drawing;
+use super::drawing::{Drawing, FONT};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
-pub(super) const SIZE: (u32, u32) = (960, 640);
-const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
-pub(super) const FONT: &str = "sans-serif";
 pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd9, 0x5f, 0x02),
     RGBColor(0x1b, 0x6c, 0xa8),
@@ -153,25 +147,6 @@ fn steps(ascending: &[f64]) -> Vec<(f64, f64)> {
         .enumerate()
         .flat_map(|(i, &value)| [(value, i as f64 / n), (value, (i + 1) as f64 / n)])
         .collect()
-}
-
-/// plotters needs the font's metrics for both formats.
-pub(super) fn load_font() -> Result<()> {
-    static FONT_BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    let bytes = match FONT_BYTES.get() {
-        Some(bytes) => bytes,
-        None => {
-            let read = fs::read(FONT_FILE).with_context(|| {
-                format!("read {FONT_FILE}: install the package fonts-dejavu-core")
-            })?;
-            FONT_BYTES.get_or_init(|| read)
-        }
-    };
-    ensure!(
-        register_font(FONT, FontStyle::Normal, bytes).is_ok(),
-        "{FONT_FILE} is not a font that can be read"
-    );
-    Ok(())
 }
 
 #[cfg(test)]

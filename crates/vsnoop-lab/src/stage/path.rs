@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{BRIDGE, HOST, PREFIX_LENGTH, Stage, address};
+use super::{BRIDGE, HOST, PREFIX_LENGTH, Path, Stage, address};
 use crate::results::PathLink;
 use crate::results::statistics::{ascending, percentile};
 use crate::testbed::net::{Tap, TapOptions};
@@ -23,15 +23,6 @@ const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 3];
 const PINGS: u16 = 40;
 /// The median of the measured round trips may differ by so much from what was asked for.
 const TOLERANCE: Duration = Duration::from_millis(1);
-
-#[derive(Debug)]
-pub(super) enum Path {
-    None,
-    Veth,
-    Relayed(Relay),
-    /// The borrower holds the taps, and takes the path away by closing them.
-    Lent,
-}
 
 /// Round trips as they were measured on a path without load.
 #[derive(Clone, Copy, Debug)]

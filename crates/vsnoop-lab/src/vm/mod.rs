@@ -6,6 +6,7 @@
 
 mod accel;
 mod control;
+mod probe;
 mod qmp;
 pub mod quota;
 mod sched;
@@ -22,7 +23,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
 
-pub use accel::{Accelerator, choose as choose_accelerator};
+pub use accel::Accelerator;
+pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 
 use quota::Quota;

@@ -10,13 +10,48 @@
 //!
 //! zstd frames are magicless, without content size and checksum: length and integrity are the link's.
 
-use super::{DecodeError, Limits};
+use std::fmt;
+
+use super::Limits;
+use super::stream::StreamError;
 
 const CODEC_MASK: u8 = 0b0011;
 const CODEC_LZ4: u8 = 0;
 const CODEC_ZSTD: u8 = 1;
 const FLAG_NEW: u8 = 0b0100;
 const FLAG_DICTIONARY: u8 = 0b1000;
+
+/// A body that no sender within the limits makes. The connection must end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    Truncated,
+    Unknown { tag: u8 },
+    TooLong { bytes: u32 },
+    Context { number: u16 },
+    Window { log: u8 },
+    Content(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("a compressed message is cut in its head"),
+            Self::Unknown { tag } => write!(f, "a compressed message of unknown kind {tag:#04x}"),
+            Self::TooLong { bytes } => write!(f, "a compressed message of {bytes} bytes"),
+            Self::Context { number } => write!(f, "no compression context {number}"),
+            Self::Window { log } => write!(f, "a compression window of 2^{log} bytes"),
+            Self::Content(what) => write!(f, "a compressed message is damaged: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<StreamError> for DecodeError {
+    fn from(StreamError(what): StreamError) -> Self {
+        Self::Content(what)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {

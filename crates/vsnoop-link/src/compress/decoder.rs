@@ -5,47 +5,13 @@
 //! touched, and whatever does not come out at exactly the length it has said is an error. After an error
 //! the two sides' contexts are out of step, so the connection must end.
 
-use std::fmt;
-
-use super::body::{Codec, ContextId, Head};
-use super::encoder::cpu_ns;
-use super::stream::{Decompressor, StreamError};
+use super::body::{Codec, ContextId, DecodeError, Head};
+use super::clock::cpu_ns;
+use super::stream::Decompressor;
 use super::{Limits, Stats};
 
 /// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128 MB.
 const LEAST_WINDOW_LOG: u8 = 10;
-
-/// A body that no sender within the limits makes. The connection must end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DecodeError {
-    Truncated,
-    Unknown { tag: u8 },
-    TooLong { bytes: u32 },
-    Context { number: u16 },
-    Window { log: u8 },
-    Content(&'static str),
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated => f.write_str("a compressed message is cut in its head"),
-            Self::Unknown { tag } => write!(f, "a compressed message of unknown kind {tag:#04x}"),
-            Self::TooLong { bytes } => write!(f, "a compressed message of {bytes} bytes"),
-            Self::Context { number } => write!(f, "no compression context {number}"),
-            Self::Window { log } => write!(f, "a compression window of 2^{log} bytes"),
-            Self::Content(what) => write!(f, "a compressed message is damaged: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
-impl From<StreamError> for DecodeError {
-    fn from(StreamError(what): StreamError) -> Self {
-        Self::Content(what)
-    }
-}
 
 /// Receiver's side of one ordered connection.
 pub struct Decoder {

@@ -7,12 +7,10 @@
 //! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
 
 use std::collections::HashMap;
-use std::time::Duration;
-
-use nix::time::{ClockId, clock_gettime};
 
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
+use super::clock::{Clock, cpu_ns};
 use super::stream::{Compressor, Parameters, StreamError};
 use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Stats};
 
@@ -53,15 +51,6 @@ pub struct Encoder {
     turn: u64,
     scratch: Vec<u8>,
     stats: Stats,
-}
-
-/// Tells what encoding takes: nanoseconds since whenever.
-pub type Clock = Box<dyn FnMut() -> u64 + Send>;
-
-/// CPU time of this thread: a time slice that another program has taken is no cost of a codec.
-pub(super) fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from);
-    time.map_or(0, |time| time.as_nanos() as u64)
 }
 
 impl Encoder {

@@ -25,6 +25,7 @@
 
 mod auto;
 mod body;
+mod clock;
 mod decision;
 mod decoder;
 mod encoder;
@@ -34,9 +35,11 @@ mod stats;
 mod stream;
 pub mod unit;
 
+pub use body::DecodeError;
+pub use clock::Clock;
 pub use decision::Decision;
-pub use decoder::{DecodeError, Decoder};
-pub use encoder::{Clock, Encoded, Encoder};
+pub use decoder::Decoder;
+pub use encoder::{Encoded, Encoder};
 pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, ZSTD_LEVELS};
 pub use stats::Stats;
 

@@ -13,7 +13,8 @@
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
 use super::auto::{Judge, Key, Measured};
-use super::encoder::{Clock, cpu_ns, joined, lz4_block};
+use super::clock::{Clock, cpu_ns};
+use super::encoder::{joined, lz4_block};
 use super::{Class, Decision, DecodeError, Encoded, Method, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;

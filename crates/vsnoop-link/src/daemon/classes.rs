@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use super::config::{Compress, Mac, Rules, Traffic};
-use super::egress::outlet::Frame;
+use super::frame::Frame;
 use super::stats::ClassStats;
 use crate::compress::{Class, Decision, Method, Owner};
 

@@ -15,9 +15,9 @@ use tracing::{debug, info, warn};
 use super::complaints::Complaints;
 use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
 use super::counts::SessionCounts;
-use super::egress::outlet::Fault;
+use super::egress::fault::Fault;
 use super::establish::{self, Incoming, Introduction, Made};
-use super::event::Event;
+use super::event::{self, Event};
 use super::io::udp::route_mtu;
 use super::io::wake;
 use super::ports::Ports;
@@ -327,7 +327,7 @@ impl Control {
         }
     }
 
-    fn message(&mut self, got: &ingress::Message) {
+    fn message(&mut self, got: &event::Message) {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };

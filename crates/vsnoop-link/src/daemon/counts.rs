@@ -1,4 +1,4 @@
-//! What passed under one session, for its state machine. Each number has one writer.
+//! Numbers that only grow, and those of one session, for its state machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +31,25 @@ impl Tally {
 
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For numbers that come and go, such as what waits in a queue.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 }
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::counts::Tally;
-use super::stats::Counter;
+use super::counts::{Counter, Tally};
 
 /// One call in so many is measured; a number that the pieces of super-packets are seldom a multiple of.
 const STRIDE: u64 = 13;

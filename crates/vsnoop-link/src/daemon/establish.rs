@@ -20,7 +20,7 @@ use super::egress;
 use super::egress::datagrams::Datagrams;
 use super::egress::outlet;
 use super::ingress;
-use super::ingress::datagrams::DatagramSession;
+use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use crate::compress::{Decoder, Encoder, Limits};
 use crate::handshake::{self, Cipher, Direction, Established, Hello, Purpose, Secrets, Versions};

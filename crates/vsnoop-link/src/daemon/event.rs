@@ -3,9 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::egress::outlet::Fault;
+use super::egress::fault::Fault;
 use super::establish::Made;
-use super::ingress::Message;
 use crate::handshake::{self, Established};
 use crate::session::DialError;
 
@@ -49,4 +48,13 @@ pub enum Event {
         from: SocketAddr,
         established: Result<Box<Established>, handshake::Error>,
     },
+}
+
+/// What a session's own item says, for the control thread.
+pub struct Message {
+    pub peer: usize,
+    pub session: u64,
+    pub item: Vec<u8>,
+    /// Of the datagram that it came in; where from, and whether it is the newest.
+    pub datagram: Option<(SocketAddr, bool, usize)>,
 }

@@ -26,6 +26,7 @@ mod divert;
 mod egress;
 mod establish;
 mod event;
+mod frame;
 mod ingress;
 mod io;
 mod own;

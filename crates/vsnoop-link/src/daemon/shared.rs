@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::divert::doors::Doors;
+use super::frame::{self, Frame};
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::own::Own;
@@ -56,6 +57,12 @@ impl Shared {
     /// TCP is told to make no longer frames; `None`: as long as it likes.
     pub fn set_frame_limit(&self, bytes: Option<usize>) {
         self.frame_limit_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Writes a frame to a local port.
+    pub fn write_to_port(&self, index: usize, frame: &Frame<'_>) {
+        let Some((port, stats)) = self.ports.get(index) else { return };
+        frame::write(port, stats, &[], frame);
     }
 
     /// Nanoseconds since the link began.

@@ -14,11 +14,12 @@ use super::control::{
     LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
 };
 use super::control_thread::{Control, Known, other_mtu};
+use super::counts::Counter;
 use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
 use super::ports::Ports;
 use super::shared::Shared;
-use super::stats::{ClassStats, Counter, PeerStats};
+use super::stats::{ClassStats, PeerStats};
 use crate::forwarding::Place;
 use crate::session::State;
 

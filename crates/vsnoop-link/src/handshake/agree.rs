@@ -1,22 +1,6 @@
 //! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
-
-/// What holds for both ends of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agreed {
-    /// The version of the protocol.
-    pub version: u16,
-    /// What its keys are counted by.
-    #[serde(default)]
-    pub epoch: u16,
-    pub transport: Transport,
-    /// Data connections in each direction.
-    #[serde(default)]
-    pub lanes: u8,
-}
+use super::{Agreed, Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
 
 /// What an acceptor's owner answers to a peer's hello.
 #[derive(Clone, Debug)]

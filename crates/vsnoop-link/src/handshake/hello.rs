@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Agreed, Direction};
+use super::Direction;
 
 /// A message is at most this long, without its length.
 pub const MOST_BYTES: usize = 4096;
@@ -136,6 +136,20 @@ impl fmt::Display for Transport {
             Self::Unknown => "a transport of a newer version",
         })
     }
+}
+
+/// What holds for both ends of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// The version of the protocol.
+    pub version: u16,
+    /// What its keys are counted by.
+    #[serde(default)]
+    pub epoch: u16,
+    pub transport: Transport,
+    /// Data connections in each direction.
+    #[serde(default)]
+    pub lanes: u8,
 }
 
 /// What the acceptor says to a [`Hello`].

@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 
 use rustls::Connection;
 
-use super::agree::{Agreed, Answer, no_common_version};
-use super::hello::{BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
+use super::agree::{Answer, no_common_version};
+use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
 use super::secrets::{Cipher, Secrets};
 use super::{Error, Refusal, RefusalKind};
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};

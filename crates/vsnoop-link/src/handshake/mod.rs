@@ -28,12 +28,12 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use agree::{Agreed, Answer};
+pub use agree::Answer;
 pub use error::{Error, ErrorKind};
 pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
 pub use hello::{
-    BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply, Transport,
-    Versions,
+    Agreed, BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply,
+    Transport, Versions,
 };
 pub use machine::{Machine, Outcome, Step};
 pub use run::{DEADLINE, Established, accept, dial};

@@ -4,18 +4,17 @@
 //! and whose keys have never been used before. The key exchange is hybrid (X25519 and ML-KEM-768), so
 //! that traffic recorded today stays secret from the quantum computers of tomorrow.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
 use super::host::key_of;
+use super::provider::{cpu_has_aes, provider};
 use super::trust::Presents;
 use super::verify::Verifier;
 use super::{Identity, PeerId, PublicKey, Trust};
@@ -151,29 +150,4 @@ fn same(a: &Trust, b: &Trust) -> bool {
         (Trust::Named(a, x), Trust::Named(b, y)) => a.file() == b.file() && x == y,
         _ => false,
     }
-}
-
-/// Algorithms, the preferred ones first.
-pub(super) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
-        let (aes, chacha) =
-            (cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_CHACHA20_POLY1305_SHA256);
-        Arc::new(CryptoProvider {
-            cipher_suites: if cpu_has_aes() { vec![aes, chacha] } else { vec![chacha, aes] },
-            kx_groups: vec![kx_group::X25519MLKEM768, kx_group::X25519],
-            ..default_provider()
-        })
-    });
-    Arc::clone(&PROVIDER)
-}
-
-/// Whether AES-GCM is the faster cipher on this CPU.
-fn cpu_has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("aes") && is_x86_feature_detected!("pclmulqdq");
-    #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("aes")
-        && std::arch::is_aarch64_feature_detected!("pmull");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    false
 }

@@ -12,6 +12,7 @@
 mod config;
 mod host;
 mod key_file;
+mod provider;
 mod public_key;
 mod trust;
 mod verify;

@@ -11,8 +11,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 
 use super::PublicKey;
-use super::config::provider;
 use super::host::read_certificates;
+use super::provider::provider;
 
 /// What makes a host a certain peer.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use rustls::{
     SignatureScheme,
 };
 
-use super::config::provider;
 use super::host::key_of;
+use super::provider::provider;
 use super::trust::{Presents, has_name};
 use super::{PeerId, PublicKey, Trust};
 

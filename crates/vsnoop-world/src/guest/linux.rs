@@ -6,8 +6,9 @@ use fastrand::Rng;
 use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::tcp::{State, Tcp};
 
-use super::{Guest, Progress};
+use super::tcp::{Guest, Progress};
 use crate::frame::{Frame, Summed};
+use crate::layout;
 use crate::wire::{self, Path};
 
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ impl Guest for Linux {
     }
 
     fn input(&mut self, now: u64, frame: &Frame, rng: &mut Rng) {
-        let Some((from, to)) = wire::ports(&frame.bytes) else { return };
+        let Some((from, to)) = layout::ports(&frame.bytes) else { return };
         let Some(segment) = wire::decode(frame) else { return };
         let end = self.ends.values_mut().find(|(p, _)| (p.sender.1, p.vm.1) == (from, to));
         if let Some((_, tcp)) = end {

@@ -13,8 +13,9 @@ use vsnoop_flow::testing::clock::{MS, START};
 use vsnoop_flow::testing::end::End;
 
 use super::application::{Application, Received, Stream};
-use super::{Guest, Progress};
+use super::tcp::{Guest, Progress};
 use crate::frame::Frame;
+use crate::layout;
 use crate::wire::{self, Path};
 
 mod native {
@@ -224,7 +225,7 @@ impl Guest for Lwip {
         let mut frame = frame.clone();
         frame.settle();
         self.clock(now);
-        let packet = wire::packet(&frame.bytes).expect("a frame of a connection");
+        let packet = layout::packet(&frame.bytes).expect("a frame of a connection");
         // SAFETY: see _alone; lwIP copies the packet.
         unsafe { native::lwip_vm_input(packet.as_ptr(), packet.len() as u32) };
         self.act(now);
@@ -253,7 +254,7 @@ impl Guest for Lwip {
         let packets = std::mem::take(&mut *sent());
         let frames = packets.iter().filter_map(|packet| {
             let frame = wire::framed(packet, &self.ends[0].path);
-            let (from, to) = wire::ports(&frame.bytes)?;
+            let (from, to) = layout::ports(&frame.bytes)?;
             let path = self.ends.iter().map(|end| &end.path);
             let path = { path }.find(|path| (path.vm.1, path.sender.1) == (from, to))?;
             Some(wire::framed(packet, path))

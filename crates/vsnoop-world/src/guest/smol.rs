@@ -12,8 +12,9 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use vsnoop_flow::testing::end::End;
 
 use super::application::{Application, Received, Stream};
-use super::{Guest, Progress};
+use super::tcp::{Guest, Progress};
 use crate::frame::Frame;
+use crate::layout;
 use crate::wire::{self, Path};
 
 const MTU: usize = 1500;
@@ -229,7 +230,7 @@ impl Guest for Smol {
     fn input(&mut self, now: u64, frame: &Frame, _: &mut Rng) {
         let mut frame = frame.clone();
         frame.settle();
-        let packet = wire::packet(&frame.bytes).expect("a frame of a connection");
+        let packet = layout::packet(&frame.bytes).expect("a frame of a connection");
         self.wire.arrived.push_back(packet.to_vec());
         self.run(now);
     }
@@ -251,7 +252,7 @@ impl Guest for Smol {
         let mut frames = Vec::new();
         for packet in self.wire.sent.drain(..) {
             let frame = wire::framed(&packet, &self.ends[0].path);
-            if wire::tcp_offset(&frame.bytes).is_some() {
+            if layout::tcp_offset(&frame.bytes).is_some() {
                 frames.push(frame);
             }
         }

@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port};
 
+use crate::bounds::{UNBOUNDED, ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::command::config::Config;
-use crate::command::set::{UNBOUNDED, ahead_bytes, bounds_text};
+use crate::config::Config;
 use crate::engine;
 use crate::error::{Unfit, unfit, usage};
 use crate::helper;
@@ -26,6 +26,7 @@ use crate::output::report::{self, Outcome};
 use crate::output::watch::Interrupt;
 use crate::ports;
 use crate::quota;
+use crate::sweep;
 use crate::system::netdev::Device;
 use crate::system::netns::Netns;
 use crate::system::{egress, kernel, netdev, qdisc};
@@ -83,7 +84,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
         interrupt: &interrupt,
     };
     let lock = CommandLock::take()?;
-    ports::sweep(&lock)?;
+    sweep::sweep(&lock)?;
     let code = report::each(cli, &arguments.ports, |name| attach(name, &place, &request))?;
     // Of a port that could not be attached after all.
     incast::sweep(&lock)?;

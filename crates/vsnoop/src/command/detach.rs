@@ -12,6 +12,7 @@ use crate::output::units;
 use crate::output::watch::Interrupt;
 use crate::ports;
 use crate::release::{Released, release};
+use crate::sweep;
 use crate::system::kernel;
 use crate::system::netns::Netns;
 
@@ -27,7 +28,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
         let _lock = CommandLock::take()?;
         Ok(outcome(name, left, release(attached)?))
     })?;
-    ports::sweep(&CommandLock::take()?)?;
+    sweep::sweep(&CommandLock::take()?)?;
     Ok(code)
 }
 

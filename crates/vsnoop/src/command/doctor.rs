@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::cli::{self, Cli};
-use crate::command::config::Config;
+use crate::config::Config;
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{Unfit, unfit};

@@ -1,19 +1,20 @@
 //! `vsnoop flows`: the connections on record.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::Result;
-use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
 
 use crate::cli::{self, Cli};
-use crate::command::held::{FlowHold, Holds};
-use crate::command::stats::NOTHING;
+use crate::flow_key::socket;
+use crate::held::{FlowHold, Holds};
 use crate::identity::Identity;
-use crate::incast::{FlowWindow, window_of};
+use crate::incast::window::{FlowWindow, window_of};
+use crate::output::table::NOTHING;
 use crate::output::{table, units, watch};
 use crate::ports;
+use crate::system::clock::monotonic_ns;
 use crate::system::netns;
 
 #[derive(Serialize)]
@@ -97,12 +98,6 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
     Ok(0)
 }
 
-/// The clock that the kernel side stamps flows with.
-pub fn monotonic_ns() -> Result<u64> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
-}
-
 fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
     let flags = u32::from(flow.flags);
     Flow {
@@ -137,11 +132,6 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         hold: None,
         incast: window_of(flow),
     }
-}
-
-/// An address of a key: IPv4 is stored as ::ffff:a.b.c.d; the port is in network byte order.
-pub fn socket(address: [u8; 16], port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::from(address)).to_canonical(), u16::from_be(port))
 }
 
 fn vlan(tag: u16) -> Option<u16> {
@@ -253,15 +243,6 @@ mod tests {
     use vsnoop_bpf::types::seq;
 
     use super::*;
-
-    #[test]
-    fn mapped_addresses_are_shown_as_ipv4() {
-        let mut address = [0; 16];
-        address[10..].copy_from_slice(&[255, 255, 10, 0, 0, 7]);
-        assert_eq!(socket(address, 443u16.to_be()).to_string(), "10.0.0.7:443");
-        let v6 = "2001:db8::1".parse::<Ipv6Addr>().unwrap().octets();
-        assert_eq!(socket(v6, 80u16.to_be()).to_string(), "[2001:db8::1]:80");
-    }
 
     #[test]
     fn outstanding_bytes_survive_the_wrap_and_are_never_negative() {

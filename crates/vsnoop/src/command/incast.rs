@@ -12,7 +12,7 @@ use crate::incast::uplink::bits_of;
 use crate::incast::{Control, Rate};
 use crate::lock::CommandLock;
 use crate::output::{table, units, watch};
-use crate::ports;
+use crate::sweep;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
@@ -58,7 +58,7 @@ fn change(
 ) -> Result<()> {
     let place = Netns::chosen(cli.netns.as_deref())?;
     let lock = CommandLock::take()?;
-    ports::sweep(&lock)?;
+    sweep::sweep(&lock)?;
     let uplink = listed::choose(listed::all()?.uplinks, name, &place)?;
     work(&uplink, &place)?;
     let mut now = listed::all()?;

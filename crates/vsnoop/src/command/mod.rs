@@ -1,12 +1,9 @@
-//! One module per command of the command line, and what several of them have in common: the host's
-//! settings (`config`), and the holds of a port as they are now (`held`).
+//! One module per command of the command line.
 
 pub mod attach;
-pub mod config;
 pub mod detach;
 pub mod doctor;
 pub mod flows;
-pub mod held;
 pub mod incast;
 pub mod link;
 pub mod observe;

@@ -14,10 +14,10 @@ use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
 use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
-use crate::output::report::once_each;
 use crate::output::watch::{Interrupt, print, refresh};
 use crate::output::{table, units};
 use crate::ports;
+use crate::sweep;
 use crate::system::netns::Netns;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::{self, Shares, Vcpu};
@@ -86,8 +86,8 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
 
 fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
     let lock = CommandLock::take()?;
-    ports::sweep(&lock)?;
-    once_each(names)
+    sweep::sweep(&lock)?;
+    ports::once_each(names)
         .into_iter()
         .map(|name| {
             let port = place.run(|| {

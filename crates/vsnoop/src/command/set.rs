@@ -6,19 +6,16 @@
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;
 
+use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::command::config::Config;
+use crate::config::Config;
 use crate::error::{Unfit, unfit};
 use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
-use crate::output::units;
 use crate::ports::{self, State};
 use crate::quota;
 use crate::system::kernel;
 use crate::system::netns::Netns;
-
-/// Senders may run ahead as far as the hold allows.
-pub const UNBOUNDED: u32 = u32::MAX;
 
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     let config = Config::read(cli.config.as_deref())?;
@@ -50,21 +47,4 @@ fn set(name: &str, place: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
         ahead_bytes: ahead_bytes(policy.ahead),
         ..Outcome::done(name, "set", format!("{name}: {}", bounds_text(hold_bytes, policy.ahead)))
     })
-}
-
-/// `None`: as far as the hold allows.
-pub fn ahead_bytes(ahead: u32) -> Option<u64> {
-    (ahead != UNBOUNDED).then_some(ahead.into())
-}
-
-/// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".
-pub fn bounds_text(hold_bytes: u64, ahead: u32) -> String {
-    let hold = format!("holds at most {}", units::memory(hold_bytes));
-    match ahead_bytes(ahead) {
-        None => hold,
-        Some(0) => format!("{hold}, senders not ahead of the VM's window"),
-        Some(bytes) => {
-            format!("{hold}, senders at most {} ahead of the VM's window", units::memory(bytes))
-        }
-    }
 }

@@ -8,10 +8,11 @@ use serde::Serialize;
 use vsnoop_bpf::types::port_stats;
 
 use crate::cli::{self, Cli};
-use crate::command::held::{Holds, PortHold};
 use crate::counters::{self, Counters, Resets};
+use crate::held::{Holds, PortHold};
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
+use crate::output::table::NOTHING;
 use crate::output::{bars, histogram::Histogram, table, units, watch};
 use crate::ports;
 use crate::system::netns;
@@ -67,9 +68,6 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     })?;
     Ok(0)
 }
-
-/// What the tables show when no port is attached.
-pub const NOTHING: &str = "no port is attached; `vsnoop doctor` shows which VMs would gain";
 
 fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
     let names = netns::names();

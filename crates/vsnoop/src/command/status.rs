@@ -9,15 +9,16 @@ use vsnoop_bpf::Hook;
 
 use crate::background::{self, Role};
 use crate::cli::{self, Cli};
-use crate::command::held::{Engine, Holds, PortHold};
-use crate::command::stats::NOTHING;
 use crate::counters::Resets;
 use crate::failures::LeftAlone;
+use crate::held::{Engine, Holds, PortHold};
 use crate::helper;
 use crate::identity::Identity;
 use crate::incast::{Control, UplinkState};
+use crate::output::table::NOTHING;
 use crate::output::{hint, table, units, watch};
 use crate::ports::{self, Attached, Inventory, PausedBy};
+use crate::sweep;
 use crate::system::egress::{self, Foreign};
 use crate::system::netns::Netns;
 use crate::system::process::Process;
@@ -111,7 +112,7 @@ impl From<Option<i32>> for ProcessOfTheHost {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
-    ports::finish_if_idle();
+    sweep::finish_if_idle();
     watch::run(arguments.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }

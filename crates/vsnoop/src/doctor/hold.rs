@@ -17,13 +17,13 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::command::config::{self, Config, HOLD_LEAST, HOLD_MOST};
+use crate::config::{Config, HOLD_LEAST, HOLD_MOST};
 use crate::output::histogram::Histogram;
 use crate::output::units;
 use crate::quota::Quotas;
-use crate::system::kernel;
 use crate::system::netns::Netns;
 use crate::system::vcpu::Vcpu;
+use crate::system::{kernel, memory};
 
 /// A VM that answers sooner is left alone, with a hold or without.
 const WORTH_IT_NS: u64 = 1_000_000;
@@ -92,7 +92,7 @@ pub struct Budget {
 impl Budget {
     /// `needed_bytes` is not known yet. What is taken can be seen with privileges only.
     pub fn of_host(config: &Config, place: &Netns) -> Result<Option<Self>> {
-        let Some(memory_bytes) = config::host_memory() else { return Ok(None) };
+        let Some(memory_bytes) = memory::host_memory() else { return Ok(None) };
         let (bandwidth_of, bandwidth_bits) = fastest_link(Path::new("/sys/class/net")).unzip();
         let quotas = match kernel::require() {
             Ok(()) => Quotas::of_host(config, place, None)?,

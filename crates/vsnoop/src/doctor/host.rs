@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{Check, Level, incast};
-use crate::command::config::Config;
+use crate::config::Config;
 use crate::error::Unfit;
 use crate::system::kernel;
 

@@ -12,9 +12,9 @@ use vsnoop_hold::{Clock, Engine, Host, Reason, Sent, Slice, Tended, Urgency};
 use super::chance::Chance;
 use super::device::{Device, Part};
 use super::vm::Vm;
-use crate::command::flows::monotonic_ns;
 use crate::helper::reset::reset;
 use crate::ports::Attached;
+use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 
 /// A port, and the engine's work on it.

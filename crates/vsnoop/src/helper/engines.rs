@@ -17,8 +17,8 @@ use vsnoop_bpf::{Memory, bytes_owed};
 use vsnoop_hold::View;
 
 use crate::background::{self, Role};
-use crate::command::flows::monotonic_ns;
 use crate::ports::Attached;
+use crate::system::clock::monotonic_ns;
 
 /// An engine that is not heard of for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);

@@ -12,7 +12,7 @@ use etherparse::{
 };
 use vsnoop_bpf::types::{self, flow, flow_key};
 
-use crate::command::flows::socket;
+use crate::flow_key::socket;
 
 const HOPS: u8 = 64;
 

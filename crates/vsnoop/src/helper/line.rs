@@ -17,8 +17,8 @@ use vsnoop_bpf::types::flow;
 use vsnoop_bpf::{Line as Queues, Taken, Uplink};
 
 use super::frame::{Segment, frame};
-use crate::command::flows::monotonic_ns;
 use crate::ports::Attached;
+use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 
 /// The line of one port.

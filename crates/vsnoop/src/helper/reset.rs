@@ -8,7 +8,7 @@ use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_bpf::{Port, bytes_owed};
 
 use super::frame::{Segment, frame};
-use crate::command::flows::monotonic_ns;
+use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 
 /// Resets the connection at both ends and counts why; false when the VM has acknowledged something since

@@ -13,7 +13,6 @@ use super::engines::{Engines, Held};
 use super::line::{Line, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
-use crate::command::flows::monotonic_ns;
 use crate::failures::LeftAlone;
 use crate::incast;
 use crate::incast::ways::Follower;
@@ -21,6 +20,7 @@ use crate::lock::CommandLock;
 use crate::output::units;
 use crate::ports::{self, Attached, State};
 use crate::release::{finish, release};
+use crate::system::clock::monotonic_ns;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::setting::{self, Rate, bits_per_second};
-use crate::command::config::shown;
+use crate::config::value::shown;
 
 /// Of an uplink that no port was behind before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

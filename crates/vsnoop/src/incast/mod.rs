@@ -1,17 +1,19 @@
 //! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it
 //! may be set to (`setting`) and is without an option (`configured`), how its packets come
-//! (`ways`), how uplinks are (`state`), which there are (`listed`), and what is shaped behind them.
+//! (`ways`), how uplinks are (`state`), which there are (`listed`), and the windows of connections behind them
+//! (`window`).
 
 pub mod configured;
 pub mod listed;
+mod reckoning;
 pub mod setting;
 pub mod state;
 pub mod uplink;
 pub mod ways;
+pub mod window;
 
 use anyhow::Result;
-use serde::Serialize;
-use vsnoop_bpf::types::{INCAST_AVOIDS, flow, incast, incast_waiting};
+use vsnoop_bpf::types::flow;
 use vsnoop_bpf::{Port, Uplink, UplinkId};
 
 use crate::lock::CommandLock;
@@ -55,45 +57,6 @@ fn used() -> Result<Vec<UplinkId>> {
 /// That of a port; its interface is 0 where it has none.
 pub fn uplink_id(attached: &Attached) -> UplinkId {
     UplinkId { netns: attached.meta.netns, ifindex: attached.meta.uplink }
-}
-
-/// The window of one connection, as incast control sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FlowWindow {
-    /// What it is to have on its way at most.
-    pub window_bytes: u32,
-    /// What it may have on its way now: granted, and not received.
-    pub granted_bytes: u64,
-    /// Of that, what the sender has been told of.
-    pub shown_bytes: u64,
-    /// Round trip, smoothed; null when not known yet.
-    pub rtt_ns: Option<u32>,
-    /// b_m, bits per second.
-    pub measured_bits_per_second: u64,
-    /// (b_e - b_m) / b_e, in hundredths.
-    pub d_percent: u32,
-    /// "slow start" or "avoidance".
-    pub phase: &'static str,
-    /// Its window is closed, and it stands in line for credit.
-    pub waiting: bool,
-}
-
-/// `None` where it is left alone.
-pub fn window_of(flow: &flow) -> Option<FlowWindow> {
-    let incast = &flow.incast;
-    (incast.shaped != 0).then(|| FlowWindow {
-        window_bytes: incast.window,
-        granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
-        shown_bytes: flow.adv_edge.diff(incast.received).max(0) as u64,
-        rtt_ns: Some(incast.rtt_ns).filter(|rtt| *rtt != 0),
-        measured_bits_per_second: bits_per_second(incast.measured.into()),
-        d_percent: d_percent(incast),
-        phase: match u32::from(incast.bits) & INCAST_AVOIDS {
-            0 => "slow start",
-            _ => "avoidance",
-        },
-        waiting: u32::from(incast.waiting) == incast_waiting::INCAST_IN_LINE,
-    })
 }
 
 /// Where nobody counts what comes in any more windows are the VMs' own again. What is to be said, once.
@@ -140,19 +103,4 @@ pub fn forget_all(port: &Port) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round trip.
-fn d_percent(incast: &incast) -> u32 {
-    let measured = u64::from(incast.measured);
-    let expected = (u64::from(incast.window) << 20) / u64::from(incast.rtt_ns.max(1));
-    if incast.rtt_ns == 0 || expected <= measured {
-        return 0;
-    }
-    ((expected - measured) * 100 / expected) as u32
-}
-
-/// Of bytes per 2^20 ns.
-fn bits_per_second(rate: u64) -> u64 {
-    ((u128::from(rate) * 8 * 1_000_000_000) >> 20) as u64
 }

@@ -1,6 +1,6 @@
 //! What may be set of an uplink: the rate of the last hop before it, and the queue there.
 
-use crate::command::config;
+use crate::size;
 
 /// Least and most rate that the reckoning is made for, bits per second.
 pub const RATES: std::ops::RangeInclusive<u64> = 1_000_000..=400_000_000_000;
@@ -49,7 +49,7 @@ pub fn bits_per_second(bits: u64) -> Result<Rate, String> {
 
 /// Bytes with an optional suffix, in powers of 1024.
 pub fn buffer(text: &str) -> Result<u32, String> {
-    config::size(text)
+    size::parse(text)
         .filter(|bytes| BUFFERS.contains(bytes))
         .map(|bytes| bytes as u32)
         .ok_or_else(|| "the queue of the last hop has 16K to 256M bytes".to_owned())

@@ -8,9 +8,9 @@ use vsnoop_bpf::types::uplink;
 use vsnoop_bpf::{Uplink, UplinkId};
 use vsnoop_flow::incast;
 
-use super::bits_per_second;
-use crate::command::flows::monotonic_ns;
+use super::reckoning::bits_per_second;
 use crate::ports::Attached;
+use crate::system::clock::monotonic_ns;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use vsnoop_bpf::{Port, Uplink, UplinkSettings, uplink_rate};
 use vsnoop_netdev::ethtool;
 
-use super::bits_per_second;
 use super::configured::Defaults;
+use super::reckoning::bits_per_second;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
 use super::ways;
 use crate::error::{Unfit, unfit, usage};

@@ -1,7 +1,5 @@
 //! The outcome of a command on several ports: one line, or one JSON object, for each.
 
-use std::collections::HashSet;
-
 use anyhow::Result;
 use serde::Serialize;
 
@@ -10,6 +8,7 @@ use super::watch::{has_printed, print};
 use crate::cli::Cli;
 use crate::error::{EXIT_USAGE, exit_code, exit_name};
 use crate::incast::uplink::Joined;
+use crate::ports::once_each;
 
 /// What a command did to one port.
 #[derive(Debug, Serialize)]
@@ -111,12 +110,6 @@ pub fn print_failure(error: Failure) {
     // Whoever reads it has the exit code as well.
     let text = serde_json::to_string(&Document { error });
     let _ = text.map(|text| print(&text));
-}
-
-/// A port that is named twice is meant once.
-pub fn once_each(names: &[String]) -> Vec<&String> {
-    let mut seen = HashSet::new();
-    names.iter().filter(|name| seen.insert(name.as_str())).collect()
 }
 
 /// Runs `work` on each port, reports each, and returns the exit code: that of the first failure.

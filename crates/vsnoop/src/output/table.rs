@@ -2,6 +2,9 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 
+/// What the tables show when no port is attached.
+pub const NOTHING: &str = "no port is attached; `vsnoop doctor` shows which VMs would gain";
+
 /// A table with these headings; columns whose heading starts with '>' are aligned to the right.
 pub fn new(headings: &[&str]) -> Table {
     let mut table = Table::new();

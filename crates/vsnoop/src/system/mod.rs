@@ -1,13 +1,16 @@
 //! What the command needs to know of the host: network namespaces, devices and their queue
-//! disciplines, the processes behind taps and how long their vCPUs wait for a CPU. Nothing in here
+//! disciplines, the processes behind taps and how long their vCPUs wait for a CPU, clock and memory. Nothing in here
 //! knows of early acknowledgement.
 
 pub mod cgroup;
+pub mod clock;
 pub mod egress;
 pub mod kernel;
+pub mod memory;
 pub mod netdev;
 pub mod netns;
 pub mod offload;
+mod proc;
 pub mod process;
 pub mod qdisc;
 pub mod vcpu;

@@ -182,7 +182,7 @@ fn named() -> impl Iterator<Item = (PathBuf, String)> {
 }
 
 fn of_processes() -> impl Iterator<Item = (PathBuf, String)> {
-    super::process::ids().map(|pid| (PathBuf::from(format!("/proc/{pid}/ns/net")), pid.to_string()))
+    super::proc::ids().map(|pid| (PathBuf::from(format!("/proc/{pid}/ns/net")), pid.to_string()))
 }
 
 /// The inode that a namespace file leads to; `None` when it cannot be looked at.

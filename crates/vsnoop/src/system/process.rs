@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::netns;
+use super::proc::ids;
 
 nix::ioctl_none!(tungetdevnetns, b'T', 227);
 
@@ -81,15 +82,6 @@ pub fn tap_holders() -> HashMap<(String, u64), Process> {
 /// How many threads of a process there are, the main thread among them.
 fn threads(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
-}
-
-/// All process ids.
-pub fn ids() -> impl Iterator<Item = i32> {
-    fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn holds(pid: i32, name: &str, netns: u64) -> bool {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::experiment::chosen;
+use crate::experiment::definition::chosen;
 
 /// One way to treat a machine that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 //! Rounds are measured in cells: a number of machines with a load each, and a path to the host. The
 //! machines are booted once for all their paths.
 
+mod comparison;
 mod configuration;
 mod plan;
 mod transfers;
@@ -18,34 +19,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::Options;
+use super::definition::Options;
 use super::lab::Lab;
 use super::progress::Progress;
 use crate::guest;
 use crate::interrupt;
-use crate::results::{CUT_SHORT, Figure, Results, Sample, size_text, statistics};
+use crate::results::{CUT_SHORT, Results, Sample, size_text, statistics};
 use crate::stage::StageOptions;
 use crate::vsnoop::Vsnoop;
 
+pub use comparison::Comparison;
 pub use configuration::Configuration;
 use plan::Machines;
 use transfers::Transfers;
-
-/// An experiment of this kind.
-pub struct Comparison {
-    pub name: &'static str,
-    pub configurations: &'static [Configuration],
-    /// Machines and the load of each; with `--quick` the first only.
-    pub machines: &'static [(usize, f64)],
-    /// With `--quick` the first only.
-    pub path_rtts_ms: &'static [f64],
-    /// Sizes, and rounds of each in every cell.
-    pub plan: &'static [(u64, usize)],
-    pub quick_plan: &'static [(u64, usize)],
-    /// The measuring of a cell ends here, whatever is left of its plan.
-    pub budget: Duration,
-    pub figures: fn(&Results) -> Vec<Figure>,
-}
 
 impl Comparison {
     pub fn run(&self, options: &Options) -> Result<Results> {

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 
-use super::Comparison;
-use crate::experiment::Options;
+use super::comparison::Comparison;
+use crate::experiment::definition::Options;
 use crate::results::Cell;
 
 /// More would not boot in the time that an experiment has.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::transfer::Direction;
 
-use super::Configuration;
+use super::configuration::Configuration;
 use crate::client::{self, Outcome, Request, Times};
 use crate::interrupt;
 use crate::peers::proxy::Proxy;

@@ -13,10 +13,11 @@ use serde_json::json;
 use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
 
+use self::plan::QUOTA_PERCENT;
 use super::compare::{Configuration, in_rounds};
+use super::definition::{Experiment, Options};
 use super::lab::Lab;
 use super::progress::Progress;
-use super::{Experiment, Options};
 use crate::interrupt;
 use crate::results::report::Words;
 use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
@@ -26,8 +27,6 @@ use crate::testbed::capture::Capture;
 use crate::vsnoop::Vsnoop;
 use crate::{guest, vm};
 
-/// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
-const QUOTA_PERCENT: u32 = 20;
 /// Of the VM's own work; not the quota's period, so that load and quota do not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.

@@ -5,9 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use vsnoop_guest::web;
 
-use super::QUOTA_PERCENT;
-use crate::experiment::Options;
+use crate::experiment::definition::Options;
 use crate::results::{Cell, PathLink};
+
+/// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
+pub const QUOTA_PERCENT: u32 = 20;
 
 const FAR_RTT_MS: f64 = 20.0;
 const FAR_LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };

@@ -8,8 +8,8 @@ mod tables;
 
 use std::time::Duration;
 
-use super::Experiment;
 use super::compare::{Comparison, Configuration};
+use super::definition::Experiment;
 use crate::results::report::Words;
 
 const COMPARISON: Comparison = Comparison {

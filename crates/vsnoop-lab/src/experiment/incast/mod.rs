@@ -14,6 +14,7 @@ mod guests;
 mod paper;
 mod plan;
 mod plots;
+mod selection;
 mod stage;
 mod tables;
 
@@ -22,8 +23,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
+use super::definition::{Experiment, Options};
+use super::environment;
 use super::progress::Progress;
-use super::{Experiment, Options, environment};
 use crate::interrupt;
 use crate::results::Results;
 use crate::results::incast::{Incast, Part};
@@ -34,7 +36,7 @@ use crate::testbed::fan_in::VM_ADDRESS;
 use crate::vsnoop::Vsnoop;
 use guests::Boot;
 use plan::Point;
-pub use plan::Selection;
+pub use selection::Selection;
 use stage::{Stage, last_hop};
 
 /// Counted rounds of one configuration before the next one has its turn.

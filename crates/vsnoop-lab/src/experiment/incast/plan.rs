@@ -4,38 +4,10 @@ use anyhow::{Result, bail, ensure};
 
 use super::configuration::Configuration::{self, Fixed, Incast, IncastEarly, Off};
 use super::connections::Opener;
-use crate::experiment::Options;
+use super::selection::Selection;
+use crate::experiment::definition::Options;
 use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
 use crate::testbed::fan_in::MOST_SENDERS;
-
-/// What of the experiment is to be measured. What is empty is as the experiment itself has it.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-pub struct Selection {
-    /// `incast`: only this part (may be repeated).
-    #[arg(long = "part", value_name = "NAME")]
-    pub parts: Vec<Part>,
-    /// `incast`: so many senders (may be repeated).
-    #[arg(long, value_name = "N")]
-    pub senders: Vec<usize>,
-    /// `incast`: the rate of the last hop.
-    #[arg(long = "rate", value_name = "MBIT")]
-    pub rate_mbit: Option<u64>,
-    /// `incast`: the queue of the last hop (may be repeated).
-    #[arg(long = "buffer", value_name = "BYTES")]
-    pub buffers_bytes: Vec<u64>,
-    /// `incast`: packets are marked above so much in that queue, in the part dctcp.
-    #[arg(long = "mark", value_name = "BYTES")]
-    pub mark_bytes: Option<u64>,
-    /// `incast`: the senders' congestion control (may be repeated).
-    #[arg(long = "congestion-control", value_name = "NAME")]
-    pub congestion_controls: Vec<CongestionControl>,
-    /// `incast`: the least retransmission timeout of the senders (may be repeated).
-    #[arg(long = "rto-min", value_name = "MS")]
-    pub rtos_min_ms: Vec<u32>,
-    /// `incast`: who opens the connections.
-    #[arg(long, value_name = "WHO")]
-    pub opener: Option<Opener>,
-}
 
 /// Rounds that differ in their configuration only.
 #[derive(Clone, Debug, PartialEq)]

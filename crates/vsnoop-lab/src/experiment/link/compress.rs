@@ -8,10 +8,11 @@ use serde_json::json;
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
+use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
-use super::{Series, content, goals, plots, progress_of, rounds, tables};
-use crate::experiment::{Experiment, Options, chosen};
+use super::{content, goals, plots, tables};
+use crate::experiment::definition::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
 use crate::results::{Figure, Results};

@@ -11,94 +11,14 @@ mod lan;
 mod plots;
 mod probe;
 mod rig;
+mod series;
 mod stream;
 mod tables;
 mod values;
 mod wan;
 
-use anyhow::{Result, ensure};
-use serde_json::json;
-
-use self::rig::{Rig, Task};
-use super::progress::Progress;
-use super::{Experiment, Options, environment};
-use crate::results::statistics::summarise;
-use crate::results::{Figure, Results};
-use crate::testbed::hosts::Wire;
-use crate::workspace;
+use super::definition::Experiment;
 
 pub const LAN: Experiment = lan::EXPERIMENT;
 pub const WAN: Experiment = wan::EXPERIMENT;
 pub const COMPRESS: Experiment = compress::EXPERIMENT;
-
-/// An experiment under way: what is measured goes into its results.
-struct Series {
-    rig: Rig,
-    results: Results,
-}
-
-impl Series {
-    /// Checks the options, of which only some make sense, and starts what runs of the carriers.
-    fn begin(
-        name: &str,
-        options: &Options,
-        wire: &Wire,
-        carriers: &[&'static str],
-    ) -> Result<Self> {
-        ensure!(
-            options.sizes_bytes.is_empty()
-                && options.vms.is_empty()
-                && options.loads.is_empty()
-                && options.path_rtts_ms.is_empty()
-                && options.path_loss_percent.is_none()
-                && options.path_link.is_none(),
-            "{name} takes --quick, --configuration, --rounds and --out only"
-        );
-        ensure!(
-            nix::unistd::geteuid().is_root(),
-            "an experiment makes namespaces and taps and starts tunnels: run it as root"
-        );
-        let mut results = Results::begin(name, environment::describe());
-        if let Ok(program) = workspace::vsnoop_command() {
-            let version = crate::testbed::net::checked(&program.to_string_lossy(), ["--version"]);
-            results.environment.insert("vsnoop".into(), json!(version?.trim()));
-        }
-        let rig = Rig::build(wire, carriers)?;
-        rig.describe(&mut results);
-        Ok(Self { rig, results })
-    }
-
-    /// Takes turns in rounds, one measurement each, of the carrier that `task` names.
-    fn take_turns<'t, T: Copy>(
-        &mut self,
-        progress: &mut Progress,
-        turns: &[(T, usize)],
-        task: impl Fn(T) -> (&'static str, Task<'t>),
-    ) -> Result<()> {
-        rig::take_turns(turns, |turn| {
-            let (name, task) = task(turn);
-            let Some(link) = self.rig.link(name) else { return Ok(()) };
-            let sample = self.rig.measure(link, task)?;
-            progress.step(format!("{name}, {}", task.cell));
-            self.results.samples.push(sample);
-            Ok(())
-        })
-    }
-
-    fn end(mut self, figures: fn(&Results) -> Vec<Figure>) -> Results {
-        summarise(&mut self.results);
-        self.results.figures = figures(&self.results);
-        self.results
-    }
-}
-
-/// Of all that the turns take.
-fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
-    let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
-    Progress::new(rounds.sum())
-}
-
-/// Of one configuration, unless the options say otherwise.
-fn rounds(options: &Options, usual: usize) -> usize {
-    options.rounds.unwrap_or(if options.quick { 1 } else { usual })
-}

@@ -6,10 +6,11 @@ use anyhow::Result;
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
+use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
-use super::{Series, content, goals, plots, progress_of, rounds, tables};
-use crate::experiment::{Experiment, Options, chosen};
+use super::{content, goals, plots, tables};
+use crate::experiment::definition::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
 use crate::results::statistics::percentile;

@@ -18,9 +18,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use vsnoop_guest::transfer::Direction;
 
+use super::definition::{Experiment, Options, chosen};
 use super::lab::Lab;
 use super::progress::Progress;
-use super::{Experiment, Options, chosen};
+
 use crate::client::{self, Outcome, Request};
 use crate::guest;
 use crate::interrupt;

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 
-use super::site::packaged;
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::{Site, packaged};
 use crate::testbed::hosts::Side;
 use crate::testbed::net::checked;
 

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result};
 
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::Site;
 use crate::testbed::hosts::Side;
 
 pub static BARE: Carrier = Carrier {

@@ -7,6 +7,8 @@
 //! turns. A tunnel's device with its address stands in the host's namespace, where a guest's tap would
 //! be. Every file has one program; all that a program does not need to be told is as it is by default.
 
+mod carrier;
+mod ends;
 mod fastd;
 mod kernel;
 mod nat;
@@ -21,59 +23,13 @@ mod vtun;
 mod wireguard;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use anyhow::Result;
 
-use crate::testbed::net::Netns;
+pub use carrier::{Carrier, Kind};
+pub use ends::Ends;
 use process::Processes;
 pub use site::Site;
-
-use super::Daemon;
-
-/// A way to get packets from one host to the other.
-#[derive(Debug)]
-pub struct Carrier {
-    pub name: &'static str,
-    pub about: &'static str,
-    pub kind: Kind,
-    start: fn(&mut Site) -> Result<Ends>,
-}
-
-/// What a carrier is compared as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// No tunnel, or one of the kernel.
-    Kernel,
-    /// A user's process that does not encrypt.
-    Plain,
-    /// One that does.
-    Sealed,
-    /// A user's process that stands between, and is no tunnel of frames.
-    Between,
-    /// vsnoop's own.
-    Own,
-}
-
-impl Kind {
-    /// Whether it is a program that a user would pick in vsnoop's place.
-    pub fn is_peer(self) -> bool {
-        matches!(self, Self::Plain | Self::Sealed)
-    }
-}
-
-/// Where connections over a carrier begin and end.
-#[derive(Clone, Debug)]
-pub struct Ends {
-    pub client: Arc<Netns>,
-    pub server: Arc<Netns>,
-    /// Of the server, as the client sees it.
-    pub address: Ipv4Addr,
-    /// The devices of both, where offloads can be switched without changing the path itself.
-    pub devices: Option<[String; 2]>,
-    /// The client connects to this port of its own, and not to the server's.
-    pub forwarded_from: Option<u16>,
-}
 
 /// A carrier that runs. Its processes end when it is dropped.
 #[derive(Debug)]

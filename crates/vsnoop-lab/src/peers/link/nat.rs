@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::site::packaged;
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::{Site, packaged};
 use crate::testbed::hosts::Side;
 
 const DEVICE: &str = "tap0";

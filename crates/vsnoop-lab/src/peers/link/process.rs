@@ -7,7 +7,7 @@ use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::Daemon;
+use super::super::Daemon;
 
 /// Programs of one carrier. They end when this is dropped, and so does what they have started, which
 /// would outlive them otherwise.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Daemon, Ends, Processes};
+use super::super::Daemon;
+use super::ends::Ends;
+use super::process::Processes;
 use crate::interrupt;
 use crate::session::Session;
 use crate::testbed::hosts::{Hosts, Side};

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::site::{FORWARD, SERVER, packaged};
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::{FORWARD, SERVER, Site, packaged};
 use crate::testbed::hosts::Side;
 use crate::testbed::net::checked;
 

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 
-use super::site::built;
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::{Site, built};
 use crate::testbed::hosts::Side;
 
 pub static PLAIN: Carrier = Carrier {

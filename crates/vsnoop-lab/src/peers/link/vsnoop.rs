@@ -3,7 +3,9 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::Site;
 use crate::testbed::hosts::Side;
 use crate::testbed::net::checked;
 use crate::workspace;

@@ -10,8 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::site::built;
-use super::{Carrier, Ends, Kind, Site};
+use super::carrier::{Carrier, Kind};
+use super::ends::Ends;
+use super::site::{Site, built};
 use crate::testbed::hosts::Side;
 
 const SOCKETS: &str = "/var/run/wireguard";

@@ -1,29 +1,14 @@
-//! Commands that must succeed, and commands inside a namespace.
+//! Commands inside a namespace.
 
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use super::Netns;
-
-/// Runs a command to its end and returns what it printed; an error carries what it complained of.
-pub fn checked<I, S>(program: &str, arguments: I) -> Result<String>
-where
-    I: IntoIterator<Item = S>,
-    S: AsRef<OsStr>,
-{
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
-    let output = command.output().with_context(|| format!("starting {program}"))?;
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?} failed ({}): {}", output.status, complaint.trim());
-    }
-    String::from_utf8(output.stdout).with_context(|| format!("reading what {program} printed"))
-}
+use super::checked::checked;
 
 impl Netns {
     /// A command that will run inside the namespace; the caller adds arguments and starts it.

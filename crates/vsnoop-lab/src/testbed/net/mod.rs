@@ -8,6 +8,7 @@
 //! Names begin with a prefix that the caller owns and carry the owner's process id; what a crashed
 //! run left behind is found by both ([`remove_stale`]).
 
+mod checked;
 mod command;
 mod counter;
 mod link;
@@ -22,7 +23,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 
-pub use command::checked;
+pub use checked::checked;
 pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
 pub use ping::{echo_number, echo_request};

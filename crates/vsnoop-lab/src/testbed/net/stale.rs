@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::checked;
+use super::checked::checked;
 
 /// Deletes namespaces named by [`owned_name`](super::owned_name) with this prefix whose process is
 /// gone. Returns the names.

@@ -14,8 +14,8 @@ use vsnoop_frame::layout::Layout;
 use vsnoop_frame::packet::{Packet, Pool};
 use vsnoop_frame::segment;
 
-use super::Control;
 use super::bottleneck::{Queue, Verdict};
+use super::control::Control;
 use super::counters::{add, count};
 use super::faults::{Faults, Freeze};
 use super::forgery::{self, Source};

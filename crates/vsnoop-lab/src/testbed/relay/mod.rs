@@ -12,6 +12,7 @@
 //! byte stream.
 
 mod bottleneck;
+mod control;
 mod counters;
 mod faults;
 mod forgery;
@@ -19,8 +20,8 @@ mod lane;
 mod queues;
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ use vsnoop_frame::edit::Tag;
 use vsnoop_frame::tap::Tap;
 
 pub use bottleneck::Bottleneck;
+use control::Control;
 pub use counters::Counters;
 pub use faults::{Faults, Freeze};
 use lane::{Lane, Next};
@@ -68,37 +70,6 @@ pub struct Relay {
 struct Shared {
     stop: AtomicBool,
     wake: EventFd,
-}
-
-/// What the owner of a relay and one of its lanes share.
-#[derive(Debug, Default)]
-struct Control {
-    faults: Mutex<Faults>,
-    /// Counts changes of `faults`, so that a lane need not take the lock to see that there is none.
-    generation: AtomicU64,
-    /// The change that the lane has seen.
-    obeyed: AtomicU64,
-    counters: counters::Live,
-}
-
-impl Control {
-    fn set(&self, faults: Faults) {
-        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
-        self.generation.fetch_add(1, Ordering::Release);
-    }
-
-    fn refresh(&self, generation: &mut u64, faults: &mut Faults) {
-        let current = self.generation.load(Ordering::Acquire);
-        if current != *generation {
-            *generation = current;
-            *faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            self.obeyed.store(current, Ordering::Release);
-        }
-    }
-
-    fn is_obeyed(&self) -> bool {
-        self.obeyed.load(Ordering::Acquire) == self.generation.load(Ordering::Acquire)
-    }
 }
 
 impl Relay {

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -26,6 +27,36 @@ type Result<T> = std::result::Result<T, ConfigError>;
 
 /// What an error shows of a line.
 const EXCERPT_CHARS: usize = 80;
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError(unreadable(file, &error)))?;
+        Self::parse(file, &text)
+    }
+
+    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose directory
+    /// is where relative paths begin.
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        parse(file, text)
+    }
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> String {
+    let shown = file.display();
+    match error.kind() {
+        ErrorKind::IsADirectory => format!(
+            "{shown} is a directory, and the configuration of a link is one file: give its path, such as {}",
+            file.join("NAME.toml").display()
+        ),
+        ErrorKind::NotFound => {
+            format!("there is no configuration {shown}; docs/link.md says what to write there")
+        }
+        ErrorKind::InvalidData => format!("the configuration {shown} is no text in UTF-8"),
+        _ => format!("the configuration {shown} cannot be read: {error}"),
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,17 +1,17 @@
 //! What a link is to be, as its file says: plain structs, checked before anything is made.
 //!
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of single
-//! values, `rules` is the list of compression rules, which may change while the link runs. Nothing here
-//! looks at the host: whether a bridge is there, or a key readable, is found out by whoever uses it.
+//! values, `peer` is another host, `rules` is the list of compression rules, which may change while the
+//! link runs. Nothing here looks at the host: whether a bridge is there, or a key readable, is found out by whoever uses it.
 
 mod file;
+mod peer;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod value;
 
 use std::fmt;
-use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,17 +19,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::identity::PublicKey;
-
 pub use crate::compress::Method;
 pub use crate::forwarding::Mac;
+pub use peer::{Peer, Transport, Trust};
 pub use rules::{Compress, Outcome, Rules, Selector, TooManyRules, Traffic, Vm};
-pub use value::{Address, dictionary, is_link_name};
+pub use value::{Address, PORT, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
 pub const DIRECTORY: &str = "/etc/vsnoop/link";
-/// UDP and TCP, where nothing else is said.
-pub const PORT: u16 = 7946;
 /// Of the VMs' network. IPv6 needs the least, jumbo frames the most.
 pub const MTU_BYTES: std::ops::RangeInclusive<u16> = 1280..=9216;
 /// Connections beside each other on ordered transports.
@@ -96,40 +93,6 @@ pub enum PortKind {
     Interface,
 }
 
-/// Another host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub name: String,
-    pub trust: Trust,
-    /// `None`: it calls.
-    pub address: Option<Address>,
-    pub transport: Transport,
-    /// Ordered transports: connections beside each other.
-    pub connections: u8,
-}
-
-/// How a peer proves that it is one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// It has this key.
-    Key(PublicKey),
-    /// The CA has certified it under this name.
-    Subject(String),
-}
-
-/// What carries the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    Udp,
-    Tls,
-    Tcp,
-    /// Not encrypted.
-    UdpPlain,
-    /// Not encrypted.
-    TcpPlain,
-}
-
 /// Traffic of a VM that goes through the link without an overlay network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Divert {
@@ -164,36 +127,6 @@ impl ConfigError {
     }
 }
 
-impl Transport {
-    pub const ALL: [Self; 5] = [Self::Udp, Self::Tls, Self::Tcp, Self::UdpPlain, Self::TcpPlain];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tls => "tls",
-            Self::Tcp => "tcp",
-            Self::UdpPlain => "udp-plain",
-            Self::TcpPlain => "tcp-plain",
-        }
-    }
-
-    /// Nobody on the way reads or forges it.
-    pub fn is_encrypted(self) -> bool {
-        !matches!(self, Self::UdpPlain | Self::TcpPlain)
-    }
-
-    /// Frames of a flow arrive in order and complete, over several connections.
-    pub fn is_ordered(self) -> bool {
-        !matches!(self, Self::Udp | Self::UdpPlain)
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -203,19 +136,6 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads and checks a file.
-    pub fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| ConfigError(unreadable(file, &error)))?;
-        Self::parse(file, &text)
-    }
-
-    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose directory
-    /// is where relative paths begin.
-    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        file::parse(file, text)
-    }
-
     /// Peers whose traffic anybody on the way can read.
     pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
@@ -256,20 +176,5 @@ impl Config {
         };
         let first = self.diverts.iter().enumerate().filter(is_first);
         first.map(|(_, divert)| &divert.interface)
-    }
-}
-
-fn unreadable(file: &Path, error: &io::Error) -> String {
-    let shown = file.display();
-    match error.kind() {
-        ErrorKind::IsADirectory => format!(
-            "{shown} is a directory, and the configuration of a link is one file: give its path, such as {}",
-            file.join("NAME.toml").display()
-        ),
-        ErrorKind::NotFound => {
-            format!("there is no configuration {shown}; docs/link.md says what to write there")
-        }
-        ErrorKind::InvalidData => format!("the configuration {shown} is no text in UTF-8"),
-        _ => format!("the configuration {shown} cannot be read: {error}"),
     }
 }

@@ -12,7 +12,9 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Mac, Method, Peer, Transport};
+use super::peer::{Peer, Transport};
+use crate::compress::Method;
+use crate::forwarding::Mac;
 
 /// More rules than anybody writes.
 const MOST: usize = 256;

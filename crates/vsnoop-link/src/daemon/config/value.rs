@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::PORT;
+/// UDP and TCP, where nothing else is said.
+pub const PORT: u16 = 7946;
 
 /// IFNAMSIZ without its end.
 const INTERFACE_NAME_BYTES: usize = 15;

@@ -10,9 +10,10 @@ use vsnoop_bpf::divert::{LinkTap, Reentry, destination, prepare};
 
 use super::rules::Routes;
 use crate::daemon::config::Config;
-use crate::daemon::egress::outlet::{self, Frame};
+use crate::daemon::counts::Counter;
+use crate::daemon::frame::{self, Frame};
 use crate::daemon::io::port::Port;
-use crate::daemon::stats::{Counter, PortStats};
+use crate::daemon::stats::PortStats;
 
 /// What a frame's way back into the host is decided by: Ethernet, IPv6, and the byte after it.
 const FRONT_BYTES: usize = 64;
@@ -103,7 +104,7 @@ impl Doors {
         let front = &mut front[..start.len().min(FRONT_BYTES)];
         front.copy_from_slice(&start[..front.len()]);
         if entered.judge(&self.reentry, front, frame.bytes) {
-            outlet::write(&door.port, &door.stats, front, frame);
+            frame::write(&door.port, &door.stats, front, frame);
         }
     }
 }

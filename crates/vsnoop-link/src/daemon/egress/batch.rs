@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use vsnoop_frame::vnet::VirtioNetHdr;
 
-use crate::daemon::io::port::{Port, VNET_BYTES};
+use crate::daemon::io::port::Port;
+use crate::daemon::io::vnet::VNET_BYTES;
 use crate::daemon::own::Own;
 use crate::daemon::stats::{LinkStats, PortStats};
 use crate::offload::headers::Headers;

@@ -9,6 +9,7 @@
 
 mod batch;
 pub mod datagrams;
+pub mod fault;
 pub mod lane;
 pub mod outlet;
 mod path_rate;
@@ -19,9 +20,11 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use self::batch::{Arena, Left};
-use self::outlet::{Frame, Outlet, Transport};
+use self::fault::Fault;
+use self::outlet::{Outlet, Transport};
 use super::classes::Classes;
 use super::event::Event;
+use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
@@ -262,13 +265,11 @@ impl Egress {
             Decision::To(Place::Peer(peer)) => {
                 self.hand_to_peer(from, usize::from(peer), frame, now_ns)
             }
-            Decision::To(Place::Port(port)) => {
-                outlet::to_port(&self.shared, usize::from(port), frame)
-            }
+            Decision::To(Place::Port(port)) => self.shared.write_to_port(usize::from(port), frame),
             Decision::Flood => {
                 for port in 0..self.shared.ports.len() {
                     if from != port {
-                        outlet::to_port(&self.shared, port, frame);
+                        self.shared.write_to_port(port, frame);
                     }
                 }
                 for peer in 0..self.outlets.len() {
@@ -316,7 +317,7 @@ impl Egress {
                     if let Err(error) =
                         self.outlets[peer].install(session, *transport, &self.watch, token)
                     {
-                        let fault = outlet::Fault::Broken(error.to_string());
+                        let fault = Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
                     }
                 }

@@ -1,110 +1,25 @@
 //! Where frames for one peer go: its sessions, one of them the current.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::super::classes::Treatment;
+use super::super::frame::Frame;
 use super::super::io::poll::Watch;
-use super::super::io::port::{MAX_PARTS, Port};
+use super::super::io::port::MAX_PARTS;
 use super::super::io::udp::UdpSocket;
-use super::super::shared::Shared;
-use super::super::stats::{PeerStats, PortStats};
+use super::super::stats::PeerStats;
 use super::datagrams::Datagrams;
+use super::fault::Fault;
 use super::lane::{Lane, Outgoing};
 use crate::compress::{Class, Decision};
-use crate::offload::headers::{Headers, ethernet_hash};
-use crate::offload::merge::Merged;
+use crate::offload::headers::Headers;
 use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
-use crate::queue::{Classifier, Kind};
-use crate::wire::item::{FrameHeader, Way};
-
-/// A frame that lies in parts; the first holds all headers.
-pub struct Frame<'a> {
-    pub owed: Owed,
-    way: Way,
-    head: &'a [u8],
-    parts: &'a [&'a [u8]],
-    pub bytes: usize,
-    pub headers: Option<Headers>,
-}
-
-impl<'a> Frame<'a> {
-    /// One that lies in one piece, `part[0]`.
-    pub fn whole(owed: Owed, part: &'a [&'a [u8]; 1]) -> Self {
-        let headers = Headers::of(part[0]);
-        Self { owed, way: Way::Forwarded, head: &[], parts: part, bytes: part[0].len(), headers }
-    }
-
-    pub fn of(merged: &'a Merged<'_, 'a>) -> Self
-    where
-        'a: 'a,
-    {
-        let start = if merged.head.is_empty() { merged.parts[0] } else { merged.head };
-        Self {
-            owed: merged.owed,
-            way: Way::Forwarded,
-            head: merged.head,
-            parts: merged.parts,
-            bytes: merged.bytes,
-            headers: Headers::of_start(start),
-        }
-    }
-
-    /// The same on its way past the forwarding table.
-    pub fn diverted(self) -> Self {
-        Self { way: Way::Diverted, ..self }
-    }
-
-    /// The first part: Ethernet header and all that follows it up to the payload.
-    pub fn start(&self) -> &'a [u8] {
-        if self.head.is_empty() { self.parts[0] } else { self.head }
-    }
-
-    pub fn flow(&self) -> u64 {
-        match &self.headers {
-            Some(headers) => headers.flow_hash(self.start()),
-            None => ethernet_hash(self.start()),
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        match &self.headers {
-            Some(headers) if headers.tcp() || headers.udp() => Kind::Flow,
-            _ => Kind::Express,
-        }
-    }
-
-    /// All bytes in one piece.
-    fn gather_into(&self, whole: &mut Vec<u8>) {
-        whole.clear();
-        whole.extend_from_slice(self.head);
-        self.parts.iter().for_each(|part| whole.extend_from_slice(part));
-    }
-
-    /// All parts, head first, into `slices`; how many.
-    fn gather<'s>(&'s self, slices: &mut [&'s [u8]]) -> usize {
-        let mut count = 0;
-        for part in std::iter::once(self.head).chain(self.parts.iter().copied()) {
-            if !part.is_empty() && count < slices.len() {
-                slices[count] = part;
-                count += 1;
-            }
-        }
-        count
-    }
-}
-
-/// What goes wrong with a session while sending.
-#[derive(Debug)]
-pub enum Fault {
-    /// A connection ended.
-    Broken(String),
-    /// The host refused a datagram for its length.
-    TooLong { bytes: usize },
-}
+use crate::queue::Classifier;
+use crate::wire::item::FrameHeader;
 
 pub enum Transport {
     Datagrams(Box<Datagrams>),
@@ -302,12 +217,7 @@ impl Outlet {
         let taken = match self.current.and_then(|current| self.session(current)) {
             None => false,
             Some(Transport::Datagrams(datagrams)) => {
-                let whole = if frame.head.is_empty() && frame.parts.len() == 1 {
-                    frame.parts[0]
-                } else {
-                    frame.gather_into(scratch);
-                    &scratch[..]
-                };
+                let whole = frame.in_one_piece(scratch);
                 let headers = Headers::of(whole);
                 let flow = if treatment.class.is_some() { frame.flow() } else { 0 };
                 datagrams.frame(
@@ -420,38 +330,6 @@ impl Outlet {
             }
         }
         stats.queue_bytes.set(waiting as u64);
-    }
-}
-
-/// Writes a frame to a local port.
-pub fn to_port(shared: &Shared, index: usize, frame: &Frame<'_>) {
-    let Some((port, stats)) = shared.ports.get(index) else { return };
-    write(port, stats, &[], frame);
-}
-
-/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`] has.
-pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
-    let header = frame.owed.header(frame.headers.as_ref());
-    let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
-    let mut count = 0;
-    if !front.is_empty() {
-        slices[0] = front;
-        count = 1;
-    }
-    let rest = &mut slices[count..];
-    count += frame.gather(rest);
-    rest[0] = rest[0].get(front.len()..).unwrap_or_default();
-    let mut parts = [IoSlice::new(&[]); MAX_PARTS];
-    for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
-        *part = IoSlice::new(slice);
-    }
-    match port.write(&header, &parts[..count]) {
-        Ok(true) => {
-            stats.frames_out.add(1);
-            stats.bytes_out.add(frame.bytes as u64);
-        }
-        // Full, or the device is down: a frame is lost, as on any network.
-        Ok(false) | Err(_) => stats.dropped_out.add(1),
     }
 }
 

@@ -7,52 +7,26 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::super::counts::SessionCounts;
+use super::super::event::Message;
 use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
-use super::Message;
 use super::reports::Reports;
+use super::session::DatagramSession;
 use crate::compress::unit::Unpacker;
-use crate::offload::fragment::{FRAME_BYTES, Rejoin};
+use crate::offload::fragment::FRAME_BYTES;
 use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
 use crate::wire::item::{Item, Way};
 use crate::wire::replay::Fresh;
-use crate::wire::seal::{COUNTER, HEADER_BYTES, Opener, header_of, stream_of};
+use crate::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
 
 /// Receives at once: each may be a whole super-packet.
 const RECEIVES: usize = 8;
 const SCRATCH_BYTES: usize = 4 << 20;
 /// What one datagram may complete: a frame of its last fragment, or a unit, which is no longer.
 const MOST_OF_DATAGRAM_BYTES: usize = FRAME_BYTES;
-/// How long a frame may take to arrive in its fragments.
-const PATIENCE_NS: u64 = 1_000_000_000;
-
-/// What opens the records of one session.
-pub struct DatagramSession {
-    /// By stream.
-    openers: Vec<Opener>,
-    rejoin: Rejoin,
-    units: Rejoin,
-    /// Where its newest record came from.
-    from: Option<std::net::SocketAddr>,
-    counts: Arc<SessionCounts>,
-}
-
-impl DatagramSession {
-    pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
-        Self {
-            openers,
-            rejoin: Rejoin::new(PATIENCE_NS),
-            units: Rejoin::new(PATIENCE_NS),
-            from: None,
-            counts,
-        }
-    }
-}
 
 #[derive(Clone, Copy)]
 enum Lies {
@@ -252,6 +226,8 @@ fn unpack(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::compress::unit::Packer;
     use crate::compress::{Encoded, Method};
@@ -263,7 +239,7 @@ mod tests {
     use crate::offload::owed::{Gso, GsoKind};
     use crate::offload::testing::Segment;
     use crate::wire::item::{SESSION, unit_header};
-    use crate::wire::seal::{Material, Sealer, Suite};
+    use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
     const INDEX: u32 = 7;
     const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };

@@ -8,18 +8,19 @@ pub mod datagrams;
 mod gather;
 pub mod lane;
 mod reports;
+pub mod session;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use self::datagrams::{DatagramSession, Datagrams, Got};
+use self::datagrams::{Datagrams, Got};
 use self::gather::Gather;
 use self::lane::Lane;
 use self::reports::Reports;
-use super::egress::outlet::{self, Frame};
-use super::event::Event;
+use self::session::DatagramSession;
+use super::event::{Event, Message};
+use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
@@ -47,15 +48,6 @@ pub enum Order {
         session: u64,
     },
     Stop,
-}
-
-/// What a session's own item says, for the control thread.
-pub struct Message {
-    pub peer: usize,
-    pub session: u64,
-    pub item: Vec<u8>,
-    /// Of the datagram that it came in; where from, and whether it is the newest.
-    pub datagram: Option<(SocketAddr, bool, usize)>,
 }
 
 const ORDERS: u64 = TOKEN_MAX;
@@ -257,10 +249,10 @@ fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns
         return;
     }
     match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
-        Decision::To(Place::Port(port)) => outlet::to_port(shared, usize::from(port), frame),
+        Decision::To(Place::Port(port)) => shared.write_to_port(usize::from(port), frame),
         Decision::Flood => {
             for port in 0..shared.ports.len() {
-                outlet::to_port(shared, port, frame);
+                shared.write_to_port(port, frame);
             }
         }
         // Never from a peer to a peer: all of them are connected with each other.

@@ -4,8 +4,7 @@
 
 use std::net::SocketAddr;
 
-use super::Message;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, Message};
 use crate::daemon::io::wake;
 use crate::daemon::stats::PeerStats;
 

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::port::{VNET_BYTES, again};
+use super::nonblocking::again;
+use super::vnet::VNET_BYTES;
 
 const ETHERNET_ADDRESSES_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;

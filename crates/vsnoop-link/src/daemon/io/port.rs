@@ -13,10 +13,9 @@ use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
 use vsnoop_frame::vnet::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::nonblocking::again;
 use super::packet_socket::PacketSocket;
-
-/// The form of the header without `num_buffers`: what packet sockets have, too.
-pub const VNET_BYTES: usize = size_of::<VirtioNetHdr>() - size_of::<u16>();
+use super::vnet::VNET_BYTES;
 
 pub enum Port {
     Tap(Tap),
@@ -116,12 +115,4 @@ fn header(space: &[u8]) -> VirtioNetHdr {
         header = VirtioNetHdr::read_from_bytes(&whole).unwrap_or_default();
     }
     header
-}
-
-pub(super) fn again<T>(result: nix::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -243,7 +243,7 @@ impl Inbox {
                 std::ptr::null_mut(),
             )
         };
-        let Some(received) = super::port::again(nix::Error::result(received))? else {
+        let Some(received) = super::nonblocking::again(nix::Error::result(received))? else {
             return Ok(false);
         };
         for (at, header) in headers.iter().enumerate().take(received as usize) {

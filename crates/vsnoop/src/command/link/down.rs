@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use vsnoop_link::daemon::control::{Place, Request};
 
-use super::{require_root, tell};
+use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
 use crate::output::watch::print;
 use crate::system::process::Process;

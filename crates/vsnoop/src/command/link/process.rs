@@ -8,24 +8,18 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use vsnoop_link::daemon;
 use vsnoop_link::daemon::config::Config;
 use vsnoop_link::daemon::control::LogLevel;
 
-use super::{checks, notify, require_root, up};
+use super::ask::require_root;
+use super::file::file_of;
+use super::report::Report;
+use super::{checks, notify};
 use crate::background;
 use crate::cli::{self, Cli};
 use crate::error::exit_code;
 use crate::system::netns::Netns;
-
-/// What a link in the background says of its start.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Report {
-    Up { warnings: Vec<String> },
-    Failed { message: String, exit_code: u8 },
-}
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if arguments.foreground {
@@ -45,7 +39,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
         background::leave_the_terminal()?;
     }
     require_root()?;
-    let config = Config::read(&up::file_of(&arguments.link)?)?;
+    let config = Config::read(&file_of(&arguments.link)?)?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
     if cli.netns.is_some() {
         netns.enter()?;

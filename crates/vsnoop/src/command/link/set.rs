@@ -5,7 +5,7 @@ use serde::Serialize;
 use vsnoop_link::daemon::config::{Compress, Method, Outcome, Selector};
 use vsnoop_link::daemon::control::{self, LogLevel, Request, Response, Set};
 
-use super::{require_root, tell};
+use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
 use crate::error::usage;
 use crate::output::units;

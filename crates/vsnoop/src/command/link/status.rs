@@ -1,28 +1,14 @@
 //! `vsnoop link status`: which links are up, and how they and their peers are.
 
 use anyhow::Result;
-use serde::Serialize;
-use vsnoop_link::daemon::control::{self, AskError, Status};
+use vsnoop_link::daemon::control::{self, AskError};
 
-use super::{require_root, status_of, table};
+use super::ask::{require_root, status_of};
+use super::document::{Document, Silent};
+use super::table;
 use crate::cli::{self, Cli};
 use crate::output::watch;
 use crate::system::netns::Netns;
-
-/// What `--json` prints.
-#[derive(Serialize)]
-pub struct Document {
-    pub links: Vec<Status>,
-    /// Links that run and do not answer.
-    pub silent: Vec<Silent>,
-}
-
-#[derive(Serialize)]
-pub struct Silent {
-    pub name: String,
-    /// What to do about it.
-    pub problem: String,
-}
 
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     require_root()?;

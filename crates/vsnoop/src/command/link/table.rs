@@ -9,7 +9,7 @@ use vsnoop_link::daemon::control::{
     PeerState, PeerStatus, PortStatus, Status,
 };
 
-use super::status::Document;
+use super::document::Document;
 use crate::output::{table, units};
 
 /// What is said when there is none.

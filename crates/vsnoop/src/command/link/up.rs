@@ -1,21 +1,22 @@
 //! `vsnoop link up`: starts a link in the background and waits for what it reports of its start.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use vsnoop_link::daemon::config::{self, Config, is_link_name};
+use vsnoop_link::daemon::config::Config;
 use vsnoop_link::daemon::control::{
     AlreadyUp, DivertStatus, PeerState, PeerStatus, Place, PortStatus, Status,
 };
 
-use super::process::Report;
-use super::{require_root, status_of};
+use super::ask::{require_root, status_of};
+use super::file::file_of;
+use super::report::Report;
 use crate::background::own_program;
 use crate::cli::{self, Cli};
-use crate::error::{Reported, usage};
+use crate::error::Reported;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
@@ -43,21 +44,6 @@ pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
         print(&line(&status))?;
     }
     Ok(0)
-}
-
-/// A word is the name of a file in [`config::DIRECTORY`].
-pub fn file_of(link: &str) -> Result<PathBuf> {
-    if link.contains('/') || link.ends_with(".toml") {
-        return std::path::absolute(link).with_context(|| format!("find {link}"));
-    }
-    let file = Path::new(config::DIRECTORY).join(format!("{link}.toml"));
-    if !is_link_name(link) || !file.exists() {
-        return Err(usage(format!(
-            "there is no {}; write one (docs/link.md), or give the path of a file, with a '/'",
-            file.display()
-        )));
-    }
-    Ok(file)
 }
 
 /// Returns the warnings of a link that is up.
@@ -129,23 +115,6 @@ fn peer(peer: &PeerStatus) -> String {
         PeerState::Down => {
             let reason = peer.reason.as_deref().unwrap_or("not reached");
             format!("peer {name}: down ({reason}), dialling {address} again")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_is_a_file_and_a_word_is_a_name() {
-        assert_eq!(file_of("/x/y.conf").unwrap(), Path::new("/x/y.conf"));
-        let here = std::env::current_dir().unwrap();
-        assert_eq!(file_of("a.toml").unwrap(), here.join("a.toml"));
-        for word in ["no-such-link", "..", ""] {
-            let error = file_of(word).unwrap_err();
-            assert!(error.to_string().contains("/etc/vsnoop/link/"), "{error}");
-            assert_eq!(crate::error::exit_code(&error), crate::error::EXIT_USAGE);
         }
     }
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{Hold, Memory, Port, Record, bytes_owed};
 
-use crate::command::flows::monotonic_ns;
 use crate::output::units;
+use crate::system::clock::monotonic_ns;
 
 /// The hooks rely on no engine that was silent for so long (HOLD_STALE_NS in flow/hold.h).
 const STALE_NS: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! The settings of the host: a small TOML file that the administrator may write, and the sizes in it.
+//! The settings of the host: a small TOML file that the administrator may write.
 //!
 //! ```toml
 //! [hold]
@@ -15,6 +15,8 @@
 //! attached, so that a file with an error in it keeps nobody from detaching one. An error is one line that
 //! names the file, the line and the key; a key that is not known is one, for it was meant for something.
 
+pub mod value;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,9 @@ use vsnoop_bpf::SILENCE_MS;
 use crate::error::usage;
 use crate::incast::configured::{Defaults, Table};
 use crate::output::units;
+use crate::size;
+
+use value::shown;
 
 /// Read unless another one is named.
 pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
@@ -117,7 +122,7 @@ impl Config {
             let Some(value) = value else { return Ok(None) };
             let bytes = match value.get_ref() {
                 Value::Integer(bytes) => u64::try_from(*bytes).ok(),
-                Value::String(text) => size(text),
+                Value::String(text) => size::parse(text),
                 _ => None,
             };
             let wrong = || {
@@ -185,44 +190,12 @@ impl Config {
     }
 }
 
-pub fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("{text:?}"),
-        Value::Integer(number) => number.to_string(),
-        Value::Boolean(truth) => truth.to_string(),
-        other => format!("({})", other.type_str()),
-    }
-}
-
-/// Bytes with an optional suffix, in powers of 1024.
-pub fn size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KB" | "KIB" => 1 << 10,
-        "M" | "MB" | "MIB" => 1 << 20,
-        "G" | "GB" | "GIB" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
-}
-
 /// Memory for one port's hold.
 pub fn hold_size(text: &str) -> Result<u32, String> {
-    size(text)
+    size::parse(text)
         .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
         .map(|bytes| bytes as u32)
         .ok_or_else(|| "a hold has 256K to 256M bytes".to_owned())
-}
-
-/// The memory of this host, bytes; `None` when /proc does not tell.
-pub fn host_memory() -> Option<u64> {
-    parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn parse_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -296,13 +269,5 @@ mod tests {
         let error = Config::read(Some(missing)).unwrap_err().to_string();
         assert!(error.contains("/nonexistent/vsnoop.toml"), "{error}");
         assert!(!Config::absent(missing).is_there);
-    }
-
-    #[test]
-    fn the_memory_of_the_host_is_read() {
-        let text = "MemTotal:       24684904 kB\nMemFree:        21415160 kB\n";
-        assert_eq!(parse_meminfo(text), Some(24_684_904 * 1024));
-        assert_eq!(parse_meminfo("MemFree: 1 kB\n"), None);
-        assert!(host_memory().is_some());
     }
 }

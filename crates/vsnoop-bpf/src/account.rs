@@ -1,0 +1,61 @@
+//! The kernel's own accounting of programs.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::error::{Error, Result};
+use crate::text::c_string;
+
+/// A loaded program, for the record (tests and docs quote it).
+#[derive(Debug, Clone)]
+pub struct ProgramInfo {
+    /// `to_vm`, `from_vm`, `inject` or `tend`.
+    pub name: String,
+    /// Instructions that the verifier walked.
+    pub verified_instructions: u32,
+    /// Size of the program, translated, bytes.
+    pub translated_bytes: u32,
+    /// Size of the machine code, bytes.
+    pub jited_bytes: u32,
+    /// How often it ran, and how long altogether (ns); 0 unless
+    /// kernel.bpf_stats_enabled is set.
+    pub run_count: u64,
+    /// See `run_count`.
+    pub run_time_ns: u64,
+}
+
+/// Has the kernel account run time to BPF programs while the value lives.
+pub fn account_run_time() -> Result<OwnedFd> {
+    // SAFETY: takes no pointers; a non-negative result is a descriptor that
+    // nobody else owns.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        let error = libbpf_rs::Error::from_raw_os_error(-fd);
+        return Err(Error::bpf("account run time to BPF programs")(error));
+    }
+    // SAFETY: see above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn program_info(program: BorrowedFd) -> libbpf_rs::Result<ProgramInfo> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: an open program, and a zeroed record with its true length.
+    let rc = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            program.as_raw_fd(),
+            std::ptr::from_mut(&mut info).cast(),
+            &mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(libbpf_rs::Error::from_raw_os_error(-rc));
+    }
+    Ok(ProgramInfo {
+        name: c_string(&info.name),
+        verified_instructions: info.verified_insns,
+        translated_bytes: info.xlated_prog_len,
+        jited_bytes: info.jited_prog_len,
+        run_count: info.run_cnt,
+        run_time_ns: info.run_time_ns,
+    })
+}

@@ -1,0 +1,80 @@
+//! What there is under the directory of all pins: ports, and what is none.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+use crate::pins::{self, Stage};
+use crate::port::Port;
+use crate::programs;
+
+/// A directory under [`PIN_ROOT`] that is no port of this version.
+#[derive(Debug)]
+pub struct Damaged {
+    /// The directory.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl Damaged {
+    /// Not damaged, but never a port: its maker was killed while it attached.
+    pub fn is_arriving(&self) -> bool {
+        pins::is_arriving(&self.path)
+    }
+
+    /// Takes it away all the same: hooks first, then the rest.
+    pub fn remove(&self) -> Result<()> {
+        programs::remove(&self.path)
+    }
+}
+
+/// What [`Port::list`] finds.
+#[derive(Debug)]
+pub enum Listed {
+    /// A working attachment.
+    Port(Box<Port>),
+    /// Left-overs, or another version's state.
+    Damaged(Damaged),
+}
+
+impl Port {
+    /// The ports under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
+    pub fn list() -> Result<Vec<Listed>> {
+        Self::open_all(pins::entries(Stage::Listed)?)
+    }
+
+    /// The directories of what [`Port::list`] would open, and which attachments they are: to notice
+    /// cheaply that one came or went.
+    pub fn names() -> Result<Vec<(PathBuf, Option<u64>)>> {
+        let with_inode = |path: PathBuf| {
+            let inode = pins::inode(&path);
+            (path, inode)
+        };
+        Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
+    }
+
+    /// What somebody is taking away at this moment, or was when his process was killed; and what
+    /// processes left that were killed while they attached.
+    pub fn cut_short() -> Result<Vec<Listed>> {
+        let mut paths = pins::entries(Stage::Leaving)?;
+        paths.extend(pins::entries(Stage::Abandoned)?);
+        Self::open_all(paths)
+    }
+
+    /// The same with what processes are attaching at this moment.
+    pub fn unfinished() -> Result<Vec<Listed>> {
+        let mut paths = pins::entries(Stage::Leaving)?;
+        paths.extend(pins::entries(Stage::Arriving)?);
+        Self::open_all(paths)
+    }
+
+    fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Listed>> {
+        let found = paths.into_iter().filter_map(|path| match Self::open_dir(&path) {
+            Ok(port) => Some(Listed::Port(Box::new(port))),
+            Err(Error::NotAttached(_)) => None,
+            Err(Error::Damaged { path, reason }) => Some(Listed::Damaged(Damaged { path, reason })),
+            Err(error) => Some(Listed::Damaged(Damaged { path, reason: error.to_string() })),
+        });
+        Ok(found.collect())
+    }
+}

@@ -1,0 +1,131 @@
+//! What to attach to, and how.
+
+use std::net::IpAddr;
+
+use vsnoop_flow::types;
+
+use crate::text::c_name;
+
+/// The host vouches for a VM that has sent nothing for this long, and no longer.
+pub const SILENCE_MS: u32 = 300_000;
+
+/// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
+const DOORBELL_BYTES: u32 = 4096;
+
+/// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a flow
+/// (its bucket; the record comes with the connection), 152 for an embryo.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Working flows; a flow beyond is not accelerated.
+    pub max_flows: u32,
+    /// Handshakes under way; the oldest gives way.
+    pub max_embryos: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_flows: 4096, max_embryos: 256 }
+    }
+}
+
+/// What to attach to, and how.
+#[derive(Debug, Clone)]
+pub struct AttachSpec {
+    /// Index of the tap in the network namespace that the calling thread is in.
+    pub ifindex: u32,
+    /// Its name, up to 15 bytes.
+    pub ifname: String,
+    /// Inode of that network namespace.
+    pub netns: u64,
+    /// Settings that may change while the port is attached.
+    pub policy: types::policy,
+    /// Port number (of either end) and whether it is allowed.
+    pub port_rules: Vec<(u16, bool)>,
+    /// Prefix of the sender's address, its length, and whether it is allowed;
+    /// the longest prefix wins.
+    pub prefix_rules: Vec<(IpAddr, u8, bool)>,
+    /// Bounds of the tables.
+    pub limits: Limits,
+    /// The default qdisc that the caller replaced by noqueue, to be restored.
+    pub qdisc_replaced: Option<String>,
+    /// The tap's ring and queues, to notice when they change.
+    pub tx_queue_len: u32,
+    /// See `tx_queue_len`.
+    pub tx_queues: u32,
+    /// Index of the bridge that the tap is a port of; 0: none.
+    pub bridge: u32,
+    /// The interface for incast control, which [`crate::Uplink::attach`] has put its hook on; 0: none.
+    pub uplink: u32,
+}
+
+impl AttachSpec {
+    /// A spec with default settings that only observes.
+    pub fn new(ifindex: u32, ifname: &str, netns: u64) -> Self {
+        AttachSpec {
+            ifindex,
+            ifname: ifname.to_owned(),
+            netns,
+            policy: types::policy {
+                run: types::port_run::PORT_OBSERVE,
+                thin: 1,
+                ahead: u32::MAX,
+                silence_ms: SILENCE_MS,
+                ..Default::default()
+            },
+            port_rules: Vec::new(),
+            prefix_rules: Vec::new(),
+            limits: Limits::default(),
+            qdisc_replaced: None,
+            tx_queue_len: 0,
+            tx_queues: 0,
+            bridge: 0,
+            uplink: 0,
+        }
+    }
+
+    /// What is constant while the port is attached. Once a list allows something, what it does not name
+    /// is denied.
+    pub(crate) fn config(&self) -> types::port_config {
+        let mut lists = 0;
+        let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
+            lists |= if present { flag } else { 0 } | if allows { allow_flag } else { 0 };
+        };
+        set(
+            !self.port_rules.is_empty(),
+            self.port_rules.iter().any(|r| r.1),
+            types::LIST_PORTS,
+            types::LIST_PORTS_ALLOW,
+        );
+        set(
+            !self.prefix_rules.is_empty(),
+            self.prefix_rules.iter().any(|r| r.2),
+            types::LIST_PREFIXES,
+            types::LIST_PREFIXES_ALLOW,
+        );
+        types::port_config { hold: u32::from(self.policy.hold_chunks > 0), lists }
+    }
+
+    /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine looks at
+    /// all holds now and then.
+    pub(crate) fn doorbell_bytes(&self) -> u32 {
+        DOORBELL_BYTES
+    }
+
+    pub(crate) fn meta(&self) -> types::port_meta {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        types::port_meta {
+            abi: types::VSNOOP_ABI,
+            ifindex: self.ifindex,
+            netns: self.netns,
+            attached_at: now.map(|d| d.as_secs()).unwrap_or(0),
+            ifname: c_name(&self.ifname),
+            qdisc: c_name(self.qdisc_replaced.as_deref().unwrap_or("")),
+            tx_queue_len: self.tx_queue_len,
+            tx_queues: self.tx_queues,
+            bridge: self.bridge,
+            uplink: self.uplink,
+            lists: self.config().lists,
+            ..Default::default()
+        }
+    }
+}

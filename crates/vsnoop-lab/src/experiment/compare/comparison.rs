@@ -1,0 +1,22 @@
+//! What a comparison is made of.
+
+use std::time::Duration;
+
+use super::configuration::Configuration;
+use crate::results::{Figure, Results};
+
+/// An experiment of this kind.
+pub struct Comparison {
+    pub name: &'static str,
+    pub configurations: &'static [Configuration],
+    /// Machines and the load of each; with `--quick` the first only.
+    pub machines: &'static [(usize, f64)],
+    /// With `--quick` the first only.
+    pub path_rtts_ms: &'static [f64],
+    /// Sizes, and rounds of each in every cell.
+    pub plan: &'static [(u64, usize)],
+    pub quick_plan: &'static [(u64, usize)],
+    /// The measuring of a cell ends here, whatever is left of its plan.
+    pub budget: Duration,
+    pub figures: fn(&Results) -> Vec<Figure>,
+}

@@ -1,0 +1,64 @@
+//! What an experiment is: its name, what a report says of it, and how it may be run.
+
+use anyhow::{Result, bail};
+
+use super::incast::Selection;
+use crate::results::report::Words;
+use crate::results::{PathLink, Results};
+
+/// An experiment by name.
+pub struct Experiment {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub words: Words,
+    pub(super) run: fn(&Options) -> Result<Results>,
+}
+
+/// How to run an experiment. What is empty is as the experiment itself has it.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Fewer repetitions: to see that everything works.
+    pub quick: bool,
+    /// Only these configurations.
+    pub configurations: Vec<String>,
+    /// Only transfers of these sizes.
+    pub sizes_bytes: Vec<u64>,
+    /// Rounds of each size.
+    pub rounds: Option<usize>,
+    /// Machines that share the core.
+    pub vms: Vec<usize>,
+    /// Of each machine, 0.0 to 1.0.
+    pub loads: Vec<f64>,
+    pub path_rtts_ms: Vec<f64>,
+    pub path_loss_percent: Option<f64>,
+    /// Of a path that has a rate.
+    pub path_link: Option<PathLink>,
+    /// Of `incast` only.
+    pub incast: Selection,
+}
+
+/// Those of `all` that were asked for; all if none was.
+pub fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
+    if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
+        bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));
+    }
+    let wanted = |name: &&str| asked.is_empty() || asked.iter().any(|asked| asked == name);
+    Ok(all.iter().copied().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_chosen_by_name_and_unknown_ones_are_refused() {
+        let chosen = |asked: &[&str]| {
+            let asked: Vec<_> = asked.iter().map(|name| name.to_string()).collect();
+            chosen(&["off", "vsnoop"], &asked)
+        };
+        assert_eq!(chosen(&[]).unwrap(), ["off", "vsnoop"]);
+        assert_eq!(chosen(&["vsnoop"]).unwrap(), ["vsnoop"]);
+        let error = chosen(&["vsnoop", "strict"]).unwrap_err().to_string();
+        assert!(error.contains("\"strict\"") && error.contains("off, vsnoop"), "{error}");
+    }
+}

@@ -1,0 +1,37 @@
+//! What a carrier is.
+
+use anyhow::Result;
+
+use super::ends::Ends;
+use super::site::Site;
+
+/// A way to get packets from one host to the other.
+#[derive(Debug)]
+pub struct Carrier {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub kind: Kind,
+    pub(super) start: fn(&mut Site) -> Result<Ends>,
+}
+
+/// What a carrier is compared as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// No tunnel, or one of the kernel.
+    Kernel,
+    /// A user's process that does not encrypt.
+    Plain,
+    /// One that does.
+    Sealed,
+    /// A user's process that stands between, and is no tunnel of frames.
+    Between,
+    /// vsnoop's own.
+    Own,
+}
+
+impl Kind {
+    /// Whether it is a program that a user would pick in vsnoop's place.
+    pub fn is_peer(self) -> bool {
+        matches!(self, Self::Plain | Self::Sealed)
+    }
+}

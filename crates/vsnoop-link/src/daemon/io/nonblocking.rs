@@ -1,0 +1,11 @@
+//! Calls that would have to wait.
+
+use std::io;
+
+pub fn again<T>(result: nix::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

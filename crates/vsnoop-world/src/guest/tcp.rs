@@ -1,0 +1,52 @@
+//! What every TCP of a VM can be asked.
+
+use fastrand::Rng;
+
+use crate::frame::Frame;
+
+/// Which TCP the VM has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `vsnoop_flow::testing::tcp`, made to be like Linux.
+    Linux,
+    /// The crate smoltcp.
+    Smol,
+    /// lwIP; only one such VM at a time.
+    Lwip,
+}
+
+/// How far a connection has come, from the VM's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The VM's TCP has accepted the sender's stream up to this position; the SYN is one.
+    pub accepted: u64,
+    /// All was received and acknowledged, both ways, with both FINs.
+    pub is_done: bool,
+    /// It has ended otherwise.
+    pub is_reset: bool,
+    /// It is established, and not over.
+    pub is_open: bool,
+}
+
+/// A VM's TCP with its application, which checks what it receives.
+pub trait Guest: std::fmt::Debug {
+    /// Connection `c` is opened by the VM.
+    fn open(&mut self, c: usize, now: u64);
+    fn abort(&mut self, c: usize);
+    /// The VM takes a frame off its ring.
+    fn input(&mut self, now: u64, frame: &Frame, rng: &mut Rng);
+    /// Lets time pass.
+    fn timers(&mut self, now: u64, rng: &mut Rng);
+    fn next_timer(&mut self, now: u64) -> Option<u64>;
+    /// What it sends.
+    fn output(&mut self) -> Vec<Frame>;
+    fn progress(&self, c: usize) -> Progress;
+    /// A copy with the same state, where that is possible.
+    fn copy(&self) -> Box<dyn Guest>;
+}
+
+impl Clone for Box<dyn Guest> {
+    fn clone(&self) -> Self {
+        self.copy()
+    }
+}

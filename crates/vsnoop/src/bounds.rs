@@ -1,0 +1,23 @@
+//! How much is held for a port, and how far its senders may run ahead.
+
+use crate::output::units;
+
+/// Senders may run ahead as far as the hold allows.
+pub const UNBOUNDED: u32 = u32::MAX;
+
+/// `None`: as far as the hold allows.
+pub fn ahead_bytes(ahead: u32) -> Option<u64> {
+    (ahead != UNBOUNDED).then_some(ahead.into())
+}
+
+/// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".
+pub fn bounds_text(hold_bytes: u64, ahead: u32) -> String {
+    let hold = format!("holds at most {}", units::memory(hold_bytes));
+    match ahead_bytes(ahead) {
+        None => hold,
+        Some(0) => format!("{hold}, senders not ahead of the VM's window"),
+        Some(bytes) => {
+            format!("{hold}, senders at most {} ahead of the VM's window", units::memory(bytes))
+        }
+    }
+}

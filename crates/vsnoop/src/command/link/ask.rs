@@ -1,0 +1,55 @@
+//! Asking a link that runs, and who may.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use vsnoop_link::daemon::control::{self, Request, Response, Status};
+
+use crate::error::{Unfit, unfit, usage};
+
+/// Links are made and asked by root, and not by one whom a container has taken its rights from.
+pub fn require_root() -> Result<()> {
+    let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
+    if has_net_admin(&status) {
+        return Ok(());
+    }
+    Err(unfit(Unfit::Privilege, "links need root (CAP_NET_ADMIN)"))
+}
+
+/// Is it among the effective capabilities in the text of /proc/PID/status (proc(5))?
+fn has_net_admin(status: &str) -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_some_and(|bits| bits & (1 << CAP_NET_ADMIN) != 0)
+}
+
+/// Asks a link for what it can only do or refuse.
+pub fn tell(name: &str, request: &Request) -> Result<()> {
+    match control::ask(name, request)? {
+        Response::Done => Ok(()),
+        Response::Refused { reason } => Err(usage(reason)),
+        _ => bail!("link {name} gave an answer to something else"),
+    }
+}
+
+pub fn status_of(name: &str, addresses: bool) -> Result<Status> {
+    match control::ask(name, &Request::Status { addresses })? {
+        Response::Status(status) => Ok(*status),
+        Response::Refused { reason } => bail!("link {name}: {reason}"),
+        _ => bail!("link {name} gave an answer to something else"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_right_to_make_interfaces_is_what_counts() {
+        assert!(has_net_admin("Name:\tx\nCapPrm:\t0\nCapEff:\t000001ffffffffff\n"));
+        assert!(has_net_admin("CapEff:\t0000000000001000\n"));
+        assert!(!has_net_admin("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000fff\n"));
+        assert!(!has_net_admin(""));
+    }
+}

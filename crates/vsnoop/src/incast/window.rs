@@ -1,0 +1,55 @@
+//! The windows of connections.
+
+use serde::Serialize;
+use vsnoop_bpf::types::{INCAST_AVOIDS, flow, incast, incast_waiting};
+
+use super::reckoning::bits_per_second;
+
+/// The window of one connection, as incast control sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowWindow {
+    /// What it is to have on its way at most.
+    pub window_bytes: u32,
+    /// What it may have on its way now: granted, and not received.
+    pub granted_bytes: u64,
+    /// Of that, what the sender has been told of.
+    pub shown_bytes: u64,
+    /// Round trip, smoothed; null when not known yet.
+    pub rtt_ns: Option<u32>,
+    /// b_m, bits per second.
+    pub measured_bits_per_second: u64,
+    /// (b_e - b_m) / b_e, in hundredths.
+    pub d_percent: u32,
+    /// "slow start" or "avoidance".
+    pub phase: &'static str,
+    /// Its window is closed, and it stands in line for credit.
+    pub waiting: bool,
+}
+
+/// `None` where it is left alone.
+pub fn window_of(flow: &flow) -> Option<FlowWindow> {
+    let incast = &flow.incast;
+    (incast.shaped != 0).then(|| FlowWindow {
+        window_bytes: incast.window,
+        granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
+        shown_bytes: flow.adv_edge.diff(incast.received).max(0) as u64,
+        rtt_ns: Some(incast.rtt_ns).filter(|rtt| *rtt != 0),
+        measured_bits_per_second: bits_per_second(incast.measured.into()),
+        d_percent: d_percent(incast),
+        phase: match u32::from(incast.bits) & INCAST_AVOIDS {
+            0 => "slow start",
+            _ => "avoidance",
+        },
+        waiting: u32::from(incast.waiting) == incast_waiting::INCAST_IN_LINE,
+    })
+}
+
+/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round trip.
+fn d_percent(incast: &incast) -> u32 {
+    let measured = u64::from(incast.measured);
+    let expected = (u64::from(incast.window) << 20) / u64::from(incast.rtt_ns.max(1));
+    if incast.rtt_ns == 0 || expected <= measured {
+        return 0;
+    }
+    ((expected - measured) * 100 / expected) as u32
+}
