@@ -15,7 +15,7 @@ use crate::bpffs::check_bpffs;
 use crate::error::{Error, Result, refused};
 use crate::hook::Hook;
 use crate::port::Port;
-use crate::programs::{self, INCAST_MAPS, Ready};
+use crate::programs::{self, Ready};
 use crate::record::Record;
 use crate::seat::Seat;
 use crate::spec::AttachSpec;
@@ -166,14 +166,11 @@ fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
 fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        map.set_autocreate(programs::is_wanted(&name, &spec.config(), spec.uplink != 0))?;
         match name.as_str() {
             "flows" => map.set_max_entries(spec.limits.max_flows)?,
             "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
             "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            "port_list" | "prefix_list" => {
-                map.set_autocreate(programs::is_wanted(&spec.config(), &name))?;
-            }
-            name if INCAST_MAPS.contains(&name) => map.set_autocreate(spec.uplink != 0)?,
             _ => {}
         }
     }

@@ -5,19 +5,20 @@
 //! also tells whether a kernel has tcx, and stands for somebody else's program
 //! in tests.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::account::{ProgramInfo, program_info};
 use crate::descriptor::owned;
 use crate::error::{Error, Result};
 use crate::hook::Hook;
 use crate::inject;
+use crate::link::{self, FreshLink};
 
 /// Attached behind whatever the hook's place holds already, as long as it lives.
 #[derive(Debug)]
 pub struct EmptyProgram {
     program: OwnedFd,
-    _link: OwnedFd,
+    _link: FreshLink,
 }
 
 impl EmptyProgram {
@@ -37,19 +38,8 @@ impl EmptyProgram {
                 std::ptr::null_mut(),
             )
         })?;
-        let place = match hook {
-            Hook::ToVm => libbpf_sys::BPF_TCX_EGRESS,
-            Hook::FromVm => libbpf_sys::BPF_TCX_INGRESS,
-        };
-        // SAFETY: plain numbers; the options may be null.
-        let link = owned("attach an empty program", unsafe {
-            libbpf_sys::bpf_link_create(
-                program.as_raw_fd(),
-                ifindex as i32,
-                place,
-                std::ptr::null(),
-            )
-        })?;
+        let link = link::attach(&program, hook, ifindex, 0)
+            .map_err(Error::bpf("attach an empty program"))?;
         Ok(Self { program, _link: link })
     }
 

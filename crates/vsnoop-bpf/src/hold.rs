@@ -17,7 +17,7 @@ use vsnoop_flow::types::{
 
 use crate::error::{Error, Result};
 use crate::inject::Runner;
-use crate::map::open_map;
+use crate::map::open_any_map;
 use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::slabs::Slabs;
@@ -60,14 +60,8 @@ impl Memory {
             return Ok(None);
         }
         let dir = port.dir();
-        let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
-        let shared = open_map::<types::port>(&dir.join("port")).map_err(damaged)?;
-        let open = |name: &str| {
-            let path = dir.join(name);
-            MapHandle::from_pinned_path(&path)
-                .map_err(Error::bpf(format!("open {}", path.display())))
-        };
-        let bell = open("doorbell")?;
+        let shared = port.open_map::<types::port>("port")?;
+        let bell = port.if_there(open_any_map(&dir.join("doorbell")))?;
         let rung = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
             slabs: Slabs::open(dir)?,

@@ -60,6 +60,7 @@ impl PinnedLink {
 }
 
 /// A link that is pinned nowhere yet: it goes with its descriptor.
+#[derive(Debug)]
 pub(crate) struct FreshLink(OwnedFd);
 
 /// Puts a program on interface `ifindex` of the calling thread's network namespace. `flags`: where
@@ -70,10 +71,6 @@ pub(crate) fn attach(
     ifindex: u32,
     flags: u32,
 ) -> libbpf_rs::Result<FreshLink> {
-    let place = match hook {
-        Hook::ToVm => libbpf_sys::BPF_TCX_EGRESS,
-        Hook::FromVm => libbpf_sys::BPF_TCX_INGRESS,
-    };
     let options = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
         flags,
@@ -81,7 +78,12 @@ pub(crate) fn attach(
     };
     // SAFETY: plain numbers, and options that outlive the call.
     let fd = check(unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, place, &options)
+        libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            ifindex as i32,
+            hook.attach_type(),
+            &options,
+        )
     })?;
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(FreshLink(unsafe { OwnedFd::from_raw_fd(fd) }))

@@ -70,11 +70,13 @@ impl Port {
 
     fn open_all(paths: Vec<PathBuf>) -> Result<Vec<Listed>> {
         let found = paths.into_iter().filter_map(|path| match Self::open_dir(&path) {
-            Ok(port) => Some(Listed::Port(Box::new(port))),
+            Ok(port) => Some(Ok(Listed::Port(Box::new(port)))),
             Err(Error::NotAttached(_)) => None,
-            Err(Error::Damaged { path, reason }) => Some(Listed::Damaged(Damaged { path, reason })),
-            Err(error) => Some(Listed::Damaged(Damaged { path, reason: error.to_string() })),
+            Err(Error::Damaged { path, reason }) => {
+                Some(Ok(Listed::Damaged(Damaged { path, reason })))
+            }
+            Err(error) => Some(Err(error)),
         });
-        Ok(found.collect())
+        found.collect()
     }
 }

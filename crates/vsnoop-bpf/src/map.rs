@@ -2,24 +2,46 @@
 
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::error::{Error, Result};
 use crate::record::Record;
 
 /// Opens a pinned map and checks that its values are of type `T`.
-pub(crate) fn open_map<T: Record>(path: &Path) -> std::result::Result<MapHandle, String> {
-    let map = MapHandle::from_pinned_path(path)
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+pub(crate) fn open_map<T: Record>(path: &Path) -> Result<MapHandle> {
+    let map = open_any_map(path)?;
     if map.value_size() as usize != size_of::<T>() {
-        return Err(format!(
+        let reason = format!(
             "{} has records of {} bytes, this version's have {}",
             path.display(),
             map.value_size(),
             size_of::<T>()
-        ));
+        );
+        return Err(damaged(path, reason));
     }
     Ok(map)
+}
+
+/// Opens a pinned map, whatever its values are.
+pub(crate) fn open_any_map(path: &Path) -> Result<MapHandle> {
+    MapHandle::from_pinned_path(path).map_err(|source| unopened(path, source))
+}
+
+/// Why a pin cannot be opened: it is not what it should be, or this process has no descriptor or memory
+/// for it.
+pub(crate) fn unopened(path: &Path, source: libbpf_rs::Error) -> Error {
+    match source.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::PermissionDenied
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidData => damaged(path, format!("{}: {source}", path.display())),
+        _ => Error::bpf(format!("open {}", path.display()))(source),
+    }
+}
+
+/// Of the directory that the pin is in.
+fn damaged(pin: &Path, reason: String) -> Error {
+    Error::Damaged { path: pin.parent().unwrap_or(pin).to_owned(), reason }
 }
 
 /// Of a pinned map with one value.

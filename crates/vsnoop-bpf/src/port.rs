@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramHandle};
 use vsnoop_flow::types::{
     self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
 };
@@ -15,7 +15,7 @@ use crate::hook::Hook;
 use crate::inject::{self, OpenHook};
 use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
-use crate::map::open_map;
+use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
 use crate::record::Record;
 use crate::text::c_string;
@@ -66,10 +66,10 @@ impl Port {
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
         let open = |name: &str| dir.join(name);
         let port = Port {
-            meta: open_map::<port_meta>(&open("meta")).map_err(damaged)?,
-            shared: open_map::<types::port>(&open("port")).map_err(damaged)?,
-            stats: open_map::<port_stats>(&open("stats")).map_err(damaged)?,
-            flows: open_map::<flow>(&open("flows")).map_err(damaged)?,
+            meta: open_map::<port_meta>(&open("meta"))?,
+            shared: open_map::<types::port>(&open("port"))?,
+            stats: open_map::<port_stats>(&open("stats"))?,
+            flows: open_map::<flow>(&open("flows"))?,
             dir: dir.to_owned(),
             inode,
         };
@@ -365,6 +365,16 @@ impl Port {
         pins::inode(&self.dir) == Some(self.inode)
     }
 
+    /// One more of its maps, with values of type `T`.
+    pub(crate) fn open_map<T: Record>(&self, name: &str) -> Result<MapHandle> {
+        self.if_there(open_map::<T>(&self.dir.join(name)))
+    }
+
+    /// The error of a port that was taken away meanwhile is that, whatever failed by it.
+    pub(crate) fn if_there<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| if self.is_there() { error } else { self.taken_away() })
+    }
+
     pub(crate) fn taken_away(&self) -> Error {
         Error::NotAttached(format!("of {}", self.dir.display()))
     }
@@ -411,16 +421,12 @@ impl Port {
     }
 
     fn link(&self, hook: Hook) -> Result<LinkInfo> {
-        let name = pins::LINKS[hook as usize];
-        let info = PinnedLink::open(&self.dir.join(name)).and_then(|link| link.info());
-        info.map_err(|source| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => {
-                Error::Permission { what: format!("read {}", self.dir.join(name).display()) }
+        let path = self.dir.join(pins::LINKS[hook as usize]);
+        PinnedLink::open(&path).and_then(|link| link.info()).map_err(|source| match source.kind() {
+            ErrorKind::PermissionDenied => {
+                Error::Permission { what: format!("read {}", path.display()) }
             }
-            _ => Error::Damaged {
-                path: self.dir.clone(),
-                reason: format!("{name} cannot be read as a tcx link: {source}"),
-            },
+            _ => unopened(&path, source),
         })
     }
 

@@ -37,7 +37,7 @@ static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_inc
 const RUN: [&str; 3] = ["inject", "tend", "turn"];
 const INCAST_PROGRAM: &str = "turn";
 /// Of bpf/maps.h and bpf/line.h: what only ports with incast control have.
-pub(crate) const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
+const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
 
 /// What is constant in the programs of a port.
 struct Constants {
@@ -87,14 +87,12 @@ impl Constants {
                     .map_err(refused("the maps"))?;
             }
             let resized = match name.as_str() {
-                "port_list" | "prefix_list" => map.set_autocreate(is_wanted(&self.config, &name)),
                 name if name == uplink::SECTION => match &self.uplink {
                     Some((path, _)) => map.reuse_pinned_map(path),
                     None => map.set_autocreate(false),
                 },
-                name if INCAST_MAPS.contains(&name) => map.set_autocreate(self.uplink.is_some()),
                 name if name.ends_with(".rodata") => map.set_initial_value(self.config.as_bytes()),
-                _ => Ok(()),
+                name => map.set_autocreate(is_wanted(name, &self.config, self.uplink.is_some())),
             };
             resized.map_err(refused("the maps"))?;
         }
@@ -105,10 +103,14 @@ impl Constants {
     }
 }
 
-/// Has a port of this configuration such a list?
-pub(crate) fn is_wanted(config: &port_config, list: &str) -> bool {
+/// Has a port of this configuration, behind an uplink or not, such a map? All have what is not named here.
+pub(crate) fn is_wanted(map: &str, config: &port_config, has_uplink: bool) -> bool {
     use vsnoop_flow::types::{LIST_PORTS, LIST_PREFIXES};
-    config.lists & if list == "port_list" { LIST_PORTS } else { LIST_PREFIXES } != 0
+    match map {
+        "port_list" => config.lists & LIST_PORTS != 0,
+        "prefix_list" => config.lists & LIST_PREFIXES != 0,
+        _ => has_uplink || !INCAST_MAPS.contains(&map),
+    }
 }
 
 /// The programs for a port that is to be attached.

@@ -14,7 +14,6 @@ use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
 
 use crate::error::{Error, Result};
-use crate::map::open_map;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
@@ -120,8 +119,7 @@ impl Port {
         let _turn = self.turn()?;
         let path = self.dir().join("failures");
         let what = || format!("note a failure in {}", path.display());
-        let damaged = |reason| Error::Damaged { path: self.dir().to_owned(), reason };
-        let map = open_map::<types::failures>(&path).map_err(damaged)?;
+        let map = self.open_map::<types::failures>("failures")?;
         let key = u32::from(vm_port).to_ne_bytes();
         let found = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
         let mut failures =
@@ -135,8 +133,7 @@ impl Port {
     pub fn left_alone(&self, now_ns: u64) -> Result<Vec<(u16, types::failures)>> {
         let path = self.dir().join("failures");
         let what = || format!("read {}", path.display());
-        let damaged = |reason| Error::Damaged { path: self.dir().to_owned(), reason };
-        let map = open_map::<types::failures>(&path).map_err(damaged)?;
+        let map = self.open_map::<types::failures>("failures")?;
         let mut found = Vec::new();
         for key in map.keys() {
             let value = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;

@@ -1,7 +1,6 @@
 //! A port's place among those that share its programs (src/programs.rs): which programs, and which
 //! slot in their arrays of maps.
 
-use std::ffi::CStr;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -198,14 +197,14 @@ fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
         instruction(0xb7, 0x00, 0, -1i32 as u32),
         instruction(0x95, 0x00, 0, 0),
     ];
-    let (name, place): (&CStr, _) = match hook {
-        Hook::ToVm => (c"vsnoop_to_vm", libbpf_sys::BPF_TCX_EGRESS),
-        Hook::FromVm => (c"vsnoop_from_vm", libbpf_sys::BPF_TCX_INGRESS),
+    let name = match hook {
+        Hook::ToVm => c"vsnoop_to_vm",
+        Hook::FromVm => c"vsnoop_from_vm",
     };
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
         // As of the programs that it goes on in.
-        expected_attach_type: place,
+        expected_attach_type: hook.attach_type(),
         ..Default::default()
     };
     // SAFETY: instructions, C strings and options outlive the call.

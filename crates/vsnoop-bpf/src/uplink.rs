@@ -135,8 +135,7 @@ impl Uplink {
     }
 
     fn open_dir(dir: PathBuf) -> Result<Self> {
-        let damaged = |reason| Error::Damaged { path: dir.clone(), reason };
-        let map = open_map::<uplink>(&dir.join(MAP)).map_err(damaged)?;
+        let map = open_map::<uplink>(&dir.join(MAP))?;
         let words = Mapping::new(&map, &dir)?;
         Ok(Self { dir, map, words })
     }

@@ -116,49 +116,58 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
     stop_if(request.interrupt)?;
     place.run(|| {
         let device = netdev::find_tap(name, place.label())?;
-        refuse_attached(&device, place)?;
-        // What acknowledges nothing early needs no exact hand-over.
-        let is_observed = request.policy.run == port_run::PORT_OBSERVE;
-        let root = qdisc::root(&device)?;
-        if !is_observed {
-            qdisc::refuse_configured(&device, &root)?;
-            egress::refuse_foreign(&device)?;
-        }
-
-        let mut spec = spec(&device, place)?;
-        spec.policy = request.policy;
-        spec.port_rules.clone_from(&request.port_rules);
-        spec.prefix_rules.clone_from(&request.prefix_rules);
-        spec.limits = request.limits;
-        refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
-        if !is_observed {
-            let bytes = quota::bytes_for(name, request.hold, request.config, place, None)?;
-            spec.policy.hold_chunks = bytes / HOLD_CHUNK;
-        }
-        if let (false, qdisc::Root::Default(kind)) = (is_observed, &root) {
-            spec.qdisc_replaced = Some(kind.clone());
-        }
-        let wanted = request.incast.as_ref();
-        let incast = wanted.map(|wanted| prepare(&device, place, wanted)).transpose()?;
-        spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
-        let loaded = Loaded::new(&spec)?;
-        stop_if(request.interrupt)?;
-        let complete = |port: &Port| match is_observed {
-            true => Ok(()),
-            false => switch_on(port, &device, &root),
-        };
-        loaded.attach(complete).inspect_err(|_: &anyhow::Error| {
-            if let (false, qdisc::Root::Default(_)) = (is_observed, &root) {
-                // Best effort: the error that led here is the one to report.
-                let _ = qdisc::restore_default(&device);
-            }
-        })?;
-        Ok(Outcome {
-            hold_bytes: Some(quota::bytes_of(&spec.policy)),
-            ahead_bytes: ahead_bytes(spec.policy.ahead).filter(|_| !is_observed),
-            incast: incast.clone(),
-            ..Outcome::done(name, "attached", text(&spec, incast.as_ref()))
+        attach_device(&device, place, request).map_err(|error| match netdev::find(name) {
+            Ok(Some(now)) if now.index == device.index => error,
+            Ok(_) => unfit(Unfit::NoPort, format!("port {name} was deleted while it was attached")),
+            Err(_) => error,
         })
+    })
+}
+
+fn attach_device(device: &Device, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
+    let name = &device.name;
+    refuse_attached(device, place)?;
+    // What acknowledges nothing early needs no exact hand-over.
+    let is_observed = request.policy.run == port_run::PORT_OBSERVE;
+    let root = qdisc::root(device)?;
+    if !is_observed {
+        qdisc::refuse_configured(device, &root)?;
+        egress::refuse_foreign(device)?;
+    }
+
+    let mut spec = spec(device, place)?;
+    spec.policy = request.policy;
+    spec.port_rules.clone_from(&request.port_rules);
+    spec.prefix_rules.clone_from(&request.prefix_rules);
+    spec.limits = request.limits;
+    refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
+    if !is_observed {
+        let bytes = quota::bytes_for(name, request.hold, request.config, place, None)?;
+        spec.policy.hold_chunks = bytes / HOLD_CHUNK;
+    }
+    if let (false, qdisc::Root::Default(kind)) = (is_observed, &root) {
+        spec.qdisc_replaced = Some(kind.clone());
+    }
+    let wanted = request.incast.as_ref();
+    let incast = wanted.map(|wanted| prepare(device, place, wanted)).transpose()?;
+    spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
+    let loaded = Loaded::new(&spec)?;
+    stop_if(request.interrupt)?;
+    let complete = |port: &Port| match is_observed {
+        true => Ok(()),
+        false => switch_on(port, device, &root),
+    };
+    loaded.attach(complete).inspect_err(|_: &anyhow::Error| {
+        if let (false, qdisc::Root::Default(_)) = (is_observed, &root) {
+            // Best effort: the error that led here is the one to report.
+            let _ = qdisc::restore_default(device);
+        }
+    })?;
+    Ok(Outcome {
+        hold_bytes: Some(quota::bytes_of(&spec.policy)),
+        ahead_bytes: ahead_bytes(spec.policy.ahead).filter(|_| !is_observed),
+        incast: incast.clone(),
+        ..Outcome::done(name, "attached", text(&spec, incast.as_ref()))
     })
 }
 

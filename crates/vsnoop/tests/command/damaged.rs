@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use libtest_mimic::Trial;
+use serde_json::Value;
 
-use crate::sandbox::{PINS, PORT, Place, State, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Place, Ran, State, program, vsnoop, wait_until};
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
@@ -47,6 +49,7 @@ pub fn trials() -> Vec<Trial> {
                 Ok(map.pin(path)?)
             })
         }),
+        trial("a_command_short_of_descriptors_calls_nothing_damaged", short_of_descriptors),
         trial("a_directory_that_is_no_port_is_shown_and_removed_by_off", || {
             let place = Place::new("dir")?;
             let before = place.state()?;
@@ -98,6 +101,27 @@ fn damaged(
         ensure!(after == unhooked, "something was left: {after:?}");
     }
     place.vsnoop(["attach", PORT])?.ok()?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    Ok(())
+}
+
+/// From none that a command can do with to enough.
+fn short_of_descriptors() -> Result<()> {
+    let place = Place::new("files")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let mut refused = 0;
+    for most in 4..16 {
+        let limited = format!("ulimit -n {most}; exec {} status --json", program());
+        let ran = Ran::of(Command::new("sh").args(["-c", &limited]).output()?)?;
+        ensure!(!ran.out.contains("off --all") && !ran.err.contains("damaged"), "{most}: {ran:?}");
+        if ran.code == 0 {
+            let status: Value = serde_json::from_str(&ran.out)?;
+            ensure!(status["ports"][0]["port"] == PORT, "{most}: {status}");
+        } else {
+            refused += 1;
+        }
+    }
+    ensure!(refused > 0, "there were enough descriptors all the time");
     place.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
 }

@@ -150,7 +150,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(output: Output) -> Result<Self> {
+    pub fn of(output: Output) -> Result<Self> {
         let code = output.status.code().context("vsnoop was killed")?;
         Ok(Self { code, out: text(&output.stdout), err: text(&output.stderr) })
     }
