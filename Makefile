@@ -3,7 +3,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
 
-.PHONY: help setup build demo lab test soak bench fuzz install clean
+.PHONY: help setup build demo lab check test soak bench fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -21,7 +21,10 @@ lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
 	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
-test: setup ## all tests; the last line counts them
+check: setup ## formatting, lints, C warnings, SPECIFICATION.md; under two minutes
+	@sh scripts/check.sh
+
+test: setup ## all checks and tests; the last line counts them
 	@sh scripts/test.sh
 
 soak: setup ## long searches and simulations: make soak STATES=1000000 SEEDS=500

@@ -9,7 +9,12 @@ cd "$(dirname "$0")/../fuzz" || exit 1
 
 seconds=${1:-20}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- $(cd fuzz_targets && ls -- *.rs | sed 's/\.rs$//')
+if [ $# -eq 0 ]; then
+	for file in fuzz_targets/*.rs; do
+		target=${file##*/}
+		set -- "$@" "${target%.rs}"
+	done
+fi
 
 failed=0
 for target; do

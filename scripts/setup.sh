@@ -12,6 +12,10 @@ die() { echo "setup: $*" >&2; exit 3; }
 [ "$(id -u)" = 0 ] || die "needs root: packages are installed and the BPF file system is mounted"
 command -v apt-get >/dev/null || die "needs a Debian-family system (apt-get); elsewhere install the packages listed in $0 by hand"
 
+cd "$(dirname "$0")/.."
+rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+[ -n "$rust" ] || die "Cargo.toml does not say which Rust is needed"
+
 release=$(uname -r)
 major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 [ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 6 ]; } ||
@@ -20,37 +24,52 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
 # Tests: nftables (the guest's firewall).  Experiments: haproxy, a peer; curl, a client.
+# Checks (scripts/check.sh): shellcheck, clang-format.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
-linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core nftables haproxy curl"
+linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core nftables haproxy curl \
+shellcheck clang-format"
 missing=
 for package in $packages; do
 	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
 		missing="$missing $package"
 done
 
-# Rust 1.91 or newer: what is there, else the distribution's.
+# Rust: what is there if it is new enough, else the distribution's, else rustup's.  Clippy and rustfmt
+# come from where it came from.
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-rust_is_new_enough() {
-	command -v cargo >/dev/null || return 1
-	version=$(rustc --version 2>/dev/null | cut -d' ' -f2)
-	[ "$(printf '1.91\n%s\n' "$version" | sort -V | head -n 1)" = 1.91 ]
+is_new_enough() { # VERSION
+	[ "$(printf '%s\n' "$rust" "$1" | sort -V | head -n 1)" = "$rust" ]
 }
-candidate_is_new_enough() {
-	version=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/ *Candidate: *//p' | sed 's/^[0-9]*://')
-	case $version in '' | '(none)') return 1 ;; esac
-	[ "$(printf '1.91\n%s\n' "$version" | sort -V | head -n 1)" = 1.91 ]
+rust_is_new_enough() {
+	command -v cargo >/dev/null && is_new_enough "$(rustc --version 2>/dev/null | cut -d' ' -f2)"
+}
+has_lints() {
+	cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1
+}
+candidate() { # PACKAGE
+	apt-cache policy "$1" 2>/dev/null | sed -n 's/ *Candidate: *//p' | sed 's/^[0-9]*://; s/(none)//'
+}
+lints_of() { # PACKAGE of cargo
+	case $1 in
+	cargo) echo rust-clippy rustfmt ;;
+	cargo-web) echo rust-web-clippy rustfmt-web ;;
+	esac
 }
 if ! rust_is_new_enough; then
 	apt-get update -qq
-	if candidate_is_new_enough cargo; then
-		missing="$missing cargo rustc"
-	elif candidate_is_new_enough rustc-web; then # Debian 12's newer Rust
-		missing="$missing cargo-web rustc-web"
-	elif [ "$(apt-cache policy rustup | sed -n 's/ *Candidate: *//p')" != '(none)' ]; then
+	if is_new_enough "$(candidate cargo)"; then
+		missing="$missing cargo rustc $(lints_of cargo)"
+	elif is_new_enough "$(candidate cargo-web)"; then # Debian 12's newer Rust
+		missing="$missing cargo-web rustc-web $(lints_of cargo-web)"
+	elif [ -n "$(candidate rustup)" ]; then
 		missing="$missing rustup"
 	else
-		die "no Rust 1.91 or newer in this distribution; install it with rustup and run again"
+		die "no Rust $rust or newer in this distribution; install it with rustup and run again"
 	fi
+elif ! has_lints; then
+	owner=$(dpkg-query -S "$(command -v cargo)" 2>/dev/null | cut -d: -f1)
+	missing="$missing $(lints_of "$owner")"
+	missing=${missing% }
 fi
 
 if [ -n "$missing" ]; then
@@ -71,10 +90,16 @@ else
 fi
 if ! rust_is_new_enough && command -v rustup >/dev/null; then
 	say "installing the stable Rust toolchain with rustup"
-	rustup toolchain install stable --profile minimal
+	rustup toolchain install stable --profile minimal --component clippy --component rustfmt
 	rustup default stable
 fi
-rust_is_new_enough || die "Rust 1.91 or newer is still missing; install it with rustup and run again"
+rust_is_new_enough || die "Rust $rust or newer is still missing; install it with rustup and run again"
+if ! has_lints && command -v rustup >/dev/null; then
+	say "installing clippy and rustfmt with rustup"
+	rustup component add clippy rustfmt || true
+fi
+# Who only builds needs neither.
+has_lints || say "clippy or rustfmt is missing and cannot be had: make check will fail"
 
 if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
 	say "mounting the BPF file system at /sys/fs/bpf"

@@ -41,12 +41,17 @@ fn main() -> anyhow::Result<()> {
         .context("cannot write flow.rs")?;
 
     let mut build = cc::Build::new();
-    build.file(&wrappers).include(&flow).include(env!("CARGO_MANIFEST_DIR")).warnings(false);
+    build.file(&wrappers).include(&flow).include(env!("CARGO_MANIFEST_DIR"));
+    build.warnings(true).extra_warnings(true).warnings_into_errors(true);
+    // Decisions of one kind have one signature.
+    build.flag("-Wno-unused-parameter");
     if with_packets {
         let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
         println!("cargo:rerun-if-changed={}", bpf.display());
         build.file(native.join("packets.c"));
         build.include(bpf).include(native);
+        // Not all of bpf/ is called here, and the loops are clang's to unroll.
+        build.flag("-Wno-unused-function").flag("-Wno-unknown-pragmas");
         forbid_undefined_behaviour(&mut build);
     }
     build

@@ -25,7 +25,8 @@ fn main() -> Result<()> {
 
     let object = out.join("vsnoop.bpf.o");
     let status = Command::new(&clang)
-        .args(["-O2", "-g", "-w", "-target", "bpf", "-mcpu=v3"])
+        .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
+        .arg("-Wno-unused-parameter")
         .arg(format!("-I{}", root.join("flow").display()))
         .arg(format!("-I{}", native.display()))
         .arg(format!("-I/usr/include/{arch}-linux-gnu"))
@@ -48,7 +49,10 @@ fn main() -> Result<()> {
     for room in [&native, &root.join("bpf"), &root.join("flow"), &out] {
         build.include(room);
     }
-    build.warnings(false).flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
+    build.warnings(true).extra_warnings(true).warnings_into_errors(true);
+    // CO-RE's attribute is for BPF alone.
+    build.flag("-Wno-unused-parameter").flag("-Wno-unknown-attributes");
+    build.flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
     build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
     let objects =
         build.try_compile_intermediates().context("compiling the programs natively failed")?;
@@ -68,9 +72,13 @@ const LWIP: (&str, &str) = ("lwip", "lwip-sources");
 /// names and cargo downloads, but does not build: its own options are for another use.
 fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
     let sources = lwip_sources()?;
+    let mut vm = cc::Build::new();
+    vm.compiler(clang).file(ours.join("vm.c")).include(ours);
+    vm.flag("-isystem").flag(sources.join("include"));
+    vm.warnings(true).extra_warnings(true).warnings_into_errors(true);
+    vm.flag("-Wno-unused-parameter").opt_level(2).flag("-g").flag("-fexceptions");
     let mut build = cc::Build::new();
-    build.compiler(clang).file(ours.join("vm.c"));
-    build.include(ours).include(sources.join("include"));
+    build.compiler(clang).include(ours).include(sources.join("include"));
     for room in ["core", "core/ipv4", "core/ipv6"] {
         let room = sources.join(room);
         let mut files = Vec::new();
@@ -80,6 +88,9 @@ fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
         files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
         files.sort();
         build.files(files);
+    }
+    for object in vm.try_compile_intermediates().context("compiling native/lwip failed")? {
+        build.object(object);
     }
     build.warnings(false).opt_level(2).flag("-g").flag("-fexceptions");
     build.try_compile("vsnoop_world_lwip").context("compiling lwIP failed")

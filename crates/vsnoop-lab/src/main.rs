@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
@@ -24,52 +24,7 @@ enum Action {
     /// Shows the experiments.
     List,
     /// Runs experiments; results go to results/NAME.
-    Run {
-        /// Of experiments, as `list` has them.
-        #[arg(required = true)]
-        names: Vec<String>,
-        /// Few repetitions, only to see that everything works.
-        #[arg(long)]
-        quick: bool,
-        /// Another directory for the results; only with a single experiment.
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
-        /// Only this configuration (may be repeated).
-        #[arg(long = "configuration", value_name = "NAME")]
-        configurations: Vec<String>,
-        /// Only transfers of this size (may be repeated).
-        #[arg(long = "size", value_name = "BYTES")]
-        sizes_bytes: Vec<u64>,
-        /// Rounds of each size in each cell, instead of the experiment's own number; a round is one
-        /// transfer in each configuration.
-        #[arg(long, visible_alias = "pairs", value_name = "N")]
-        rounds: Option<usize>,
-        /// Machines that share the core (may be repeated).
-        #[arg(long, value_name = "N")]
-        vms: Vec<usize>,
-        /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
-        #[arg(long = "load", value_name = "SHARE")]
-        loads: Vec<f64>,
-        /// Round trip between client and host; 0 is a veth (may be repeated).
-        #[arg(long = "path-rtt", value_name = "MS")]
-        path_rtts_ms: Vec<f64>,
-        /// MTU-sized segments that are lost between client and host, each way, 0 to 5.
-        #[arg(long = "path-loss", value_name = "PERCENT")]
-        path_loss_percent: Option<f64>,
-        /// The path is a link of this rate, each way, with a queue before it.
-        #[arg(long = "path-rate", value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..))]
-        path_rate_mbit: Option<u64>,
-        /// What that queue takes in.
-        #[arg(
-            long = "path-queue",
-            value_name = "BYTES",
-            default_value_t = 1_000_000,
-            requires = "path_rate_mbit"
-        )]
-        path_queue_bytes: u64,
-        #[command(flatten)]
-        incast: Box<Selection>,
-    },
+    Run(Box<Run>),
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
     /// Downloads the guests' kernels and makes their image, so that tests need no network.
@@ -77,6 +32,54 @@ enum Action {
     /// Serves transfers, as the guests do, until it is killed.
     #[command(name = vsnoop_lab::peers::server::COMMAND, hide = true)]
     Serve,
+}
+
+#[derive(Args)]
+struct Run {
+    /// Of experiments, as `list` has them.
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// Few repetitions, only to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// Another directory for the results; only with a single experiment.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Only this configuration (may be repeated).
+    #[arg(long = "configuration", value_name = "NAME")]
+    configurations: Vec<String>,
+    /// Only transfers of this size (may be repeated).
+    #[arg(long = "size", value_name = "BYTES")]
+    sizes_bytes: Vec<u64>,
+    /// Rounds of each size in each cell, instead of the experiment's own number; a round is one
+    /// transfer in each configuration.
+    #[arg(long, visible_alias = "pairs", value_name = "N")]
+    rounds: Option<usize>,
+    /// Machines that share the core (may be repeated).
+    #[arg(long, value_name = "N")]
+    vms: Vec<usize>,
+    /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
+    #[arg(long = "load", value_name = "SHARE")]
+    loads: Vec<f64>,
+    /// Round trip between client and host; 0 is a veth (may be repeated).
+    #[arg(long = "path-rtt", value_name = "MS")]
+    path_rtts_ms: Vec<f64>,
+    /// MTU-sized segments that are lost between client and host, each way, 0 to 5.
+    #[arg(long = "path-loss", value_name = "PERCENT")]
+    path_loss_percent: Option<f64>,
+    /// The path is a link of this rate, each way, with a queue before it.
+    #[arg(long = "path-rate", value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..))]
+    path_rate_mbit: Option<u64>,
+    /// What that queue takes in.
+    #[arg(
+        long = "path-queue",
+        value_name = "BYTES",
+        default_value_t = 1_000_000,
+        requires = "path_rate_mbit"
+    )]
+    path_queue_bytes: u64,
+    #[command(flatten)]
+    incast: Selection,
 }
 
 fn main() {
@@ -105,54 +108,7 @@ fn act(action: Action) -> Result<()> {
             guest::prepare_for_tests()
         }
         Action::Serve => vsnoop_lab::peers::server::serve(),
-        Action::Run {
-            names,
-            quick,
-            out,
-            configurations,
-            sizes_bytes,
-            rounds,
-            vms,
-            loads,
-            path_rtts_ms,
-            path_loss_percent,
-            path_rate_mbit,
-            path_queue_bytes: queue_bytes,
-            incast,
-        } => {
-            anyhow::ensure!(out.is_none() || names.len() == 1, "--out takes a single experiment");
-            // All names first: a typing error must not cost the minutes of the runs before it.
-            let experiments =
-                names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?;
-            interrupt::install()?;
-            let options = Options {
-                quick,
-                configurations,
-                sizes_bytes,
-                rounds,
-                vms,
-                loads,
-                path_rtts_ms,
-                path_loss_percent,
-                path_link: path_rate_mbit.map(|rate_mbit| PathLink { rate_mbit, queue_bytes }),
-                incast: *incast,
-            };
-            for experiment in experiments {
-                let dir = match &out {
-                    Some(dir) => dir.clone(),
-                    None => workspace::root()?.join("results").join(experiment.name),
-                };
-                let (results, dir) = experiment
-                    .run(&options, &dir)
-                    .with_context(|| format!("experiment {}", experiment.name))?;
-                println!("{}", (experiment.words.tables)(&results, Style::Terminal));
-                println!("written: {}", dir.display());
-                if let Some(error) = results.environment.get(CUT_SHORT) {
-                    anyhow::bail!("experiment {} was cut short: {error}", experiment.name);
-                }
-            }
-            Ok(())
-        }
+        Action::Run(run) => run_experiments(*run),
         Action::Report { dir } => {
             let results = Results::read(&dir)?;
             let experiment = Experiment::find(&results.experiment)?;
@@ -161,4 +117,42 @@ fn act(action: Action) -> Result<()> {
             Ok(())
         }
     }
+}
+
+fn run_experiments(run: Run) -> Result<()> {
+    let path_link = run
+        .path_rate_mbit
+        .map(|rate_mbit| PathLink { rate_mbit, queue_bytes: run.path_queue_bytes });
+    anyhow::ensure!(run.out.is_none() || run.names.len() == 1, "--out takes a single experiment");
+    // All names first: a typing error must not cost the minutes of the runs before it.
+    let experiments =
+        run.names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?;
+    interrupt::install()?;
+    let options = Options {
+        quick: run.quick,
+        configurations: run.configurations,
+        sizes_bytes: run.sizes_bytes,
+        rounds: run.rounds,
+        vms: run.vms,
+        loads: run.loads,
+        path_rtts_ms: run.path_rtts_ms,
+        path_loss_percent: run.path_loss_percent,
+        path_link,
+        incast: run.incast,
+    };
+    for experiment in experiments {
+        let dir = match &run.out {
+            Some(dir) => dir.clone(),
+            None => workspace::root()?.join("results").join(experiment.name),
+        };
+        let (results, dir) = experiment
+            .run(&options, &dir)
+            .with_context(|| format!("experiment {}", experiment.name))?;
+        println!("{}", (experiment.words.tables)(&results, Style::Terminal));
+        println!("written: {}", dir.display());
+        if let Some(error) = results.environment.get(CUT_SHORT) {
+            anyhow::bail!("experiment {} was cut short: {error}", experiment.name);
+        }
+    }
+    Ok(())
 }

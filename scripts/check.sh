@@ -1,0 +1,50 @@
+#!/bin/sh
+# Checks the sources without running them: formatting, lints, warnings of the C compilers, and that
+# SPECIFICATION.md names what there is.
+#
+# Prints a line for each check, and before it what a failed one has to say.  Goes on after a failure;
+# exits 1 if there was one.  scripts/test.sh counts the lines.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+
+failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# $1: name of the check; $2: what mends it; the rest: a command, of which --version tells whether it
+# is there.
+check() {
+	name=$1
+	mend=$2
+	shift 2
+	case $1 in
+	cargo) version="cargo $2" ;;
+	*) version=$1 ;;
+	esac
+	# shellcheck disable=SC2086 # cargo's commands are two words
+	if [ "$1" != sh ] && ! $version --version >/dev/null 2>&1; then
+		mend="$version is missing; installed by: sh scripts/setup.sh"
+	elif "$@" >"$log" 2>&1; then
+		echo "check: $name: ok"
+		return
+	else
+		# scripts/test.sh takes no line of it for one of its own.
+		sed 's/^/  /' "$log"
+	fi
+	echo "error: check: $name: $mend"
+	failed=1
+}
+
+check rustfmt "mended by: cargo fmt --all" cargo fmt --all --check
+# shellcheck disable=SC2046 # a list of files
+check clang-format "mended by: clang-format -i \$(find bpf flow crates -name '*.[ch]')" \
+	clang-format --dry-run --Werror --ferror-limit=1 $(find bpf flow crates -name '*.[ch]')
+check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run
+check SPECIFICATION.md "mended by naming what there is" sh scripts/specification.sh
+# The build scripts compile C with warnings as errors.  The release profile has their results, with
+# the C libraries of dependencies, in common with `make build` and `make test`.
+check "clippy and C warnings" "many are mended by: cargo clippy --fix --release --workspace" \
+	cargo clippy --quiet --release --locked --workspace --all-targets -- -D warnings
+
+exit "$failed"
