@@ -1,4 +1,5 @@
-//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks (flow/types.h, bpf/hold.h).
+//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks
+//! (flow/types/hold.h, bpf/hold.h).
 //!
 //! Hooks and engine write while the other reads, so nothing here hands out a reference: words are read
 //! and written one by one. The bytes of a chunk are stable from the moment that `hold.tail` covers them
