@@ -23,8 +23,8 @@
 #define SEG_SACK_PERMITTED 0x04 /* carries that option */
 #define SEG_SCALE 0x08 /* carries a window scale option */
 #define SEG_FOREIGN 0x10 /* carries an option, or AE, that is not understood */
-#define SEG_SACK_ODD 0x40 /* the SACK blocks are not on a word boundary: none can be taken out */
 #define SEG_CE 0x20 /* the IP header says congestion experienced */
+#define SEG_SACK_ODD 0x40 /* the SACK blocks are not on a word boundary: none can be taken out */
 
 /* A parsed TCP segment. All fields in host byte order. */
 struct segment {

@@ -44,28 +44,28 @@ enum from_vm_verdict {
 };
 
 /* What happened, for the counters: a bit mask out of a decision. */
-#define EVENT_OFFLINE_SEQ 0x0001 /* to FLOW_UNEXPECTED_SEQ, for a hole */
-#define EVENT_OFFLINE_NO_BUF 0x0002 /* to FLOW_NO_BUF */
-#define EVENT_OFFLINE_CE 0x0004 /* to FLOW_UNEXPECTED_SEQ, for congestion */
-#define EVENT_BYPASS 0x0008 /* to FLOW_BYPASS */
-#define EVENT_REFUSED 0x0010 /* the VM reset what only the host had asked it, or held for it */
-#define EVENT_SAMPLE 0x0020 /* sample_ns of struct outcome is valid */
-#define EVENT_SAMPLE_EARLY 0x0040 /* ... of a byte that was acknowledged early */
-#define EVENT_LATE 0x0080 /* the VM was seen not to answer for 1 ms */
-#define EVENT_PROMPT 0x0100 /* the VM was seen to answer within 1 ms */
-#define EVENT_CLOSED 0x0200 /* the record can be removed now */
-#define EVENT_ASIDE 0x0400 /* a segment was left to a prompt VM */
-#define EVENT_WAKE 0x1000 /* the engine has something to do */
-#define EVENT_FREE 0x2000 /* hold.busy was set: free what the VM has acknowledged */
-#define EVENT_HOLD_FULL 0x4000 /* no memory for a segment */
+#define EVENT_OFFLINE_SEQ 0x00001 /* to FLOW_UNEXPECTED_SEQ, for a hole */
+#define EVENT_OFFLINE_NO_BUF 0x00002 /* to FLOW_NO_BUF */
+#define EVENT_OFFLINE_CE 0x00004 /* to FLOW_UNEXPECTED_SEQ, for congestion */
+#define EVENT_BYPASS 0x00008 /* to FLOW_BYPASS */
+#define EVENT_REFUSED 0x00010 /* the VM reset what only the host had asked it, or held for it */
+#define EVENT_SAMPLE 0x00020 /* sample_ns of struct outcome is valid */
+#define EVENT_SAMPLE_EARLY 0x00040 /* ... of a byte that was acknowledged early */
+#define EVENT_LATE 0x00080 /* the VM was seen not to answer for 1 ms */
+#define EVENT_PROMPT 0x00100 /* the VM was seen to answer within 1 ms */
+#define EVENT_CLOSED 0x00200 /* the record can be removed now */
+#define EVENT_ASIDE 0x00400 /* a segment was left to a prompt VM */
+#define EVENT_WAKE 0x00800 /* the engine has something to do */
+#define EVENT_FREE 0x01000 /* hold.busy was set: free what the VM has acknowledged */
+#define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
+#define EVENT_ABANDONED 0x04000 /* reset: the engine that has its bytes is gone */
+#define EVENT_AHEAD 0x08000 /* kept beyond a hole */
 /* It tells the VM something beside its data; if the VM gets nothing of it, hold_news() goes
  * there. */
-#define EVENT_NEWS 0x20000
-#define EVENT_AHEAD 0x10000 /* kept beyond a hole */
+#define EVENT_NEWS 0x10000
 /* The segment passes, but its FIN lies beyond the VM's window, and the host has shown the sender
  * more: the FIN is taken out.  Some guests take the data up to their window, and the FIN too. */
-#define EVENT_EARLY_FIN 0x40000
-#define EVENT_ABANDONED 0x8000 /* reset: the engine that has its bytes is gone */
+#define EVENT_EARLY_FIN 0x20000
 
 /* Side results of a decision. */
 struct outcome {
