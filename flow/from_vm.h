@@ -55,7 +55,7 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
 	/* Two segments are all that incast control may give. */
-	if (INCAST_USED && f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
+	if (flow_is_shaped(f) && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
 		return growth >= 1 << (f->scale & 15);
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
@@ -230,7 +230,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (pure && flow_is_finished(f))
 		out->events |= EVENT_CLOSED;
 
-	if (p->run == PORT_OBSERVE && !(INCAST_USED && f->incast.shaped)) {
+	if (p->run == PORT_OBSERVE && !flow_is_shaped(f)) {
 		/* Shown is shown: a cap that comes later must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;

@@ -31,11 +31,11 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u, struct 
 	incast_owe(f, u, port, -incast_owed(f));
 	i->edge = i->received;
 	incast_leave_line(f, u, port);
-	if (i->shaped) {
+	if (flow_is_shaped(f)) {
 		__sync_fetch_and_sub(&u->all.open, 1);
 		__sync_fetch_and_sub(&port->own.open, 1);
 	}
-	i->shaped = 0;
+	i->bits &= ~INCAST_SHAPED;
 }
 
 /* `vm`: the VM's segment; null: one of the sender, with data. */
@@ -118,12 +118,12 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	__s64 left, spare;
 
 	if (!incast_shapes(f, u)) {
-		if (i->shaped)
+		if (flow_is_shaped(f))
 			incast_end(f, u, port);
 		return INCAST_NOT_WAITING;
 	}
 	incast_turn(u, port, now);
-	if (!i->shaped)
+	if (!flow_is_shaped(f))
 		incast_begin(f, u, port);
 	if (why == INCAST_NO_REASON)
 		return INCAST_NOT_WAITING;

@@ -8,7 +8,7 @@
 #include "../base.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 8
+#define VSNOOP_ABI 9
 
 /* Ports that share programs, at most: each has the slot of this number in their arrays of maps. */
 #define PORT_SLOTS 64

@@ -14,17 +14,18 @@
 #endif
 
 /* Bits of struct incast. */
-#define INCAST_BY_TSVAL 0x01 /* `asked` is a TSval */
-#define INCAST_FINISHED 0x02 /* the sender had nothing more to send, and was not asked since */
-#define INCAST_SPEAKS 0x04 /* it has spoken unasked after it had finished */
-#define INCAST_AVOIDS 0x200 /* its window grows by steps; else it is in slow start, and doubles */
-#define INCAST_ANSWERS 0x100 /* it was asked after it had finished */
-#define INCAST_STILL 0x08 /* its window was closed when it was last given one */
-#define INCAST_MARKED 0x10 /* CE marks came within the round trip */
-#define INCAST_WIDE 0x20 /* it was shown a window of two segments once */
-#define INCAST_ASKED 0x80 /* the VM sent it something, and it has not answered yet */
-#define INCAST_GIVEN 0x40 /* it was given a window that its sender was not shown yet */
-#define INCAST_BESIDE 0x400 /* its sender's segments do not come through the uplink */
+#define INCAST_BY_TSVAL 0x0001 /* `asked` is a TSval */
+#define INCAST_FINISHED 0x0002 /* the sender had nothing more to send, and was not asked since */
+#define INCAST_SPEAKS 0x0004 /* it has spoken unasked after it had finished */
+#define INCAST_STILL 0x0008 /* its window was closed when it was last given one */
+#define INCAST_MARKED 0x0010 /* CE marks came within the round trip */
+#define INCAST_WIDE 0x0020 /* it was shown a window of two segments once */
+#define INCAST_GIVEN 0x0040 /* it was given a window that its sender was not shown yet */
+#define INCAST_ASKED 0x0080 /* the VM sent it something, and it has not answered yet */
+#define INCAST_ANSWERS 0x0100 /* it was asked after it had finished */
+#define INCAST_AVOIDS 0x0200 /* its window grows by steps; else it is in slow start, and doubles */
+#define INCAST_BESIDE 0x0400 /* its sender's segments do not come through the uplink */
+#define INCAST_SHAPED 0x0800 /* the edge binds; else the flow is left alone */
 
 /* What a flow waits for. */
 enum incast_waiting {
@@ -57,12 +58,12 @@ struct incast {
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 before; /* low half of the edge shown before it was last given a window */
 	__u16 cut; /* ... and of the edge shown then */
-	__u16 bits; /* INCAST_BY_TSVAL, ...; the verifier takes no bit fields */
+	__u16 bits; /* INCAST_BY_TSVAL to INCAST_SHAPED; the verifier takes no bit fields */
 	__u32 ts_recent; /* the sender's last TSval */
-	__u8 over; /* round trips in a row: d > 1/2, and times INCAST_FAR_STEP long ones */
+	__u8 over; /* round trips in a row with d > 1/2 */
+	__u8 far; /* round trips in a row that were long */
 	__u8 census; /* the one that has counted it */
 	__u8 waiting; /* enum incast_waiting */
-	__u8 shaped; /* the edge binds; else the flow is left alone */
 };
 
 #define INCAST_EPOCHS 16 /* a power of two */

@@ -15,7 +15,14 @@ pub enum Served {
     Gone,
 }
 
-/// Is this flow shaped?
+impl types::incast {
+    /// Does the edge that was granted bind?
+    pub fn is_shaped(&self) -> bool {
+        u32::from(self.bits) & INCAST_SHAPED != 0
+    }
+}
+
+/// May this flow be shaped?
 pub fn shapes(f: &flow, u: &uplink) -> bool {
     // SAFETY: all pointers come from live references; the C code keeps none.
     unsafe { types::incast_shapes(f, u) }

@@ -81,7 +81,7 @@ pub struct FlowWindow {
 /// `None` where it is left alone.
 pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     let incast = &flow.incast;
-    (incast.shaped != 0).then(|| FlowWindow {
+    incast.is_shaped().then(|| FlowWindow {
         window_bytes: incast.window,
         granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
         shown_bytes: flow.adv_edge.diff(incast.received).max(0) as u64,
@@ -116,7 +116,7 @@ pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
 
 /// A record of this port was forgotten.
 pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
-    if flow.incast.shaped == 0 {
+    if !flow.incast.is_shaped() {
         return Ok(());
     }
     if let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? {
@@ -133,7 +133,7 @@ pub fn forget_all(port: &Port) -> Result<()> {
     }
     let Some(uplink) = Uplink::open(meta.netns, meta.uplink)? else { return Ok(()) };
     let share = port.incast()?;
-    for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.shaped != 0) {
+    for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.is_shaped()) {
         // Not twice, should this be interrupted and repeated.
         if port.delete_flow_if(key, |_| true)? {
             uplink.forget(flow, &share);
