@@ -232,17 +232,17 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	flow_fill_way(f, ack);
 }
 
-/* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its
- * turn yet; -1: it does not wait so any more.  `h`: its hold, or null. */
-static __always_inline int incast_serve(struct flow *f, const struct hold *h, struct uplink *u,
-					enum incast_waiting waits, struct port_state *state,
-					const struct policy *p, __u64 now, struct ack_fields *ack)
+/* The turn of a flow that has waited in this way; its sender is to be sent `ack`.  `h`: its hold,
+ * or null. */
+static __always_inline enum incast_served
+incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
+	     struct port_state *state, const struct policy *p, __u64 now, struct ack_fields *ack)
 {
 	struct incast_port *port = &state->incast;
 	struct incast *i = &f->incast;
 
 	if (!i->waiting || (i->waiting == INCAST_IN_LINE) != (waits == INCAST_IN_LINE))
-		return -1;
+		return SERVED_GONE;
 	if (waits != INCAST_IN_LINE && incast_shapes(f, u)) {
 		incast_turn(u, port, now);
 		incast_open_idle(f, u, port);
@@ -250,12 +250,12 @@ static __always_inline int incast_serve(struct flow *f, const struct hold *h, st
 		incast_open(f, u, port, INCAST_TURN, now);
 	}
 	if (i->waiting)
-		return 0;
+		return SERVED_NOT_YET;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
-		return -1;
+		return SERVED_GONE;
 	port->turns++;
 	incast_show(f, h, state, p, now, ack);
-	return 1;
+	return SERVED_ACK;
 }
 
 #endif

@@ -35,11 +35,18 @@ enum incast_waiting {
 	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
 };
 
-/* What came of a turn that the helper offered. */
+/* What came of a turn that was offered. */
 enum incast_turn_taken {
 	TURN_NOBODY = 0, /* nobody can have one now */
-	TURN_TAKEN = 1, /* somebody's sender was sent an ACK */
+	TURN_TAKEN = 1, /* somebody's sender is sent an ACK */
 	TURN_LATER = 2, /* those that were asked did not take it; others may */
+};
+
+/* ... to one flow. */
+enum incast_served {
+	SERVED_GONE = 0, /* it does not wait so any more */
+	SERVED_NOT_YET = 1, /* it is not its turn yet: back into line */
+	SERVED_ACK = 2, /* its sender is to be sent an ACK */
 };
 
 /* Of one flow: one cache line. */

@@ -146,9 +146,10 @@ pub fn serve(
     let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
     match unsafe { types::incast_serve(f, null(), u, waits, port, p, now, from_mut(&mut ack)) } {
-        0 => Served::NotYet,
-        1 => Served::Ack(ack),
-        _ => Served::Gone,
+        incast_served::SERVED_NOT_YET => Served::NotYet,
+        incast_served::SERVED_ACK => Served::Ack(ack),
+        incast_served::SERVED_GONE => Served::Gone,
+        other => unreachable!("incast_serve() answered {other}"),
     }
 }
 
