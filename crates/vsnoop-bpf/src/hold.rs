@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use vsnoop_flow::types::{
-    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
+    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq, tend as why,
+    tended,
 };
 
 use crate::attach::open_map;
@@ -314,7 +315,7 @@ impl Memory {
     /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
     /// flow is over. `end` only when it was [`Tended::Over`] some milliseconds ago.
     pub fn tend(&self, number: u32, end: bool) -> Result<Tended> {
-        tend(&self.tend, number, if end { TEND_END } else { TEND_LOOK })
+        tend(&self.tend, number, if end { why::TEND_END } else { why::TEND_LOOK })
     }
 
     fn port_u64(&self, offset: usize) -> &AtomicU64 {
@@ -352,21 +353,16 @@ fn word(mapping: &Mapping, offset: usize) -> &AtomicU32 {
 
 /// Nothing more is to be sent of a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    tend(&Runner::open(dir, "tend")?, number, TEND_RESET).map(drop)
+    tend(&Runner::open(dir, "tend")?, number, why::TEND_RESET).map(drop)
 }
 
-/// Why a hold is looked after: enum tend of bpf/hold.h.
-const TEND_LOOK: u32 = 0;
-const TEND_END: u32 = 1;
-const TEND_RESET: u32 = 2;
-
-fn tend(program: &Runner, number: u32, why: u32) -> Result<Tended> {
+fn tend(program: &Runner, number: u32, why: why::Type) -> Result<Tended> {
     let run = program
         .run(0, [number, why], &[0; 64])
         .map_err(Error::bpf(format!("look after hold {number}")))?;
-    Ok(match run.verdict {
-        0 => Tended::Used,
-        1 => Tended::Over,
+    Ok(match run.verdict as tended::Type {
+        tended::TENDED_USED => Tended::Used,
+        tended::TENDED_OVER => Tended::Over,
         _ => Tended::Free,
     })
 }
