@@ -99,14 +99,14 @@ static long wait_for_hold(__u32 i, const struct hold_wait *w)
 #define HOLD_TRIES 3
 
 /* The decision that needs the record's lock. */
-__noinline int decide_locked(struct port *port, const struct flow_key *key,
-			     const struct segment *s, struct outcome *out)
+__noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow_key *key,
+					    const struct segment *s, struct outcome *out)
 {
+	enum to_vm_verdict verdict;
 	struct hold_wait wait;
 	__u32 tries;
 	struct hold *h;
 	struct flow *f;
-	int verdict;
 	__u16 tag;
 
 	if (!port || !key || !s || !out)
@@ -146,8 +146,10 @@ __noinline int decide_locked(struct port *port, const struct flow_key *key,
 }
 
 /* The frequent cases need no lock and little time. */
-static __always_inline int decide_to_vm(struct port *port, const struct flow_key *key,
-					const struct segment *s, struct outcome *out)
+static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
+						       const struct flow_key *key,
+						       const struct segment *s,
+						       struct outcome *out)
 {
 	struct flow *f = flow_of(port, key);
 
@@ -176,15 +178,14 @@ static __always_inline int decide_to_vm(struct port *port, const struct flow_key
 #define KEEP_COPIED 0x01
 #define KEEP_TAKEN 0x02 /* by the ring */
 
-/* After TO_VM_KEEP; enum kept_verdict.  Of a record that has gone nothing is
- * acknowledged. */
-__noinline int decide_kept(struct port *port, const struct flow_key *key, const struct segment *s,
-			   __u32 done, struct outcome *out)
+/* After TO_VM_KEEP.  Of a record that has gone nothing is acknowledged. */
+__noinline enum kept_verdict decide_kept(struct port *port, const struct flow_key *key,
+					 const struct segment *s, __u32 done, struct outcome *out)
 {
+	bool is_there = false, taken = done & KEEP_TAKEN;
+	enum kept_verdict verdict;
 	struct hold *h;
 	struct flow *f;
-	bool is_there = false, taken = done & KEEP_TAKEN;
-	int verdict;
 	__u64 now;
 	__u16 tag;
 
@@ -203,7 +204,7 @@ __noinline int decide_kept(struct port *port, const struct flow_key *key, const 
 		is_there = f->tag == tag && f->hold == out->hold;
 		if (is_there)
 			verdict = flow_kept(f, h, s, done & KEEP_COPIED, taken, &port->state,
-				    &port->policy, now, out);
+					    &port->policy, now, out);
 		bpf_spin_unlock(&f->lock);
 	}
 	if (!is_there) {
@@ -219,12 +220,12 @@ __noinline int decide_kept(struct port *port, const struct flow_key *key, const 
 }
 
 /* The caller wakes the engine: it has more to tell it. */
-__noinline int decide_from_vm(struct port *port, const struct flow_key *key,
-			      const struct segment *s, struct outcome *out)
+__noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct flow_key *key,
+					       const struct segment *s, struct outcome *out)
 {
+	enum from_vm_verdict verdict;
 	struct flow *f;
 	struct hold *h;
-	int verdict;
 	__u64 now;
 	__u16 tag;
 

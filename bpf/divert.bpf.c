@@ -15,7 +15,7 @@
  */
 #define VSNOOP_BPF
 #include "kernel.h"
-#include "types.h"
+#include "types/divert.h"
 
 #include <linux/if_ether.h>
 #include <linux/in.h>

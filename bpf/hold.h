@@ -503,16 +503,8 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	return number;
 }
 
-/* Why the engine has a hold looked after. */
-enum tend {
-	TEND_LOOK = 0, /* frees what can be freed */
-	TEND_END = 1, /* the flow was found gone before: gives the hold back */
-	TEND_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
-};
-
-/* 0: the flow has this hold. 1: it has not, or is over; the hold can be given back
- * when no hook can be at it any more. 2: given back. */
-__noinline int hold_tend(struct port *port, __u32 number, __u32 why)
+/* Looks after a hold for the engine. */
+__noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key;
@@ -521,10 +513,10 @@ __noinline int hold_tend(struct port *port, __u32 number, __u32 why)
 	bool claimed = false, mine = false;
 
 	if (!port)
-		return 2;
+		return TENDED_FREE;
 	h = hold_of(port, number);
 	if (!h || !h->used)
-		return 2;
+		return TENDED_FREE;
 	key = h->key;
 	f = flow_of(port, &key);
 	if (f) {
@@ -551,12 +543,12 @@ __noinline int hold_tend(struct port *port, __u32 number, __u32 why)
 	if (claimed)
 		hold_release(port, number, true);
 	if (mine)
-		return 0;
+		return TENDED_USED;
 	if (why != TEND_END)
-		return 1;
+		return TENDED_OVER;
 	hold_release(port, number, true);
 	__sync_lock_test_and_set(&h->used, 0);
-	return 2;
+	return TENDED_FREE;
 }
 
 #endif

@@ -141,7 +141,7 @@ __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 	if (!INCAST_USED || !port || !key)
 		return 0;
 	f = flow_of(port, key);
-	if (!f || !f->incast.shaped)
+	if (!f || !flow_is_shaped(f))
 		return 0;
 	bpf_spin_lock(&f->lock);
 	incast_end(f, &uplink, &port->state.incast);

@@ -34,73 +34,70 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* The flow of t->key, which waits so, gets credit: 1; its sender is to be sent t->ack; 0: it is not its
- * turn yet; -1: it does not wait so. */
-static __always_inline int serve_flow(struct port *port, struct turn *t, enum incast_waiting waits,
-				      __u64 now)
+/* The turn of the flow of t->key, which waits so; its sender is to be sent t->ack. */
+static __always_inline enum incast_served serve_flow(struct port *port, struct turn *t,
+						     enum incast_waiting waits, __u64 now)
 {
 	struct flow *f = flow_of(port, &t->key);
 	const struct hold *h;
+	enum incast_served served;
 	__u32 number;
-	int granted;
 
 	if (!f)
-		return -1;
+		return SERVED_GONE;
 	number = f->hold;
 	h = hold_of(port, number);
 	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
-	granted = incast_serve(f, h, &uplink, waits, &port->state, &port->policy, now, &t->ack);
+	served = incast_serve(f, h, &uplink, waits, &port->state, &port->policy, now, &t->ack);
 	bpf_spin_unlock(&f->lock);
-	return granted;
+	return served;
 }
 
-/* The flow at the head of the line gets credit; 0: it does not, -1: nobody can. */
-__noinline int ask_head(struct port *port, const struct flow_key *like)
+/* A turn for the flow at the head of the line. */
+__noinline enum incast_turn_taken ask_head(struct port *port, const struct flow_key *like)
 {
+	enum incast_served served = SERVED_NOT_YET;
 	enum incast_waiting waits;
 	struct turn *t;
 	__u32 zero = 0;
-	int granted = 0;
 	void *queue;
 	__u64 now;
 
 	if (!INCAST_USED || !port || !like)
-		return -1;
+		return TURN_NOBODY;
 	t = bpf_map_lookup_elem(&turns, &zero);
 	now = bpf_ktime_get_ns();
 	waits = incast_next(&uplink, &port->state.incast, now);
 	if (!t || !waits)
-		return -1;
+		return TURN_NOBODY;
 	queue = queue_of(port, waits);
 	if (!queue || bpf_map_pop_elem(queue, &t->key))
-		return -1;
+		return TURN_NOBODY;
 	/* It travels in a packet of the same form. */
 	if (is_ipv4(&t->key) == is_ipv4(like) && t->key.vlan_outer == like->vlan_outer &&
 	    t->key.vlan_inner == like->vlan_inner)
-		granted = serve_flow(port, t, waits, now);
-	if (!granted)
+		served = serve_flow(port, t, waits, now);
+	if (served == SERVED_NOT_YET)
 		queue_push(port, waits, &t->key);
-	return granted > 0;
+	return served == SERVED_ACK ? TURN_TAKEN : TURN_LATER;
 }
 
 /* So many are asked for one turn: some may wait until others have had theirs. */
 #define TURN_TRIES 4
 
-/* Somebody in line gets credit; 0: nobody does. */
-__noinline int take_turn(struct port *port, const struct flow_key *like)
+/* Did somebody in line take a turn? */
+__noinline bool take_turn(struct port *port, const struct flow_key *like)
 {
-	int i, granted;
+	enum incast_turn_taken taken = TURN_LATER;
+	int i;
 
 	if (!INCAST_USED || !port || !like)
-		return 0;
-	for (i = 0; i < TURN_TRIES; i++) {
-		granted = ask_head(port, like);
-		if (granted)
-			return granted > 0;
-	}
-	return 0;
+		return false;
+	for (i = 0; i < TURN_TRIES && taken == TURN_LATER; i++)
+		taken = ask_head(port, like);
+	return taken == TURN_TAKEN;
 }
 
 /* The packet, a TCP segment of whatever flow, becomes the ACK of take_turn(). */

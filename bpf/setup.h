@@ -149,7 +149,7 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		/* What is held is of the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
-		if (INCAST_USED && !own && f->incast.shaped)
+		if (!own && flow_is_shaped(f))
 			incast_end(f, &uplink, &port->state.incast);
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)

@@ -92,28 +92,31 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 				struct outcome *out, bool waits, struct port_stats *st)
 {
 	__u32 bytes = s->len - out->skip;
+	enum kept_verdict verdict;
 	bool taken = false, copied;
-	int verdict;
 
 	copied = !hold_copy(skb, port, s, out, p->l4 + p->tcp_len);
 	if (copied && out->hand == HAND_AND_ACK)
 		taken = hand_over(skb, port, st);
 	verdict = decide_kept(port, key, s,
 			      (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0), out);
-	if (verdict == KEPT_PASS) {
+	if (verdict != KEPT_PASS && out->events & EVENT_NEWS && !taken &&
+	    tell_vm(skb, port, p, key))
+		return HOOK_DROP;
+	switch (verdict) {
+	case KEPT_PASS:
 		if (copied && out->hand == HAND_ON) {
 			st->kept_bytes += bytes;
 			st->early_bytes += bytes;
 			st->thinned++;
 		}
 		return HOOK_NEXT;
-	}
-	if (out->events & EVENT_NEWS && !taken && tell_vm(skb, port, p, key))
-		return HOOK_DROP;
-	if (verdict == KEPT_DROP) {
+	case KEPT_DROP:
 		if (!taken)
 			st->hold_dropped++;
 		return HOOK_DROP;
+	case KEPT_ACK:
+		break;
 	}
 	st->kept_bytes += bytes;
 	if (out->events & EVENT_AHEAD) {
@@ -167,7 +170,7 @@ int to_vm(struct __sk_buff *skb)
 	struct packet p;
 	struct port *port;
 	bool waits = false, is_engine;
-	int verdict;
+	enum to_vm_verdict verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
@@ -202,11 +205,13 @@ int to_vm(struct __sk_buff *skb)
 			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
 		verdict = decide_locked(port, &key, &s, &out);
 	}
-	if (config.hold && verdict == TO_VM_KEEP)
-		return keep(skb, port, &p, &key, &s, &out, waits, st);
-	if (config.hold && out.events & EVENT_NEWS && tell_vm(skb, port, &p, &key))
+	/* Of what is kept keep() tells it. */
+	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_NEWS &&
+	    tell_vm(skb, port, &p, &key))
 		return HOOK_DROP;
 	switch (verdict) {
+	case TO_VM_KEEP:
+		return config.hold ? keep(skb, port, &p, &key, &s, &out, waits, st) : HOOK_DROP;
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
 		if (out.events & EVENT_ASIDE)
@@ -222,6 +227,8 @@ int to_vm(struct __sk_buff *skb)
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_ACK);
 	case TO_VM_FORWARD:
 		return rewrite_seq(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
+	case TO_VM_DROP:
+		break;
 	}
 	st->hold_dropped++;
 	return HOOK_DROP;
@@ -243,6 +250,30 @@ static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
 										 HOOK_NEXT;
 }
 
+/* A packet of the VM that passes (HOOK_NEXT) brings along an ACK for a flow in line; a superfluous
+ * one (HOOK_DROP) becomes it. */
+static __noinline int bring_turn(struct __sk_buff *skb, struct port *port, const struct packet *p,
+				 const struct flow_key *key, int hook)
+{
+	if (!take_turn(port, key))
+		return hook;
+	if (hook == HOOK_NEXT) {
+		set_mark(skb, MARK_REPLY);
+		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	}
+	/* The same way, or it would overtake an older ACK of its own flow. */
+	return send_turn(skb, p);
+}
+
+/* What becomes of a packet of the VM; a pure ACK may bring a turn. */
+static __always_inline int let_go(struct __sk_buff *skb, struct port *port, const struct packet *p,
+				  const struct flow_key *key, const struct segment *s, int hook)
+{
+	if (!incast_has_line(port) || s->len || s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST))
+		return hook;
+	return bring_turn(skb, port, p, key, hook);
+}
+
 SEC("tcx/ingress")
 int from_vm(struct __sk_buff *skb)
 {
@@ -252,7 +283,7 @@ int from_vm(struct __sk_buff *skb)
 	struct port_stats *st;
 	struct packet p;
 	struct port *port;
-	int verdict;
+	enum from_vm_verdict verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_REPLY) {
 		set_mark(skb, 0);
@@ -288,27 +319,19 @@ int from_vm(struct __sk_buff *skb)
 			hand_sack_on(skb, &p, port, out.hold);
 		wake_engine(port, &out);
 	}
-	if (verdict == FROM_VM_REWRITE) {
+	switch (verdict) {
+	case FROM_VM_NO_FLOW:
+		return HOOK_NEXT;
+	case FROM_VM_PASS:
+		return let_go(skb, port, &p, &key, &s, HOOK_NEXT);
+	case FROM_VM_DROP:
+		st->suppressed++;
+		return let_go(skb, port, &p, &key, &s, HOOK_DROP);
+	case FROM_VM_REWRITE:
 		st->rewritten++;
 		if (rewrite_ack(skb, &p, &s, &out.ack))
 			return HOOK_DROP;
-	}
-	/* A pure ACK brings along one for a flow in line; a superfluous one becomes it. */
-	if (incast_has_line(port) && !s.len && verdict <= FROM_VM_REWRITE &&
-	    !(s.tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST)) && take_turn(port, &key)) {
-		if (verdict == FROM_VM_DROP) {
-			st->suppressed++;
-		} else {
-			set_mark(skb, MARK_REPLY);
-			bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-		}
-		/* The same way, or it would overtake an older ACK of its own flow. */
-		return send_turn(skb, &p);
-	}
-	switch (verdict) {
-	case FROM_VM_DROP:
-		st->suppressed++;
-		return HOOK_DROP;
+		return let_go(skb, port, &p, &key, &s, HOOK_NEXT);
 	case FROM_VM_REPLACE:
 		st->rewritten++;
 		return make_reply(skb, &p, &key, &out.ack, REPLY_TO_SENDER | (s.tcp_flags & 0xff)) ?

@@ -9,6 +9,14 @@
  * passes, its ACK field raised to NEXT_SEQ.  (The report raises it to
  * NEXT_SEQ - 1; senders ignore the window of such an old ACK.)
  *
+ * flow_from_vm() has three steps, each with the results of the one before:
+ *
+ *   learn    flow_note_vm(), flow_note_vm_ack()   what the VM has, takes and sends
+ *   mode     flow_mode_by_vm()                    offline, online, closed
+ *   answer   flow_answer_vm()                     the verdict, and out->ack
+ *
+ * A RST, a segment without ACK and what comes for a reset flow are answered before them.
+ *
  * Loss inside the guest: a VM that repeats an ACK below NEXT_SEQ while it reports later
  * bytes has lost one.  The hold has a copy of all that the host acknowledged; the engine
  * is told, and sends it again.
@@ -55,7 +63,7 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
 	/* Two segments are all that incast control may give. */
-	if (INCAST_USED && f->incast.shaped && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
+	if (flow_is_shaped(f) && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
 		return growth >= 1 << (f->scale & 15);
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
@@ -138,9 +146,10 @@ flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
 	return FROM_VM_REPLACE;
 }
 
-/* What every segment of the VM teaches, whatever it acknowledges. */
-static __always_inline void flow_note_vm(struct flow *f, const struct segment *s, struct seq end,
-					 __u64 now)
+/* Learn: what every segment of the VM tells, whatever it acknowledges. */
+static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const struct segment *s,
+					 struct seq end, const struct port_state *port,
+					 const struct policy *p, __u64 now)
 {
 	flow_touch(f, now);
 	f->heard_at = flow_stamp(now);
@@ -158,52 +167,34 @@ static __always_inline void flow_note_vm(struct flow *f, const struct segment *s
 	}
 	if (s->tcp_flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_VM;
-}
-
-/* `h`: the flow's hold; null where it has none. */
-static __always_inline enum from_vm_verdict
-flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
-	     const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
-{
-	__u8 flags = s->tcp_flags;
-	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
-	bool pure = seq_eq(s->seq, end);
-	struct seq edge, next = f->next_seq;
-	bool advanced;
-
-	out->events = 0;
-	if (flags & TCP_RST)
-		return flow_reset_by_vm(f, h, s, now, out);
-	if (f->mode == FLOW_RESET) {
-		out->ack.seq = s->ack;
-		out->ack.ack = end;
-		flow_fill_way(f, &out->ack);
-		return FROM_VM_RESET;
-	}
-	if (!(flags & TCP_ACK))
-		return FROM_VM_PASS;
-	flow_note_vm(f, s, end, now);
-	if (s->bits & SEG_FOREIGN && f->mode != FLOW_HOLDING)
-		flow_bypass(f, FLOW_F_FOREIGN, out);
 	if (h) {
 		h->flags &= ~HOLD_UNCONFIRMED;
 		h->answered = h->resends + h->probes;
 		hold_sync(f, h, port, p, now);
-		if (hold_is_abandoned(f, h, port, now))
-			return flow_abandon(f, h, s, out);
 	}
-	if (seq_lt(s->ack, f->vm_seq) || seq_diff(s->ack, f->high_seq) > (__s32)FLOW_MAX_WINDOW)
-		/* Old, or beyond belief: nothing to learn, nothing to hide. */
-		return FROM_VM_PASS;
+}
 
-	edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
+/* An ACK that is old, or beyond belief, has nothing to learn from, and nothing to hide. */
+static __always_inline bool flow_believes(const struct flow *f, const struct segment *s)
+{
+	return seq_ge(s->ack, f->vm_seq) &&
+	       seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
+}
+
+/* Learn: what the ACK tells.  True: it moved VM_SEQ. */
+static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
+					     const struct segment *s, bool pure, __u64 now,
+					     struct outcome *out)
+{
+	struct seq edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
+	bool advanced = seq_gt(s->ack, f->vm_seq);
+
 	/* What the VM reports to have was handed to it, whichever way it went; while bytes
 	 * before it are held, it says nothing of those. */
 	if (f->mode != FLOW_HOLDING && s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack) &&
 	    seq_gt(s->sack_end, f->high_seq) &&
 	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
 		f->high_seq = s->sack_end;
-	advanced = seq_gt(s->ack, f->vm_seq);
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
@@ -216,8 +207,24 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
 	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))
 		f->ts_recent = s->tsecr; /* what the VM itself compares with */
+	return advanced;
+}
 
-	if (!(flags & TCP_ECE))
+/* Mode: the VM uses an option that is not understood.  What is held goes to the VM first.  `was`:
+ * the mode when the segment came. */
+static __always_inline void flow_bypass_foreign(struct flow *f, const struct segment *s, __u8 was,
+						struct outcome *out)
+{
+	if (s->bits & SEG_FOREIGN && was != FLOW_HOLDING)
+		flow_bypass(f, FLOW_F_FOREIGN, out);
+}
+
+/* Mode: an ACK that is believed takes the flow offline, brings it back, or ends it. */
+static __always_inline void flow_mode_by_vm(struct flow *f, const struct segment *s, __u8 was,
+					    bool pure, struct outcome *out)
+{
+	flow_bypass_foreign(f, s, was, out);
+	if (!(s->tcp_flags & TCP_ECE))
 		flow_clear(f, FLOW_F_ECE);
 	else if (!flow_is_bypassed(f)) {
 		f->flags |= FLOW_F_ECE;
@@ -229,8 +236,18 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 		f->mode = FLOW_ACTIVE;
 	if (pure && flow_is_finished(f))
 		out->events |= EVENT_CLOSED;
+}
 
-	if (p->run == PORT_OBSERVE && !(INCAST_USED && f->incast.shaped)) {
+/* Answer: what the sender gets of it.  NEXT_SEQ was `next` before this ACK, which `advanced`
+ * VM_SEQ. */
+static __always_inline enum from_vm_verdict
+flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct seq next,
+	       bool advanced, bool pure, const struct port_state *port, const struct policy *p,
+	       struct outcome *out)
+{
+	struct seq edge = f->right_edge;
+
+	if (p->run == PORT_OBSERVE && !flow_is_shaped(f)) {
 		/* Shown is shown: a cap that comes later must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
@@ -265,7 +282,8 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 	}
 	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
 	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
-	    !(flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) && flow_is_told(h, next, s->ack)) {
+	    !(s->tcp_flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) &&
+	    flow_is_told(h, next, s->ack)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
@@ -277,6 +295,41 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
 		return flow_replace(f, h, s, port, p, out);
 	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	return FROM_VM_REWRITE;
+}
+
+/* `h`: the flow's hold; null where it has none. */
+static __always_inline enum from_vm_verdict
+flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
+	     const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
+{
+	struct seq end = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN)), next = f->next_seq;
+	bool pure = seq_eq(s->seq, end), advanced;
+	__u8 was = f->mode;
+
+	out->events = 0;
+	if (s->tcp_flags & TCP_RST)
+		return flow_reset_by_vm(f, h, s, now, out);
+	if (f->mode == FLOW_RESET) {
+		out->ack.seq = s->ack;
+		out->ack.ack = end;
+		flow_fill_way(f, &out->ack);
+		return FROM_VM_RESET;
+	}
+	if (!(s->tcp_flags & TCP_ACK))
+		return FROM_VM_PASS;
+
+	flow_note_vm(f, h, s, end, port, p, now);
+	if (h && hold_is_abandoned(f, h, port, now))
+		return flow_abandon(f, h, s, out);
+	if (!flow_believes(f, s)) {
+		flow_bypass_foreign(f, s, was, out);
+		return FROM_VM_PASS;
+	}
+	advanced = flow_note_vm_ack(f, h, s, pure, now, out);
+
+	flow_mode_by_vm(f, s, was, pure, out);
+
+	return flow_answer_vm(f, h, s, next, advanced, pure, port, p, out);
 }
 
 #endif

@@ -295,7 +295,7 @@ static __always_inline enum hand hand_of(const struct flow *f, const struct hold
 
 	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
 	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few ||
-	    (INCAST_USED && f->incast.shaped))
+	    flow_is_shaped(f))
 		return HAND_AND_ACK;
 	return HAND_ON;
 }

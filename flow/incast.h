@@ -36,6 +36,37 @@
  * all ports behind it, without a lock: what two CPUs count at the same time is
  * at worst a little off, and goes with its epoch.
  *
+ * States.  A flow is left alone, or shaped (INCAST_SHAPED); one that is shaped may wait (enum
+ * incast_waiting), its window closed: it has room for less than a segment.
+ *
+ *   from          when                                              to            window
+ *   left alone    it is in scope (incast_shapes())                  NOT_WAITING   as shown
+ *   any other     it is not any more, or its record goes            left alone    the VM's own
+ *   NOT_WAITING   credit is left, and nobody in line                NOT_WAITING   grows
+ *   NOT_WAITING   closed, nothing granted                           IN_LINE       closed
+ *   NOT_WAITING   closed, FINISHED, and it only ever answers        SHUT          closed
+ *   NOT_WAITING   closed, FINISHED, and it may speak unasked        IDLE          closed
+ *   IN_LINE       its turn, and there is credit                     NOT_WAITING   what it wants
+ *   SHUT          its turn, nobody in line, what silent flows owe   NOT_WAITING   two segments
+ *                 is less than the credit
+ *   IDLE          its turn, nobody in line, credit is left          NOT_WAITING   two segments
+ *   SHUT, IDLE    asked by the VM, or more came: nothing granted    IN_LINE       closed
+ *   SHUT, IDLE    asked by the VM: granted                          NOT_WAITING   what it wants
+ *   any waiting   the VM answers a probe of its sender              NOT_WAITING   two segments
+ *   any waiting   rounding opens the window, or no place in line    NOT_WAITING   as it is
+ *
+ *   bit        set                                       cleared
+ *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe
+ *   ANSWERS    the VM asks it while FINISHED             never
+ *   SPEAKS     data or a probe come while FINISHED       never
+ *   ASKED      the VM sends it data                      by data
+ *   GIVEN      an edge is granted                        when an ACK shows it
+ *   STILL      ... and the window was closed             with the next grant to an open one
+ *   WIDE       an edge is granted two segments ahead     never
+ *   MARKED     data with a CE mark come                  at the end of the round trip
+ *   AVOIDS     d > GAMMA1, CE, or no quota is left       after INCAST_IDLE_NS without data
+ *   BESIDE     data come another way than the uplink     by data through the uplink
+ *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  *
  * Credit is in incast_credit.h, the round trip in incast_round_trip.h, the window in

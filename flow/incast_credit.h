@@ -31,7 +31,6 @@
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* Longer round trips in a row that put a flow out of scope. */
 #define INCAST_FAR 8
-#define INCAST_FAR_STEP 16 /* their count is in the upper half of incast.over */
 /* A flow that sent nothing for so long starts anew. */
 #define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
 

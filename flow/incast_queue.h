@@ -31,11 +31,11 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u, struct 
 	incast_owe(f, u, port, -incast_owed(f));
 	i->edge = i->received;
 	incast_leave_line(f, u, port);
-	if (i->shaped) {
+	if (flow_is_shaped(f)) {
 		__sync_fetch_and_sub(&u->all.open, 1);
 		__sync_fetch_and_sub(&port->own.open, 1);
 	}
-	i->shaped = 0;
+	i->bits &= ~INCAST_SHAPED;
 }
 
 /* `vm`: the VM's segment; null: one of the sender, with data. */
@@ -118,12 +118,12 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	__s64 left, spare;
 
 	if (!incast_shapes(f, u)) {
-		if (i->shaped)
+		if (flow_is_shaped(f))
 			incast_end(f, u, port);
 		return INCAST_NOT_WAITING;
 	}
 	incast_turn(u, port, now);
-	if (!i->shaped)
+	if (!flow_is_shaped(f))
 		incast_begin(f, u, port);
 	if (why == INCAST_NO_REASON)
 		return INCAST_NOT_WAITING;
@@ -232,17 +232,17 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	flow_fill_way(f, ack);
 }
 
-/* The turn of a flow that has waited in this way: 1: its sender is to be sent `ack`; 0: it is not its
- * turn yet; -1: it does not wait so any more.  `h`: its hold, or null. */
-static __always_inline int incast_serve(struct flow *f, const struct hold *h, struct uplink *u,
-					enum incast_waiting waits, struct port_state *state,
-					const struct policy *p, __u64 now, struct ack_fields *ack)
+/* The turn of a flow that has waited in this way; its sender is to be sent `ack`.  `h`: its hold,
+ * or null. */
+static __always_inline enum incast_served
+incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
+	     struct port_state *state, const struct policy *p, __u64 now, struct ack_fields *ack)
 {
 	struct incast_port *port = &state->incast;
 	struct incast *i = &f->incast;
 
 	if (!i->waiting || (i->waiting == INCAST_IN_LINE) != (waits == INCAST_IN_LINE))
-		return -1;
+		return SERVED_GONE;
 	if (waits != INCAST_IN_LINE && incast_shapes(f, u)) {
 		incast_turn(u, port, now);
 		incast_open_idle(f, u, port);
@@ -250,12 +250,12 @@ static __always_inline int incast_serve(struct flow *f, const struct hold *h, st
 		incast_open(f, u, port, INCAST_TURN, now);
 	}
 	if (i->waiting)
-		return 0;
+		return SERVED_NOT_YET;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
-		return -1;
+		return SERVED_GONE;
 	port->turns++;
 	incast_show(f, h, state, p, now, ack);
-	return 1;
+	return SERVED_ACK;
 }
 
 #endif

@@ -48,13 +48,13 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
 		if (rtt < u->base_rtt_ns)
 			u->base_rtt_ns = rtt;
-		i->over &= INCAST_FAR_STEP - 1;
+		i->far = 0;
 	} else if (rtt > 4 * INCAST_SCOPE_NS || incast_is_half_idle(u, now)) {
 		/* Far away, or thinking?  On a busy link a little more than that says neither. */
-		if (i->over >= (INCAST_FAR - 1) * INCAST_FAR_STEP)
+		if (i->far >= INCAST_FAR - 1)
 			i->min_rtt_ns = INCAST_SCOPE_NS + 1;
 		else
-			i->over += INCAST_FAR_STEP;
+			i->far++;
 	}
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
@@ -66,7 +66,7 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 {
 	struct incast *i = &f->incast;
 
-	if (!i->shaped)
+	if (!flow_is_shaped(f))
 		return;
 	if (i->waiting || (vm && vm->len)) {
 		i->asked_at = 0;

@@ -36,7 +36,7 @@ static __always_inline void incast_restart(struct flow *f, const struct uplink *
 		i->window = incast_least(f, u, port);
 	i->bits &= ~INCAST_AVOIDS;
 	i->measured = 0;
-	i->over = 0;
+	i->over = i->far = 0;
 }
 
 /* A flow is shaped from now on.  What it was shown in the handshake is charged to it; of
@@ -58,7 +58,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u,
 	__sync_fetch_and_add(&port->own.open, 1);
 	if (!u->base_rtt_ns)
 		u->base_rtt_ns = INCAST_MIN_SLOT_NS;
-	i->shaped = 1;
+	i->bits |= INCAST_SHAPED;
 	incast_restart(f, u, port);
 }
 
@@ -103,12 +103,12 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 		i->bits |= INCAST_AVOIDS;
 	} else if (2 * missing > expected) {
 		i->bits |= INCAST_AVOIDS;
-		if ((++i->over & (INCAST_FAR_STEP - 1)) >= INCAST_OVER) {
-			i->over &= ~(INCAST_FAR_STEP - 1);
+		if (++i->over >= INCAST_OVER) {
+			i->over = 0;
 			i->window = i->window > step ? i->window - step : 0;
 		}
 	} else if (10 * missing <= expected || missing * i->window <= expected * mss) {
-		i->over &= ~(INCAST_FAR_STEP - 1);
+		i->over = 0;
 		if (i->window < ample) {
 			i->window += i->bits & INCAST_AVOIDS ? step : i->window;
 			if (i->window > ample)
@@ -125,7 +125,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 			}
 		}
 	} else {
-		i->over &= ~(INCAST_FAR_STEP - 1);
+		i->over = 0;
 		i->bits |= INCAST_AVOIDS;
 	}
 	if (i->window > share && u->total > u->rate - INCAST_SCARCE(u->rate))
@@ -173,7 +173,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	__s32 fresh = seq_diff(end, i->received);
 
 	incast_note_mss(f, u, port, s);
-	if (!i->shaped)
+	if (!flow_is_shaped(f))
 		return;
 	incast_turn(u, port, now);
 	/* Whoever forges one must know as much as for the VM to take it. */

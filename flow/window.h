@@ -23,6 +23,12 @@
 /* With an unknown scale: this part of the VM's raw window may be acknowledged early. */
 #define FLOW_UNSCALED_PART 4
 
+/* Does incast control bound the flow's window? */
+static __always_inline bool flow_is_shaped(const struct flow *f)
+{
+	return INCAST_USED && f->incast.bits & INCAST_SHAPED;
+}
+
 /* May the host acknowledge up to `end` without showing much less window than the VM? */
 static __always_inline bool flow_shows_enough(const struct flow *f, struct seq end)
 {
@@ -84,7 +90,7 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 {
 	struct seq edge = flow_allowed_edge(f, h, port, p);
 
-	if (!INCAST_USED || !f->incast.shaped)
+	if (!flow_is_shaped(f))
 		return edge;
 	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
@@ -102,7 +108,7 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 		return 0;
 	field = (__u32)bytes >> scale;
 	/* Incast control reckons with units; but an edge that was shown stays. */
-	if (!INCAST_USED || !f->incast.shaped || seq_lt(seq_add(ack, field << scale), f->adv_edge))
+	if (!flow_is_shaped(f) || seq_lt(seq_add(ack, field << scale), f->adv_edge))
 		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;
 	if (field > granted)

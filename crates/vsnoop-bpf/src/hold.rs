@@ -1,4 +1,5 @@
-//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks (flow/types.h, bpf/hold.h).
+//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks
+//! (flow/types/hold.h, bpf/hold.h).
 //!
 //! Hooks and engine write while the other reads, so nothing here hands out a reference: words are read
 //! and written one by one. The bytes of a chunk are stable from the moment that `hold.tail` covers them
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use vsnoop_flow::types::{
-    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq,
+    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq, tend as why,
 };
 
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ use crate::map::open_any_map;
 use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::slabs::Slabs;
-use crate::tend::{TEND_END, TEND_LOOK, Tended, tend};
+use crate::tend::{Tended, tend};
 
 /// A hold, as read at some moment.
 pub type Hold = hold;
@@ -296,7 +297,7 @@ impl Memory {
     /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
     /// flow is over. `end` only when it was [`Tended::Over`] some milliseconds ago.
     pub fn tend(&self, number: u32, end: bool) -> Result<Tended> {
-        tend(&self.tend, number, if end { TEND_END } else { TEND_LOOK })
+        tend(&self.tend, number, if end { why::TEND_END } else { why::TEND_LOOK })
     }
 
     fn port_u64(&self, offset: usize) -> &AtomicU64 {

@@ -30,7 +30,7 @@ pub struct Port {
     /// Of `dir`; another attachment of the same tap has another one.
     inode: u64,
     meta: MapHandle,
-    /// Settings and state: struct port of flow/types.h.
+    /// Settings and state: struct port of flow/types/port.h.
     shared: MapHandle,
     stats: MapHandle,
     flows: MapHandle,

@@ -1,4 +1,4 @@
-//! Map values and keys are the C types of flow/types.h, byte for byte.
+//! Map values and keys are the C types of flow/types/, byte for byte.
 
 use vsnoop_flow::types;
 

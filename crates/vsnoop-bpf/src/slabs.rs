@@ -1,5 +1,5 @@
 //! A port's memory for what it holds, in slabs that come when they are needed and go when they are not
-//! (flow/types.h, `struct hold_slab`).
+//! (flow/types/hold.h, `struct hold_slab`).
 //!
 //! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an
 //! array of the maps of all ports that share programs, and user space by mapping it.

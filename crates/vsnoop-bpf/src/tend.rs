@@ -2,14 +2,10 @@
 
 use std::path::Path;
 
+use vsnoop_flow::types::{tend as why, tended};
+
 use crate::error::{Error, Result};
 use crate::inject::Runner;
-
-/// Why a hold is looked after: enum tend of bpf/hold.h.
-pub(crate) const TEND_LOOK: u32 = 0;
-
-pub(crate) const TEND_END: u32 = 1;
-const TEND_RESET: u32 = 2;
 
 /// What became of a hold that was looked after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +20,16 @@ pub enum Tended {
 
 /// Nothing more is to be sent of a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    tend(&Runner::open(dir, "tend")?, number, TEND_RESET).map(drop)
+    tend(&Runner::open(dir, "tend")?, number, why::TEND_RESET).map(drop)
 }
 
-pub(crate) fn tend(program: &Runner, number: u32, why: u32) -> Result<Tended> {
+pub(crate) fn tend(program: &Runner, number: u32, why: why::Type) -> Result<Tended> {
     let run = program
         .run(0, [number, why], &[0; 64])
         .map_err(Error::bpf(format!("look after hold {number}")))?;
-    Ok(match run.verdict {
-        0 => Tended::Used,
-        1 => Tended::Over,
+    Ok(match run.verdict as tended::Type {
+        tended::TENDED_USED => Tended::Used,
+        tended::TENDED_OVER => Tended::Over,
         _ => Tended::Free,
     })
 }

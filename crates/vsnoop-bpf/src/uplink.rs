@@ -252,7 +252,7 @@ impl Uplink {
 
     /// A record of this port that was shaped has been forgotten, with all that it counted for.
     pub fn forget(&self, flow: &flow, port: &PortIncast) {
-        if flow.incast.shaped == 0 {
+        if !flow.incast.is_shaped() {
             return;
         }
         let mut gone = *flow;

@@ -15,7 +15,14 @@ pub enum Served {
     Gone,
 }
 
-/// Is this flow shaped?
+impl types::incast {
+    /// Does the edge that was granted bind?
+    pub fn is_shaped(&self) -> bool {
+        u32::from(self.bits) & INCAST_SHAPED != 0
+    }
+}
+
+/// May this flow be shaped?
 pub fn shapes(f: &flow, u: &uplink) -> bool {
     // SAFETY: all pointers come from live references; the C code keeps none.
     unsafe { types::incast_shapes(f, u) }
@@ -139,9 +146,10 @@ pub fn serve(
     let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
     match unsafe { types::incast_serve(f, null(), u, waits, port, p, now, from_mut(&mut ack)) } {
-        0 => Served::NotYet,
-        1 => Served::Ack(ack),
-        _ => Served::Gone,
+        incast_served::SERVED_NOT_YET => Served::NotYet,
+        incast_served::SERVED_ACK => Served::Ack(ack),
+        incast_served::SERVED_GONE => Served::Gone,
+        other => unreachable!("incast_serve() answered {other}"),
     }
 }
 

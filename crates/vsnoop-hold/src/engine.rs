@@ -66,7 +66,7 @@ const SHRINK_TICKS: u32 = 200;
 /// Holds that share a word of busy bits.
 const GROUP: u32 = 32;
 
-/// What the engine shares with the hooks, of one port (flow/types.h, `struct hold_slab`).
+/// What the engine shares with the hooks, of one port (flow/types/hold.h, `struct hold_slab`).
 ///
 /// Numbers of holds begin at 1. The hooks may change anything between two calls.
 pub trait Memory {

@@ -69,7 +69,7 @@ pub enum Kind {
     Probe,
 }
 
-/// Why a connection is given up: enum reset_reason of flow/types.h.
+/// Why a connection is given up: enum reset_reason of flow/types/abi.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The VM has room, answers, and refuses the same bytes.

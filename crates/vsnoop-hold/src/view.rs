@@ -2,7 +2,7 @@
 
 use vsnoop_flow::types::{self, hold, seq};
 
-/// Fields are those of `struct hold` (flow/types.h) unless they say otherwise.
+/// Fields are those of `struct hold` (flow/types/hold.h) unless they say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// The VM has acknowledged everything below.

@@ -22,8 +22,6 @@ use crate::wire::{self, Path};
 
 /// Of what the engine sends (bpf/reply.h).
 const MARK_ENGINE: u32 = 0x5e30_0000;
-/// enum tend of bpf/hold.h: the flow was reset by user space.
-const TEND_RESET: u32 = 2;
 /// Slabs that are added, or taken away, at once (crates/vsnoop-bpf/src/hold.rs).
 const AT_ONCE: u32 = 16;
 const ETHERNET: usize = 14;
@@ -186,11 +184,11 @@ impl Vm {
     }
 
     /// Has the kernel side look after a hold.
-    fn run_tend(&mut self, number: u32, why: u32) -> i32 {
+    fn run_tend(&mut self, number: u32, why: tend::Type) -> tended::Type {
         let mut frame = Frame::new(vec![0; ETHERNET]);
         (frame.cb[0], frame.cb[1]) = (number, why);
         self.port.now = self.now;
-        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {})
+        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {}) as tended::Type
     }
 
     fn state(&mut self) -> &mut port_state {
@@ -266,7 +264,7 @@ impl Vm {
         f.mode = flow_mode::FLOW_RESET as u8;
         f.last_ns = now;
         if seen.hold != 0 {
-            self.run_tend(seen.hold.into(), TEND_RESET);
+            self.run_tend(seen.hold.into(), tend::TEND_RESET);
         }
         self.send_resets(key, seen);
         true
@@ -554,9 +552,9 @@ impl Memory for Vm {
         if !self.step() {
             return Tended::Used;
         }
-        match self.run_tend(number, end.into()) {
-            0 => Tended::Used,
-            1 => Tended::Over,
+        match self.run_tend(number, if end { tend::TEND_END } else { tend::TEND_LOOK }) {
+            tended::TENDED_USED => Tended::Used,
+            tended::TENDED_OVER => Tended::Over,
             _ => Tended::Free,
         }
     }

@@ -1,7 +1,7 @@
 //! VM ports that are left alone: connections to them failed for a reason of the host's own.
 //!
 //! The hooks and whoever resets a connection count failures per port number of the VM (`struct failures`,
-//! flow/types.h). After two within a minute, and for some seconds while a listener takes no data, new connections
+//! flow/types/port.h). After two within a minute, and for some seconds while a listener takes no data, new connections
 //! to that port number are answered by the VM alone.
 
 use anyhow::Result;

@@ -257,7 +257,7 @@ impl Host {
     pub fn remove(&mut self, id: usize) {
         let port = self.port_of(id);
         if let Some(f) = self.flows[id].as_mut()
-            && f.incast.shaped != 0
+            && f.incast.is_shaped()
         {
             incast::end(f, &mut self.uplink, &mut self.ports[port].state.incast);
         }
@@ -283,7 +283,7 @@ impl Host {
 
     fn owed_by(&self, live: bool, is_of: impl Fn(usize) -> bool) -> i64 {
         let flows = self.flows.iter().enumerate().filter(|(id, _)| is_of(*id));
-        let flows = flows.filter_map(|(_, f)| f.as_ref()).filter(|f| f.incast.shaped != 0);
+        let flows = flows.filter_map(|(_, f)| f.as_ref()).filter(|f| f.incast.is_shaped());
         flows.filter(|f| incast::is_live(f, &self.uplink) == live).map(incast::owed).sum()
     }
 }

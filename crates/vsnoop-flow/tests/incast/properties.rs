@@ -245,7 +245,7 @@ impl Machine {
         let waits = |f: &flow, state: u32| u32::from(f.incast.waiting) == state;
         let in_line = |f: &flow| waits(f, incast_waiting::INCAST_IN_LINE);
         assert_eq!(count(&|_, f| in_line(f)), u.all.waiting);
-        assert_eq!(count(&|_, f| f.incast.shaped != 0), u.all.open);
+        assert_eq!(count(&|_, f| f.incast.is_shaped()), u.all.open);
         for (at, PortSide { state, .. }) in self.host.ports.iter().enumerate() {
             let port = &state.incast;
             let is_of = |id| self.host.port_of(id) == at;
@@ -255,7 +255,7 @@ impl Machine {
                 "an account of a port is not what its flows owe"
             );
             assert_eq!(count(&|id, f| is_of(id) && in_line(f)), port.own.waiting);
-            assert_eq!(count(&|id, f| is_of(id) && f.incast.shaped != 0), port.own.open);
+            assert_eq!(count(&|id, f| is_of(id) && f.incast.is_shaped()), port.own.open);
             let shut = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_SHUT));
             let idle = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_IDLE));
             assert_eq!((shut, idle), (port.shut, port.idle));
@@ -270,7 +270,7 @@ impl Machine {
                 let shut = &self.host.ports[self.host.port_of(id)].shut;
                 assert!(shut.contains(&id), "is shut, and not on the list");
             }
-            if i.shaped != 0 {
+            if i.is_shaped() {
                 assert!(i.edge.diff(i.received) >= 0);
                 assert!(
                     i.window > 0 && i.window <= self.most_credit.max(10 * 8_948),
@@ -283,7 +283,7 @@ impl Machine {
             let Some(f) = f else { continue };
             let (edge, shown) = self.edges[id];
             assert!(f.adv_edge.diff(shown) >= 0, "what the sender was shown is taken back");
-            let now = (f.incast.shaped != 0).then_some(f.incast.edge);
+            let now = f.incast.is_shaped().then_some(f.incast.edge);
             if let (Some(now), Some(before)) = (now, edge) {
                 let kept = now.diff(before) >= 0 || now.diff(shown) >= 0;
                 assert!(kept, "what was granted and shown is taken back");

@@ -517,12 +517,12 @@ fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
         let edge = c.i(0).received;
         let i = c.i(0);
         (i.asked, i.asked_at) = (edge.v, (now >> 4) as u32 | 1);
-        i.bits = 0;
+        i.bits &= INCAST_SHAPED as u16;
         c.wait(rtt_ns).data(0, 4 * LEAST);
         c.i(0).asked_at = 0;
     }
     c.data(0, 1);
-    c.i(0).shaped != 0
+    c.i(0).is_shaped()
 }
 
 #[test]
@@ -559,7 +559,7 @@ fn bypassed_and_reset_flows_are_not_shaped() {
         assert!(c.owes(0) > 0);
         c.f(0).mode = mode as u8;
         c.data(0, MSS);
-        assert_eq!((c.i(0).shaped, c.i(0).waiting), (0, 0));
+        assert_eq!((c.i(0).is_shaped(), c.i(0).waiting), (false, 0));
         assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
     }
 }
@@ -582,7 +582,7 @@ fn a_flow_beside_the_uplink_owes_nothing_and_stands_in_no_line() {
     for id in [0, head] {
         incast::note_way(c.f(id), false);
         c.data(id, MSS);
-        assert_eq!((c.i(id).shaped, c.i(id).waiting, c.owes(id)), (0, 0, 0));
+        assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.owes(id)), (false, 0, 0));
     }
     assert_eq!((c.u().all.open, c.p().own.open), (18, 18));
     let (_, ack) = c.vm(0, 100)[0];
@@ -591,7 +591,7 @@ fn a_flow_beside_the_uplink_owes_nothing_and_stands_in_no_line() {
     // It comes through the uplink again.
     incast::note_way(c.f(0), true);
     c.data(0, MSS);
-    assert_eq!(c.i(0).shaped, 1);
+    assert!(c.i(0).is_shaped());
     exact(&mut c);
 }
 
@@ -601,7 +601,7 @@ fn without_the_scale_nothing_is_shaped() {
     let known = FLOW_F_SCALE_KNOWN as u16;
     c.f(0).flags &= !known;
     c.vm(0, 100);
-    assert_eq!((c.i(0).shaped, c.u().all.open), (0, 0));
+    assert_eq!((c.i(0).is_shaped(), c.u().all.open), (false, 0));
 }
 
 #[test]

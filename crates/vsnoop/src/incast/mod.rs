@@ -79,7 +79,7 @@ pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
 
 /// A record of this port was forgotten.
 pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
-    if flow.incast.shaped == 0 {
+    if !flow.incast.is_shaped() {
         return Ok(());
     }
     if let Some(uplink) = Uplink::open(attached.meta.netns, attached.meta.uplink)? {
@@ -96,7 +96,7 @@ pub fn forget_all(port: &Port) -> Result<()> {
     }
     let Some(uplink) = Uplink::open(meta.netns, meta.uplink)? else { return Ok(()) };
     let share = port.incast()?;
-    for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.shaped != 0) {
+    for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.is_shaped()) {
         // Not twice, should this be interrupted and repeated.
         if port.delete_flow_if(key, |_| true)? {
             uplink.forget(flow, &share);

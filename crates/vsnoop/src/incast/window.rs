@@ -29,7 +29,7 @@ pub struct FlowWindow {
 /// `None` where it is left alone.
 pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     let incast = &flow.incast;
-    (incast.shaped != 0).then(|| FlowWindow {
+    incast.is_shaped().then(|| FlowWindow {
         window_bytes: incast.window,
         granted_bytes: incast.edge.diff(incast.received).max(0) as u64,
         shown_bytes: flow.adv_edge.diff(incast.received).max(0) as u64,

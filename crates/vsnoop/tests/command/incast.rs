@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use nix::net::if_::if_nametoindex;
 use serde_json::Value;
 use vsnoop_bpf::types::{
-    FLOW_F_SCALE_KNOWN, flow, flow_key, incast_account, incast_waiting, port, uplink,
+    FLOW_F_SCALE_KNOWN, INCAST_SHAPED, flow, flow_key, incast_account, incast_waiting, port, uplink,
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
@@ -258,7 +258,7 @@ fn shown() -> Vec<Trial> {
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             // One connection of each port, one of which stands in line.
             let mut shaped = flow::default();
-            shaped.incast.shaped = 1;
+            shaped.incast.bits |= INCAST_SHAPED as u16;
             shaped.incast.waiting = 1;
             port_of(&bridge.place)?.insert_flow(&KEY, &shaped)?;
             let map = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
@@ -746,7 +746,7 @@ impl<'a> Crowd<'a> {
             let waits = number <= IN_LINE;
             let mut flow = flow { last_ns: now_ns()?, mss: 1460, ..flow::default() };
             flow.flags = FLOW_F_SCALE_KNOWN as u16;
-            flow.incast.shaped = 1;
+            flow.incast.bits |= INCAST_SHAPED as u16;
             flow.incast.waiting = if waits { incast_waiting::INCAST_IN_LINE as u8 } else { 0 };
             let key = flow_key { sender_port: number.to_be(), ..KEY };
             port.insert_flow(&key, &flow)?;

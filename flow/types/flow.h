@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flows: which one, in which mode, and what the host knows of it.
+ *
+ * Names follow the vSnoop report, section III: NEXT_SEQ is the next in-order
+ * byte expected from the sender, VM_SEQ is what the VM itself has acknowledged,
+ * FL_MODE is the mode of a flow.
+ */
+#ifndef VSNOOP_FLOW_TYPES_FLOW_H
+#define VSNOOP_FLOW_TYPES_FLOW_H
+
+#include "incast.h"
+
+/* Which flow: always seen from the sender towards the VM. */
+struct flow_key {
+	__u8 sender_addr[16]; /* IPv4 as ::ffff:a.b.c.d; network byte order */
+	__u8 vm_addr[16]; /* likewise */
+	__u16 sender_port; /* network byte order */
+	__u16 vm_port; /* network byte order */
+	__u16 vlan_outer; /* TCI & 0x0fff, plus VLAN_PRESENT; 0: untagged */
+	__u16 vlan_inner; /* likewise; 0: no second tag */
+	/* A bridge floods frames for others to all its ports, and another host
+	 * may have the addresses: the VM answers to its own MAC only. */
+	__u8 vm_mac[6];
+	__u16 zero;
+};
+
+#define VLAN_PRESENT 0x1000
+
+/* FL_MODE. Only ACTIVE and HOLDING flows are acknowledged early. */
+enum flow_mode {
+	/* In order, and caught up: what comes next is acknowledged early. */
+	FLOW_ACTIVE = 0,
+	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
+	 * FIN, URG, a CE mark, anything that the VM itself must answer. */
+	FLOW_UNEXPECTED_SEQ = 1,
+	/* Offline: the host has no memory for a copy. */
+	FLOW_NO_BUF = 2,
+	/* Offline: the VM answers promptly by itself; nothing to gain. */
+	FLOW_ASIDE = 3,
+	/* Never acknowledged early: options not understood, or denied. */
+	FLOW_BYPASS = 4,
+	/* What the host acknowledged cannot reach the VM: both ends are answered
+	 * with RST. */
+	FLOW_RESET = 5,
+	/* The host has acknowledged bytes that it has not handed to the VM yet:
+	 * they wait in the hold, and nothing in order overtakes them. */
+	FLOW_HOLDING = 6,
+	FLOW_MODES = 7,
+};
+
+/* Why a flow is in BYPASS, or what is known about it. */
+#define FLOW_F_TIMESTAMPS 0x0001 /* RFC 7323 timestamps are in use */
+#define FLOW_F_SACK 0x0002 /* SACK is permitted */
+#define FLOW_F_SCALE_KNOWN 0x0004 /* the VM's window scale is known */
+#define FLOW_F_MID_FLOW 0x0008 /* set up without a handshake */
+#define FLOW_F_VM_OPENED 0x0010 /* the VM sent the SYN */
+#define FLOW_F_FIN_SENDER 0x0020 /* the sender has sent its FIN */
+#define FLOW_F_FIN_VM 0x0040 /* the VM has sent its FIN */
+#define FLOW_F_CLOSED 0x0080 /* torn down; only waits to expire */
+#define FLOW_F_REPLY_DUE 0x0100 /* the VM owes the sender an answer: pass it */
+#define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
+#define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
+/* The VM accepted, and has sent nothing beyond its SYN-ACK: it may have no
+ * connection yet (full accept queue, SYN cookies). */
+#define FLOW_F_UNCONFIRMED 0x0800
+#define FLOW_F_FAILED 0x1000 /* BYPASS: connections of this VM port failed lately */
+#define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
+#define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
+#define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
+
+/* Is a byte being timed, and was it acknowledged early? */
+enum flow_sample {
+	FLOW_SAMPLE_NONE = 0, /* none is */
+	FLOW_SAMPLE_PASSED = 1, /* one that the VM alone answers for */
+	FLOW_SAMPLE_EARLY = 2, /* one that the host has acknowledged */
+};
+
+/* One flow: 128 bytes, in three groups by who writes while data flows, and a line
+ * for incast control.  Sender and VM are served by different CPUs, and a cache line
+ * that one of them writes costs the other some 100 ns. */
+struct flow {
+	/* Seldom written. */
+	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
+	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
+	__u16 tag; /* of the key: a record that is reused meanwhile is found out */
+	__u16 mss; /* largest segment payload seen, bytes */
+	__u16 flags; /* FLOW_F_* */
+	__u8 mode; /* enum flow_mode */
+	__u8 scale; /* the VM's window scale; 0 while unknown */
+	__u8 next_hop[6]; /* the MAC address that the VM sends to */
+
+	/* Written for packets of the VM, and when the host acknowledges. */
+	VSNOOP_LOCK; /* bpf_spin_lock */
+	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
+	struct seq right_edge; /* of the receive window that the VM advertised */
+	struct seq adv_edge; /* highest right edge that the sender was shown */
+	struct seq snd_nxt; /* the VM's SND.NXT */
+	__u32 vm_tsval; /* the VM's last TSval */
+	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
+	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
+	__u64 progress_ns; /* the VM last advanced, or its backlog began */
+	__u32 heard_at; /* the VM's last packet, 2^20 ns */
+	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
+	__u32 rewritten; /* packets of the VM whose ACK field was raised */
+	__u32 reacked; /* retransmissions answered by the host */
+	__u32 retired; /* bytes outstanding when the flow was reset */
+	__u32 traffic; /* of the VM's packets: traffic class << 20 | IPv6 flow label */
+
+	/* Written for segments to the VM. */
+	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
+	struct seq high_seq; /* highest byte handed to the VM, plus one */
+	struct seq snd_una; /* highest ACK of the sender */
+	struct seq sample_seq; /* byte whose acknowledgement is being timed */
+	__u64 sample_ns; /* when sample_seq was handed to the VM */
+	__u64 early_bytes; /* acknowledged early */
+	__u32 early_acks; /* sent by the host */
+	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
+	__u8 sample; /* enum flow_sample */
+	__u16 hold; /* number of its struct hold, from 1; 0: none */
+
+	struct incast incast; /* see flow/incast.h */
+};
+
+/* How far a handshake is.  Those under way have a table of their own, so that a SYN flood
+ * cannot push out a working flow; only the VM's own SYN or SYN-ACK makes an entry. */
+enum embryo_stage {
+	EMBRYO_VM_SYN = 1, /* the VM opened; the SYN-ACK is awaited */
+	EMBRYO_VM_SYN_ANSWERED = 2, /* ... and came; the VM's ACK is awaited */
+	EMBRYO_VM_SYN_ACK = 3, /* the VM accepted; the sender's ACK is awaited */
+};
+
+/* What is known of a connection before it has a record. */
+struct embryo {
+	struct seq vm_iss; /* the VM's initial sequence number */
+	struct seq rcv_nxt; /* the sender's ISS + 1 (stages 2 and 3) */
+	__u32 vm_tsval; /* of the VM's SYN or SYN-ACK */
+	__u32 window; /* bytes; never scaled in a SYN */
+	__u32 shown; /* what the sender is shown of it */
+	__u16 flags; /* FLOW_F_* that the record will start with */
+	__u8 scale; /* the VM's own shift count */
+	__u8 stage; /* enum embryo_stage */
+	__u32 traffic; /* as in the record */
+	__u16 syn_len; /* data on the VM's SYN (RFC 7413), bytes */
+	__u8 next_hop[6]; /* as in the record */
+	__u64 sent_ns; /* when the VM sent it; 0: it has repeated it */
+};
+
+#endif

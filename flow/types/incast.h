@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Incast control (flow/incast.h): what a flow's record, a port and an uplink account for.
+ */
+#ifndef VSNOOP_FLOW_TYPES_INCAST_H
+#define VSNOOP_FLOW_TYPES_INCAST_H
+
+#include "../seq.h"
+
+/* Is there incast control?  Ports without it have other programs, compiled without: what the
+ * verifier drops of a program stays in memory. */
+#ifndef INCAST_USED
+#define INCAST_USED 1
+#endif
+
+/* Bits of struct incast. */
+#define INCAST_BY_TSVAL 0x0001 /* `asked` is a TSval */
+#define INCAST_FINISHED 0x0002 /* the sender had nothing more to send, and was not asked since */
+#define INCAST_SPEAKS 0x0004 /* it has spoken unasked after it had finished */
+#define INCAST_STILL 0x0008 /* its window was closed when it was last given one */
+#define INCAST_MARKED 0x0010 /* CE marks came within the round trip */
+#define INCAST_WIDE 0x0020 /* it was shown a window of two segments once */
+#define INCAST_GIVEN 0x0040 /* it was given a window that its sender was not shown yet */
+#define INCAST_ASKED 0x0080 /* the VM sent it something, and it has not answered yet */
+#define INCAST_ANSWERS 0x0100 /* it was asked after it had finished */
+#define INCAST_AVOIDS 0x0200 /* its window grows by steps; else it is in slow start, and doubles */
+#define INCAST_BESIDE 0x0400 /* its sender's segments do not come through the uplink */
+#define INCAST_SHAPED 0x0800 /* the edge binds; else the flow is left alone */
+
+/* What a flow waits for. */
+enum incast_waiting {
+	INCAST_NOT_WAITING = 0, /* its window is open, or it is not shaped */
+	INCAST_IN_LINE = 1, /* for credit, its window closed */
+	INCAST_SHUT = 2, /* it had nothing to send when its window closed, and only answers */
+	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
+};
+
+/* What came of a turn that was offered. */
+enum incast_turn_taken {
+	TURN_NOBODY = 0, /* nobody can have one now */
+	TURN_TAKEN = 1, /* somebody's sender is sent an ACK */
+	TURN_LATER = 2, /* those that were asked did not take it; others may */
+};
+
+/* ... to one flow. */
+enum incast_served {
+	SERVED_GONE = 0, /* it does not wait so any more */
+	SERVED_NOT_YET = 1, /* it is not its turn yet: back into line */
+	SERVED_ACK = 2, /* its sender is to be sent an ACK */
+};
+
+/* Of one flow: one cache line. */
+struct incast {
+	struct seq received; /* highest byte that came from the sender, plus one */
+	struct seq edge; /* right edge that it was granted */
+	__u32 window; /* what it should be granted beyond `received`, bytes */
+	__u32 measured; /* b_m, bytes per 2^20 ns */
+	__u64 sample_ns; /* start of the round trip that is measured */
+	__u32 sample_bytes; /* what came since */
+	__u32 rtt_ns; /* smoothed; 0: not known yet */
+	__u32 min_rtt_ns; /* shortest so far; beyond INCAST_SCOPE_NS: far away */
+	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
+	__u32 asked_at; /* when it was sent, 2^4 ns; 0: none is under way */
+	__u32 epoch; /* what it owes counts until this one ends */
+	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
+	__u16 before; /* low half of the edge shown before it was last given a window */
+	__u16 cut; /* ... and of the edge shown then */
+	__u16 bits; /* INCAST_BY_TSVAL to INCAST_SHAPED; the verifier takes no bit fields */
+	__u32 ts_recent; /* the sender's last TSval */
+	__u8 over; /* round trips in a row with d > 1/2 */
+	__u8 far; /* round trips in a row that were long */
+	__u8 census; /* the one that has counted it */
+	__u8 waiting; /* enum incast_waiting */
+};
+
+#define INCAST_EPOCHS 16 /* a power of two */
+
+/* What flows owe an uplink: those of one port, or those of all ports behind it. */
+struct incast_account {
+	__s64 granted; /* what live flows owe: the sum of granted edge - received */
+	__s64 silent; /* the same of those that were not active of late, or have finished */
+	__s64 ends[INCAST_EPOCHS]; /* of `granted`, what counts until that epoch ends */
+	__u32 epoch; /* see INCAST_EPOCH_BITS */
+	__s32 open; /* flows that are shaped, idle ones too */
+	__s32 waiting; /* flows in line */
+	__u32 zero;
+};
+
+/* Incast control of one port; written by its hooks, without a lock. */
+struct incast_port {
+	struct incast_account own; /* what the port's flows owe */
+	__u32 flows; /* that sent data during the last census, or wait */
+	__u32 counted; /* so far in this one */
+	__u32 census; /* the uplink's, when `flows` was set */
+	__u32 wanted; /* the latest census in which the port wanted more than there was */
+	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
+	__s32 idle; /* ... and INCAST_IDLE */
+	__u32 turns; /* how many were taken */
+	__u32 wanted_before; /* the latest such census before that one */
+};
+
+#endif
