@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 LIMIT_S=4500
 
-# The simulated hosts (vsnoop-world) are no part of a default build.
+# The simulated hosts (vsnoop-world) and vsnoop-checks are no part of a default build.
 all="--workspace --exclude vsnoop-fuzz"
 
 # The second call of this script: all test programs, within the time that they have.

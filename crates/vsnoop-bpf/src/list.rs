@@ -7,7 +7,7 @@ use crate::pins::{self, Stage};
 use crate::port::Port;
 use crate::programs;
 
-/// A directory under [`PIN_ROOT`] that is no port of this version.
+/// A directory under [`crate::PIN_ROOT`] that is no port of this version.
 #[derive(Debug)]
 pub struct Damaged {
     /// The directory.

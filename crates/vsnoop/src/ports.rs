@@ -1,9 +1,9 @@
 //! The attached ports of the host: finding them by name, and by whom they are held.
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is what
-//! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone": its pins are
-//! all that is left, and every command that changes something sweeps them away first (`sweep`). A port that is
-//! being detached is not found any more (`release` tells more).
+//! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone":
+//! its pins are all that is left, and every command that changes something sweeps them away first
+//! (`sweep`). A port that is being detached is not found any more (`release` tells more).
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Numbers that only grow, and those of one session, for its state machine.
+//! Numbers that count what passed; those of one session, for its state machine, have one writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

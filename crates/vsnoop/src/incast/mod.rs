@@ -1,7 +1,7 @@
 //! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it
 //! may be set to (`setting`) and is without an option (`configured`), how its packets come
-//! (`ways`), how uplinks are (`state`), which there are (`listed`), and the windows of connections behind them
-//! (`window`).
+//! (`ways`), how uplinks are (`state`), which there are (`listed`), and the windows of connections
+//! behind them (`window`).
 
 pub mod configured;
 pub mod listed;

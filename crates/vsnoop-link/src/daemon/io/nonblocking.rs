@@ -2,6 +2,7 @@
 
 use std::io;
 
+/// `None`: there is nothing yet, to be tried again.
 pub fn again<T>(result: nix::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
