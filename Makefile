@@ -14,7 +14,8 @@ setup: ## packages, toolchain, BPF file system; safe to repeat
 build: setup ## the vsnoop command, the lab and the guests' init
 	cargo build --release --locked
 
-demo: build ## uploads to a web server in a VM that is short of CPU; results/demo/
+demo: setup ## uploads to a web server in a VM that is short of CPU; results/demo/
+	cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest
 	$(LAB) run demo
 
 lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
