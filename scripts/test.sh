@@ -20,7 +20,7 @@ core="vsnoop-flow vsnoop-hold vsnoop-world"
 # cargo test, first of all but the core, then of the core.  Fuzz targets run elsewhere
 # (scripts/fuzz.sh); that they keep up with what they fuzz is scripts/check.sh's.
 cargo_tests() {
-	excluded= chosen=
+	excluded='' chosen=''
 	for crate in $core; do
 		excluded="$excluded --exclude $crate"
 		chosen="$chosen -p $crate"
