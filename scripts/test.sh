@@ -2,7 +2,7 @@
 # Runs all checks (scripts/check.sh) and tests, and ends with one line that counts them.
 #
 # First everything is checked, built and downloaded, without a bound: a slow machine takes as long
-# as it takes.  Then the test programs run, several side by side, each in namespaces of its own
+# as it takes.  Then the test programs run, each in namespaces of its own
 # (scripts/beside.sh).  They need no network then, and have 75 minutes in all (a CI job has 90, the
 # build included), so that a test that hangs does not block whoever waits for the result.
 #
