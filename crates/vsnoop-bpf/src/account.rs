@@ -1,8 +1,9 @@
 //! The kernel's own accounting of programs.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::error::{Error, Result};
+use crate::descriptor::owned;
+use crate::error::Result;
 use crate::text::c_string;
 
 /// A loaded program, for the record (tests and docs quote it).
@@ -25,15 +26,10 @@ pub struct ProgramInfo {
 
 /// Has the kernel account run time to BPF programs while the value lives.
 pub fn account_run_time() -> Result<OwnedFd> {
-    // SAFETY: takes no pointers; a non-negative result is a descriptor that
-    // nobody else owns.
-    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        let error = libbpf_rs::Error::from_raw_os_error(-fd);
-        return Err(Error::bpf("account run time to BPF programs")(error));
-    }
-    // SAFETY: see above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: takes no pointers.
+    owned("account run time to BPF programs", unsafe {
+        libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME)
+    })
 }
 
 pub(crate) fn program_info(program: BorrowedFd) -> libbpf_rs::Result<ProgramInfo> {

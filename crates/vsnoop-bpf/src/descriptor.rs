@@ -9,6 +9,6 @@ pub(crate) fn owned(what: &str, fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::bpf(what)(libbpf_rs::Error::from_raw_os_error(-fd)));
     }
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the kernel has just made the descriptor, and only the caller knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

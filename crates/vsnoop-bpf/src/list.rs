@@ -38,7 +38,8 @@ pub enum Listed {
 }
 
 impl Port {
-    /// The ports under [`crate::PIN_ROOT`] that nobody is taking away, damaged or not.
+    /// The ports under [`crate::PIN_ROOT`], damaged or not, without those that a process is taking
+    /// away.
     pub fn list() -> Result<Vec<Listed>> {
         Self::open_all(pins::entries(Stage::Listed)?)
     }
@@ -53,8 +54,8 @@ impl Port {
         Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
     }
 
-    /// What somebody is taking away at this moment, or was when his process was killed; and what
-    /// processes left that were killed while they attached.
+    /// What a process is taking away, or was when it was killed, and what processes left that were
+    /// killed while they attached.
     pub fn cut_short() -> Result<Vec<Listed>> {
         let mut paths = pins::entries(Stage::Leaving)?;
         paths.extend(pins::entries(Stage::Abandoned)?);

@@ -27,8 +27,8 @@ pub(crate) fn open_any_map(path: &Path) -> Result<MapHandle> {
     MapHandle::from_pinned_path(path).map_err(|source| unopened(path, source))
 }
 
-/// Why a pin cannot be opened: it is not what it should be, or this process has no descriptor or memory
-/// for it.
+/// Why a pin cannot be opened: it is not what it should be, or this process has no descriptor or
+/// memory for it.
 pub(crate) fn unopened(path: &Path, source: libbpf_rs::Error) -> Error {
     match source.kind() {
         ErrorKind::NotFound

@@ -103,7 +103,8 @@ impl Constants {
     }
 }
 
-/// Has a port of this configuration, behind an uplink or not, such a map? All have what is not named here.
+/// Has a port of this configuration, behind an uplink or not, such a map? All have what is not
+/// named here.
 pub(crate) fn is_wanted(map: &str, config: &port_config, has_uplink: bool) -> bool {
     use vsnoop_flow::types::{LIST_PORTS, LIST_PREFIXES};
     match map {

@@ -12,8 +12,8 @@ pub const SILENCE_MS: u32 = 300_000;
 /// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
 
-/// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a flow
-/// (its bucket; the record comes with the connection), 152 for an embryo.
+/// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a
+/// flow (its bucket; the record comes with the connection), 152 for an embryo.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Working flows; a flow beyond is not accelerated.
@@ -54,7 +54,8 @@ pub struct AttachSpec {
     pub tx_queues: u32,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
-    /// The interface for incast control, which [`crate::Uplink::attach`] has put its hook on; 0: none.
+    /// The interface for incast control, which [`crate::Uplink::attach`] has put its hook on; 0:
+    /// none.
     pub uplink: u32,
 }
 
@@ -83,8 +84,8 @@ impl AttachSpec {
         }
     }
 
-    /// What is constant while the port is attached. Once a list allows something, what it does not name
-    /// is denied.
+    /// What is constant while the port is attached. Once a list allows something, what it does not
+    /// name is denied.
     pub(crate) fn config(&self) -> types::port_config {
         let mut lists = 0;
         let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
@@ -105,8 +106,8 @@ impl AttachSpec {
         types::port_config { hold: u32::from(self.policy.hold_chunks > 0), lists }
     }
 
-    /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine looks at
-    /// all holds now and then.
+    /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine
+    /// looks at all holds now and then.
     pub(crate) fn doorbell_bytes(&self) -> u32 {
         DOORBELL_BYTES
     }

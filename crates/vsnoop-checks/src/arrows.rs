@@ -41,7 +41,7 @@ impl Visitor<'_> {
         self.arrows.push(Arrow { from: self.from, to, text });
     }
 
-    /// What nobody has parsed. A single name in it was imported, and an import is an arrow itself.
+    /// Paths in tokens that syn does not parse. A single name was imported: an arrow already.
     fn tokens(&mut self, tokens: &TokenStream, at: Span) {
         let text = tokens.to_string().replace(" :: ", "::");
         for path in text.split(|c: char| !(c.is_alphanumeric() || "_:".contains(c))) {

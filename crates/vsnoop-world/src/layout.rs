@@ -8,7 +8,8 @@ pub const TYPE_IPV4: u16 = 0x0800;
 pub const TYPE_IPV6: u16 = 0x86dd;
 pub const CHECK: usize = 16;
 
-/// One's complement sum of big-endian words, as skb->csum has it: not folded, in the order of the bytes.
+/// One's complement sum of big-endian words, as skb->csum has it: not folded, in the order of the
+/// bytes.
 pub fn sum(bytes: &[u8]) -> u32 {
     let mut total = 0u64;
     let mut words = bytes.chunks_exact(2);

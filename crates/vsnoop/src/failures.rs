@@ -1,8 +1,8 @@
 //! VM ports that are left alone: connections to them failed for a reason of the host's own.
 //!
-//! The hooks and whoever resets a connection count failures per port number of the VM (`struct failures`,
-//! flow/types/port.h). After two within a minute, and for some seconds while a listener takes no data, new connections
-//! to that port number are answered by the VM alone.
+//! The hooks and whoever resets a connection count failures per port number of the VM (`struct
+//! failures`, flow/types/port.h). After two within a minute, and for some seconds while a listener
+//! takes no data, new connections to that port number are answered by the VM alone.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! The attached ports of the host: finding them by name, and by whom they are held.
 //!
-//! An attachment is known by the network namespace's inode and the interface's index; its name is what
-//! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone":
-//! its pins are all that is left, and every command that changes something sweeps them away first
-//! (`sweep`). A port that is being detached is not found any more (`release` tells more).
+//! An attachment is known by the network namespace's inode and the interface's index; its name is
+//! what the tap was called when the helper looked at it last. A port whose tap has been deleted is
+//! "gone": its pins are all that is left, and every command that changes something sweeps them away
+//! first (`sweep`). A port that is being detached is not found any more (`release` tells more).
 
 use std::collections::HashSet;
 
@@ -124,8 +124,8 @@ pub fn are_any() -> bool {
         || Port::cut_short().is_ok_and(|found| !found.is_empty())
 }
 
-/// The attachments that the arguments choose: of the named ports in the namespace of `--netns` (or the
-/// caller's own); without names all of that namespace, or of the whole host without `--netns`.
+/// The attachments that the arguments choose: of the named ports in the namespace of `--netns` (or
+/// the caller's own); without names all of that namespace, or of the whole host without `--netns`.
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
         let place = Netns::chosen(netns)?;
@@ -148,8 +148,8 @@ pub fn once_each(names: &[String]) -> Vec<&String> {
     names.iter().filter(|name| seen.insert(name.as_str())).collect()
 }
 
-/// As [`inventory`], but what looks damaged is looked at again when no command is at work that may be
-/// in the middle of making it.
+/// As [`inventory`], but what looks damaged is looked at again when no command is at work that may
+/// be in the middle of making it.
 fn settled() -> Result<Inventory> {
     let first = inventory()?;
     if first.damaged.is_empty() {
@@ -173,7 +173,8 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
             Err(error) => return Err(error.into()),
         }
     }
-    // A tap that was renamed is found by its index above; one that was deleted only by its old name.
+    // A tap that was renamed is found by its index above; one that was deleted only by its old
+    // name.
     let (here, elsewhere): (Vec<_>, Vec<_>) = inventory()?
         .ports
         .into_iter()

@@ -24,8 +24,8 @@ pub fn finish_if_idle() {
     }
 }
 
-/// Takes away what is left of ports whose tap has been deleted, and of those that a killed command has
-/// not done with.
+/// Takes away what is left of ports whose tap has been deleted, and of those that a killed command
+/// has not done with.
 pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in ports::inventory()?.ports {
         if attached.state == State::Gone {

@@ -1,5 +1,5 @@
-//! `vsnoop man` and `vsnoop completions`: what `make install` installs beside the command, made of the
-//! definition of the command line.
+//! `vsnoop man` and `vsnoop completions`: what `make install` installs beside the command, made of
+//! the definition of the command line.
 //!
 //! As git and ip have it, vsnoop(8) gives an overview, and each verb has a page: vsnoop-attach(8).
 

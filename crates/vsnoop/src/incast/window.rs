@@ -44,7 +44,8 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     })
 }
 
-/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round trip.
+/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round
+/// trip.
 fn d_percent(incast: &incast) -> u32 {
     let measured = u64::from(incast.measured);
     let expected = (u64::from(incast.window) << 20) / u64::from(incast.rtt_ns.max(1));
