@@ -108,7 +108,7 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		if (copied && out->hand == HAND_ON) {
 			st->kept_bytes += bytes;
 			st->early_bytes += bytes;
-			st->thinned++;
+			st->ack_thinned++;
 		}
 		return HOOK_NEXT;
 	case KEPT_DROP:
@@ -214,8 +214,8 @@ int to_vm(struct __sk_buff *skb)
 		return config.hold ? keep(skb, port, &p, &key, &s, &out, waits, st) : HOOK_DROP;
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
-		if (out.events & EVENT_ASIDE)
-			st->aside++;
+		if (out.events & EVENT_PASSIVE)
+			st->passive++;
 		if (out.events & EVENT_EARLY_FIN && drop_fin(skb, &p))
 			return HOOK_DROP;
 		return INCAST_USED && waits ? pass_with_turn(skb, port, &p, &key, st) : HOOK_NEXT;

@@ -339,7 +339,7 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 		if (within) {
 			out->hand = hand_of(f, h, s, end);
 			return flow_shows_enough(f, end) &&
-			       !flow_may_stand_aside(f, s, end, port, p, now);
+			       !flow_may_be_passive(f, s, end, port, p, now);
 		}
 	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
 		return false;
@@ -504,7 +504,7 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 
 	if (port_is_prompt(port, now)) {
 		/* The edge that was shown stays until the VM's own has come up with it: then the
-		 * host may stand aside. */
+		 * flow may be passive. */
 		if (shown < 0)
 			shown = 0;
 		if (h->rcv_win > (__u32)shown)

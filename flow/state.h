@@ -30,7 +30,7 @@
 /* last_ns is allowed to lag so far behind. */
 #define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
- * again after a loss, before the host may stand aside. */
+ * again after a loss, before the flow may be passive. */
 #define FLOW_RAMP 16
 /* Bytes beyond VM_SEQ that are believable while the scale is unknown:
  * the largest window there is (RFC 7323, section 2.3). */
@@ -130,7 +130,7 @@ static __always_inline void flow_offline(struct flow *f, __u8 mode, __u32 event,
 {
 	if (f->mode == FLOW_BYPASS || f->mode == FLOW_RESET)
 		return;
-	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_ASIDE) {
+	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_PASSIVE) {
 		if (event) {
 			f->offline += f->offline != 0xffff;
 			out->events |= event;

@@ -22,7 +22,7 @@ enum port_run {
 /* Settings of a port: the operator's choices, which may change while packets flow. */
 struct policy {
 	__u32 run; /* enum port_run, PORT_HELD */
-	__u32 thin; /* 1: stand aside for a VM that answers by itself */
+	__u32 passive; /* 1: flows may be passive: left to a VM that answers promptly */
 	__u32 hold_chunks; /* memory for the hold at most, chunks */
 	__u32 ahead; /* how far a sender may run ahead of the VM's own window, bytes */
 	__u32 silence_ms; /* the host vouches no longer for a VM that was silent so long */

@@ -346,7 +346,7 @@ impl Site {
         let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
         let mut spec = AttachSpec::new(ifindex, &name, inode);
         spec.policy.run = case.run;
-        spec.policy.thin = 0;
+        spec.policy.passive = 0;
         let is_early = case.run == PORT_ACTIVE;
         if is_early {
             spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;

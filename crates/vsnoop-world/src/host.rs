@@ -202,7 +202,7 @@ impl Vm {
     /// The settings of a port that was just attached (`AttachSpec::new` of vsnoop-bpf).
     pub fn attach_settings(&mut self) -> &mut policy {
         let policy = self.policy();
-        *policy = types::policy { thin: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
+        *policy = types::policy { passive: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
         policy
     }
 

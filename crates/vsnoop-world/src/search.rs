@@ -164,7 +164,7 @@ impl World {
         policy.run = port_run::PORT_ACTIVE;
         policy.hold_chunks = 16;
         // The host takes no VM for prompt, so that it acts where it can.
-        policy.thin = 0;
+        policy.passive = 0;
         w.host.start_engine(w.now);
         w.sender.open(w.now);
         w.flush();

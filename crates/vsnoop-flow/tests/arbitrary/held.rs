@@ -68,7 +68,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     let now = 10 * SECOND;
     let policy = policy {
         run: port_run::PORT_ACTIVE,
-        thin: u32::from(tape.byte()) % 2,
+        passive: u32::from(tape.byte()) % 2,
         hold_chunks: 4 + u32::from(tape.byte()) % 60,
         ahead: match tape.byte() % 4 {
             0 => 0,

@@ -302,7 +302,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..600),
     ) {
         let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, thin: 1, ..policy::default() };
+        let policy = policy { run: port_run::PORT_ACTIVE, passive: 1, ..policy::default() };
         let mut m = Machine {
             host: Host::new(u, policy),
             now: 1_000_000_000,

@@ -203,7 +203,7 @@ impl Sim {
         };
         let run = if set.early { port_run::PORT_ACTIVE } else { port_run::PORT_OBSERVE };
         let mut sim = Sim {
-            host: Host::new(u, policy { run, thin: 1, ..policy::default() }),
+            host: Host::new(u, policy { run, passive: 1, ..policy::default() }),
             now: START,
             tally: Tally::default(),
             events: Events::default(),

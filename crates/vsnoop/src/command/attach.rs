@@ -62,7 +62,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let request = Request {
         policy: policy {
             run: if is_observed { port_run::PORT_OBSERVE } else { port_run::PORT_PAUSED },
-            thin: u32::from(!arguments.no_thin),
+            passive: u32::from(!arguments.no_passive),
             // Each port's own; see attach().
             hold_chunks: 0,
             ahead: arguments.bounds.ahead.unwrap_or(UNBOUNDED),
@@ -108,6 +108,9 @@ fn refuse_removed(arguments: &cli::Attach) -> Result<()> {
         return Err(usage(
             "--hold-per-flow went away: leave it out, for connections share the hold of their port fairly",
         ));
+    }
+    if arguments.no_thin {
+        return Err(usage("--no-thin was renamed: use --no-passive"));
     }
     Ok(())
 }

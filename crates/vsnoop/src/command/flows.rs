@@ -148,7 +148,7 @@ fn mode(flow: &flow) -> &'static str {
         flow_mode::FLOW_ACTIVE => "active",
         flow_mode::FLOW_UNEXPECTED_SEQ => "unexpected-seq",
         flow_mode::FLOW_NO_BUF => "no-buf",
-        flow_mode::FLOW_ASIDE => "aside",
+        flow_mode::FLOW_PASSIVE => "passive",
         flow_mode::FLOW_BYPASS => "bypass",
         flow_mode::FLOW_RESET => "reset",
         flow_mode::FLOW_HOLDING => "holding",

@@ -62,7 +62,7 @@ struct PortStatus {
     qdisc_replaced: Option<String>,
     /// How far a sender may run ahead of the VM's own window; null: as far as the hold allows.
     ahead_bytes: Option<u32>,
-    thin: bool,
+    passive: bool,
     lists: bool,
     ring_frames: u32,
     queues: u32,
@@ -177,7 +177,7 @@ fn port_status(
         qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
-        thin: policy.thin != 0,
+        passive: policy.passive != 0,
         lists: meta.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,

@@ -451,7 +451,7 @@ fn refused() -> Vec<Trial> {
                 (&["--incast-buffer", "64K"], &["--incast", "required"]),
                 (&["--uplink", UPLINK], &["--incast", "required"]),
                 (&["--observe", "--hold", "1M"], &["--observe", "--hold"]),
-                (&["--observe", "--no-thin"], &["--observe", "--no-thin"]),
+                (&["--observe", "--no-passive"], &["--observe", "--no-passive"]),
                 (&["--observe", "--ahead", "1M"], &["--observe", "--ahead"]),
                 (&["--incast"], &["link speed", UPLINK, "a veth has none", "--incast RATE"]),
                 (&["--incast", "link"], &["link speed", UPLINK, "--incast RATE"]),

@@ -140,7 +140,7 @@ pub fn trials() -> Vec<Trial> {
                 let network = Network::new("held")?;
                 network.detach()?;
                 let host = &network.topology.host;
-                vsnoop_in(host.name(), ["attach", topology::PORT, "--no-thin"])?.ok()?;
+                vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
                 let mut pair = network.connect()?;
                 pair.exchange(10_000)?;
                 let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
