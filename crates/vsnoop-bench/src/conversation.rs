@@ -55,7 +55,7 @@ struct Sender {
 /// Both ends of all flows of a port.
 pub struct Conversation {
     senders: Vec<Sender>,
-    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::whose_turn`].
+    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::next_granted`].
     allowed: VecDeque<u32>,
     /// Bytes that the VM takes beyond what it has.
     window: u32,
@@ -65,7 +65,7 @@ pub struct Conversation {
     /// ACKs of the VM that show the sender less than the VM said.
     pub narrowed: u32,
     /// ACKs that were for another flow than the segment was of.
-    pub turns: u32,
+    pub grants: u32,
 }
 
 impl Conversation {
@@ -88,7 +88,7 @@ impl Conversation {
             payload: vec![0x55; MSS as usize],
             pool: Pool::default(),
             narrowed: 0,
-            turns: 0,
+            grants: 0,
         })
     }
 
@@ -98,7 +98,7 @@ impl Conversation {
 
     /// Takes the flow that has waited longest since it was allowed to send. While none is, the VM
     /// repeats an ACK now and then, as senders that probe closed windows would have it do.
-    pub fn whose_turn(&mut self, place: &Place) -> Result<u32> {
+    pub fn next_granted(&mut self, place: &Place) -> Result<u32> {
         for _ in 0..PROBES {
             if let Some(n) = self.allowed.pop_front() {
                 self.senders[n as usize].is_queued = false;
@@ -149,7 +149,7 @@ impl Conversation {
         Timestamps(now, now)
     }
 
-    /// What flows may do by their records: if a helper runs, it gives turns as well.
+    /// What flows may do by their records: if a helper runs, it grants windows as well.
     pub fn look_at_all(&mut self, place: &Place) -> Result<()> {
         for (key, record) in place.port.flows()? {
             self.allow(flows::number(key.sender_addr), record.adv_edge.v);
@@ -157,7 +157,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// The same of flow `n`: where an ACK has become another flow's turn, its own went as a clone,
+    /// The same of flow `n`: where an ACK has become another flow's grant, its own went as a clone,
     /// which nobody here sees.
     pub fn look(&mut self, place: &Place, n: u32) -> Result<()> {
         let record = place.port.flow(&flows::key(n))?.context("a flow is not on record")?;
@@ -168,7 +168,7 @@ impl Conversation {
     /// An ACK has reached a sender, because of a segment of flow `of`.
     fn hear(&mut self, of: u32, ack: &[u8]) -> Result<Told> {
         let told = flows::told(ack).context("an ACK cannot be read")?;
-        self.turns += u32::from(told.flow != of);
+        self.grants += u32::from(told.flow != of);
         let sender = self.senders.get_mut(told.flow as usize).context("an ACK of no flow")?;
         sender.told.rotate_left(1);
         sender.told[IN_FLIGHT - 1] = told.tsval;

@@ -11,9 +11,9 @@ use vsnoop_flow::types::{
 
 use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
+use crate::grant_queue::{GrantQueue, PortIncast};
 use crate::hook::Hook;
 use crate::inject::{self, OpenHook};
-use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
@@ -158,8 +158,8 @@ impl Port {
     }
 
     /// The connections that wait for incast control to open their windows.
-    pub fn line(&self) -> Result<Line> {
-        Line::open(self.incast()?, &self.dir, self.meta()?.ifindex)
+    pub fn grant_queue(&self) -> Result<GrantQueue> {
+        GrantQueue::open(self.incast()?, &self.dir, self.meta()?.ifindex)
     }
 
     /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a segment comes;

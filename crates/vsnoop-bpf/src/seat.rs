@@ -31,8 +31,8 @@ pub(crate) const TABLES: [&str; 11] = [
     "doorbell",
     "port_list",
     "prefix_list",
-    "line",
-    "shut",
+    "grant_queue",
+    "finished_queue",
     "beside",
 ];
 

@@ -75,8 +75,8 @@ pub enum Program {
     FromVm,
     /// Sends a packet that user space made.
     Inject,
-    /// Gives a waiting flow its turn.
-    Turn,
+    /// Grants the next waiting flow a window.
+    Grant,
     /// Looks after a hold for the engine.
     Tend,
     /// On the uplink.

@@ -89,9 +89,9 @@ impl Case {
     }
 
     /// Time goes on.
-    pub fn turn(&mut self, now: u64) {
+    pub fn advance_time(&mut self, now: u64) {
         let Host { uplink, ports, .. } = &mut self.host;
-        vsnoop_flow::incast::turn(uplink, &mut ports[0].state.incast, now);
+        vsnoop_flow::incast::advance_time(uplink, &mut ports[0].state.incast, now);
     }
 
     pub fn wait(&mut self, ns: u64) -> &mut Self {
@@ -158,7 +158,7 @@ impl Case {
     }
 
     /// What it was granted and has not sent.
-    pub fn owes(&mut self, id: usize) -> u32 {
+    pub fn outstanding(&mut self, id: usize) -> u32 {
         let i = self.i(id);
         i.edge.diff(i.received).max(0) as u32
     }

@@ -218,7 +218,7 @@ fn text(document: &Document) -> String {
 fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     match window {
         Some(window) => [
-            if window.waiting { "in line".into() } else { units::bytes(window.granted_bytes) },
+            if window.waiting { "queued".into() } else { units::bytes(window.granted_bytes) },
             units::bytes(window.window_bytes.into()),
             window.rtt_ns.map_or("-".into(), |ns| units::duration(ns.into())),
         ],

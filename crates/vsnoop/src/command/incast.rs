@@ -154,7 +154,7 @@ fn text(uplinks: &Uplinks) -> String {
             ">comes in",
             ">left",
             ">shaped",
-            ">in line",
+            ">queued",
             ">granted",
         ]);
         for uplink in &uplinks.uplinks {

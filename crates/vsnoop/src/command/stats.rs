@@ -202,7 +202,7 @@ fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
             rate(bandwidth.quota_bits_per_second)
         ),
         format!(
-            "shaped: {}, {} of them in line; windows of {} are open",
+            "shaped: {}, {} of them queued; windows of {} are open",
             units::plural(uplink.flows, "connection"),
             units::count(uplink.waiting),
             units::bytes(uplink.granted_bytes)

@@ -9,7 +9,7 @@
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
-//! - opens windows that incast control has closed, where no packet comes that could (`line`), a hundred
+//! - opens windows that incast control has closed, where no packet comes that could (`grants`), a hundred
 //!   times a second, or five hundred while somebody waits;
 //! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
 //!   takes away uplinks that no port is behind any more (`watchman`).
@@ -22,7 +22,7 @@
 
 mod engines;
 pub mod frame;
-mod line;
+mod grants;
 pub mod reset;
 mod surroundings;
 mod watchman;

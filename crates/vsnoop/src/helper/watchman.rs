@@ -10,7 +10,7 @@ use vsnoop_bpf::{Port, Record, bytes_owed};
 use vsnoop_flow::expiry;
 
 use super::engines::{Engines, Held};
-use super::line::{Line, serve_all};
+use super::grants::{PortGrants, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::failures::LeftAlone;
@@ -37,8 +37,8 @@ pub struct Watchman {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
     ways: Follower,
-    /// Which line is looked at first.
-    first_line: usize,
+    /// Which port is served first.
+    first_served: usize,
 }
 
 struct Watched {
@@ -48,7 +48,7 @@ struct Watched {
     surroundings: Surroundings,
     held: Held,
     /// Connections that wait for incast control to open their window.
-    line: Option<Line>,
+    grants: Option<PortGrants>,
     /// Connections that the kernel side had reset at the last look: their engine was gone.
     abandoned: u64,
     /// VM ports that were left alone at the last look.
@@ -98,9 +98,9 @@ impl Watchman {
 impl Watchman {
     /// Windows that no packet opens. When to look again; `None`: no port has incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
-        let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
-        self.first_line = self.first_line.wrapping_add(1);
-        serve_all(&mut lines.collect::<Vec<_>>(), self.first_line)
+        let ports = self.watched.values_mut().filter_map(|watched| watched.grants.as_mut());
+        self.first_served = self.first_served.wrapping_add(1);
+        serve_all(&mut ports.collect::<Vec<_>>(), self.first_served)
     }
 }
 
@@ -124,7 +124,7 @@ impl Watched {
             netns_path: None,
             surroundings: Surroundings::default(),
             held: Held::default(),
-            line: None,
+            grants: None,
             abandoned: 0,
             left_alone: Vec::new(),
             deserted: None,
@@ -137,7 +137,7 @@ impl Watched {
         if let Some(trouble) = incast::notice_gone(attached)? {
             tracing::warn!("{trouble}");
         }
-        self.line = Line::of(attached, self.line.take())?;
+        self.grants = PortGrants::of(attached, self.grants.take())?;
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
         if attached.state == State::Observing {
