@@ -233,7 +233,7 @@ impl Port {
     /// loses that very segment would leave its sender waiting, on a connection that was idle for
     /// as long as `is_due` asks and resumed within those nanoseconds. To close it, the record
     /// would have to be marked as dead under its lock before it goes, which takes a BPF program;
-    /// or the port held back for an RCU grace period, which costs all its connections more than
+    /// or the port suspended for an RCU grace period, which costs all its connections more than
     /// the risk is worth. A table that fills up while the record is out is an error, and the
     /// record is gone.
     pub fn delete_flow_if(

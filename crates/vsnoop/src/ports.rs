@@ -1,4 +1,4 @@
-//! The attached ports of the host: finding them by name, and by whom they are held.
+//! The attached ports of the host: finding them by name, and who uses their taps.
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is what
 //! the tap was called when the helper looked at it last. A port whose tap has been deleted is "gone":
@@ -23,8 +23,8 @@ pub struct Attached {
     pub meta: port_meta,
     pub name: String,
     pub state: State,
-    /// The helper holds it back, whatever the operator chose.
-    pub held: bool,
+    /// The helper has suspended it, whatever the operator chose.
+    pub suspended: bool,
 }
 
 /// What the operator chose, as long as the tap exists.
@@ -64,14 +64,14 @@ impl Attached {
                 _ => State::Paused,
             }
         };
-        Ok(Self { name: port.ifname()?, meta, state, held: port.is_held()?, port })
+        Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
     }
 
     /// Who keeps it from acknowledging early; the operator's choice outlasts the helper's reasons.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
             State::Paused => Some(PausedBy::Operator),
-            State::Active if self.held => Some(PausedBy::Helper),
+            State::Active if self.suspended => Some(PausedBy::Helper),
             _ => None,
         }
     }

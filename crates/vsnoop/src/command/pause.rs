@@ -53,8 +53,8 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = usable(name, &place)?;
         attached.port.set_run(port_run::PORT_ACTIVE)?;
-        // Not as it was found: the helper may have let it go since.
-        Ok(if attached.port.is_held()? {
+        // Not as it was found: the helper may have ended the suspension since.
+        Ok(if attached.port.is_suspended()? {
             let text = format!(
                 "{name}: stays paused by the helper while it has another egress program, which \
                  `vsnoop status {name}` names; then it goes on by itself"

@@ -46,7 +46,7 @@ struct PortStatus {
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
-    /// How often the helper has held it back, which it does while there are `foreign_programs`.
+    /// How often the helper has suspended it, which it does while there are `foreign_programs`.
     helper_pauses: u64,
     /// Other programs on the tap's egress; null when they cannot be read.
     foreign_programs: Option<Vec<Foreign>>,
@@ -169,7 +169,7 @@ fn port_status(
         outstanding_bytes,
         early_acks: stats.early_acks,
         early_bytes: stats.early_bytes,
-        helper_pauses: port.times_held()?,
+        helper_pauses: port.times_suspended()?,
         foreign_programs,
         not_exact: stats.not_exact,
         resets: Resets::of(meta, &stats),
