@@ -208,7 +208,7 @@ __noinline int hold_release(struct port *port, __u32 number, bool all)
 	h = hold_of(port, number);
 	if (!h)
 		return -1;
-	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->ahead_count),
+	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
 		  all ? HOLD_CHAIN : HOLD_FREE);
 	__sync_lock_test_and_set(&h->busy, 0);
 	return 0;
@@ -311,7 +311,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	struct copy_walk copy = { .skb = skb };
 	struct hold *h;
 	__u32 seq, len;
-	bool fresh, in_order, from_front, from_ahead;
+	bool fresh, in_order, from_front, from_range;
 	__u32 base, from_base, reach, wanted;
 	struct seek_walk seek;
 
@@ -327,7 +327,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	copy.left = len;
 	if (h->key.vlan_outer && !h->tag_proto)
 		note_tag(skb, h);
-	if (seq_eq(h->first, h->tail) && !h->ahead_count)
+	if (seq_eq(h->first, h->tail) && !h->range_count)
 		hold_free(port, h, true, HOLD_CHAIN);
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
@@ -338,15 +338,15 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	/* From where the last copy began, unless that has been given back. */
 	from_front = fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq));
 	from_base = from_front ? base : h->at_base.v;
-	/* Or from the latest piece beyond a hole, if that is closer.  One that has been given
-	 * back is nowhere; it stays just behind the chain. */
-	if (fresh || seq_lt(h->ahead_base, seq_of(base)))
-		h->ahead_base = seq_of(base - 1);
-	from_ahead = seq_gt(h->ahead_base, seq_of(from_base)) && seq_le(h->ahead_base, seq_of(seq));
-	if (from_ahead)
-		from_base = h->ahead_base.v;
+	/* Or from the latest out-of-order copy, if that is closer.  When its chunk has been given
+	 * back, its place is just before the chain. */
+	if (fresh || seq_lt(h->range_base, seq_of(base)))
+		h->range_base = seq_of(base - 1);
+	from_range = seq_gt(h->range_base, seq_of(from_base)) && seq_le(h->range_base, seq_of(seq));
+	if (from_range)
+		from_base = h->range_base.v;
 	seek.steps = (seq - from_base) / HOLD_CHUNK;
-	/* What is in order is found once; pieces can be sent in any order, to waste time. */
+	/* What is in order is found once; ranges can be sent in any order, to waste time. */
 	if (seek.steps > HOLD_SEEK && !in_order)
 		return -1;
 	reach = seq - base + len;
@@ -359,7 +359,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		h->at = h->front;
 		h->at_base = seq_of(base);
 	}
-	seek.chunk = from_ahead ? h->ahead_at : h->at;
+	seek.chunk = from_range ? h->range_at : h->at;
 	bpf_loop(HOLD_CHAIN, seek_chunk, &seek, 0);
 	copy.chunk = seek.chunk;
 	copy.at = (seq - from_base) % HOLD_CHUNK;
@@ -368,8 +368,8 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		h->at = seek.chunk;
 		h->at_base = seq_of(from_base);
 	} else {
-		h->ahead_at = seek.chunk;
-		h->ahead_base = seq_of(from_base);
+		h->range_at = seek.chunk;
+		h->range_base = seq_of(from_base);
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the engine sees the bytes before it sees the tail behind them. */
@@ -487,7 +487,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->rcv_win = 0;
 		h->since_ns = h->released_ns = 0;
 		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
-		h->ahead_count = 0;
+		h->range_count = 0;
 		h->tag_proto = 0;
 		h->releases = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
@@ -531,7 +531,7 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 		}
 		mine = f->hold == number;
 		if (mine && !h->busy && seq_ge(f->vm_seq, h->tail) && h->chunks &&
-		    !h->ahead_count) {
+		    !h->range_count) {
 			h->vm_seq = f->vm_seq;
 			h->busy = 1;
 			claimed = true;

@@ -119,8 +119,8 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		break;
 	}
 	st->kept_bytes += bytes;
-	if (out->events & EVENT_AHEAD) {
-		st->kept_ahead++;
+	if (out->events & EVENT_OUT_OF_ORDER) {
+		st->kept_out_of_order++;
 		return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 	}
 	st->early_acks++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The pieces of a flow's state that both directions use: going offline and
+ * The parts of a flow's state that both directions use: going offline and
  * online, the highest byte handed to the VM, the timed byte, and what is known
  * of the VM's promptness.
  *

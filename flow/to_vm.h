@@ -93,7 +93,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
 	flow_fill_way(f, &out->ack);
-	out->ack.sack = h && h->ahead_count && f->flags & FLOW_F_SACK ? f->hold : 0;
+	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
 /* Nothing about it but the ACK field: the sender's answer to data of the VM.

@@ -37,7 +37,7 @@ struct port_stats {
 	__u64 kept_bytes; /* copied into the hold */
 	__u64 held_segments; /* acknowledged without having been handed over */
 	__u64 held_bytes;
-	__u64 kept_ahead; /* segments beyond a hole that were kept, and reported by SACK */
+	__u64 kept_out_of_order; /* segments beyond a hole that were kept, and reported by SACK */
 	__u64 ack_thinned; /* segments kept and handed on, and acknowledged with a later one */
 	__u64 without_hold; /* segments of connections for which there was no hold */
 	__u64 hold_full; /* segments for which there was no memory */

@@ -59,7 +59,7 @@ enum from_vm_verdict {
 #define EVENT_FREE 0x01000 /* hold.busy was set: free what the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
 #define EVENT_ABANDONED 0x04000 /* reset: the engine that has its bytes is gone */
-#define EVENT_AHEAD 0x08000 /* kept beyond a hole */
+#define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */
 /* It tells the VM something beside its data; if the VM gets nothing of it, hold_news() goes
  * there. */
 #define EVENT_NEWS 0x10000

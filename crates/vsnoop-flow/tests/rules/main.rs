@@ -11,7 +11,7 @@ mod congestion;
 mod failures;
 mod garbage;
 mod hold_engine;
-mod hold_pieces;
+mod hold_ranges;
 mod hold_segments;
 mod hold_window;
 mod loss;
