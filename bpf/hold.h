@@ -443,7 +443,7 @@ static long try_hold(__u32 i, struct hold_search *w)
 	if (!count)
 		return 1;
 	/* Made of `i`, of which the verifier knows nothing: a number that is counted up it would
-	 * follow through all turns. */
+	 * follow through all iterations. */
 	at = (w->start + 1 + i) % count;
 	h = hold_of(w->port, at + 1);
 	if (!h)
@@ -502,8 +502,8 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	return number;
 }
 
-/* Looks after a hold for the engine. */
-__noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
+/* Frees what the VM has acknowledged of a hold, and the hold itself once its flow is over. */
+__noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum reclaim why)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key;
@@ -512,10 +512,10 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 	bool claimed = false, mine = false;
 
 	if (!port)
-		return TENDED_FREE;
+		return RECLAIMED_FREE;
 	h = hold_of(port, number);
 	if (!h || !h->used)
-		return TENDED_FREE;
+		return RECLAIMED_FREE;
 	key = h->key;
 	f = flow_of(port, &key);
 	if (f) {
@@ -526,7 +526,7 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
 			h->flags |= HOLD_OVER;
 			/* Else the resetter has yet to read what was handed over. */
-			if (why != TEND_RESET)
+			if (why != RECLAIM_RESET)
 				f->hold = 0;
 		}
 		mine = f->hold == number;
@@ -542,12 +542,12 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 	if (claimed)
 		hold_release(port, number, true);
 	if (mine)
-		return TENDED_USED;
-	if (why != TEND_END)
-		return TENDED_OVER;
+		return RECLAIMED_USED;
+	if (why != RECLAIM_HOLD)
+		return RECLAIMED_OVER;
 	hold_release(port, number, true);
 	__sync_lock_test_and_set(&h->used, 0);
-	return TENDED_FREE;
+	return RECLAIMED_FREE;
 }
 
 #endif

@@ -383,10 +383,10 @@ int grant(struct __sk_buff *skb)
 	return GRANT_SENT;
 }
 
-/* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
- * cb[1]: enum tend, cb[CB_SLOT] and cb[CB_ID]: the port. */
+/* Reclaims the memory of a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
+ * cb[1]: enum reclaim, cb[CB_SLOT] and cb[CB_ID]: the port. */
 SEC("tcx/egress")
-int tend(struct __sk_buff *skb)
+int reclaim(struct __sk_buff *skb)
 {
-	return hold_tend(port_of_run(skb), skb->cb[0], skb->cb[1]);
+	return hold_reclaim(port_of_run(skb), skb->cb[0], skb->cb[1]);
 }

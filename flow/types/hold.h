@@ -120,18 +120,18 @@ struct hold {
  * handshake, data from its VM_SEQ on. */
 #define HOLD_UNCONFIRMED 0x08
 
-/* Why the engine has a hold looked after. */
-enum tend {
-	TEND_LOOK = 0, /* frees what can be freed */
-	TEND_END = 1, /* the flow was found gone before: gives the hold back */
-	TEND_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
+/* What the engine wants reclaimed of a hold. */
+enum reclaim {
+	RECLAIM_CHUNKS = 0, /* what the VM has acknowledged */
+	RECLAIM_HOLD = 1, /* the hold too: its flow was found gone before */
+	RECLAIM_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
 };
 
-/* What was found then. */
-enum tended {
-	TENDED_USED = 0, /* the flow has this hold */
-	TENDED_OVER = 1, /* it has not, or is over: to be ended once no hook can be at it */
-	TENDED_FREE = 2, /* nobody has it, or it was given back now */
+/* What is left of it. */
+enum reclaimed {
+	RECLAIMED_USED = 0, /* the flow has this hold */
+	RECLAIMED_OVER = 1, /* it has not, or is over: to be ended once no hook can be at it */
+	RECLAIMED_FREE = 2, /* nobody has it, or it was given back now */
 };
 
 /* Chunk c is chunk c % SLAB_CHUNKS of slab c / SLAB_CHUNKS; hold n, from 1, is hold

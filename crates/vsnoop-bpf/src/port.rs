@@ -19,7 +19,7 @@ use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
 use crate::record::Record;
 use crate::text::c_string;
-use crate::{batch, pins, programs, seat, tend};
+use crate::{batch, pins, programs, reclaim, seat};
 
 const ZERO: [u8; 4] = [0; 4];
 
@@ -308,7 +308,7 @@ impl Port {
         }
         if now.hold != 0 {
             // The engine finds out within a second, also if this fails.
-            let _ = tend::end(&self.dir, now.hold.into());
+            let _ = reclaim::end(&self.dir, now.hold.into());
         }
         Ok(true)
     }

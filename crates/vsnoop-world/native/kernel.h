@@ -48,7 +48,7 @@ enum world_program {
 	WORLD_FROM_VM,
 	WORLD_INJECT,
 	WORLD_GRANT,
-	WORLD_TEND,
+	WORLD_RECLAIM,
 	WORLD_UPLINK,
 };
 

@@ -8,7 +8,7 @@ use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, RETRY_NS, Reason, Sent, Slice, TICK_NS, Tended, Urgency,
+    Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
     VNET_HDR,
 };
 
@@ -102,7 +102,7 @@ impl Vm {
         }
     }
 
-    fn chance(&mut self, per_mille: u32) -> bool {
+    fn run_time(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.rng.u32(0..1000) < per_mille
     }
 
@@ -177,18 +177,18 @@ impl Vm {
             return false;
         }
         let races = if self.calm { 0 } else { self.fortune.races };
-        if self.chance(races / 4) {
+        if self.run_time(races / 4) {
             self.take_turn();
         }
         true
     }
 
     /// Has the kernel side look after a hold.
-    fn run_tend(&mut self, number: u32, why: tend::Type) -> tended::Type {
+    fn run_reclaim(&mut self, number: u32, why: reclaim::Type) -> reclaimed::Type {
         let mut frame = Frame::new(vec![0; ETHERNET]);
         (frame.cb[0], frame.cb[1]) = (number, why);
         self.port.now = self.now;
-        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {}) as tended::Type
+        self.port.test_run(Program::Reclaim, &mut frame, &mut |_, _| {}) as reclaimed::Type
     }
 
     fn state(&mut self) -> &mut port_state {
@@ -264,7 +264,7 @@ impl Vm {
         f.mode = flow_mode::FLOW_RESET as u8;
         f.last_ns = now;
         if seen.hold != 0 {
-            self.run_tend(seen.hold.into(), tend::TEND_RESET);
+            self.run_reclaim(seen.hold.into(), reclaim::RECLAIM_RESET);
         }
         self.send_resets(key, seen);
         true
@@ -548,14 +548,16 @@ impl Memory for Vm {
         }
     }
 
-    fn tend(&mut self, number: u32, end: bool) -> Tended {
+    fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed {
         if !self.step() {
-            return Tended::Used;
+            return Reclaimed::Used;
         }
-        match self.run_tend(number, if end { tend::TEND_END } else { tend::TEND_LOOK }) {
-            tended::TENDED_USED => Tended::Used,
-            tended::TENDED_OVER => Tended::Over,
-            _ => Tended::Free,
+        match self
+            .run_reclaim(number, if end { reclaim::RECLAIM_HOLD } else { reclaim::RECLAIM_CHUNKS })
+        {
+            reclaimed::RECLAIMED_USED => Reclaimed::Used,
+            reclaimed::RECLAIMED_OVER => Reclaimed::Over,
+            _ => Reclaimed::Free,
         }
     }
 
@@ -664,13 +666,13 @@ impl Clock for Vm {
         self.now
     }
 
-    fn ran_ns(&mut self) -> u64 {
+    fn run_time_ns(&mut self) -> u64 {
         self.step();
         let from = std::mem::replace(&mut self.looked_at, self.now);
         if self.calm { self.now - from } else { self.fortune.turns.run_time(from, self.now) }
     }
 
-    fn forget_ran(&mut self) {
+    fn forget_run_time(&mut self) {
         self.looked_at = self.now;
     }
 }
@@ -693,7 +695,7 @@ impl vsnoop_hold::Host for Vm {
     }
 }
 
-/// As in crates/vsnoop/src/helper/watchman.rs.
+/// As in crates/vsnoop/src/helper/monitor.rs.
 const REPEAT_PERIOD: u64 = 1_000 * MS;
 const REPEATS: u32 = 5;
 
@@ -701,7 +703,7 @@ const REPEATS: u32 = 5;
 pub const HELPER_PERIOD: u64 = 250 * MS;
 
 impl Vm {
-    /// What the helper does (crates/vsnoop/src/helper/watchman.rs): it sends the RSTs of connections that
+    /// What the helper does (crates/vsnoop/src/helper/monitor.rs): it sends the RSTs of connections that
     /// were reset again, and forgets records.
     pub fn helper(&mut self) {
         for (key, f) in self.flows() {

@@ -77,8 +77,8 @@ pub enum Program {
     Inject,
     /// Grants the next waiting flow a window.
     Grant,
-    /// Looks after a hold for the engine.
-    Tend,
+    /// Reclaims the memory of a hold for the engine.
+    Reclaim,
     /// On the uplink.
     Uplink,
 }

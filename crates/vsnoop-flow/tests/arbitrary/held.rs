@@ -137,7 +137,7 @@ impl Machine<'_> {
                 }
             }
             14 => self.engine(),
-            _ => self.tend(),
+            _ => self.reclaim(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Machine<'_> {
     }
 
     /// The hold of a flow that is over, or idle, is given back.
-    fn tend(&mut self) {
+    fn reclaim(&mut self) {
         let is_over = u32::from(self.f.mode) == flow_mode::FLOW_RESET
             || u32::from(self.f.flags) & FLOW_F_CLOSED != 0;
         let is_idle = hold::is_idle(&self.f, &self.m.hold, self.now);

@@ -8,11 +8,11 @@
 //! that does not.
 //!
 //! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm` and
-//! `chance` say for how long a VM had its turn.
+//! `run_time` say for how long a VM ran.
 
-mod chance;
 mod device;
 mod port;
+mod run_time;
 mod vm;
 
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ const DISCOVERY: Duration = Duration::from_millis(1000);
 const START: Duration = Duration::from_secs(2);
 /// How long it stays without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that has its turn, and is short of
-/// data, gives it up. The kernel does as much within an interrupt when it is the sender itself that the
+/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short of
+/// data, gives its core up. The kernel does as much within an interrupt when it is the sender itself that the
 /// VM waits for.
 const BUDGET: Duration = Duration::from_millis(25);
 

@@ -1,4 +1,4 @@
-//! One look at all ports: what is due is done.
+//! The monitor: looks at all ports, and does what is due.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -28,12 +28,12 @@ use crate::system::netns::Netns;
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 5;
 
-/// A tap that nobody has read for so long has lost its VM; a monitor that is only replaced is faster.
+/// A tap that nobody has read for so long has lost its VM; a VMM that is only replaced is faster.
 const DESERTED: Duration = Duration::from_secs(3);
 
 /// What is remembered of each port from one look to the next.
 #[derive(Default)]
-pub struct Watchman {
+pub struct Monitor {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
     ways: Follower,
@@ -59,7 +59,7 @@ struct Watched {
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
 }
 
-impl Watchman {
+impl Monitor {
     /// Looks at every port once; how many there are.
     pub fn look(&mut self) -> Result<usize> {
         let inventory = ports::inventory()?;
@@ -95,7 +95,7 @@ impl Watchman {
     }
 }
 
-impl Watchman {
+impl Monitor {
     /// Windows that no packet opens. When to look again; `None`: no port has incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
         let ports = self.watched.values_mut().filter_map(|watched| watched.grants.as_mut());
