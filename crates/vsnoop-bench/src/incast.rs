@@ -36,7 +36,7 @@ use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
-use crate::conversation::{Conversation, FromVm, Hooks, IN_FLIGHT, Place};
+use crate::conversation::{Conversation, FromVm, HookPath, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
 use crate::flows::{MSS, SCALE};
 use crate::memory::Growing;
@@ -286,7 +286,7 @@ impl Scene {
 /// So many segments and their ACKs.
 fn talk(
     case: &Case,
-    place: &Place,
+    place: &HookPath,
     conversation: &mut Conversation,
     random: &mut fastrand::Rng,
     number: u32,
@@ -386,8 +386,8 @@ impl Site {
         self.hooks.as_ref().expect("a site that is whole has its hooks open")
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { port: self.port(), hooks: self.hooks(), tap: &self.tap }
+    fn place(&self) -> HookPath<'_> {
+        HookPath { port: self.port(), hooks: self.hooks(), tap: &self.tap }
     }
 
     /// Of `to_vm`, `from_vm` and the uplink's hook.

@@ -17,7 +17,7 @@ use crate::guest::Guest;
 use crate::kernel::{Fate, Port};
 use crate::layout;
 use crate::native::Program;
-use crate::turns::Turns;
+use crate::schedule::Schedule;
 use crate::wire::{self, Path};
 
 /// Of what the engine sends (bpf/reply.h).
@@ -30,7 +30,7 @@ const ETHERNET: usize = 14;
 #[derive(Clone, Debug)]
 pub struct Fortune {
     /// When it runs.
-    pub turns: Turns,
+    pub schedule: Schedule,
     /// Frames that it loses after its ring, and before its tap, per thousand.
     pub loss: (u32, u32),
     /// Another CPU gets in between two steps of the host, per thousand.
@@ -40,7 +40,7 @@ pub struct Fortune {
     /// At this step, counted over all engines, in any case.
     pub crash_at: Option<u64>,
     /// When the engine's process runs.
-    pub engine: Turns,
+    pub engine: Schedule,
     /// How long the engine takes to hear its doorbell, at most, us.
     pub latency_us: u64,
 }
@@ -49,12 +49,12 @@ impl Fortune {
     /// Nothing goes wrong; the engine hears its doorbell within so many us.
     pub fn kind(latency_us: u64) -> Self {
         Self {
-            turns: Turns::Always,
+            schedule: Schedule::Always,
             loss: (0, 0),
             races: 0,
             crashes: 0,
             crash_at: None,
-            engine: Turns::Always,
+            engine: Schedule::Always,
             latency_us,
         }
     }
@@ -122,16 +122,16 @@ impl Vm {
         let races = fortune.races;
         let mut gap = |port: &mut Port, _: &'static str| {
             if rng.u32(0..20_000) < races {
-                take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+                run_guest(port, &mut **guest, fortune, *calm, *now, rng);
             }
         };
         port.to_vm(frame, &mut gap)
     }
 
     /// The VM looks at its ring, if it runs.
-    pub fn take_turn(&mut self) {
+    pub fn run_guest(&mut self) {
         let Vm { port, guest, fortune, now, rng, calm, .. } = self;
-        take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+        run_guest(port, &mut **guest, fortune, *calm, *now, rng);
     }
 
     /// The VM takes one frame off its ring, or loses it.
@@ -145,7 +145,7 @@ impl Vm {
 
     /// Until when the VM stands still.
     pub fn stands_until(&self) -> Option<u64> {
-        if self.calm { None } else { self.fortune.turns.until(self.now) }
+        if self.calm { None } else { self.fortune.schedule.until(self.now) }
     }
 
     /// Its timers go off, if it runs.
@@ -178,7 +178,7 @@ impl Vm {
         }
         let races = if self.calm { 0 } else { self.fortune.races };
         if self.run_time(races / 4) {
-            self.take_turn();
+            self.run_guest();
         }
         true
     }
@@ -292,7 +292,7 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-fn take_turn(
+fn run_guest(
     port: &mut Port,
     guest: &mut dyn Guest,
     fortune: &Fortune,
@@ -300,7 +300,7 @@ fn take_turn(
     now: u64,
     rng: &mut Rng,
 ) {
-    if !calm && fortune.turns.until(now).is_some() {
+    if !calm && fortune.schedule.until(now).is_some() {
         return;
     }
     for _ in 0..rng.u32(1..8) {
@@ -402,7 +402,7 @@ impl Host {
         self.next_tick
     }
 
-    /// The engine has its turn; false: it was killed in it.
+    /// The engine runs once; false: it was killed meanwhile.
     pub fn run_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         let Some(mut engine) = self.engine.take() else {
@@ -669,7 +669,7 @@ impl Clock for Vm {
     fn run_time_ns(&mut self) -> u64 {
         self.step();
         let from = std::mem::replace(&mut self.looked_at, self.now);
-        if self.calm { self.now - from } else { self.fortune.turns.run_time(from, self.now) }
+        if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) }
     }
 
     fn forget_run_time(&mut self) {

@@ -128,9 +128,9 @@ pub fn are_any() -> bool {
 /// caller's own); without names all of that namespace, or of the whole host without `--netns`.
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
-        let place = Netns::chosen(netns)?;
+        let netns = Netns::chosen(netns)?;
         let ports =
-            once_each(names).into_iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
+            once_each(names).into_iter().map(|name| find(name, &netns)).collect::<Result<_>>()?;
         return Ok(Inventory { ports, damaged: Vec::new() });
     }
     let mut inventory = settled()?;
@@ -161,12 +161,12 @@ fn settled() -> Result<Inventory> {
     }
 }
 
-/// The attachment of port `name` in `place`.
-pub fn find(name: &str, place: &Netns) -> Result<Attached> {
+/// The attachment of port `name` in `netns`.
+pub fn find(name: &str, netns: &Netns) -> Result<Attached> {
     kernel::require()?;
-    let device = place.run(|| netdev::find(name))?;
+    let device = netns.run(|| netdev::find(name))?;
     if let Some(device) = &device {
-        match Port::open(place.inode, device.index).and_then(Attached::of) {
+        match Port::open(netns.inode, device.index).and_then(Attached::of) {
             // As it is called now.
             Ok(attached) => return Ok(Attached { name: name.to_owned(), ..attached }),
             Err(Error::NotAttached(_)) => {}
@@ -178,7 +178,7 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
         .ports
         .into_iter()
         .filter(|port| port.name == name)
-        .partition(|port| port.meta.netns == place.inode);
+        .partition(|port| port.meta.netns == netns.inode);
     if let Some(port) = here.into_iter().next() {
         return Ok(port);
     }
@@ -193,12 +193,12 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
             Unfit::NotAttached,
             format!(
                 "port {name} is not attached in the network namespace {}, but one of that name is in {other}",
-                place.label()
+                netns.label()
             ),
         ));
     }
     if device.is_none() {
-        return Err(netdev::does_not_exist(name, place.label()));
+        return Err(netdev::does_not_exist(name, netns.label()));
     }
     Err(Error::NotAttached(name.to_owned()).into())
 }

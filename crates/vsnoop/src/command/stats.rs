@@ -107,7 +107,7 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         "{} ({}, network namespace {})\n",
         sample.identity.port,
         sample.identity.state,
-        sample.identity.place()
+        sample.identity.netns_label()
     );
     let mut headings = vec!["counter", ">total"];
     if earlier.is_some() {

@@ -198,8 +198,8 @@ impl Around {
     /// `None` when the tap, or the way to it, cannot be found.
     fn of(attached: &Attached, path: &Path) -> Option<Self> {
         let own = attached.port.program_id(Hook::ToVm).ok()?;
-        let place = Netns::open(path.to_str()?).ok()?;
-        let found = place.run(|| {
+        let netns = Netns::open(path.to_str()?).ok()?;
+        let found = netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
             let qdisc = qdisc::root(&device)?.kind().to_owned();
             let foreign = egress::foreign(&device, Some(own))?;
@@ -320,7 +320,7 @@ fn text(document: &Document) -> String {
             let vm = port.process.as_ref();
             let mut row = vec![
                 port.identity.port.clone(),
-                port.identity.place().to_owned(),
+                port.identity.netns_label().to_owned(),
                 port.identity.state.to_owned(),
                 vm.map_or("-".into(), ProcessStatus::text),
                 units::count(port.flows),

@@ -67,11 +67,11 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
 
 /// Waits until the engine looks after these ports, which have just been attached with a hold. That it
 /// does not is a warning: until it does nothing is held.
-pub fn ensure_working(names: &[String], place: &Netns) {
+pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();
     for name in names {
-        let memory = ports::find(name, place).and_then(|found| Ok(Memory::open(&found.port)?));
+        let memory = ports::find(name, netns).and_then(|found| Ok(Memory::open(&found.port)?));
         let Ok(Some(memory)) = memory else { continue };
         while memory.engine_ns() == 0 {
             if failed.is_some() || start.elapsed() > START {

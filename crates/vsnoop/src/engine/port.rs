@@ -39,9 +39,9 @@ impl EnginePort {
     pub fn new(attached: Attached, mut memory: Memory) -> Result<Self> {
         memory.adopt()?;
         let mut netns_path = None;
-        let place = Netns::find_again(attached.meta.netns, &mut netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut netns_path)
             .context("its network namespace cannot be found")?;
-        let device = place.run(|| Device::open(attached.meta.ifindex))?;
+        let device = netns.run(|| Device::open(attached.meta.ifindex))?;
         let vm = Vm::behind(&attached.name, attached.meta.netns);
         let mut surroundings = Surroundings {
             attached,
@@ -246,7 +246,7 @@ impl Surroundings {
     fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
         let port = &self.attached.port;
         let Some(flow) = port.flow(&hold.key)? else { return Ok(true) };
-        let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
         let (why, counted) = match reason {
             Reason::Refused => {
@@ -257,7 +257,7 @@ impl Surroundings {
                 ("its VM ran for long and answered nothing", reset_reason::RESET_SILENT)
             }
         };
-        if !place.run(|| reset(port, &hold.key, &flow, counted))? {
+        if !netns.run(|| reset(port, &hold.key, &flow, counted))? {
             return Ok(false);
         }
         tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);

@@ -119,9 +119,9 @@ impl PortGrants {
         if !self.uplink.has_grant(queue.incast(), monotonic_ns()?) {
             return Ok(0);
         }
-        let place = Netns::find_again(self.netns, &mut self.netns_path)
+        let netns = Netns::find_again(self.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        place.run(|| {
+        netns.run(|| {
             for offered in 0..most {
                 let Some(key) = queue.head()? else { return Ok(offered) };
                 // It only has to have the form: whose ACK it becomes the hooks say.

@@ -182,9 +182,9 @@ impl Watched {
         if due.is_empty() {
             return Ok(());
         }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        place.run(|| {
+        netns.run(|| {
             due.iter().for_each(|(key, flow)| send(&attached.port, key, flow));
             Ok(())
         })
@@ -238,7 +238,7 @@ impl Watched {
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
         let index = attached.meta.ifindex;
         match Netns::find_again(attached.meta.netns, &mut self.netns_path) {
-            Some(place) => place.run(|| netdev::find_index(index)),
+            Some(netns) => netns.run(|| netdev::find_index(index)),
             None => Ok(None),
         }
     }
@@ -253,9 +253,9 @@ impl Watched {
         if flows.is_empty() {
             return Ok(());
         }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        let reset_flows = place.run(|| {
+        let reset_flows = netns.run(|| {
             let mut count = 0u64;
             for (key, flow) in flows {
                 count += u64::from(reset(&attached.port, key, flow, counted)?);

@@ -56,8 +56,8 @@ impl Surroundings {
     fn try_look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) -> Result<()> {
         let own = attached.port.program_id(Hook::ToVm)?;
         // A namespace that nothing leads to has taken its taps along.
-        let Some(place) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
-        place.run(|| {
+        let Some(netns) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
+        netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
             self.suspend(attached, &device, egress::foreign(&device, Some(own))?)?;
             follow_bridge(attached, &device)?;

@@ -85,9 +85,9 @@ impl UplinkState {
     /// `path` leads to the uplink's network namespace, as [`Netns::find_again`] keeps it.
     pub fn read(uplink: &Uplink, id: UplinkId, path: &mut Option<PathBuf>) -> Result<Self> {
         let record = uplink.state()?;
-        let place = Netns::find_again(id.netns, path);
-        let device = match &place {
-            Some(place) => place.run(|| netdev::find_index(id.ifindex))?,
+        let netns = Netns::find_again(id.netns, path);
+        let device = match &netns {
+            Some(netns) => netns.run(|| netdev::find_index(id.ifindex))?,
             None => None,
         };
         let (name, control) = control(uplink, &record, device.as_ref());
