@@ -45,8 +45,8 @@ static __always_inline bool incast_began_beside(const struct port *port, const s
 	return INCAST_USED && find(table(beside, port), key);
 }
 
-/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
- * from now on. */
+/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the
+ * flow waits for from now on. */
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {

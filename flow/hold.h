@@ -273,8 +273,8 @@ static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
 }
 
 /* May a flow that is not held begin to be?  One that is caught up; and one whose VM
- * owes nothing: what it was handed beyond is not acknowledged, and it can be handed
- * that again.  The sender may have been shown more than the VM takes, and would send
+ * has acknowledged all that the host has: what the VM was handed beyond nobody has
+ * acknowledged, and the VM can be handed it again.  The sender may have been shown more than the VM takes, and would send
  * it the same segment for ever. */
 static __always_inline bool hold_may_begin(const struct flow *f)
 {

@@ -13,15 +13,16 @@
  * with flows that had kept silent, whose outstanding credit does not count meanwhile.
  *
  * Grant queue.  A flow that gets nothing while its window is closed waits in the grant queue,
- * and is served before those that are open.  Among many (INCAST_SLIDES) a window is opened only when it was
- * closed.  A grant is two segments at least, for VMs acknowledge every other one.  With more
- * flows than the credit has such grants for, a flow gets one in some rounds and none in others.
+ * and is served before those that are open.  Among many (INCAST_SLIDES) a window is opened only
+ * when it was closed.  A grant is two segments at least, for VMs acknowledge every other one.
+ * With more flows than the credit has such grants for, a flow gets one in some rounds and none
+ * in others.
  *
  * End of an answer.  A short segment with PSH that does not end where the window does says
  * that its sender has nothing more.  What it was granted and did not use counts as silent at
- * once, and it gets a new window after those in the queue.  The window of one that only ever answers
- * may stay shut until the VM asks it again: all such flows together would answer the next
- * volley of requests with more than the queue takes.
+ * once, and it gets a new window after those in the grant queue.  The window of one that only
+ * ever answers may stay shut until the VM asks it again: all such flows together would answer
+ * the next volley of requests with more than the queue of the last hop takes.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not

@@ -25,7 +25,8 @@
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
 /* Outstanding credit counts for one or two epochs of 2^20 ns (1.05 ms) after data came: a sender
- * that is silent for so long with an open window has nothing to send.  What the VM has asked may think first. */
+ * that is silent for so long with an open window has nothing to send.  One that the
+ * VM has asked may think first. */
 #define INCAST_EPOCH_BITS 20
 #define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
@@ -273,8 +274,8 @@ static __always_inline __s32 incast_window(const struct flow *f)
 	return shown > 0 ? shown : 0;
 }
 
-/* The flow's outstanding credit.  Less than a segment is as good as nothing to a sender that has more to
- * send, once it has seen larger windows. */
+/* The flow's outstanding credit.  Less than a segment is as good as nothing to a sender
+ * that has more to send, once it has seen larger windows. */
 static __always_inline __s32 incast_flow_outstanding(const struct flow *f)
 {
 	__s32 outstanding = seq_diff(f->incast.edge, f->incast.received);

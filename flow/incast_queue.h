@@ -94,8 +94,9 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	return INCAST_NOT_WAITING;
 }
 
-/* Credit that is left when that of silent flows counts as outstanding too: they may speak next.  But those that
- * do speak may have half of it.  Where several ports want credit each minds its own. */
+/* Credit that is left when that of silent flows counts as outstanding too: they may speak next.
+ * But those that do speak may have half of it.  Where several ports want credit each counts its
+ * own. */
 static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
 {
 	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2;

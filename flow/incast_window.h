@@ -154,7 +154,7 @@ static __always_inline bool incast_ends_answer(const struct flow *f, const struc
 	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
 }
 
-/* The largest segment so far: with it changes what is outstanding (see incast_flow_outstanding()). */
+/* The largest segment so far: what is outstanding changes with it (incast_flow_outstanding()). */
 static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s)
 {
