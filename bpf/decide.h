@@ -50,7 +50,7 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 	if (!out->events)
 		return;
 	port_learn(&port->state, out, now);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_ASIDE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
 		return;
 	st = stats_of(port);
 	if (st)
@@ -163,10 +163,10 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	}
 	/* A clock that is some ms behind finds the VM late that much later; it is
 	 * found late all the same, and costs a fourth. */
-	if (f->mode == FLOW_ASIDE &&
-	    flow_continues_aside(f, s, &port->state, &port->policy, bpf_ktime_get_coarse_ns())) {
-		flow_note_aside(f, s);
-		out->events = EVENT_ASIDE;
+	if (f->mode == FLOW_PASSIVE &&
+	    flow_continues_passive(f, s, &port->state, &port->policy, bpf_ktime_get_coarse_ns())) {
+		flow_note_passive(f, s);
+		out->events = EVENT_PASSIVE;
 		return TO_VM_PASS;
 	}
 	return decide_locked(port, key, s, out);

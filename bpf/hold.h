@@ -208,7 +208,7 @@ __noinline int hold_release(struct port *port, __u32 number, bool all)
 	h = hold_of(port, number);
 	if (!h)
 		return -1;
-	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->ahead_count),
+	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
 		  all ? HOLD_CHAIN : HOLD_FREE);
 	__sync_lock_test_and_set(&h->busy, 0);
 	return 0;
@@ -311,7 +311,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	struct copy_walk copy = { .skb = skb };
 	struct hold *h;
 	__u32 seq, len;
-	bool fresh, in_order, from_front, from_ahead;
+	bool fresh, in_order, from_front, from_range;
 	__u32 base, from_base, reach, wanted;
 	struct seek_walk seek;
 
@@ -327,7 +327,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	copy.left = len;
 	if (h->key.vlan_outer && !h->tag_proto)
 		note_tag(skb, h);
-	if (seq_eq(h->first, h->tail) && !h->ahead_count)
+	if (seq_eq(h->first, h->tail) && !h->range_count)
 		hold_free(port, h, true, HOLD_CHAIN);
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
@@ -338,15 +338,15 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	/* From where the last copy began, unless that has been given back. */
 	from_front = fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq));
 	from_base = from_front ? base : h->at_base.v;
-	/* Or from the latest piece beyond a hole, if that is closer.  One that has been given
-	 * back is nowhere; it stays just behind the chain. */
-	if (fresh || seq_lt(h->ahead_base, seq_of(base)))
-		h->ahead_base = seq_of(base - 1);
-	from_ahead = seq_gt(h->ahead_base, seq_of(from_base)) && seq_le(h->ahead_base, seq_of(seq));
-	if (from_ahead)
-		from_base = h->ahead_base.v;
+	/* Or from the latest out-of-order copy, if that is closer.  When its chunk has been given
+	 * back, its place is just before the chain. */
+	if (fresh || seq_lt(h->range_base, seq_of(base)))
+		h->range_base = seq_of(base - 1);
+	from_range = seq_gt(h->range_base, seq_of(from_base)) && seq_le(h->range_base, seq_of(seq));
+	if (from_range)
+		from_base = h->range_base.v;
 	seek.steps = (seq - from_base) / HOLD_CHUNK;
-	/* What is in order is found once; pieces can be sent in any order, to waste time. */
+	/* What is in order is found once; ranges can be sent in any order, to waste time. */
 	if (seek.steps > HOLD_SEEK && !in_order)
 		return -1;
 	reach = seq - base + len;
@@ -359,7 +359,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		h->at = h->front;
 		h->at_base = seq_of(base);
 	}
-	seek.chunk = from_ahead ? h->ahead_at : h->at;
+	seek.chunk = from_range ? h->range_at : h->at;
 	bpf_loop(HOLD_CHAIN, seek_chunk, &seek, 0);
 	copy.chunk = seek.chunk;
 	copy.at = (seq - from_base) % HOLD_CHUNK;
@@ -368,8 +368,8 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		h->at = seek.chunk;
 		h->at_base = seq_of(from_base);
 	} else {
-		h->ahead_at = seek.chunk;
-		h->ahead_base = seq_of(from_base);
+		h->range_at = seek.chunk;
+		h->range_base = seq_of(from_base);
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the engine sees the bytes before it sees the tail behind them. */
@@ -443,7 +443,7 @@ static long try_hold(__u32 i, struct hold_search *w)
 	if (!count)
 		return 1;
 	/* Made of `i`, of which the verifier knows nothing: a number that is counted up it would
-	 * follow through all turns. */
+	 * follow through all iterations. */
 	at = (w->start + 1 + i) % count;
 	h = hold_of(w->port, at + 1);
 	if (!h)
@@ -487,7 +487,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->rcv_win = 0;
 		h->since_ns = h->released_ns = 0;
 		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
-		h->ahead_count = 0;
+		h->range_count = 0;
 		h->tag_proto = 0;
 		h->releases = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
@@ -502,8 +502,8 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	return number;
 }
 
-/* Looks after a hold for the engine. */
-__noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
+/* Frees what the VM has acknowledged of a hold, and the hold itself once its flow is over. */
+__noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum reclaim why)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key;
@@ -512,10 +512,10 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 	bool claimed = false, mine = false;
 
 	if (!port)
-		return TENDED_FREE;
+		return RECLAIMED_FREE;
 	h = hold_of(port, number);
 	if (!h || !h->used)
-		return TENDED_FREE;
+		return RECLAIMED_FREE;
 	key = h->key;
 	f = flow_of(port, &key);
 	if (f) {
@@ -526,12 +526,12 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
 			h->flags |= HOLD_OVER;
 			/* Else the resetter has yet to read what was handed over. */
-			if (why != TEND_RESET)
+			if (why != RECLAIM_RESET)
 				f->hold = 0;
 		}
 		mine = f->hold == number;
 		if (mine && !h->busy && seq_ge(f->vm_seq, h->tail) && h->chunks &&
-		    !h->ahead_count) {
+		    !h->range_count) {
 			h->vm_seq = f->vm_seq;
 			h->busy = 1;
 			claimed = true;
@@ -542,12 +542,12 @@ __noinline enum tended hold_tend(struct port *port, __u32 number, enum tend why)
 	if (claimed)
 		hold_release(port, number, true);
 	if (mine)
-		return TENDED_USED;
-	if (why != TEND_END)
-		return TENDED_OVER;
+		return RECLAIMED_USED;
+	if (why != RECLAIM_HOLD)
+		return RECLAIMED_OVER;
 	hold_release(port, number, true);
 	__sync_lock_test_and_set(&h->used, 0);
-	return TENDED_FREE;
+	return RECLAIMED_FREE;
 }
 
 #endif

@@ -17,8 +17,8 @@ static __always_inline bool incast_is_used(void)
 	return INCAST_USED && incast_is_asked_for(&uplink);
 }
 
-/* Does anybody of this port wait?  The next pure ACK may be what he waits for. */
-static __always_inline bool incast_has_line(const struct port *port)
+/* Does any flow of this port wait?  The next pure ACK may become its grant. */
+static __always_inline bool incast_has_waiting(const struct port *port)
 {
 	return INCAST_USED && incast_somebody_waits(&port->state.incast);
 }
@@ -45,8 +45,8 @@ static __always_inline bool incast_began_beside(const struct port *port, const s
 	return INCAST_USED && find(table(beside, port), key);
 }
 
-/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the flow waits for
- * from now on. */
+/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the
+ * flow waits for from now on. */
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {
@@ -60,7 +60,7 @@ static __always_inline enum incast_waiting open_window(struct port *port, struct
 /* Of those who wait so. */
 static __always_inline void *queue_of(const struct port *port, enum incast_waiting waits)
 {
-	return waits == INCAST_IN_LINE ? table(line, port) : table(shut, port);
+	return waits == INCAST_QUEUED ? table(grant_queue, port) : table(finished_queue, port);
 }
 
 static __always_inline long queue_push(const struct port *port, enum incast_waiting waits,
@@ -71,14 +71,14 @@ static __always_inline long queue_push(const struct port *port, enum incast_wait
 	return queue ? bpf_map_push_elem(queue, key, 0) : -1;
 }
 
-/* To the end of the line.  Who finds no place there does not wait: its sender asks by itself. */
-static __always_inline void stand_in_line(struct port *port, const struct flow_key *key,
-					  struct flow *f, enum incast_waiting waits)
+/* Appends the flow to its queue.  When that is full the flow does not wait: its sender probes. */
+static __always_inline void enqueue_flow(struct port *port, const struct flow_key *key,
+					 struct flow *f, enum incast_waiting waits)
 {
 	if (!queue_push(port, waits, key))
 		return;
 	bpf_spin_lock(&f->lock);
-	incast_leave_line(f, &uplink, &port->state.incast);
+	incast_leave_queue(f, &uplink, &port->state.incast);
 	bpf_spin_unlock(&f->lock);
 }
 
@@ -106,7 +106,7 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 	waits = open_window(port, f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		stand_in_line(port, key, f, waits);
+		enqueue_flow(port, key, f, waits);
 	return !!waits;
 }
 
@@ -127,7 +127,7 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 	waits = open_window(port, f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		stand_in_line(port, key, f, waits);
+		enqueue_flow(port, key, f, waits);
 	return 0;
 }
 

@@ -27,8 +27,8 @@ ALL_PORTS(port_list, port_list_map);
 ALL_PORTS(prefix_list, prefix_list_map);
 ALL_PORTS(failures, failures_map);
 ALL_PORTS(doorbell, doorbell_map);
-ALL_PORTS(line, line_map);
-ALL_PORTS(shut, line_map);
+ALL_PORTS(grant_queue, grant_queue_map);
+ALL_PORTS(finished_queue, grant_queue_map);
 ALL_PORTS(beside, beside_map);
 
 /* The hold's memory (hold.h), mapped by the engines, which make the slabs: SLABS for each slot. */

@@ -15,7 +15,7 @@ struct port_list_map port_list SEC(".maps");
 struct prefix_list_map prefix_list SEC(".maps");
 struct failures_map failures SEC(".maps");
 struct doorbell_map doorbell SEC(".maps");
-struct line_map line SEC(".maps"), shut SEC(".maps");
+struct grant_queue_map grant_queue SEC(".maps"), finished_queue SEC(".maps");
 struct beside_map beside SEC(".maps");
 
 struct {

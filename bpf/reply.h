@@ -43,7 +43,7 @@ struct sack_option {
 	__be32 edges[6];
 };
 
-/* The pieces that a hold keeps beyond a hole: how long the option is.  Without the
+/* Reports the out-of-order ranges of a hold: how long the option is.  Without the
  * record's lock: what another CPU changes meanwhile is read twice, and not used. */
 static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 slot, __u32 number)
 {
@@ -52,15 +52,15 @@ static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 slot, __u
 
 	if (!h)
 		return 0;
-	count = h->ahead_count;
+	count = h->range_count;
 	if (!count)
 		return 0;
 	if (count > 3)
 		count = 3;
 	for (i = 0; i < 6 && i < 2 * count; i++)
-		sack->edges[i] = bpf_htonl(h->ahead[i].v);
+		sack->edges[i] = bpf_htonl(h->ranges[i].v);
 	for (i = 0; i < 6 && i < 2 * count; i++)
-		if (sack->edges[i] != bpf_htonl(h->ahead[i].v))
+		if (sack->edges[i] != bpf_htonl(h->ranges[i].v))
 			count = 0;
 	if (!count) {
 		__builtin_memset(sack, 0, sizeof(*sack));

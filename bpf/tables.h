@@ -89,9 +89,9 @@ struct doorbell_map {
 	__uint(max_entries, 4096);
 };
 
-/* Flows in line for credit, or those that are shut (line.h).  These and what belongs to them
- * are made for ports with incast control only. */
-struct line_map {
+/* Flows that wait for credit, and flows that have finished and wait for a new window
+ * (grant_queue.h).  Only ports with incast control have these queues. */
+struct grant_queue_map {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 4096);
 	VALUE(struct flow_key);

@@ -13,7 +13,7 @@
  */
 #define VSNOOP_BPF
 #include "decide.h"
-#include "line.h"
+#include "grant_queue.h"
 #include "reply.h"
 #include "rewrite.h"
 #include "setup.h"
@@ -60,10 +60,10 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port *port,
 	return taken;
 }
 
-/* The packet, which the VM has been handed, leaves as the ACK of take_turn(). */
-static __always_inline int send_turn(struct __sk_buff *skb, const struct packet *p)
+/* The packet, which the VM has been handed, leaves as the ACK of a grant (grant_next()). */
+static __always_inline int send_grant(struct __sk_buff *skb, const struct packet *p)
 {
-	if (become_turn(skb, p))
+	if (write_grant(skb, p))
 		return HOOK_DROP;
 	set_mark(skb, MARK_REPLY);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
@@ -108,7 +108,7 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		if (copied && out->hand == HAND_ON) {
 			st->kept_bytes += bytes;
 			st->early_bytes += bytes;
-			st->thinned++;
+			st->ack_thinned++;
 		}
 		return HOOK_NEXT;
 	case KEPT_DROP:
@@ -119,8 +119,8 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		break;
 	}
 	st->kept_bytes += bytes;
-	if (out->events & EVENT_AHEAD) {
-		st->kept_ahead++;
+	if (out->events & EVENT_OUT_OF_ORDER) {
+		st->kept_out_of_order++;
 		return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 	}
 	st->early_acks++;
@@ -129,9 +129,9 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
-	/* What would close its window can wait until its turn. */
-	if (INCAST_USED && waits && taken && take_turn(port, key))
-		return send_turn(skb, p);
+	/* Its own ACK would close its window, and can wait for the next grant. */
+	if (INCAST_USED && waits && taken && grant_next(port, key))
+		return send_grant(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
@@ -147,17 +147,17 @@ static __noinline int freshen(struct __sk_buff *skb, struct port *port, const st
 	return rewrite_ack(skb, p, s, &ack) ? HOOK_DROP : HOOK_NEXT;
 }
 
-/* A segment that closed its flow's window goes to the VM, which may answer late: somebody in
- * line has a turn at once. */
-static __noinline int pass_with_turn(struct __sk_buff *skb, struct port *port,
-				     const struct packet *p, const struct flow_key *key,
-				     struct port_stats *st)
+/* A segment that closed its flow's window goes to the VM, which may answer late: a queued flow
+ * has a grant at once. */
+static __noinline int pass_with_grant(struct __sk_buff *skb, struct port *port,
+				      const struct packet *p, const struct flow_key *key,
+				      struct port_stats *st)
 {
 	if (!incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()))
 		return HOOK_NEXT;
 	if (!hand_over(skb, port, st))
 		return HOOK_NEXT;
-	return take_turn(port, key) ? send_turn(skb, p) : HOOK_DROP;
+	return grant_next(port, key) ? send_grant(skb, p) : HOOK_DROP;
 }
 
 SEC("tcx/egress")
@@ -214,11 +214,11 @@ int to_vm(struct __sk_buff *skb)
 		return config.hold ? keep(skb, port, &p, &key, &s, &out, waits, st) : HOOK_DROP;
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
-		if (out.events & EVENT_ASIDE)
-			st->aside++;
+		if (out.events & EVENT_PASSIVE)
+			st->passive++;
 		if (out.events & EVENT_EARLY_FIN && drop_fin(skb, &p))
 			return HOOK_DROP;
-		return INCAST_USED && waits ? pass_with_turn(skb, port, &p, &key, st) : HOOK_NEXT;
+		return INCAST_USED && waits ? pass_with_grant(skb, port, &p, &key, st) : HOOK_NEXT;
 	case TO_VM_RESET:
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);
@@ -250,28 +250,28 @@ static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
 										HOOK_NEXT;
 }
 
-/* A packet of the VM that passes (HOOK_NEXT) brings along an ACK for a flow in line; a superfluous
- * one (HOOK_DROP) becomes it. */
-static __noinline int bring_turn(struct __sk_buff *skb, struct port *port, const struct packet *p,
-				 const struct flow_key *key, int hook)
+/* A packet of the VM that passes (HOOK_NEXT) brings along the ACK of a grant; a superfluous one
+ * (HOOK_DROP) becomes it. */
+static __noinline int piggyback_grant(struct __sk_buff *skb, struct port *port,
+				      const struct packet *p, const struct flow_key *key, int hook)
 {
-	if (!take_turn(port, key))
+	if (!grant_next(port, key))
 		return hook;
 	if (hook == HOOK_NEXT) {
 		set_mark(skb, MARK_REPLY);
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	}
 	/* The same way, or it would overtake an older ACK of its own flow. */
-	return send_turn(skb, p);
+	return send_grant(skb, p);
 }
 
-/* What becomes of a packet of the VM; a pure ACK may bring a turn. */
+/* What becomes of a packet of the VM; a pure ACK may bring a grant. */
 static __always_inline int let_go(struct __sk_buff *skb, struct port *port, const struct packet *p,
 				  const struct flow_key *key, const struct segment *s, int hook)
 {
-	if (!incast_has_line(port) || s->len || s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST))
+	if (!incast_has_waiting(port) || s->len || s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST))
 		return hook;
-	return bring_turn(skb, port, p, key, hook);
+	return piggyback_grant(skb, port, p, key, hook);
 }
 
 SEC("tcx/ingress")
@@ -360,11 +360,11 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Gives somebody who waits a turn where no packet comes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of the form of the next one's, and the port in
- * cb[CB_SLOT] and cb[CB_ID]. */
+/* Grants a window to the next flow that waits, where no packet passes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK of the form of that flow's, and the port in cb[CB_SLOT]
+ * and cb[CB_ID]. */
 SEC("tcx/egress")
-int turn(struct __sk_buff *skb)
+int grant(struct __sk_buff *skb)
 {
 	struct port *port = port_of_run(skb);
 	struct flow_key key = {};
@@ -372,21 +372,21 @@ int turn(struct __sk_buff *skb)
 	struct packet p;
 
 	if (!port || parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
-		return TURN_NOBODY;
-	if (!take_turn(port, &key))
-		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ? TURN_LATER :
-										       TURN_NOBODY;
-	if (become_turn(skb, &p))
-		return TURN_LATER;
+		return GRANT_NONE;
+	if (!grant_next(port, &key))
+		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ? GRANT_RETRY :
+										       GRANT_NONE;
+	if (write_grant(skb, &p))
+		return GRANT_RETRY;
 	set_mark(skb, MARK_REPLY);
 	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	return TURN_TAKEN;
+	return GRANT_SENT;
 }
 
-/* Looks after a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
- * cb[1]: enum tend, cb[CB_SLOT] and cb[CB_ID]: the port. */
+/* Reclaims the memory of a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
+ * cb[1]: enum reclaim, cb[CB_SLOT] and cb[CB_ID]: the port. */
 SEC("tcx/egress")
-int tend(struct __sk_buff *skb)
+int reclaim(struct __sk_buff *skb)
 {
-	return hold_tend(port_of_run(skb), skb->cb[0], skb->cb[1]);
+	return hold_reclaim(port_of_run(skb), skb->cb[0], skb->cb[1]);
 }

@@ -41,7 +41,7 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	f->vm_seq = ack;
 	f->progress_ns = now;
 	f->next_seq = seq_max(f->next_seq, ack);
-	if (seq_gt(ack, f->high_seq)) /* see flow_continues_aside() */
+	if (seq_gt(ack, f->high_seq)) /* see flow_continues_passive() */
 		f->high_seq = ack;
 	if (f->sample && seq_ge(ack, f->sample_seq)) {
 		out->sample_ns = since_ns(now, f->sample_ns);

@@ -12,7 +12,7 @@
  *   in order          kept, acknowledged
  *   a pure ACK        forwarded at once, with SEQ = what the VM has been handed
  *   a probe, old data answered by the host
- *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four pieces)
+ *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four ranges)
  *   FIN               remembered, and sent to the VM by the engine
  *   RST               exact: forwarded like a pure ACK, and what is held is moot
  *   URG, or an option that is not understood: dropped, and comes again when the flow
@@ -57,10 +57,10 @@ static __always_inline bool hold_engine_is_gone(const struct port_state *port, _
 	return since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;
 }
 
-/* Was the sender told of bytes beyond a hole? */
+/* Was the sender told of out-of-order ranges? */
 static __always_inline bool hold_reports(const struct flow *f, const struct hold *h)
 {
-	return h && h->ahead_count && f->flags & FLOW_F_SACK;
+	return h && h->range_count && f->flags & FLOW_F_SACK;
 }
 
 /* The next byte that the VM can be sent: what it was handed it has, unless it has no
@@ -70,16 +70,16 @@ static __always_inline struct seq hold_vm_next(const struct flow *f)
 	return f->flags & FLOW_F_UNCONFIRMED ? f->vm_seq : f->high_seq;
 }
 
-#define HOLD_PIECES 4
+#define HOLD_RANGES 4
 
-/* Notes a piece beyond a hole; false when there are too many. */
-static __always_inline bool hold_note_piece(struct hold *h, struct seq left, struct seq right)
+/* Adds an out-of-order range, joined with those that it touches; false when there are too many. */
+static __always_inline bool hold_note_range(struct hold *h, struct seq left, struct seq right)
 {
-	struct seq others[2 * HOLD_PIECES] = {};
+	struct seq others[2 * HOLD_RANGES] = {};
 	__u32 count = 0, i;
 
-	for (i = 0; i < HOLD_PIECES && i < h->ahead_count; i++) {
-		struct seq l = h->ahead[2 * i], r = h->ahead[2 * i + 1];
+	for (i = 0; i < HOLD_RANGES && i < h->range_count; i++) {
+		struct seq l = h->ranges[2 * i], r = h->ranges[2 * i + 1];
 
 		if (seq_ge(r, left) && seq_le(l, right)) {
 			left = seq_min(left, l);
@@ -90,35 +90,35 @@ static __always_inline bool hold_note_piece(struct hold *h, struct seq left, str
 			count++;
 		}
 	}
-	if (count >= HOLD_PIECES)
+	if (count >= HOLD_RANGES)
 		return false;
-	h->ahead[0] = left;
-	h->ahead[1] = right;
-	for (i = 0; i < HOLD_PIECES - 1; i++) {
-		h->ahead[2 * i + 2] = others[2 * i];
-		h->ahead[2 * i + 3] = others[2 * i + 1];
+	h->ranges[0] = left;
+	h->ranges[1] = right;
+	for (i = 0; i < HOLD_RANGES - 1; i++) {
+		h->ranges[2 * i + 2] = others[2 * i];
+		h->ranges[2 * i + 3] = others[2 * i + 1];
 	}
-	h->ahead_count = count + 1;
+	h->range_count = count + 1;
 	return true;
 }
 
-/* Everything up to `end` is there: how far is it with the pieces that follow?  They do
+/* Everything up to `end` is there: how far is it with the ranges that follow?  They do
  * not touch each other, so that none is reached by way of another. */
 static __always_inline struct seq hold_join(struct hold *h, struct seq end)
 {
 	__u32 i, count = 0;
 
-	for (i = 0; i < HOLD_PIECES && i < h->ahead_count; i++)
-		if (seq_le(h->ahead[2 * i], end))
-			end = seq_max(end, h->ahead[2 * i + 1]);
-	for (i = 0; i < HOLD_PIECES && i < h->ahead_count; i++) {
-		if (seq_le(h->ahead[2 * i], end))
+	for (i = 0; i < HOLD_RANGES && i < h->range_count; i++)
+		if (seq_le(h->ranges[2 * i], end))
+			end = seq_max(end, h->ranges[2 * i + 1]);
+	for (i = 0; i < HOLD_RANGES && i < h->range_count; i++) {
+		if (seq_le(h->ranges[2 * i], end))
 			continue;
-		h->ahead[2 * (count & 3)] = h->ahead[2 * i];
-		h->ahead[2 * (count & 3) + 1] = h->ahead[2 * i + 1];
+		h->ranges[2 * (count & 3)] = h->ranges[2 * i];
+		h->ranges[2 * (count & 3) + 1] = h->ranges[2 * i + 1];
 		count++;
 	}
-	h->ahead_count = count;
+	h->range_count = count;
 	return end;
 }
 
@@ -127,13 +127,13 @@ static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 {
 	h->flags |= HOLD_FIN;
 	f->flags |= FLOW_F_FIN_SENDER;
-	h->ahead_count = 0;
+	h->range_count = 0;
 }
 
 /* The engine has handed over what was held. */
 static __always_inline bool hold_is_drained(const struct flow *f, const struct hold *h)
 {
-	if (h->ahead_count)
+	if (h->range_count)
 		return false;
 	return h->flags & HOLD_FIN ? seq_gt(f->high_seq, h->tail) : seq_ge(f->high_seq, h->tail);
 }
@@ -148,7 +148,7 @@ static __always_inline void hold_sync(struct flow *f, struct hold *h, const stru
 		h->rcv_win = 0;
 	/* SACK promises nothing (RFC 2018, section 8): the sender still has them. */
 	if (p->run != PORT_ACTIVE || !hold_engine_lives(port, now))
-		h->ahead_count = 0;
+		h->range_count = 0;
 	if (f->mode != FLOW_HOLDING)
 		return;
 	if (seq_gt(released, f->high_seq) &&
@@ -258,7 +258,7 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, const s
 	if (!same_mac(h->next_hop, f->next_hop))
 		copy_mac(h->next_hop, f->next_hop);
 	if (h->chunks && !h->busy &&
-	    ((seq_ge(f->vm_seq, h->tail) && !h->ahead_count) ||
+	    ((seq_ge(f->vm_seq, h->tail) && !h->range_count) ||
 	     seq_diff(f->vm_seq, seq_of(h->front >> 32)) >= HOLD_CHUNK)) {
 		h->busy = 1;
 		out->events |= EVENT_FREE;
@@ -273,8 +273,8 @@ static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
 }
 
 /* May a flow that is not held begin to be?  One that is caught up; and one whose VM
- * owes nothing: what it was handed beyond is not acknowledged, and it can be handed
- * that again.  The sender may have been shown more than the VM takes, and would send
+ * has acknowledged all that the host has: what the VM was handed beyond nobody has
+ * acknowledged, and the VM can be handed it again.  The sender may have been shown more than the VM takes, and would send
  * it the same segment for ever. */
 static __always_inline bool hold_may_begin(const struct flow *f)
 {
@@ -339,7 +339,7 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 		if (within) {
 			out->hand = hand_of(f, h, s, end);
 			return flow_shows_enough(f, end) &&
-			       !flow_may_stand_aside(f, s, end, port, p, now);
+			       !flow_may_be_passive(f, s, end, port, p, now);
 		}
 	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
 		return false;
@@ -441,7 +441,7 @@ static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 	if (h->busy)
 		return false;
 	h->busy = 1;
-	if (!seq_eq(h->tail, f->next_seq) && !h->ahead_count) {
+	if (!seq_eq(h->tail, f->next_seq) && !h->range_count) {
 		/* The VM answered for what came since the last copy. */
 		h->first = h->tail = h->sure = f->next_seq;
 		h->rcv_win = 0;
@@ -459,10 +459,10 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 
 	out->events = 0;
 	/* What is beyond the hole would never be reached: the hole is the VM's to fill, and
-	 * the flow is held as long as there are pieces.  The sender has them still (RFC 2018,
+	 * the flow is held as long as there are ranges.  The sender has them still (RFC 2018,
 	 * section 8). */
 	if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
-		h->ahead_count = 0;
+		h->range_count = 0;
 	hold_sync(f, h, port, p, now);
 	news = hold_note_sender(f, h, s);
 	if (hold_is_abandoned(f, h, port, now)) {
@@ -504,7 +504,7 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 
 	if (port_is_prompt(port, now)) {
 		/* The edge that was shown stays until the VM's own has come up with it: then the
-		 * host may stand aside. */
+		 * flow may be passive. */
 		if (shown < 0)
 			shown = 0;
 		if (h->rcv_win > (__u32)shown)
@@ -569,7 +569,7 @@ static __always_inline bool hold_may_keep(const struct flow *f, const struct seg
 	 * which needs to know the VM's window. */
 	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
 		return false;
-	/* A piece beyond a hole the VM itself can take, and its window may be far larger than the
+	/* An out-of-order segment the VM itself can take, and its window may be far larger than the
 	 * hold. */
 	return f->mode == FLOW_HOLDING || seq_le(s->seq, f->next_seq) ||
 	       seq_gt(seq_add(s->seq, s->len), f->right_edge) || hold_has_room(f, port, p);
@@ -586,7 +586,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 {
 	struct seq end = seq_add(s->seq, s->len);
 	__u32 bytes, hand = out->hand;
-	bool ahead = seq_gt(s->seq, f->next_seq);
+	bool out_of_order = seq_gt(s->seq, f->next_seq);
 	/* The VM may have taken window back meanwhile, and drop it. */
 	bool within = seq_le(end, f->right_edge);
 	bool handed = within && (taken || hand == HAND_ON);
@@ -614,11 +614,11 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	}
 	if (s->bits & SEG_CE)
 		h->marked++;
-	if (ahead) {
+	if (out_of_order) {
 		/* Its timestamp is not the last in order (RFC 7323, section 4.3). */
 		f->ramp = 0;
-		out->events |= EVENT_AHEAD;
-		hold_note_piece(h, s->seq, end);
+		out->events |= EVENT_OUT_OF_ORDER;
+		hold_note_range(h, s->seq, end);
 		flow_fill_ack(f, h, s, port, p, out);
 		return KEPT_ACK;
 	}
@@ -658,7 +658,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 #define HOLD_IDLE_LONG_NS (60 * NSEC_PER_SEC)
 static __always_inline bool hold_is_idle(const struct flow *f, const struct hold *h, __u64 now)
 {
-	return !h->busy && !h->chunks && !h->ahead_count && f->mode != FLOW_HOLDING &&
+	return !h->busy && !h->chunks && !h->range_count && f->mode != FLOW_HOLDING &&
 	       !(h->flags & HOLD_FIN) && !flow_outstanding(f) &&
 	       since_ns(now, f->last_ns) >= (seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss ?
 						     HOLD_IDLE_NS :

@@ -6,22 +6,23 @@
  *
  * Credit.  The last hop takes its queue (`buffer`; a quarter is kept for what nobody gave
  * credit for) and what is on the wire (C times the round trip of an empty queue).  A flow
- * owes the bytes between what was received of it and the right edge that it was granted; an
- * edge is only moved when credit is left for it, and received bytes are paid back.  What all
- * owe is at most the credit, one grant (of whoever is next: so much goes round always),
- * what handshakes have shown, and what comes back with flows that had kept silent, whose
- * debts do not count meanwhile.
+ * has as outstanding credit the bytes between what was received of it and the right edge that
+ * it was granted.  An edge is only moved when credit is left for it; received bytes return
+ * credit.  The outstanding credit of all flows is at most the credit, one grant (to the head
+ * of the queue: so much goes round always), what handshakes have shown, and what comes back
+ * with flows that had kept silent, whose outstanding credit does not count meanwhile.
  *
- * Line.  A flow that gets nothing while its window is closed waits in line, and is served
- * before those that are open.  Among many (INCAST_SLIDES) a window is opened only when it was
- * closed.  A grant is two segments at least, for VMs acknowledge every other one.  With more
- * flows than the credit has such grants for, a flow gets one in some rounds and none in others.
+ * Grant queue.  A flow that gets nothing while its window is closed waits in the grant queue,
+ * and is served before those that are open.  Among many (INCAST_SLIDES) a window is opened only
+ * when it was closed.  A grant is two segments at least, for VMs acknowledge every other one.
+ * With more flows than the credit has such grants for, a flow gets one in some rounds and none
+ * in others.
  *
  * End of an answer.  A short segment with PSH that does not end where the window does says
  * that its sender has nothing more.  What it was granted and did not use counts as silent at
- * once, and it gets a new window after those in line.  The window of one that only ever answers
- * may stay shut until the VM asks it again: all such flows together would answer the next
- * volley of requests with more than the queue takes.
+ * once, and it gets a new window after those in the grant queue.  The window of one that only
+ * ever answers may stay shut until the VM asks it again: all such flows together would answer
+ * the next volley of requests with more than the queue of the last hop takes.
  *
  * Window.  How much of the credit a flow asks for is ICTCP's: it grows while
  * the flow fills what it was given (d <= GAMMA1) and shrinks when it does not
@@ -42,18 +43,19 @@
  *   from          when                                              to            window
  *   left alone    it is in scope (incast_shapes())                  NOT_WAITING   as shown
  *   any other     it is not any more, or its record goes            left alone    the VM's own
- *   NOT_WAITING   credit is left, and nobody in line                NOT_WAITING   grows
- *   NOT_WAITING   closed, nothing granted                           IN_LINE       closed
+ *   NOT_WAITING   credit is left, and the queue is empty            NOT_WAITING   grows
+ *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
  *   NOT_WAITING   closed, FINISHED, and it only ever answers        SHUT          closed
  *   NOT_WAITING   closed, FINISHED, and it may speak unasked        IDLE          closed
- *   IN_LINE       its turn, and there is credit                     NOT_WAITING   what it wants
- *   SHUT          its turn, nobody in line, what silent flows owe   NOT_WAITING   two segments
- *                 is less than the credit
- *   IDLE          its turn, nobody in line, credit is left          NOT_WAITING   two segments
- *   SHUT, IDLE    asked by the VM, or more came: nothing granted    IN_LINE       closed
+ *   QUEUED        at the head, and there is credit                  NOT_WAITING   what it wants
+ *   SHUT          at the head, the grant queue is empty, silent     NOT_WAITING   two segments
+ *                 flows have less outstanding than the credit
+ *   IDLE          at the head, the grant queue is empty, credit     NOT_WAITING   two segments
+ *                 is left
+ *   SHUT, IDLE    asked by the VM, or more came: nothing granted    QUEUED        closed
  *   SHUT, IDLE    asked by the VM: granted                          NOT_WAITING   what it wants
  *   any waiting   the VM answers a probe of its sender              NOT_WAITING   two segments
- *   any waiting   rounding opens the window, or no place in line    NOT_WAITING   as it is
+ *   any waiting   rounding opens the window, or the queue is full   NOT_WAITING   as it is
  *
  *   bit        set                                       cleared
  *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe
@@ -70,7 +72,7 @@
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  *
  * Credit is in incast_credit.h, the round trip in incast_round_trip.h, the window in
- * incast_window.h, the line in incast_queue.h; each includes the one before.
+ * incast_window.h, the grant queue in incast_queue.h; each includes the one before.
  */
 #ifndef VSNOOP_FLOW_INCAST_H
 #define VSNOOP_FLOW_INCAST_H

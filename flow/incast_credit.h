@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Credit (incast.h): what all flows behind an uplink may have on their way, the shares of
- * ports and flows in it, and what each of them owes.
+ * ports and flows in it, and the outstanding credit of each.
  */
 #ifndef VSNOOP_FLOW_INCAST_CREDIT_H
 #define VSNOOP_FLOW_INCAST_CREDIT_H
@@ -24,8 +24,9 @@
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
-/* Debts count for one or two epochs of 2^20 ns (1.05 ms) after data came: whoever keeps silent for
- * so long with an open window has nothing to send.  What the VM has asked may think first. */
+/* Outstanding credit counts for one or two epochs of 2^20 ns (1.05 ms) after data came: a sender
+ * that is silent for so long with an open window has nothing to send.  One that the
+ * VM has asked may think first. */
 #define INCAST_EPOCH_BITS 20
 #define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
@@ -124,7 +125,7 @@ static __always_inline bool incast_has_much(const struct uplink *u, const struct
 {
 	__u32 ports = u->active > u->active_now ? u->active : u->active_now;
 
-	return port->own.granted > (__s64)(incast_credit(u) / (ports ? ports : 1));
+	return port->own.outstanding > (__s64)(incast_credit(u) / (ports ? ports : 1));
 }
 
 /* The equal share of one flow in that of its port. */
@@ -180,7 +181,7 @@ static __always_inline void incast_end_epochs(struct incast_account *a, __u32 ep
 		return;
 	for (i = 0; i < INCAST_EPOCHS && i < count; i++)
 		silent += __sync_lock_test_and_set(&a->ends[(first + i) & (INCAST_EPOCHS - 1)], 0);
-	__sync_fetch_and_sub(&a->granted, silent);
+	__sync_fetch_and_sub(&a->outstanding, silent);
 	__sync_fetch_and_add(&a->silent, silent);
 	/* Whatever CPUs have lost of it between them. */
 	if (a->open <= 0)
@@ -195,13 +196,14 @@ static __always_inline void incast_end_census(const struct uplink *u, struct inc
 	if (census == now || !__sync_bool_compare_and_swap(&port->census, census, now))
 		return;
 	flows = now - census == 1 ? port->counted : 0;
-	port->flows = flows + (port->own.waiting > 0 ? port->own.waiting : 0);
+	port->flows = flows + (port->own.queued > 0 ? port->own.queued : 0);
 	port->counted = 0;
 }
 
 /* Time goes on: slots of 2T, the first half of which measures BW_T and sets the
  * quota; the census of flows.  Whoever comes first after a slot's end does it. */
-static __always_inline void incast_turn(struct uplink *u, struct incast_port *port, __u64 now)
+static __always_inline void incast_advance_time(struct uplink *u, struct incast_port *port,
+						__u64 now)
 {
 	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
 	__u64 elapsed = since_ns(now, slot), bytes, weight;
@@ -245,16 +247,16 @@ enum incast_why {
 	INCAST_DATA = 1, /* data came */
 	INCAST_REQUEST = 2, /* the VM sends data */
 	INCAST_PROBED = 3, /* the VM answers a probe */
-	INCAST_TURN = 4, /* the flow has waited, and is the next in line */
+	INCAST_DEQUEUED = 4, /* the flow has waited, and is at the head of the grant queue */
 };
 
-/* What live flows owe. */
-static __always_inline __s64 incast_granted(const struct uplink *u)
+/* Outstanding credit of live flows. */
+static __always_inline __s64 incast_outstanding(const struct uplink *u)
 {
-	return u->all.granted;
+	return u->all.outstanding;
 }
 
-/* Does the flow's debt count? */
+/* Does the flow's outstanding credit count? */
 static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
 {
 	return f->incast.epoch - u->all.epoch < INCAST_EPOCHS;
@@ -272,29 +274,29 @@ static __always_inline __s32 incast_window(const struct flow *f)
 	return shown > 0 ? shown : 0;
 }
 
-/* What the flow owes.  Less than a segment is as good as nothing to a sender that has more to
- * send, once it has seen larger windows. */
-static __always_inline __s32 incast_owed(const struct flow *f)
+/* The flow's outstanding credit.  Less than a segment is as good as nothing to a sender
+ * that has more to send, once it has seen larger windows. */
+static __always_inline __s32 incast_flow_outstanding(const struct flow *f)
 {
-	__s32 owed = seq_diff(f->incast.edge, f->incast.received);
+	__s32 outstanding = seq_diff(f->incast.edge, f->incast.received);
 
-	return owed < (__s32)incast_mss(f) && f->incast.bits & INCAST_WIDE ? 0 : owed;
+	return outstanding < (__s32)incast_mss(f) && f->incast.bits & INCAST_WIDE ? 0 : outstanding;
 }
 
-/* A flow owes so much more, which counts until this epoch ends, if it does at all. */
+/* A flow has so much more outstanding, which counts until this epoch ends, if it does at all. */
 static __always_inline void incast_charge(struct incast_account *a, __u32 epoch, bool is_live,
 					  __s64 bytes)
 {
 	if (is_live) {
 		__sync_fetch_and_add(&a->ends[epoch & (INCAST_EPOCHS - 1)], bytes);
-		__sync_fetch_and_add(&a->granted, bytes);
+		__sync_fetch_and_add(&a->outstanding, bytes);
 	} else {
 		__sync_fetch_and_add(&a->silent, bytes);
 	}
 }
 
-static __always_inline void incast_owe(struct flow *f, struct uplink *u, struct incast_port *port,
-				       __s64 bytes)
+static __always_inline void incast_add_outstanding(struct flow *f, struct uplink *u,
+						   struct incast_port *port, __s64 bytes)
 {
 	bool is_live = incast_is_live(f, u);
 
@@ -302,15 +304,16 @@ static __always_inline void incast_owe(struct flow *f, struct uplink *u, struct 
 	incast_charge(&port->own, f->incast.epoch, is_live, bytes);
 }
 
-/* What the flow owes counts until this epoch ends; until one that has ended: it is silent. */
+/* The flow's outstanding credit counts until this epoch ends; until one that has ended: it is
+ * silent. */
 static __always_inline void incast_count_until(struct flow *f, struct uplink *u,
 					       struct incast_port *port, __u32 epoch)
 {
-	__s64 owed = incast_owed(f);
+	__s64 outstanding = incast_flow_outstanding(f);
 
-	incast_owe(f, u, port, -owed);
+	incast_add_outstanding(f, u, port, -outstanding);
 	f->incast.epoch = epoch;
-	incast_owe(f, u, port, owed);
+	incast_add_outstanding(f, u, port, outstanding);
 }
 
 /* The flow's edges are these from now on. */
@@ -318,13 +321,13 @@ static __always_inline void incast_move(struct flow *f, struct uplink *u, struct
 					struct seq received, struct seq edge)
 {
 	struct incast *i = &f->incast;
-	__s64 before = incast_owed(f);
+	__s64 before = incast_flow_outstanding(f);
 
 	i->received = received;
 	i->edge = edge;
 	if (seq_diff(edge, received) >= (__s32)(2 * incast_mss(f)))
 		i->bits |= INCAST_WIDE;
-	incast_owe(f, u, port, incast_owed(f) - before);
+	incast_add_outstanding(f, u, port, incast_flow_outstanding(f) - before);
 }
 
 /* The edge is what was shown, in whole units (window.h): rounded up where an edge would have been
@@ -339,7 +342,7 @@ static __always_inline void incast_note_rounding(struct flow *f, struct uplink *
 		incast_move(f, u, port, i->received, seq_max(f->adv_edge, i->received));
 }
 
-/* The flow is active: its debt counts from now on, or counts longer. */
+/* The flow is active: its outstanding credit counts from now on, or counts longer. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	__u32 epoch = u->all.epoch +
@@ -350,15 +353,15 @@ static __always_inline void incast_touch(struct flow *f, struct uplink *u, struc
 }
 
 /* Credit that is left for the flows of this port.  Where others want credit too that is no more
- * than the rest of the port's share; what others have had beyond theirs, and pay back only now,
+ * than the rest of the port's share; what others have had beyond theirs, and return only now,
  * may be given already as far as an eighth of the queue goes. */
 static __always_inline __s64 incast_left(const struct uplink *u, const struct incast_port *port)
 {
-	__s64 left = (__s64)incast_credit(u) - incast_granted(u), own;
+	__s64 left = (__s64)incast_credit(u) - incast_outstanding(u), own;
 
 	if (incast_ports(u, port) <= 1)
 		return left;
-	own = (__s64)incast_port_share(u, port) - port->own.granted;
+	own = (__s64)incast_port_share(u, port) - port->own.outstanding;
 	left += u->buffer >> 3;
 	return own < left ? own : left;
 }

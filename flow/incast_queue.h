@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Line (incast.h): flows whose windows are closed wait for credit, and are served in turn.
+ * Grant queue (incast.h): flows whose windows are closed wait for credit, and are served in
+ * their order.
  */
 #ifndef VSNOOP_FLOW_INCAST_QUEUE_H
 #define VSNOOP_FLOW_INCAST_QUEUE_H
 
 #include "incast_window.h"
 
-static __always_inline void incast_leave_line(struct flow *f, struct uplink *u,
-					      struct incast_port *port)
+static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
+					       struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 
-	if (i->waiting == INCAST_IN_LINE) {
-		__sync_fetch_and_sub(&u->all.waiting, 1);
-		__sync_fetch_and_sub(&port->own.waiting, 1);
+	if (i->waiting == INCAST_QUEUED) {
+		__sync_fetch_and_sub(&u->all.queued, 1);
+		__sync_fetch_and_sub(&port->own.queued, 1);
 	}
 	if (i->waiting == INCAST_SHUT)
 		__sync_fetch_and_sub(&port->shut, 1);
@@ -23,14 +24,14 @@ static __always_inline void incast_leave_line(struct flow *f, struct uplink *u,
 	i->waiting = INCAST_NOT_WAITING;
 }
 
-/* The flow is not shaped any more, or its record goes: what it owes is paid back. */
+/* The flow is not shaped any more, or its record goes: its credit is returned. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 
-	incast_owe(f, u, port, -incast_owed(f));
+	incast_add_outstanding(f, u, port, -incast_flow_outstanding(f));
 	i->edge = i->received;
-	incast_leave_line(f, u, port);
+	incast_leave_queue(f, u, port);
 	if (flow_is_shaped(f)) {
 		__sync_fetch_and_sub(&u->all.open, 1);
 		__sync_fetch_and_sub(&port->own.open, 1);
@@ -59,15 +60,15 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 		i->bits |= INCAST_STILL;
 	i->before = f->adv_edge.v;
 	incast_move(f, u, port, i->received, seq_add(i->received, window + incast_unit(f) - 1));
-	incast_leave_line(f, u, port);
+	incast_leave_queue(f, u, port);
 }
 
-/* May a flow that has finished have a window for what comes next?  When nobody is in line; one that
- * only answers out of as much credit again as those have that are not silent. */
+/* May a flow that has finished have a window for what comes next?  When the grant queue is
+ * empty; one that only answers out of as much credit again as those have that are not silent. */
 static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
-	return port->own.waiting <= 0 && incast_left(u, port) > 0 &&
+	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
 	       (!answers || u->all.silent < (__s64)incast_credit(u));
 }
 
@@ -79,7 +80,7 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS);
 
 	if (incast_window(f) >= (__s32)incast_mss(f)) {
-		incast_leave_line(f, u, port);
+		incast_leave_queue(f, u, port);
 	} else if (incast_can_reopen(u, port, answers)) {
 		incast_give(f, u, port, incast_least(f, u, port));
 	} else if (!i->waiting) {
@@ -93,8 +94,9 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	return INCAST_NOT_WAITING;
 }
 
-/* Credit that is left when what silent flows owe counts too: they may speak next.  But those that
- * do speak may have half of it.  Where several ports want credit each minds its own. */
+/* Credit that is left when that of silent flows counts as outstanding too: they may speak next.
+ * But those that do speak may have half of it.  Where several ports want credit each counts its
+ * own. */
 static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
 {
 	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2;
@@ -106,7 +108,7 @@ static __always_inline __s64 incast_spare(const struct uplink *u, const struct i
 }
 
 /* An ACK is about to go to the sender: may it open the window further?  What the flow waits for
- * from now on, if it is something else than before: it stands in line, or is shut. */
+ * from now on, if it is something else than before: it is queued, shut or idle. */
 static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
@@ -122,7 +124,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 			incast_end(f, u, port);
 		return INCAST_NOT_WAITING;
 	}
-	incast_turn(u, port, now);
+	incast_advance_time(u, port, now);
 	if (!flow_is_shaped(f))
 		incast_begin(f, u, port);
 	if (why == INCAST_NO_REASON)
@@ -142,7 +144,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	open = incast_window(f);
 	/* Rounding may have opened it. */
 	if (open >= mss)
-		incast_leave_line(f, u, port);
+		incast_leave_queue(f, u, port);
 	if ((__s32)want <= open)
 		return INCAST_NOT_WAITING;
 	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */
@@ -155,7 +157,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	 * ACK may be the VM's, and late. */
 	if (open >= mss && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
 		return INCAST_NOT_WAITING;
-	if (why == INCAST_TURN || (port->own.waiting <= 0 && (asked || open >= mss))) {
+	if (why == INCAST_DEQUEUED || (port->own.queued <= 0 && (asked || open >= mss))) {
 		spare = incast_spare(u, port);
 		left = incast_left(u, port);
 		if ((__s64)want - open > left || incast_has_much(u, port))
@@ -165,45 +167,45 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		/* Requests come in volleys, whose answers come at once. */
 		if (asked && (__s64)want - open > spare)
 			left -= incast_port_share(u, port) / 4 * 3;
-		/* The next in line gets its segments when there is any credit at all. */
+		/* The head of the queue gets its segments when there is any credit at all. */
 		if ((__s32)want > open &&
-		    (left >= (__s64)want - open || (why == INCAST_TURN && left > 0))) {
+		    (left >= (__s64)want - open || (why == INCAST_DEQUEUED && left > 0))) {
 			incast_give(f, u, port, want);
 			return INCAST_NOT_WAITING;
 		}
 	}
-	if (open >= mss || i->waiting == INCAST_IN_LINE)
+	if (open >= mss || i->waiting == INCAST_QUEUED)
 		return INCAST_NOT_WAITING;
 	/* What a new flow begins with is enough for an answer to show that there is one. */
 	if (asked && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
 		return INCAST_NOT_WAITING;
-	incast_leave_line(f, u, port);
-	i->waiting = INCAST_IN_LINE;
-	__sync_fetch_and_add(&u->all.waiting, 1);
-	__sync_fetch_and_add(&port->own.waiting, 1);
+	incast_leave_queue(f, u, port);
+	i->waiting = INCAST_QUEUED;
+	__sync_fetch_and_add(&u->all.queued, 1);
+	__sync_fetch_and_add(&port->own.queued, 1);
 	incast_want(u, port);
-	return INCAST_IN_LINE;
+	return INCAST_QUEUED;
 }
 
 static __always_inline bool incast_somebody_waits(const struct incast_port *port)
 {
-	return port->own.waiting > 0 || port->shut > 0 || port->idle > 0;
+	return port->own.queued > 0 || port->shut > 0 || port->idle > 0;
 }
 
-/* Whose turn of this port is it, if there is credit for anybody?  Asked before one is taken out of
- * the line, or who asks at a bad moment, and goes to the end, might do so for ever.  Of an uplink
- * that is turned off everybody is let go. */
+/* Which queue of this port is served next, if there is credit for its head?  Asked before a flow
+ * is taken out: one that is taken out too early goes to the end, and might do so for ever.  When
+ * the uplink is turned off all flows are let go. */
 static __always_inline enum incast_waiting incast_next(struct uplink *u, struct incast_port *port,
 						       __u64 now)
 {
 	if (!incast_is_on(u))
-		return port->own.waiting > 0	   ? INCAST_IN_LINE :
+		return port->own.queued > 0	   ? INCAST_QUEUED :
 		       incast_somebody_waits(port) ? INCAST_SHUT :
 						     INCAST_NOT_WAITING;
-	incast_turn(u, port, now);
-	if (port->own.waiting > 0) {
+	incast_advance_time(u, port, now);
+	if (port->own.queued > 0) {
 		incast_want(u, port);
-		return incast_left(u, port) > 0 ? INCAST_IN_LINE : INCAST_NOT_WAITING;
+		return incast_left(u, port) > 0 ? INCAST_QUEUED : INCAST_NOT_WAITING;
 	}
 	if ((port->shut > 0 && incast_can_reopen(u, port, true)) ||
 	    (port->idle > 0 && incast_can_reopen(u, port, false)))
@@ -232,7 +234,7 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	flow_fill_way(f, ack);
 }
 
-/* The turn of a flow that has waited in this way; its sender is to be sent `ack`.  `h`: its hold,
+/* Serves a flow that has waited in this way; its sender is to be sent `ack`.  `h`: its hold,
  * or null. */
 static __always_inline enum incast_served
 incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
@@ -241,19 +243,19 @@ incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast
 	struct incast_port *port = &state->incast;
 	struct incast *i = &f->incast;
 
-	if (!i->waiting || (i->waiting == INCAST_IN_LINE) != (waits == INCAST_IN_LINE))
+	if (!i->waiting || (i->waiting == INCAST_QUEUED) != (waits == INCAST_QUEUED))
 		return SERVED_GONE;
-	if (waits != INCAST_IN_LINE && incast_shapes(f, u)) {
-		incast_turn(u, port, now);
+	if (waits != INCAST_QUEUED && incast_shapes(f, u)) {
+		incast_advance_time(u, port, now);
 		incast_open_idle(f, u, port);
 	} else {
-		incast_open(f, u, port, INCAST_TURN, now);
+		incast_open(f, u, port, INCAST_DEQUEUED, now);
 	}
 	if (i->waiting)
 		return SERVED_NOT_YET;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
 		return SERVED_GONE;
-	port->turns++;
+	port->grants++;
 	incast_show(f, h, state, p, now, ack);
 	return SERVED_ACK;
 }

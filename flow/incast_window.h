@@ -14,7 +14,7 @@ static __always_inline __u32 incast_first_window(const struct uplink *u,
 						 const struct incast_port *port, __u32 mss)
 {
 	__s64 left = incast_left(u, port),
-	      half = incast_port_share(u, port) / 2 - port->own.granted;
+	      half = incast_port_share(u, port) / 2 - port->own.outstanding;
 	__u32 part;
 
 	if (half < left)
@@ -52,7 +52,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;
-		incast_owe(f, u, port, incast_owed(f));
+		incast_add_outstanding(f, u, port, incast_flow_outstanding(f));
 	}
 	__sync_fetch_and_add(&u->all.open, 1);
 	__sync_fetch_and_add(&port->own.open, 1);
@@ -154,15 +154,15 @@ static __always_inline bool incast_ends_answer(const struct flow *f, const struc
 	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
 }
 
-/* The largest segment so far: with it changes what is owed (see incast_owed()). */
+/* The largest segment so far: what is outstanding changes with it (incast_flow_outstanding()). */
 static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s)
 {
 	if (s->unit_len <= f->mss)
 		return;
-	incast_owe(f, u, port, -incast_owed(f));
+	incast_add_outstanding(f, u, port, -incast_flow_outstanding(f));
 	f->mss = s->unit_len;
-	incast_owe(f, u, port, incast_owed(f));
+	incast_add_outstanding(f, u, port, incast_flow_outstanding(f));
 }
 
 /* A segment with data came from the sender; asked for each. */
@@ -177,7 +177,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	incast_note_mss(f, u, port, s);
 	if (!flow_is_shaped(f))
 		return;
-	incast_turn(u, port, now);
+	incast_advance_time(u, port, now);
 	/* Whoever forges one must know as much as for the VM to take it. */
 	if (fresh <= 0 || !flow_is_valid(f, s) ||
 	    seq_gt(end, seq_max(f->right_edge, seq_max(f->adv_edge, i->edge))))

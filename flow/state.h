@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The pieces of a flow's state that both directions use: going offline and
+ * The parts of a flow's state that both directions use: going offline and
  * online, the highest byte handed to the VM, the timed byte, and what is known
  * of the VM's promptness.
  *
@@ -19,18 +19,18 @@
 
 /* A VM that leaves two segments unanswered for longer than this is late. */
 #define FLOW_PROMPT_NS NSEC_PER_MSEC
-/* Promptness is judged over this long: more than a turn of the usual
+/* Promptness is judged over this long: more than a time slice of the usual
  * schedulers (3 VMs x 30 ms; a quota's 100 ms period). */
 #define FLOW_PROMPT_RUN_NS (250 * NSEC_PER_MSEC)
 /* A prompt VM is late for less than this share of the time: a host that is
  * saturated delays even a VM with a core to itself by a few ms now and then. */
 #define FLOW_LATE_SHARE 3 /* one third */
 /* ... and was never late for as long as this: then it had lost its core. */
-#define FLOW_TURN_NS (8 * NSEC_PER_MSEC)
+#define FLOW_DESCHEDULED_NS (8 * NSEC_PER_MSEC)
 /* last_ns is allowed to lag so far behind. */
 #define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
- * again after a loss, before the host may stand aside. */
+ * again after a loss, before the flow may be passive. */
 #define FLOW_RAMP 16
 /* Bytes beyond VM_SEQ that are believable while the scale is unknown:
  * the largest window there is (RFC 7323, section 2.3). */
@@ -130,7 +130,7 @@ static __always_inline void flow_offline(struct flow *f, __u8 mode, __u32 event,
 {
 	if (f->mode == FLOW_BYPASS || f->mode == FLOW_RESET)
 		return;
-	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_ASIDE) {
+	if (f->mode == FLOW_ACTIVE || f->mode == FLOW_PASSIVE) {
 		if (event) {
 			f->offline += f->offline != 0xffff;
 			out->events |= event;
@@ -214,7 +214,7 @@ static __always_inline void port_learn(struct port_state *port, const struct out
 		port->late_in_run_ns +=
 			since_ns(now, since > port->late_ns ? since : port->late_ns);
 		port->late_ns = now;
-		if (since_ns(now, since) > FLOW_TURN_NS) {
+		if (since_ns(now, since) > FLOW_DESCHEDULED_NS) {
 			port->prompt_until_ns = 0;
 			port->late_in_run_ns = 0;
 			port->run_ns = now;

@@ -51,13 +51,13 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
  * sender could be waiting: near the edge of the window, during the ramp, and on
  * PSH or a segment below MSS, unless the VM has a backlog of the flow to answer
  * anyway (senders set PSH on every super-packet of a bulk transfer). */
-static __always_inline bool flow_may_stand_aside(const struct flow *f, const struct segment *s,
-						 struct seq end, const struct port_state *port,
-						 const struct policy *p, __u64 now)
+static __always_inline bool flow_may_be_passive(const struct flow *f, const struct segment *s,
+						struct seq end, const struct port_state *port,
+						const struct policy *p, __u64 now)
 {
 	bool may_wait = s->tcp_flags & TCP_PSH || s->unit_len < f->mss;
 
-	if (!p->thin || f->ramp < FLOW_RAMP || (may_wait && seq_le(f->high_seq, f->vm_seq)))
+	if (!p->passive || f->ramp < FLOW_RAMP || (may_wait && seq_le(f->high_seq, f->vm_seq)))
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
@@ -93,7 +93,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
 	flow_fill_way(f, &out->ack);
-	out->ack.sack = h && h->ahead_count && f->flags & FLOW_F_SACK ? f->hold : 0;
+	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
 /* Nothing about it but the ACK field: the sender's answer to data of the VM.
@@ -117,21 +117,21 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
  * only high_seq moves, and may be moved without the lock: it is behind for a
  * moment at worst, and nothing is acknowledged early before the VM's own ACK
  * has reached it. */
-static __always_inline bool flow_continues_aside(const struct flow *f, const struct segment *s,
-						 const struct port_state *port,
-						 const struct policy *p, __u64 now)
+static __always_inline bool flow_continues_passive(const struct flow *f, const struct segment *s,
+						   const struct port_state *port,
+						   const struct policy *p, __u64 now)
 {
 	const __u8 touched = TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK | TCP_CWR;
 	struct seq end = seq_add(s->seq, s->len);
 
-	return f->mode == FLOW_ASIDE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
+	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
 	       seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
 	       s->unit_len <= f->mss && !flow_is_late(f, now) &&
-	       (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now));
+	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
 }
 
-static __always_inline void flow_note_aside(struct flow *f, const struct segment *s)
+static __always_inline void flow_note_passive(struct flow *f, const struct segment *s)
 {
 	flow_note_ack(f, s);
 	f->high_seq = seq_add(s->seq, s->len);
@@ -241,10 +241,10 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;
 	}
-	if (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now)) {
+	if (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now)) {
 		if (f->mode == FLOW_ACTIVE)
-			f->mode = FLOW_ASIDE;
-		out->events |= EVENT_ASIDE;
+			f->mode = FLOW_PASSIVE;
+		out->events |= EVENT_PASSIVE;
 	} else if (f->mode == FLOW_ACTIVE) {
 		/* There is no memory for a copy. */
 		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);

@@ -41,7 +41,7 @@ struct port_meta {
 	__u32 tx_queues; /* how many the tap had then */
 	__u32 bridge; /* index of the bridge that the tap is a port of; 0: none */
 	__u32 uplink; /* index of the interface that incast control looks at; 0: none */
-	__u64 times_held; /* how often PORT_HELD was set */
+	__u64 times_suspended; /* how often PORT_SUSPENDED was set */
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* ... and what the VM had not acknowledged of them */
 	__u32 lists; /* LIST_*, as in the configuration */

@@ -37,7 +37,7 @@ enum flow_mode {
 	/* Offline: the host has no memory for a copy. */
 	FLOW_NO_BUF = 2,
 	/* Offline: the VM answers promptly by itself; nothing to gain. */
-	FLOW_ASIDE = 3,
+	FLOW_PASSIVE = 3,
 	/* Never acknowledged early: options not understood, or denied. */
 	FLOW_BYPASS = 4,
 	/* What the host acknowledged cannot reach the VM: both ends are answered

@@ -11,18 +11,18 @@
  *
  * The stream of a flow that is held, SEQ rising from left to right, over its chain:
  *
- *    front        vm_seq        released         tail        ahead[2..3]       ahead[0..1]
+ *    front        vm_seq        released         tail       ranges[2..3]      ranges[0..1]
  *      |             |             |              |          |         |       |          |
  *      +-------------+-------------+--------------+          +---------+       +----------+
- *      | the VM has  | the VM was  | waits for    |   hole   | a piece | hole  | latest   |
- *      | acknowledged| handed it   | the engine   |          |         |       | piece    |
+ *      | the VM has  | the VM was  | waits for    |   hole   | a range | hole  | latest   |
+ *      | acknowledged| handed it   | the engine   |          |         |       | range    |
  *      +-------------+-------------+--------------+          +---------+       +----------+
  *      +----------+----------+----------+----------+----------+----------+----------+----------+
  *      |  HOLD_CHUNK bytes  --> next   --> next   --> next   --> next   --> next   --> next    |
  *      +----------+----------+----------+----------+----------+----------+----------+----------+
  *                                       |                                |          |
  *                                       at: latest copy in order         |          last
- *                                                      ahead_at: latest copy beyond a hole
+ *                                                      range_at: latest copy beyond a hole
  *
  *   front      SEQ of the chain's first byte, and its chunk: moves on by whole chunks
  *   first      if above vm_seq: copies begin here; what is before it the VM was left to answer
@@ -67,8 +67,8 @@ struct hold {
 	__u32 chunks; /* how many */
 	__u32 at; /* the chunk with the byte at `at_base`, its first, somewhere in the chain */
 	struct seq at_base; /* SEQ of that byte */
-	__u32 ahead_at; /* the same for the latest piece beyond a hole */
-	struct seq ahead_base; /* likewise */
+	__u32 range_at; /* the same for the latest out-of-order copy */
+	struct seq range_base; /* likewise */
 
 	/* Hooks, under the record's lock. */
 	struct seq first; /* copies are kept from here, or from VM_SEQ if that is more */
@@ -81,8 +81,8 @@ struct hold {
 	__u32 vm_tsval; /* as in the record */
 	__u32 tsval; /* the highest TSval of the sender */
 	__u32 tsecr; /* its latest TSecr */
-	__u32 ahead_count; /* pieces that are kept beyond a hole */
-	struct seq ahead[8]; /* left and right edge of each, the latest first */
+	__u32 range_count; /* out-of-order ranges: what is kept beyond a hole */
+	struct seq ranges[8]; /* left and right edge of each, the latest first */
 	__u32 rcv_win; /* RCV_WIN: what the sender may be shown beyond NEXT_SEQ, bytes */
 	__u64 since_ns; /* the oldest byte that waits has done so since then */
 	struct seq sender_seq; /* SEQ of the segment that told sender_window, or more */
@@ -120,18 +120,18 @@ struct hold {
  * handshake, data from its VM_SEQ on. */
 #define HOLD_UNCONFIRMED 0x08
 
-/* Why the engine has a hold looked after. */
-enum tend {
-	TEND_LOOK = 0, /* frees what can be freed */
-	TEND_END = 1, /* the flow was found gone before: gives the hold back */
-	TEND_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
+/* What the engine wants reclaimed of a hold. */
+enum reclaim {
+	RECLAIM_CHUNKS = 0, /* what the VM has acknowledged */
+	RECLAIM_HOLD = 1, /* the hold too: its flow was found gone before */
+	RECLAIM_RESET = 2, /* the flow was reset by user space: nothing more is to be sent */
 };
 
-/* What was found then. */
-enum tended {
-	TENDED_USED = 0, /* the flow has this hold */
-	TENDED_OVER = 1, /* it has not, or is over: to be ended once no hook can be at it */
-	TENDED_FREE = 2, /* nobody has it, or it was given back now */
+/* What is left of it. */
+enum reclaimed {
+	RECLAIMED_USED = 0, /* the flow has this hold */
+	RECLAIMED_OVER = 1, /* it has not, or is over: to be ended once no hook can be at it */
+	RECLAIMED_FREE = 2, /* nobody has it, or it was given back now */
 };
 
 /* Chunk c is chunk c % SLAB_CHUNKS of slab c / SLAB_CHUNKS; hold n, from 1, is hold

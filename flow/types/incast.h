@@ -30,22 +30,22 @@
 /* What a flow waits for. */
 enum incast_waiting {
 	INCAST_NOT_WAITING = 0, /* its window is open, or it is not shaped */
-	INCAST_IN_LINE = 1, /* for credit, its window closed */
+	INCAST_QUEUED = 1, /* for credit, its window closed: it is in the grant queue */
 	INCAST_SHUT = 2, /* it had nothing to send when its window closed, and only answers */
 	INCAST_IDLE = 3, /* it had nothing to send, and may speak at any time */
 };
 
-/* What came of a turn that was offered. */
-enum incast_turn_taken {
-	TURN_NOBODY = 0, /* nobody can have one now */
-	TURN_TAKEN = 1, /* somebody's sender is sent an ACK */
-	TURN_LATER = 2, /* those that were asked did not take it; others may */
+/* What came of offering a grant. */
+enum incast_grant_result {
+	GRANT_NONE = 0, /* no flow can have one now */
+	GRANT_SENT = 1, /* a flow took it: its sender is sent an ACK */
+	GRANT_RETRY = 2, /* the flows that were tried could not take it; others may */
 };
 
 /* ... to one flow. */
 enum incast_served {
 	SERVED_GONE = 0, /* it does not wait so any more */
-	SERVED_NOT_YET = 1, /* it is not its turn yet: back into line */
+	SERVED_NOT_YET = 1, /* there is not credit enough: back into the queue */
 	SERVED_ACK = 2, /* its sender is to be sent an ACK */
 };
 
@@ -61,7 +61,7 @@ struct incast {
 	__u32 min_rtt_ns; /* shortest so far; beyond INCAST_SCOPE_NS: far away */
 	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
 	__u32 asked_at; /* when it was sent, 2^4 ns; 0: none is under way */
-	__u32 epoch; /* what it owes counts until this one ends */
+	__u32 epoch; /* its outstanding credit counts until this one ends */
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 before; /* low half of the edge shown before it was last given a window */
 	__u16 cut; /* ... and of the edge shown then */
@@ -75,27 +75,27 @@ struct incast {
 
 #define INCAST_EPOCHS 16 /* a power of two */
 
-/* What flows owe an uplink: those of one port, or those of all ports behind it. */
+/* Outstanding credit of flows: of one port, or of all ports behind an uplink. */
 struct incast_account {
-	__s64 granted; /* what live flows owe: the sum of granted edge - received */
+	__s64 outstanding; /* of live flows: the sum of granted edge - received */
 	__s64 silent; /* the same of those that were not active of late, or have finished */
-	__s64 ends[INCAST_EPOCHS]; /* of `granted`, what counts until that epoch ends */
+	__s64 ends[INCAST_EPOCHS]; /* of `outstanding`, what counts until that epoch ends */
 	__u32 epoch; /* see INCAST_EPOCH_BITS */
 	__s32 open; /* flows that are shaped, idle ones too */
-	__s32 waiting; /* flows in line */
+	__s32 queued; /* flows in the grant queue */
 	__u32 zero;
 };
 
 /* Incast control of one port; written by its hooks, without a lock. */
 struct incast_port {
-	struct incast_account own; /* what the port's flows owe */
+	struct incast_account own; /* of the port's flows */
 	__u32 flows; /* that sent data during the last census, or wait */
 	__u32 counted; /* so far in this one */
 	__u32 census; /* the uplink's, when `flows` was set */
 	__u32 wanted; /* the latest census in which the port wanted more than there was */
 	__s32 shut; /* flows with a closed window that had nothing to send: INCAST_SHUT, ... */
 	__s32 idle; /* ... and INCAST_IDLE */
-	__u32 turns; /* how many were taken */
+	__u32 grants; /* how many flows that waited were granted a window */
 	__u32 wanted_before; /* the latest such census before that one */
 };
 

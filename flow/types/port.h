@@ -15,14 +15,14 @@ enum port_run {
 	PORT_PAUSED = 2, /* no new early ACKs; those given out are honoured */
 };
 
-/* In `run`, beside the operator's choice: the helper holds the port back. The
+/* In `run`, beside the operator's choice: the helper has suspended the port.  The
  * hooks then take it for paused, whatever was chosen. */
-#define PORT_HELD 0x80000000
+#define PORT_SUSPENDED 0x80000000
 
 /* Settings of a port: the operator's choices, which may change while packets flow. */
 struct policy {
-	__u32 run; /* enum port_run, PORT_HELD */
-	__u32 thin; /* 1: stand aside for a VM that answers by itself */
+	__u32 run; /* enum port_run, PORT_SUSPENDED */
+	__u32 passive; /* 1: flows may be passive: left to a VM that answers promptly */
 	__u32 hold_chunks; /* memory for the hold at most, chunks */
 	__u32 ahead; /* how far a sender may run ahead of the VM's own window, bytes */
 	__u32 silence_ms; /* the host vouches no longer for a VM that was silent so long */

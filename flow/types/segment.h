@@ -52,7 +52,7 @@ struct ack_fields {
 	__u32 tsecr; /* likewise */
 	__u16 window; /* raw, already scaled down */
 	__u16 timestamps; /* 1: the ACK carries the timestamps option */
-	__u32 sack; /* number of the hold whose pieces it reports; 0: none */
+	__u32 sack; /* number of the hold whose out-of-order ranges it reports; 0: none */
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 	__u8 next_hop[6]; /* MAC address of the sender's side */
 	__u16 zero;

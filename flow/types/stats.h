@@ -26,7 +26,7 @@ struct port_stats {
 	__u64 offline_unexpected_seq; /* flows left to the VM for a hole */
 	__u64 offline_no_buf; /* ... for want of memory */
 	__u64 offline_ce; /* ... for congestion (RFC 3168) */
-	__u64 aside; /* segments left to a prompt VM */
+	__u64 passive; /* segments left to a prompt VM */
 	__u64 bypassed; /* flows that went to BYPASS */
 	__u64 bad_checksum; /* segments with a wrong one; passed untouched */
 	__u64 not_exact; /* hand-over not exact: qdisc, segmentation */
@@ -37,8 +37,8 @@ struct port_stats {
 	__u64 kept_bytes; /* copied into the hold */
 	__u64 held_segments; /* acknowledged without having been handed over */
 	__u64 held_bytes;
-	__u64 kept_ahead; /* segments beyond a hole that were kept, and reported by SACK */
-	__u64 thinned; /* segments kept and handed on, and acknowledged with a later one */
+	__u64 kept_out_of_order; /* segments beyond a hole that were kept, and reported by SACK */
+	__u64 ack_thinned; /* segments kept and handed on, and acknowledged with a later one */
 	__u64 without_hold; /* segments of connections for which there was no hold */
 	__u64 hold_full; /* segments for which there was no memory */
 	__u64 hold_dropped; /* segments that could not be kept, for whatever reason */

@@ -17,7 +17,7 @@ struct uplink {
 	__u64 bytes; /* all that came in, as on the wire; written by the uplink's hook */
 
 	/* Written by the hooks of all ports, without a lock. */
-	struct incast_account all; /* what flows of all ports owe */
+	struct incast_account all; /* outstanding credit of all flows */
 	__s64 quota; /* bandwidth that may still be given away in this slot */
 	__u64 slot_ns; /* start of the slot of 2T */
 	__u64 slot_bytes; /* `bytes` then */

@@ -54,12 +54,12 @@ enum from_vm_verdict {
 #define EVENT_LATE 0x00080 /* the VM was seen not to answer for 1 ms */
 #define EVENT_PROMPT 0x00100 /* the VM was seen to answer within 1 ms */
 #define EVENT_CLOSED 0x00200 /* the record can be removed now */
-#define EVENT_ASIDE 0x00400 /* a segment was left to a prompt VM */
+#define EVENT_PASSIVE 0x00400 /* a segment was left to a prompt VM */
 #define EVENT_WAKE 0x00800 /* the engine has something to do */
 #define EVENT_FREE 0x01000 /* hold.busy was set: free what the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
 #define EVENT_ABANDONED 0x04000 /* reset: the engine that has its bytes is gone */
-#define EVENT_AHEAD 0x08000 /* kept beyond a hole */
+#define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */
 /* It tells the VM something beside its data; if the VM gets nothing of it, hold_news() goes
  * there. */
 #define EVENT_NEWS 0x10000

@@ -28,7 +28,7 @@ const TCX_REDIRECT: i32 = 7;
 pub type FromVm<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(i32, Vec<u8>)>;
 
 /// What the packets go through.
-pub struct Place<'a> {
+pub struct HookPath<'a> {
     pub port: &'a Port,
     pub hooks: &'a Hooks,
     pub tap: &'a Tap,
@@ -55,7 +55,7 @@ struct Sender {
 /// Both ends of all flows of a port.
 pub struct Conversation {
     senders: Vec<Sender>,
-    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::whose_turn`].
+    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::next_granted`].
     allowed: VecDeque<u32>,
     /// Bytes that the VM takes beyond what it has.
     window: u32,
@@ -65,13 +65,13 @@ pub struct Conversation {
     /// ACKs of the VM that show the sender less than the VM said.
     pub narrowed: u32,
     /// ACKs that were for another flow than the segment was of.
-    pub turns: u32,
+    pub grants: u32,
 }
 
 impl Conversation {
     /// Puts `count` flows on record; the VM has something to say to each. `shown`: what senders were
     /// shown in the handshake.
-    pub fn begin(place: &Place, count: u32, window: u32, shown: u32) -> Result<Self> {
+    pub fn begin(place: &HookPath, count: u32, window: u32, shown: u32) -> Result<Self> {
         let mut senders = Vec::with_capacity(count as usize);
         for n in 0..count {
             place.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
@@ -88,7 +88,7 @@ impl Conversation {
             payload: vec![0x55; MSS as usize],
             pool: Pool::default(),
             narrowed: 0,
-            turns: 0,
+            grants: 0,
         })
     }
 
@@ -98,7 +98,7 @@ impl Conversation {
 
     /// Takes the flow that has waited longest since it was allowed to send. While none is, the VM
     /// repeats an ACK now and then, as senders that probe closed windows would have it do.
-    pub fn whose_turn(&mut self, place: &Place) -> Result<u32> {
+    pub fn next_granted(&mut self, place: &HookPath) -> Result<u32> {
         for _ in 0..PROBES {
             if let Some(n) = self.allowed.pop_front() {
                 self.senders[n as usize].is_queued = false;
@@ -114,7 +114,7 @@ impl Conversation {
     }
 
     /// One segment of flow `n`, and the VM's ACK of it.
-    pub fn exchange(&mut self, place: &Place, n: u32, from_vm: FromVm) -> Result<()> {
+    pub fn exchange(&mut self, place: &HookPath, n: u32, from_vm: FromVm) -> Result<()> {
         let Timestamps(now, _) = self.told_by_vm();
         let sender = &mut self.senders[n as usize];
         let echo = sender.told[0];
@@ -149,17 +149,17 @@ impl Conversation {
         Timestamps(now, now)
     }
 
-    /// What flows may do by their records: if a helper runs, it gives turns as well.
-    pub fn look_at_all(&mut self, place: &Place) -> Result<()> {
+    /// What flows may do by their records: if a helper runs, it grants windows as well.
+    pub fn look_at_all(&mut self, place: &HookPath) -> Result<()> {
         for (key, record) in place.port.flows()? {
             self.allow(flows::number(key.sender_addr), record.adv_edge.v);
         }
         Ok(())
     }
 
-    /// The same of flow `n`: where an ACK has become another flow's turn, its own went as a clone,
+    /// The same of flow `n`: where an ACK has become another flow's grant, its own went as a clone,
     /// which nobody here sees.
-    pub fn look(&mut self, place: &Place, n: u32) -> Result<()> {
+    pub fn look(&mut self, place: &HookPath, n: u32) -> Result<()> {
         let record = place.port.flow(&flows::key(n))?.context("a flow is not on record")?;
         self.allow(n, record.adv_edge.v);
         Ok(())
@@ -168,7 +168,7 @@ impl Conversation {
     /// An ACK has reached a sender, because of a segment of flow `of`.
     fn hear(&mut self, of: u32, ack: &[u8]) -> Result<Told> {
         let told = flows::told(ack).context("an ACK cannot be read")?;
-        self.turns += u32::from(told.flow != of);
+        self.grants += u32::from(told.flow != of);
         let sender = self.senders.get_mut(told.flow as usize).context("an ACK of no flow")?;
         sender.told.rotate_left(1);
         sender.told[IN_FLIGHT - 1] = told.tsval;

@@ -3,19 +3,20 @@
 //!
 //! Packets are runs of the real programs by system calls of their own (see [`crate::conversation`]), so
 //! that caches are about as cold as under traffic; the time is the kernel's own accounting. Checksums
-//! are verified by the hook, with and without alike: nobody has before. Rounds with and without take
-//! turns, and a figure is the median over the differences of neighbours.
+//! are verified by the hook, with and without alike: nobody has before. Rounds with and without
+//! alternate, and a figure is the median over the differences of neighbours.
 //!
 //! The cases, for 1, 64 and 10,000 flows:
 //! - *far*: there is credit for everybody, and the VM's own windows are smaller;
 //! - *near*: there is credit for everybody, and each ACK of the VM is rewritten to the window that the
 //!   flow was granted;
-//! - *line*: of a link of 200 Mb/s with a queue of 8 KB there is credit for a few segments; each segment
-//!   closes its flow's window, and its ACK brings along one for the next flow in line;
-//! - *early line*: the same where segments are acknowledged early, and the early ACK becomes that of the
-//!   next in line.
+//! - *queued*: of a link of 200 Mb/s with a queue of 8 KB there is credit for a few segments; each segment
+//!   closes its flow's window, and its ACK brings along one for the next flow in the
+//!   grant queue;
+//! - *early queued*: the same where segments are acknowledged early, and the early ACK becomes that of the
+//!   next flow in the queue.
 //!
-//! In the first two flows come in trains, as windows let them go. In the line each flow sends one segment
+//! In the first two flows come in trains, as windows let them go. With the queue each flow sends one segment
 //! and waits; the rounds without have flows at random, one segment at a time.
 //!
 //! With 64 flows all is measured a second time with the VM's packets on another core than its senders',
@@ -35,7 +36,7 @@ use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
-use crate::conversation::{Conversation, FromVm, Hooks, IN_FLIGHT, Place};
+use crate::conversation::{Conversation, FromVm, HookPath, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
 use crate::flows::{MSS, SCALE};
 use crate::memory::Growing;
@@ -91,13 +92,13 @@ const CASES: [Case; 7] = [
     Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
     Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
     Case { name: "off_single", uplink: None, window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Single, without: 3 },
-    Case { name: "line", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Granted, without: 3 },
+    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Granted, without: 3 },
     Case { name: "off_early", uplink: None, window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Single, without: 5 },
-    Case { name: "early_line", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Granted, without: 5 },
+    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Granted, without: 5 },
 ];
 /// Of a hold, where segments are acknowledged early: one for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
-/// One flow cannot stand in line.
+/// One flow alone never waits for credit.
 const FOR_ONE_FLOW: usize = 3;
 
 pub fn measure() -> Result<Vec<Figure>> {
@@ -147,7 +148,7 @@ struct Cost {
     count: Option<f64>,
 }
 
-/// Where a line is long, what one hook finds in no cache the other one has just used: then only both
+/// Where a queue is long, what one hook finds in no cache the other one has just used: then only both
 /// together can be compared.
 const HOOKS: [&str; 3] = ["to_vm", "from_vm", "both"];
 
@@ -161,8 +162,8 @@ fn figures(
     let mut floor = Vec::new();
     for round in 0..ROUNDS {
         interrupt::check()?;
-        for turn in 0..scenes.len() {
-            let at = (round + turn) % scenes.len();
+        for step in 0..scenes.len() {
+            let at = (round + step) % scenes.len();
             costs[at].push(scenes[at].round(cores)?);
         }
         floor.push(floor_of(empty)?);
@@ -260,23 +261,23 @@ impl Scene {
 
     /// What has been is not measured.
     fn forget(&mut self) {
-        (self.exchanged, self.conversation.narrowed, self.conversation.turns) = (0, 0, 0);
+        (self.exchanged, self.conversation.narrowed, self.conversation.grants) = (0, 0, 0);
     }
 
     /// Was it what its name says?  A machine that is too busy makes round trips long, and incast control
     /// leaves such flows alone.
     fn check(&self) -> Result<()> {
-        let Conversation { narrowed, turns, .. } = self.conversation;
+        let Conversation { narrowed, grants, .. } = self.conversation;
         let (name, all) = (self.case.name, self.exchanged);
         let (few, most) = (all / 10, all / 4 * 3);
-        let (is_narrow, is_line) = (name == "near", self.case.order == Order::Granted);
+        let (is_narrow, is_queued) = (name == "near", self.case.order == Order::Granted);
         ensure!(
-            is_line || if is_narrow { narrowed > most } else { narrowed < few },
+            is_queued || if is_narrow { narrowed > most } else { narrowed < few },
             "{name}: {narrowed} of {all} windows were smaller than the VM's"
         );
         ensure!(
-            if is_line { turns > most } else { turns == 0 },
-            "{name}: of {all} segments {turns} were another flow's turn"
+            if is_queued { grants > most } else { grants == 0 },
+            "{name}: of {all} segments {grants} brought a grant for another flow"
         );
         Ok(())
     }
@@ -285,7 +286,7 @@ impl Scene {
 /// So many segments and their ACKs.
 fn talk(
     case: &Case,
-    place: &Place,
+    place: &HookPath,
     conversation: &mut Conversation,
     random: &mut fastrand::Rng,
     number: u32,
@@ -296,7 +297,7 @@ fn talk(
         match case.order {
             Order::Trains if at % TRAIN != 0 => {}
             Order::Trains | Order::Single => flow = random.u32(0..conversation.flows()),
-            Order::Granted => flow = conversation.whose_turn(place)?,
+            Order::Granted => flow = conversation.next_granted(place)?,
         }
         conversation.exchange(place, flow, from_vm)?;
         if case.order == Order::Granted {
@@ -346,7 +347,7 @@ impl Site {
         let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
         let mut spec = AttachSpec::new(ifindex, &name, inode);
         spec.policy.run = case.run;
-        spec.policy.thin = 0;
+        spec.policy.passive = 0;
         let is_early = case.run == PORT_ACTIVE;
         if is_early {
             spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
@@ -385,8 +386,8 @@ impl Site {
         self.hooks.as_ref().expect("a site that is whole has its hooks open")
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { port: self.port(), hooks: self.hooks(), tap: &self.tap }
+    fn place(&self) -> HookPath<'_> {
+        HookPath { port: self.port(), hooks: self.hooks(), tap: &self.tap }
     }
 
     /// Of `to_vm`, `from_vm` and the uplink's hook.

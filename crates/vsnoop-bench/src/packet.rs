@@ -77,8 +77,8 @@ pub fn measure() -> Result<Vec<Figure>> {
 }
 
 fn round(topology: &Topology, vsnoop: &Vsnoop, is_paused: bool) -> Result<Round> {
-    // Not standing aside: every segment is kept.
-    vsnoop.attach_with(PORT, &["--no-thin"])?;
+    // Never passive: every segment is kept.
+    vsnoop.attach_with(PORT, &["--no-passive"])?;
     let measured = measured(topology, vsnoop, is_paused);
     vsnoop.detach(PORT)?;
     measured

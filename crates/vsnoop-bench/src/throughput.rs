@@ -1,6 +1,6 @@
 //! One bulk flow with nothing to gain: the namespace behind the tap has a core to
 //! itself, as an idle VM would, and the flow saturates the cores. Rounds detached,
-//! attached, and attached without standing aside for a VM that answers by itself take turns; a
+//! attached, and attached with `--no-passive` alternate; a
 //! figure is the median over the ratios of neighbours, so that a drifting machine cancels out.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ const ROUND: Duration = Duration::from_millis(1200);
 
 /// How the port is while a flow is measured: not attached, or with these options.
 const STATES: [(&str, Option<&[&str]>); 3] =
-    [("detached", None), ("attached", Some(&[])), ("no_thin", Some(&["--no-thin"]))];
+    [("detached", None), ("attached", Some(&[])), ("no_passive", Some(&["--no-passive"]))];
 
 pub fn measure() -> Result<Vec<Figure>> {
     let mut figures = Vec::new();

@@ -9,7 +9,7 @@ use crate::text::c_string;
 /// A loaded program, for the record (tests and docs quote it).
 #[derive(Debug, Clone)]
 pub struct ProgramInfo {
-    /// `to_vm`, `from_vm`, `inject` or `tend`.
+    /// `to_vm`, `from_vm`, `inject` or `reclaim`.
     pub name: String,
     /// Instructions that the verifier walked.
     pub verified_instructions: u32,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use vsnoop_flow::types::{
-    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, seq, tend as why,
+    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, reclaim as why, seq,
 };
 
 use crate::error::{Error, Result};
@@ -21,8 +21,8 @@ use crate::inject::Runner;
 use crate::map::open_any_map;
 use crate::mapping::Mapping;
 use crate::port::Port;
+use crate::reclaim::{Reclaimed, reclaim};
 use crate::slabs::Slabs;
-use crate::tend::{Tended, tend};
 
 /// A hold, as read at some moment.
 pub type Hold = hold;
@@ -31,7 +31,7 @@ pub type Hold = hold;
 pub struct Memory {
     slabs: Slabs,
     port: Mapping,
-    tend: Runner,
+    reclaim: Runner,
     doorbell: RingBuffer<'static>,
     rung: Rc<RefCell<Vec<u32>>>,
     /// Numbers that the doorbell has room for.
@@ -67,7 +67,7 @@ impl Memory {
         let memory = Self {
             slabs: Slabs::open(dir)?,
             port: Mapping::new(&shared, dir)?,
-            tend: Runner::open(dir, "tend")?,
+            reclaim: Runner::open(dir, "reclaim")?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,
@@ -294,10 +294,10 @@ impl Memory {
         self.set(number, std::mem::offset_of!(hold, probes), count_one);
     }
 
-    /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its
-    /// flow is over. `end` only when it was [`Tended::Over`] some milliseconds ago.
-    pub fn tend(&self, number: u32, end: bool) -> Result<Tended> {
-        tend(&self.tend, number, if end { why::TEND_END } else { why::TEND_LOOK })
+    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold itself if
+    /// its flow is over. `end` only when it was [`Reclaimed::Over`] some milliseconds ago.
+    pub fn reclaim(&self, number: u32, end: bool) -> Result<Reclaimed> {
+        reclaim(&self.reclaim, number, if end { why::RECLAIM_HOLD } else { why::RECLAIM_CHUNKS })
     }
 
     fn port_u64(&self, offset: usize) -> &AtomicU64 {

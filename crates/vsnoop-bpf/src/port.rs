@@ -11,15 +11,15 @@ use vsnoop_flow::types::{
 
 use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
+use crate::grant_queue::{GrantQueue, PortIncast};
 use crate::hook::Hook;
 use crate::inject::{self, OpenHook};
-use crate::line::{Line, PortIncast};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
 use crate::record::Record;
 use crate::text::c_string;
-use crate::{batch, pins, programs, seat, tend};
+use crate::{batch, pins, programs, reclaim, seat};
 
 const ZERO: [u8; 4] = [0; 4];
 
@@ -158,8 +158,8 @@ impl Port {
     }
 
     /// The connections that wait for incast control to open their windows.
-    pub fn line(&self) -> Result<Line> {
-        Line::open(self.incast()?, &self.dir, self.meta()?.ifindex)
+    pub fn grant_queue(&self) -> Result<GrantQueue> {
+        GrantQueue::open(self.incast()?, &self.dir, self.meta()?.ifindex)
     }
 
     /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a segment comes;
@@ -233,7 +233,7 @@ impl Port {
     /// loses that very segment would leave its sender waiting, on a connection that was idle for
     /// as long as `is_due` asks and resumed within those nanoseconds. To close it, the record
     /// would have to be marked as dead under its lock before it goes, which takes a BPF program;
-    /// or the port held back for an RCU grace period, which costs all its connections more than
+    /// or the port suspended for an RCU grace period, which costs all its connections more than
     /// the risk is worth. A table that fills up while the record is out is an error, and the
     /// record is gone.
     pub fn delete_flow_if(
@@ -308,7 +308,7 @@ impl Port {
         }
         if now.hold != 0 {
             // The engine finds out within a second, also if this fails.
-            let _ = tend::end(&self.dir, now.hold.into());
+            let _ = reclaim::end(&self.dir, now.hold.into());
         }
         Ok(true)
     }

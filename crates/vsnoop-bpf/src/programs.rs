@@ -34,10 +34,10 @@ static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
 static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
 
 /// What user space runs, of those of them that are loaded.
-const RUN: [&str; 3] = ["inject", "tend", "turn"];
-const INCAST_PROGRAM: &str = "turn";
-/// Of bpf/maps.h and bpf/line.h: what only ports with incast control have.
-const INCAST_MAPS: [&str; 5] = ["beside", "line", "shut", "turns", "uplink"];
+const RUN: [&str; 3] = ["inject", "reclaim", "grant"];
+const INCAST_PROGRAM: &str = "grant";
+/// Of bpf/maps.h and bpf/grant_queue.h: what only ports with incast control have.
+const INCAST_MAPS: [&str; 5] = ["beside", "finished_queue", "grant_queue", "grants", "uplink"];
 
 /// What is constant in the programs of a port.
 struct Constants {

@@ -1,17 +1,16 @@
 //! Who decides whether a port acknowledges early: the operator, and the helper.
 //!
-//! The operator chooses active or paused. The helper may hold the port back, whatever was chosen,
+//! The operator chooses active or paused. The helper may suspend the port, whatever was chosen,
 //! while something on the tap makes the hand-over inexact. Both are in one word of the policy in
-//! the port's pinned record, `run`: the choice, and beside it the mark `PORT_HELD`. The hooks
+//! the port's pinned record, `run`: the choice, and beside it the mark `PORT_SUSPENDED`. The hooks
 //! compare the word with `PORT_ACTIVE` and `PORT_OBSERVE` and take everything else for
 //! `PORT_PAUSED`, so that the mark alone pauses the port. It is in the kernel: neither the end of
-//! the helper nor a `resume` lets a port go that is held back, and the operator's choice is not
-//! forgotten.
+//! the helper nor a `resume` ends the suspension, and the operator's choice is not forgotten.
 
 use std::fs::File;
 
 use libbpf_rs::{MapCore, MapFlags};
-use vsnoop_flow::types::{self, PORT_HELD, policy, port_run};
+use vsnoop_flow::types::{self, PORT_SUSPENDED, policy, port_run};
 
 use crate::error::{Error, Result};
 use crate::pins;
@@ -21,7 +20,7 @@ use crate::text::c_name;
 
 /// While it lives, no other process changes the records of a port that user space writes.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct RecordLock {
     _directory: File,
 }
 
@@ -29,22 +28,22 @@ impl Port {
     /// The settings in force; `run` is the operator's choice.
     pub fn policy(&self) -> Result<policy> {
         let policy = self.raw_policy()?;
-        Ok(policy { run: policy.run & !PORT_HELD, ..policy })
+        Ok(policy { run: policy.run & !PORT_SUSPENDED, ..policy })
     }
 
-    /// Chooses between `PORT_OBSERVE`, `PORT_ACTIVE` and `PORT_PAUSED`. A port that is held
-    /// back stays so.
+    /// Chooses between `PORT_OBSERVE`, `PORT_ACTIVE` and `PORT_PAUSED`. A port that is
+    /// suspended stays so.
     pub fn set_run(&self, run: port_run::Type) -> Result<()> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
-        self.write_policy(&policy { run: run | policy.run & PORT_HELD, ..policy })
+        self.write_policy(&policy { run: run | policy.run & PORT_SUSPENDED, ..policy })
     }
 
     /// Changes how much is held at most, and how far senders may run ahead of the VM's own window.
     /// Packets that come when it returns meet the new bounds; what is kept beyond them stays until
     /// the VM has acknowledged it.
     pub fn set_bounds(&self, hold_chunks: Option<u32>, ahead: Option<u32>) -> Result<policy> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let mut policy = self.raw_policy()?;
         policy.hold_chunks = hold_chunks.unwrap_or(policy.hold_chunks);
         policy.ahead = ahead.unwrap_or(policy.ahead);
@@ -55,28 +54,28 @@ impl Port {
         Ok(policy)
     }
 
-    /// Is the port held back?
-    pub fn is_held(&self) -> Result<bool> {
-        Ok(self.raw_policy()?.run & PORT_HELD != 0)
+    /// Has the helper suspended the port?
+    pub fn is_suspended(&self) -> Result<bool> {
+        Ok(self.raw_policy()?.run & PORT_SUSPENDED != 0)
     }
 
-    /// How often the port has been held back since it was attached.
-    pub fn times_held(&self) -> Result<u64> {
-        Ok(self.meta()?.times_held)
+    /// How often the port has been suspended since it was attached.
+    pub fn times_suspended(&self) -> Result<u64> {
+        Ok(self.meta()?.times_suspended)
     }
 
-    /// Holds the port back (no new early ACKs; those given out are honoured) or lets it go
-    /// again. False when it was so already.
-    pub fn hold(&self, held: bool) -> Result<bool> {
-        let _turn = self.turn()?;
+    /// Suspends the port (no new early ACKs; those given out are honoured) or ends that. False when it
+    /// was so already.
+    pub fn suspend(&self, suspended: bool) -> Result<bool> {
+        let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
-        if (policy.run & PORT_HELD != 0) == held {
+        if (policy.run & PORT_SUSPENDED != 0) == suspended {
             return Ok(false);
         }
-        self.write_policy(&policy { run: policy.run ^ PORT_HELD, ..policy })?;
-        if held {
+        self.write_policy(&policy { run: policy.run ^ PORT_SUSPENDED, ..policy })?;
+        if suspended {
             let mut meta = self.meta()?;
-            meta.times_held += 1;
+            meta.times_suspended += 1;
             self.write_meta(&meta)?;
         }
         Ok(true)
@@ -84,7 +83,7 @@ impl Port {
 
     /// The tap is a port of this bridge now.
     pub fn set_bridge(&self, ifindex: u32) -> Result<()> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let mut meta = self.meta()?;
         meta.bridge = ifindex;
         self.write_meta(&meta)
@@ -92,7 +91,7 @@ impl Port {
 
     /// The tap has another name now.
     pub fn set_ifname(&self, ifname: &str) -> Result<()> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let mut meta = self.meta()?;
         meta.ifname = c_name(ifname);
         self.write_meta(&meta)
@@ -105,7 +104,7 @@ impl Port {
         flows: u64,
         bytes: u64,
     ) -> Result<()> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let mut meta = self.meta()?;
         meta.resets[why as usize] += flows;
         meta.reset_bytes += bytes;
@@ -116,7 +115,7 @@ impl Port {
     /// ones of it alone for some minutes. `now_ns` is CLOCK_MONOTONIC. What the hooks note at the same moment
     /// may be lost.
     pub fn note_failure(&self, vm_port: u16, now_ns: u64) -> Result<()> {
-        let _turn = self.turn()?;
+        let _lock = self.lock_records()?;
         let path = self.dir().join("failures");
         let what = || format!("note a failure in {}", path.display());
         let map = self.open_map::<types::failures>("failures")?;
@@ -145,9 +144,9 @@ impl Port {
         Ok(found)
     }
 
-    /// Waits for it. Whoever reads a record, changes it and writes it back must have it; the
-    /// kernel lets it go with the process.
-    fn turn(&self) -> Result<Turn> {
+    /// Waits for the lock, which every process holds that reads a record, changes it and writes it back.
+    /// The kernel releases it with the process.
+    fn lock_records(&self) -> Result<RecordLock> {
         let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -157,7 +156,7 @@ impl Port {
         };
         pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
         // A port that was taken away while we waited has nobody who would heed a change.
-        let turn = Turn { _directory: directory };
-        if self.is_there() { Ok(turn) } else { Err(self.taken_away()) }
+        let lock = RecordLock { _directory: directory };
+        if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }
     }
 }

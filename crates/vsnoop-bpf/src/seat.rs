@@ -31,8 +31,8 @@ pub(crate) const TABLES: [&str; 11] = [
     "doorbell",
     "port_list",
     "prefix_list",
-    "line",
-    "shut",
+    "grant_queue",
+    "finished_queue",
     "beside",
 ];
 
@@ -144,7 +144,7 @@ pub(crate) fn are_there(dir: &Path) -> bool {
 pub(crate) fn are_whole(programs: &Path) -> bool {
     let places = [Hook::ToVm, Hook::FromVm].map(array_name);
     // The first ones every port has.
-    let names = TABLES[..6].iter().chain(&[SLAB_TABLE, "inject", "tend"]).chain(&places);
+    let names = TABLES[..6].iter().chain(&[SLAB_TABLE, "inject", "reclaim"]).chain(&places);
     names.into_iter().all(|name| programs.join(name).exists())
 }
 

@@ -68,7 +68,7 @@ impl AttachSpec {
             netns,
             policy: types::policy {
                 run: types::port_run::PORT_OBSERVE,
-                thin: 1,
+                passive: 1,
                 ahead: u32::MAX,
                 silence_ms: SILENCE_MS,
                 ..Default::default()

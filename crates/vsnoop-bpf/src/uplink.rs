@@ -23,8 +23,8 @@ use vsnoop_flow::types::{self, flow, uplink};
 use crate::account::{ProgramInfo, program_info};
 use crate::bpffs::check_bpffs;
 use crate::error::{Error, Result};
+use crate::grant_queue::PortIncast;
 use crate::inject::OpenHook;
-use crate::line::PortIncast;
 use crate::link::{PinnedLink, tcx_link};
 use crate::map::open_map;
 use crate::mapping::Mapping;
@@ -244,8 +244,8 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// Is there credit for somebody of this port who waits? `now_ns`: CLOCK_MONOTONIC.
-    pub fn has_turn(&self, port: &PortIncast, now_ns: u64) -> bool {
+    /// Is there credit for a connection of this port that waits? `now_ns`: CLOCK_MONOTONIC.
+    pub fn has_grant(&self, port: &PortIncast, now_ns: u64) -> bool {
         // SAFETY: as in forget().
         unsafe { types::incast_next(self.words.at(0).cast(), port.as_ptr(), now_ns) != 0 }
     }

@@ -4,12 +4,12 @@ use std::ptr::{from_mut, from_ref, null};
 
 use crate::types::{self, *};
 
-/// What becomes of a flow whose turn it is.
+/// What becomes of a flow that is offered a grant.
 #[derive(Clone, Copy, Debug)]
 pub enum Served {
     /// Its sender is to be sent this ACK.
     Ack(ack_fields),
-    /// It is not its turn yet: back into line.
+    /// There is not credit enough: back into the queue.
     NotYet,
     /// It does not wait any more.
     Gone,
@@ -34,16 +34,16 @@ pub fn credit(u: &uplink) -> u32 {
     unsafe { types::incast_credit(u) }
 }
 
-/// What of it is given out, bytes.
-pub fn granted(u: &uplink) -> i64 {
+/// What of it is outstanding, bytes.
+pub fn outstanding(u: &uplink) -> i64 {
     // SAFETY: as in shapes().
-    unsafe { types::incast_granted(u) }
+    unsafe { types::incast_outstanding(u) }
 }
 
-/// What the flow owes of it, bytes.
-pub fn owed(f: &flow) -> i64 {
+/// The flow's part of that, bytes.
+pub fn flow_outstanding(f: &flow) -> i64 {
     // SAFETY: as in shapes().
-    unsafe { types::incast_owed(f).into() }
+    unsafe { types::incast_flow_outstanding(f).into() }
 }
 
 /// Does that count?
@@ -95,9 +95,9 @@ pub fn whole(f: &flow, u: &uplink, port: &incast_port, window: u32) -> u32 {
 }
 
 /// Time goes on. `now` in ns, here and below.
-pub fn turn(u: &mut uplink, port: &mut incast_port, now: u64) {
+pub fn advance_time(u: &mut uplink, port: &mut incast_port, now: u64) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_turn(u, port, now) }
+    unsafe { types::incast_advance_time(u, port, now) }
 }
 
 /// A segment with data came from the sender.
@@ -128,13 +128,13 @@ pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
     unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
 }
 
-/// Whose turn of this port is it, if there is credit for anybody?
+/// Which queue of this port is served next, if there is credit for its head?
 pub fn next(u: &mut uplink, port: &mut incast_port, now: u64) -> types::incast_waiting::Type {
     // SAFETY: as in shapes().
     unsafe { types::incast_next(u, port, now) }
 }
 
-/// The turn of a flow that has waited so.
+/// Serves a flow that has waited so.
 pub fn serve(
     f: &mut flow,
     u: &mut uplink,

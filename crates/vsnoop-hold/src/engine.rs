@@ -14,13 +14,13 @@
 //!                                             watched, every WATCH_NS -----+
 //!                                                |  nothing happened since the last look
 //!                                                v
-//!                                              quiet: no look at all, but it is tended after
+//!                                              quiet: no look at all, but reclaimed after
 //!                                                |    IDLE_NS and then every IDLE_LONG_NS
 //!                                                v  its flow is over
 //!                                              ending: given back END_NS later
 //! ```
-//! - *Due* holds have turns: [`TURN`] frames each, [`TURNS`] of them in one [`Engine::work`], so that a
-//!   port with very many busy holds keeps no other port waiting.
+//! - *Due* holds are served in their order: [`HOLD_FRAMES`] frames each, [`SERVED_HOLDS`] of them in one
+//!   [`Engine::work`], so that a port with very many busy holds keeps no other port waiting.
 //! - A *busy* hold has a timer, in the VM's own time or the clock's ([`Flow::deadline`]).
 //! - The hooks set a hold's *busy bit* when they keep something and it is not set. The engine clears it
 //!   when nothing happened for a while, and looks once more afterwards: a hook that has just found the bit
@@ -46,10 +46,10 @@ pub const TICK_NS: u64 = 50_000_000;
 /// After this long a device that refused a frame is tried again.
 pub const RETRY_NS: u64 = 1_000_000;
 
-/// Frames of one connection before the next has its turn.
-const TURN: u32 = 8;
-/// Turns before the other ports have theirs, and a sign of life is given.
-const TURNS: usize = 256;
+/// Frames of one connection before the next one is served.
+const HOLD_FRAMES: u32 = 8;
+/// Holds that are served before the other ports are, and before the next heartbeat.
+const SERVED_HOLDS: usize = 256;
 /// Timers that are served in one tick; the rest is served in the next.
 const TIMERS: usize = 4096;
 /// How often a hold is looked at that the VM has acknowledged, while things go on.
@@ -103,18 +103,18 @@ pub trait Memory {
     /// Counts a probe, before it is sent.
     fn count_probe(&mut self, number: u32);
 
-    /// Has the kernel side look after a hold: frees what is free, and with `end` gives it back if its flow
-    /// is over.
-    fn tend(&mut self, number: u32, end: bool) -> Tended;
+    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold itself if
+    /// its flow is over.
+    fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed;
     /// Adds memory if the hooks want it.
     fn grow(&mut self);
     /// Gives memory back that nobody uses.
     fn shrink(&mut self);
 }
 
-/// What became of a hold that was looked after.
+/// What is left of a hold that was reclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tended {
+pub enum Reclaimed {
     /// Its flow is there.
     Used,
     /// Its flow is over: it can be ended when no hook can be at it any more.
@@ -148,10 +148,10 @@ pub enum Sent {
 pub trait Clock {
     /// CLOCK_MONOTONIC.
     fn now_ns(&mut self) -> u64;
-    /// For how long the VM had its turn, and so could answer, since the last call or `forget_ran()`.
-    fn ran_ns(&mut self) -> u64;
+    /// For how long the VM ran, and so could answer, since the last call or `forget_run_time()`.
+    fn run_time_ns(&mut self) -> u64;
     /// The time until the next call does not matter.
-    fn forget_ran(&mut self);
+    fn forget_run_time(&mut self);
 }
 
 /// The surroundings of one port.
@@ -188,7 +188,7 @@ pub struct Engine {
     by_run_time: Timers,
     /// Busy bits that are known.
     known: Vec<u32>,
-    /// Holds whose VM owes something.
+    /// Holds whose VM has not acknowledged everything.
     waiting: usize,
     ring_is_full: bool,
     ticks: u32,
@@ -259,7 +259,7 @@ impl Engine {
     pub fn new(host: &mut impl Host) -> Self {
         let count = host.hold_count();
         let mut engine = Self {
-            time: Time { now_ns: host.now_ns(), ran_ns: 0 },
+            time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
             was_waiting: false,
             mtu: host.mtu(),
             held: HashMap::new(),
@@ -301,7 +301,7 @@ impl Engine {
             self.mtu = host.mtu();
         }
         self.look_at_busy_bits(host);
-        for (at, number) in self.by_run_time.take(self.time.ran_ns, TIMERS) {
+        for (at, number) in self.by_run_time.take(self.time.run_time_ns, TIMERS) {
             self.run_timer_rings(at, number);
         }
         for (at, number) in self.by_clock.take(self.time.now_ns, TIMERS) {
@@ -309,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// Does what is due, a turn for each connection.
+    /// Does what is due, some frames of each connection.
     pub fn work(&mut self, host: &mut impl Host) {
         self.ring_is_full = false;
         for number in host.take_rung() {
@@ -323,7 +323,7 @@ impl Engine {
             return;
         }
         self.time.now_ns = host.now_ns();
-        for _ in 0..self.due.len().min(TURNS) {
+        for _ in 0..self.due.len().min(SERVED_HOLDS) {
             let Some(number) = self.due.pop_front() else { break };
             self.queued.remove(&number);
             if self.serve(host, number) {
@@ -345,9 +345,9 @@ impl Engine {
         let is_waiting = self.waiting > 0;
         // One look longer than needed, so that a wait always begins with a fresh sample.
         if is_waiting || self.was_waiting {
-            self.time.ran_ns += host.ran_ns();
+            self.time.run_time_ns += host.run_time_ns();
         } else {
-            host.forget_ran();
+            host.forget_run_time();
         }
         self.was_waiting = is_waiting;
     }
@@ -376,7 +376,7 @@ impl Engine {
 
     fn run_timer_rings(&mut self, at: u64, number: u32) {
         let Some(held) = self.held.get_mut(&number) else { return };
-        if self.by_run_time.is_due(&mut held.run_timer, at, self.time.ran_ns, number) {
+        if self.by_run_time.is_due(&mut held.run_timer, at, self.time.run_time_ns, number) {
             self.queue(number);
         }
     }
@@ -387,24 +387,24 @@ impl Engine {
             return;
         }
         match held.state {
-            State::Quiet => self.tend(host, number, false),
-            State::Ending => self.tend(host, number, true),
+            State::Quiet => self.reclaim(host, number, false),
+            State::Ending => self.reclaim(host, number, true),
             State::Busy | State::Watched { .. } | State::Leaving { .. } => self.queue(number),
         }
     }
 
-    /// A connection's turn; true when it wants another.
+    /// Serves a connection; true when it has more to send.
     fn serve(&mut self, host: &mut impl Host, number: u32) -> bool {
         // Before anything is read: news that come later ring again.
         host.clear_rung(number);
         let is_inherited = self.inherited.remove(&number);
-        for _ in 0..TURN {
+        for _ in 0..HOLD_FRAMES {
             let hold = host.read(number);
             if hold.used == 0 {
                 return self.is_taken_again(host, number);
             }
             if u32::from(hold.flags) & HOLD_OVER != 0 {
-                self.tend(host, number, false);
+                self.reclaim(host, number, false);
                 return false;
             }
             let view = View::new(&hold);
@@ -438,7 +438,7 @@ impl Engine {
         true
     }
 
-    /// What is known of a hold whose VM owes something.
+    /// What is known of a hold whose VM has not acknowledged everything.
     fn course(&mut self, number: u32, view: &View, hold: &hold, inherited: bool) -> &mut Course {
         let held = self.held.entry(number).or_default();
         held.state = State::Busy;
@@ -457,7 +457,7 @@ impl Engine {
         if !host.give_up(hold, why) {
             return true;
         }
-        self.tend(host, number, false);
+        self.reclaim(host, number, false);
         false
     }
 
@@ -493,7 +493,7 @@ impl Engine {
         let latest = self.time.now_ns + LOOK_NS;
         let by_clock = deadline.now_ns.map_or(latest, |at| at.min(latest));
         self.by_clock.set(&mut held.clock_timer, by_clock, number);
-        match deadline.ran_ns {
+        match deadline.run_time_ns {
             Some(at) => self.by_run_time.set(&mut held.run_timer, at, number),
             None => held.run_timer.stop(),
         }
@@ -571,10 +571,10 @@ impl Engine {
     }
 
     /// Memory of a connection that is over, or has nothing on its way, goes back.
-    fn tend(&mut self, host: &mut impl Host, number: u32, end: bool) {
+    fn reclaim(&mut self, host: &mut impl Host, number: u32, end: bool) {
         let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
-        let tended = host.tend(number, end);
-        if tended == Tended::Free {
+        let reclaimed = host.reclaim(number, end);
+        if reclaimed == Reclaimed::Free {
             if self.is_taken_again(host, number) {
                 self.queue(number);
             }
@@ -585,8 +585,8 @@ impl Engine {
             self.waiting -= 1;
         }
         held.run_timer.stop();
-        let (state, wait) = match tended {
-            Tended::Over => (State::Ending, END_NS),
+        let (state, wait) = match reclaimed {
+            Reclaimed::Over => (State::Ending, END_NS),
             _ if was_quiet => (State::Quiet, IDLE_LONG_NS),
             _ => (State::Quiet, IDLE_NS),
         };

@@ -23,7 +23,7 @@
 //! handshake's ACK completes the handshake, and anything else may destroy it. So nothing but that is sent,
 //! after 200, 400, 800 ms and then every second, by the clock: it is the application that the VM waits for.
 //!
-//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is asked for ever. One that has room,
+//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is probed for ever. One that has room,
 //! answers, and does not take the same bytes again and again never will; and one that has sent nothing for
 //! [`SILENT_NS`] of its own time is dead (R2 of RFC 9293, section 3.8.3).
 
@@ -139,14 +139,14 @@ pub struct Flow {
     given_up: Option<Reason>,
 }
 
-/// Asking for the VM's window.
+/// A probe for the VM's window.
 #[derive(Clone, Debug, Default)]
 struct Probe {
     due: bool,
     /// Without data; else with one byte, if there is one.
     keep_alive: bool,
-    /// `heard` when it was last asked.
-    asked: Option<u32>,
+    /// `heard` when the last one was sent.
+    sent_at: Option<u32>,
 }
 
 /// The VM was not heard of.
@@ -171,7 +171,7 @@ struct Refusal {
 #[derive(Clone, Debug)]
 struct Confirmation {
     since_ns: u64,
-    ran_ns: u64,
+    run_time_ns: u64,
     next_ns: u64,
     pause_ns: u64,
     /// A try is under way, up to here.
@@ -187,13 +187,13 @@ impl Flow {
             repeated: view.repeated,
             repeats: 0,
             heard: view.heard,
-            since_ns: time.ran_ns,
+            since_ns: time.run_time_ns,
             timeouts: 0,
             had_room: view.has_room(),
             recovery: None,
             carried: view.sender,
             probe: Probe::default(),
-            silence: Silence { since_ns: time.ran_ns, frames: 0 },
+            silence: Silence { since_ns: time.run_time_ns, frames: 0 },
             refusal: Refusal::default(),
             confirmation: None,
             widest: 0,
@@ -211,7 +211,7 @@ impl Flow {
             flow.confirmation =
                 Some(Confirmation { next_ns: time.now_ns, ..Confirmation::new(time) });
         } else if !view.is_done() {
-            flow.ask(view);
+            flow.solicit(view);
         }
         flow
     }
@@ -230,12 +230,12 @@ impl Flow {
         if self.confirmation.take().is_some() {
             self.begin_anew(view, time);
         }
-        self.look(view, time.ran_ns);
+        self.look(view, time.run_time_ns);
         if self.given_up.is_some() {
             return None;
         }
         self.resend(view)
-            .or_else(|| self.release(view, time.ran_ns))
+            .or_else(|| self.release(view, time.run_time_ns))
             .or_else(|| self.acknowledge(view))
             .or_else(|| self.probe(view))
     }
@@ -243,11 +243,11 @@ impl Flow {
     /// When to look again if nothing happens, after `poll()` had no frame.
     pub fn deadline(&self, view: &View) -> Deadline {
         if let Some(confirmation) = self.confirmation.as_ref().filter(|_| view.unconfirmed) {
-            return Deadline { now_ns: Some(confirmation.next_ns), ran_ns: None };
+            return Deadline { now_ns: Some(confirmation.next_ns), run_time_ns: None };
         }
         let timeout = self.since_ns + self.patience();
         let portion = self.waits_ns.map(|since| since + PATIENCE_NS);
-        Deadline { now_ns: None, ran_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
+        Deadline { now_ns: None, run_time_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
     }
 
     /// The device has taken a frame.
@@ -266,7 +266,7 @@ impl Flow {
                     confirmation.until = None;
                 }
             }
-            Kind::Probe => (self.probe.due, self.probe.asked) = (false, Some(view.heard)),
+            Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.heard)),
             Kind::Release | Kind::Ack => {}
         }
     }
@@ -275,7 +275,7 @@ impl Flow {
     fn confirm(&mut self, view: &View, time: Time) -> Option<Frame> {
         let first = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
         let is_over = time.now_ns.saturating_sub(first.since_ns) >= UNCONFIRMED_NS
-            && time.ran_ns.saturating_sub(first.ran_ns) >= SILENT_NS;
+            && time.run_time_ns.saturating_sub(first.run_time_ns) >= SILENT_NS;
         if is_over {
             self.given_up = Some(Reason::Silent);
             return None;
@@ -301,15 +301,15 @@ impl Flow {
 
     /// The VM has just shown that it has the connection.
     fn begin_anew(&mut self, view: &View, time: Time) {
-        self.silence = Silence { since_ns: time.ran_ns, frames: 0 };
+        self.silence = Silence { since_ns: time.run_time_ns, frames: 0 };
         self.refusal = Refusal::default();
-        (self.heard, self.since_ns) = (view.heard, time.ran_ns);
+        (self.heard, self.since_ns) = (view.heard, time.run_time_ns);
     }
 
-    fn look(&mut self, view: &View, ran_ns: u64) {
+    fn look(&mut self, view: &View, run_time_ns: u64) {
         if view.heard != self.heard {
             self.heard = view.heard;
-            self.silence = Silence { since_ns: ran_ns, frames: 0 };
+            self.silence = Silence { since_ns: run_time_ns, frames: 0 };
             let has_room = view.has_room();
             // It lives; which is an excuse, unless it has had room for long.
             if !(self.had_room && has_room) {
@@ -323,7 +323,7 @@ impl Flow {
         let advanced = view.vm_seq.diff(self.vm_seq) > 0;
         if advanced {
             self.vm_seq = view.vm_seq;
-            self.since_ns = ran_ns;
+            self.since_ns = run_time_ns;
             (self.timeouts, self.repeats) = (0, 0);
             self.probe.due = false;
             self.refusal = Refusal::default();
@@ -343,7 +343,7 @@ impl Flow {
         } else if self.repeats > 0 && has_lost(view, self.repeats) {
             self.recover(view, view.blocks().is_empty());
         }
-        self.time_out(view, ran_ns);
+        self.time_out(view, run_time_ns);
     }
 
     fn recover(&mut self, view: &View, blind: bool) {
@@ -356,48 +356,48 @@ impl Flow {
         TIMEOUT_NS << self.timeouts.min(BACK_OFF)
     }
 
-    fn time_out(&mut self, view: &View, ran_ns: u64) {
+    fn time_out(&mut self, view: &View, run_time_ns: u64) {
         if view.is_done() {
-            self.since_ns = ran_ns;
-            self.silence = Silence { since_ns: ran_ns, frames: 0 };
+            self.since_ns = run_time_ns;
+            self.silence = Silence { since_ns: run_time_ns, frames: 0 };
             return;
         }
-        let silent_ns = ran_ns.saturating_sub(self.silence.since_ns);
+        let silent_ns = run_time_ns.saturating_sub(self.silence.since_ns);
         if silent_ns > SILENT_NS && self.silence.frames > 1 {
             self.given_up = Some(Reason::Silent);
         }
-        if ran_ns.saturating_sub(self.since_ns) < self.patience() {
+        if run_time_ns.saturating_sub(self.since_ns) < self.patience() {
             return;
         }
-        self.since_ns = ran_ns;
+        self.since_ns = run_time_ns;
         self.timeouts += 1;
-        self.judge(view, ran_ns);
-        self.ask(view);
+        self.judge(view, run_time_ns);
+        self.solicit(view);
     }
 
     /// Was the next byte refused since it was sent again?
-    fn judge(&mut self, view: &View, ran_ns: u64) {
+    fn judge(&mut self, view: &View, run_time_ns: u64) {
         let refusal = &mut self.refusal;
         if refusal.resent.is_none_or(|before| before == view.heard) || !view.has_room() {
             return;
         }
         refusal.resent = None;
         if refusal.count == 0 {
-            refusal.since_ns = ran_ns;
+            refusal.since_ns = run_time_ns;
         }
         refusal.count += 1;
-        let lasted_ns = ran_ns.saturating_sub(refusal.since_ns);
+        let lasted_ns = run_time_ns.saturating_sub(refusal.since_ns);
         if refusal.count >= REFUSALS && lasted_ns > REFUSED_NS {
             self.given_up = Some(Reason::Refused);
         }
     }
 
-    /// Whatever makes the VM answer.
-    fn ask(&mut self, view: &View) {
+    /// Resends or probes: whatever makes the VM answer.
+    fn solicit(&mut self, view: &View) {
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(view, true);
         }
-        if self.probe.asked == Some(view.heard) {
+        if self.probe.sent_at == Some(view.heard) {
             self.probe.keep_alive = !self.probe.keep_alive;
         }
         // Also beside a resend: the VM may have taken its window back since.
@@ -438,9 +438,9 @@ impl Flow {
         (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Resend })
     }
 
-    fn release(&mut self, view: &View, ran_ns: u64) -> Option<Frame> {
+    fn release(&mut self, view: &View, run_time_ns: u64) -> Option<Frame> {
         self.releasing &= view.right_edge.diff(view.handed) > 0;
-        if !self.releasing && !self.is_portion(view, ran_ns) {
+        if !self.releasing && !self.is_portion(view, run_time_ns) {
             return None;
         }
         self.waits_ns = None;
@@ -450,7 +450,7 @@ impl Flow {
     }
 
     /// Is enough of the window open?
-    fn is_portion(&mut self, view: &View, ran_ns: u64) -> bool {
+    fn is_portion(&mut self, view: &View, run_time_ns: u64) -> bool {
         let room = |from: seq, to: seq| to.diff(from).max(0) as u32;
         self.widest = self.widest.max(room(view.vm_seq, view.right_edge));
         let usable = room(view.handed, view.right_edge);
@@ -461,8 +461,8 @@ impl Flow {
         if view.handed == view.vm_seq && usable >= view.mss {
             return true;
         }
-        let since = *self.waits_ns.get_or_insert(ran_ns);
-        if ran_ns.saturating_sub(since) < PATIENCE_NS {
+        let since = *self.waits_ns.get_or_insert(run_time_ns);
+        if run_time_ns.saturating_sub(since) < PATIENCE_NS {
             return false;
         }
         // It may never open so far again.
@@ -494,7 +494,7 @@ impl Confirmation {
     fn new(time: Time) -> Self {
         Self {
             since_ns: time.now_ns,
-            ran_ns: time.ran_ns,
+            run_time_ns: time.run_time_ns,
             next_ns: time.now_ns + CONFIRM_NS,
             pause_ns: 2 * CONFIRM_NS,
             until: None,

@@ -12,7 +12,7 @@
 //! sends a frame twice, which a TCP drops.
 //!
 //! It has no congestion window: between host and VM is a ring, which takes a frame or refuses it, and
-//! the VM's own window. Timers count the time that the VM had to answer (`ran_ns`): one that does not run
+//! the VM's own window. Timers count the time that the VM had to answer (`run_time_ns`): one that does not run
 //! loses nothing.
 
 mod chain;
@@ -23,7 +23,9 @@ mod time;
 mod view;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{Clock, Device, Engine, Host, Memory, RETRY_NS, Sent, TICK_NS, Tended, Urgency};
+pub use engine::{
+    Clock, Device, Engine, Host, Memory, RETRY_NS, Reclaimed, Sent, TICK_NS, Urgency,
+};
 pub use flow::{Flow, Frame, Kind, PATIENCE_NS, Reason};
 pub use frame::{VNET_HDR, headers};
 pub use time::{Deadline, Time};

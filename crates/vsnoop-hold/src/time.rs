@@ -9,7 +9,7 @@ pub struct Time {
     /// CLOCK_MONOTONIC.
     pub now_ns: u64,
     /// How long the VM has run.
-    pub ran_ns: u64,
+    pub run_time_ns: u64,
 }
 
 /// When a hold is to be looked at again, if nothing happens before.
@@ -18,7 +18,7 @@ pub struct Deadline {
     /// By the clock.
     pub now_ns: Option<u64>,
     /// In the VM's own time.
-    pub ran_ns: Option<u64>,
+    pub run_time_ns: Option<u64>,
 }
 
 /// One timer; at most one entry of [`Timers`] counts for it.

@@ -365,10 +365,10 @@ static int call(enum world_program program, struct __sk_buff *ctx)
 		return from_vm(ctx);
 	case WORLD_INJECT:
 		return inject(ctx);
-	case WORLD_TURN:
-		return turn(ctx);
-	case WORLD_TEND:
-		return tend(ctx);
+	case WORLD_GRANT:
+		return grant(ctx);
+	case WORLD_RECLAIM:
+		return reclaim(ctx);
 	case WORLD_UPLINK:
 		return count(ctx);
 	}

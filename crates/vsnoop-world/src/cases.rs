@@ -7,7 +7,7 @@ use vsnoop_flow::testing::network::Link;
 use crate::guest::Kind;
 use crate::host::Fortune;
 use crate::scenario::{Act, Connection, Machine, Scenario};
-use crate::turns::Turns;
+use crate::schedule::Schedule;
 
 /// What befalls the VM, its connections, or vsnoop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,10 +182,11 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     match case {
         Case::Healthy => {}
         Case::Frozen(stop) => {
-            machine.fortune.turns = Turns::Periodic { from: rng.u64(0..100), period: 400, stop };
+            machine.fortune.schedule =
+                Schedule::Periodic { from: rng.u64(0..100), period: 400, stop };
         }
         Case::FrozenLong => {
-            machine.fortune.turns = Turns::Once { at: rng.u64(0..3), stop: 5_000 };
+            machine.fortune.schedule = Schedule::Once { at: rng.u64(0..3), stop: 5_000 };
         }
         Case::Lossy(after_ring, before_tap) => machine.fortune.loss = (after_ring, before_tap),
         Case::LossyNetwork(loss) => {
@@ -201,46 +202,46 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         Case::HalfClosed => {
             connection.guest.bytes = 100_000;
             (connection.guest.writes, connection.guest.write_gap_ms) = (20, 40);
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::BothWays => {
             connection.guest.bytes = bytes;
             connection.guest.closes_last = false;
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Abort(by_vm) => {
             connection.abort = Some((by_vm, some_time));
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::SmallRing => {
             machine.ring_slots = 8;
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::AttachedLate => {
             machine.attached = false;
             machine.acts = vec![(some_time / 4, Act::Attach)];
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::DetachedEarly => {
             machine.acts = vec![(some_time / 2, Act::Detach), (some_time + 300, Act::Attach)];
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Paused => {
             machine.acts = vec![(some_time / 2, Act::Pause), (some_time + 300, Act::Resume)];
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::EngineKilled => {
             machine.fortune.crashes = 500;
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::EngineKilledForGood => {
             machine.fortune.crash_at = Some(rng.u64(1..400));
             machine.absence_ms = None;
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Races => {
             machine.fortune.races = 300;
-            machine.fortune.turns = Turns::Periodic { from: 0, period: 100, stop: 50 };
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
     }
     Scenario {

@@ -8,7 +8,7 @@ use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, RETRY_NS, Reason, Sent, Slice, TICK_NS, Tended, Urgency,
+    Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
     VNET_HDR,
 };
 
@@ -17,7 +17,7 @@ use crate::guest::Guest;
 use crate::kernel::{Fate, Port};
 use crate::layout;
 use crate::native::Program;
-use crate::turns::Turns;
+use crate::schedule::Schedule;
 use crate::wire::{self, Path};
 
 /// Of what the engine sends (bpf/reply.h).
@@ -30,7 +30,7 @@ const ETHERNET: usize = 14;
 #[derive(Clone, Debug)]
 pub struct Fortune {
     /// When it runs.
-    pub turns: Turns,
+    pub schedule: Schedule,
     /// Frames that it loses after its ring, and before its tap, per thousand.
     pub loss: (u32, u32),
     /// Another CPU gets in between two steps of the host, per thousand.
@@ -40,7 +40,7 @@ pub struct Fortune {
     /// At this step, counted over all engines, in any case.
     pub crash_at: Option<u64>,
     /// When the engine's process runs.
-    pub engine: Turns,
+    pub engine: Schedule,
     /// How long the engine takes to hear its doorbell, at most, us.
     pub latency_us: u64,
 }
@@ -49,12 +49,12 @@ impl Fortune {
     /// Nothing goes wrong; the engine hears its doorbell within so many us.
     pub fn kind(latency_us: u64) -> Self {
         Self {
-            turns: Turns::Always,
+            schedule: Schedule::Always,
             loss: (0, 0),
             races: 0,
             crashes: 0,
             crash_at: None,
-            engine: Turns::Always,
+            engine: Schedule::Always,
             latency_us,
         }
     }
@@ -102,7 +102,7 @@ impl Vm {
         }
     }
 
-    fn chance(&mut self, per_mille: u32) -> bool {
+    fn run_time(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.rng.u32(0..1000) < per_mille
     }
 
@@ -122,16 +122,16 @@ impl Vm {
         let races = fortune.races;
         let mut gap = |port: &mut Port, _: &'static str| {
             if rng.u32(0..20_000) < races {
-                take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+                run_guest(port, &mut **guest, fortune, *calm, *now, rng);
             }
         };
         port.to_vm(frame, &mut gap)
     }
 
     /// The VM looks at its ring, if it runs.
-    pub fn take_turn(&mut self) {
+    pub fn run_guest(&mut self) {
         let Vm { port, guest, fortune, now, rng, calm, .. } = self;
-        take_turn(port, &mut **guest, fortune, *calm, *now, rng);
+        run_guest(port, &mut **guest, fortune, *calm, *now, rng);
     }
 
     /// The VM takes one frame off its ring, or loses it.
@@ -145,7 +145,7 @@ impl Vm {
 
     /// Until when the VM stands still.
     pub fn stands_until(&self) -> Option<u64> {
-        if self.calm { None } else { self.fortune.turns.until(self.now) }
+        if self.calm { None } else { self.fortune.schedule.until(self.now) }
     }
 
     /// Its timers go off, if it runs.
@@ -177,18 +177,18 @@ impl Vm {
             return false;
         }
         let races = if self.calm { 0 } else { self.fortune.races };
-        if self.chance(races / 4) {
-            self.take_turn();
+        if self.run_time(races / 4) {
+            self.run_guest();
         }
         true
     }
 
     /// Has the kernel side look after a hold.
-    fn run_tend(&mut self, number: u32, why: tend::Type) -> tended::Type {
+    fn run_reclaim(&mut self, number: u32, why: reclaim::Type) -> reclaimed::Type {
         let mut frame = Frame::new(vec![0; ETHERNET]);
         (frame.cb[0], frame.cb[1]) = (number, why);
         self.port.now = self.now;
-        self.port.test_run(Program::Tend, &mut frame, &mut |_, _| {}) as tended::Type
+        self.port.test_run(Program::Reclaim, &mut frame, &mut |_, _| {}) as reclaimed::Type
     }
 
     fn state(&mut self) -> &mut port_state {
@@ -202,7 +202,7 @@ impl Vm {
     /// The settings of a port that was just attached (`AttachSpec::new` of vsnoop-bpf).
     pub fn attach_settings(&mut self) -> &mut policy {
         let policy = self.policy();
-        *policy = types::policy { thin: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
+        *policy = types::policy { passive: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
         policy
     }
 
@@ -264,7 +264,7 @@ impl Vm {
         f.mode = flow_mode::FLOW_RESET as u8;
         f.last_ns = now;
         if seen.hold != 0 {
-            self.run_tend(seen.hold.into(), tend::TEND_RESET);
+            self.run_reclaim(seen.hold.into(), reclaim::RECLAIM_RESET);
         }
         self.send_resets(key, seen);
         true
@@ -292,7 +292,7 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-fn take_turn(
+fn run_guest(
     port: &mut Port,
     guest: &mut dyn Guest,
     fortune: &Fortune,
@@ -300,7 +300,7 @@ fn take_turn(
     now: u64,
     rng: &mut Rng,
 ) {
-    if !calm && fortune.turns.until(now).is_some() {
+    if !calm && fortune.schedule.until(now).is_some() {
         return;
     }
     for _ in 0..rng.u32(1..8) {
@@ -402,7 +402,7 @@ impl Host {
         self.next_tick
     }
 
-    /// The engine has its turn; false: it was killed in it.
+    /// The engine runs once; false: it was killed meanwhile.
     pub fn run_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         let Some(mut engine) = self.engine.take() else {
@@ -548,14 +548,16 @@ impl Memory for Vm {
         }
     }
 
-    fn tend(&mut self, number: u32, end: bool) -> Tended {
+    fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed {
         if !self.step() {
-            return Tended::Used;
+            return Reclaimed::Used;
         }
-        match self.run_tend(number, if end { tend::TEND_END } else { tend::TEND_LOOK }) {
-            tended::TENDED_USED => Tended::Used,
-            tended::TENDED_OVER => Tended::Over,
-            _ => Tended::Free,
+        match self
+            .run_reclaim(number, if end { reclaim::RECLAIM_HOLD } else { reclaim::RECLAIM_CHUNKS })
+        {
+            reclaimed::RECLAIMED_USED => Reclaimed::Used,
+            reclaimed::RECLAIMED_OVER => Reclaimed::Over,
+            _ => Reclaimed::Free,
         }
     }
 
@@ -664,13 +666,13 @@ impl Clock for Vm {
         self.now
     }
 
-    fn ran_ns(&mut self) -> u64 {
+    fn run_time_ns(&mut self) -> u64 {
         self.step();
         let from = std::mem::replace(&mut self.looked_at, self.now);
-        if self.calm { self.now - from } else { self.fortune.turns.run_time(from, self.now) }
+        if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) }
     }
 
-    fn forget_ran(&mut self) {
+    fn forget_run_time(&mut self) {
         self.looked_at = self.now;
     }
 }
@@ -693,7 +695,7 @@ impl vsnoop_hold::Host for Vm {
     }
 }
 
-/// As in crates/vsnoop/src/helper/watchman.rs.
+/// As in crates/vsnoop/src/helper/monitor.rs.
 const REPEAT_PERIOD: u64 = 1_000 * MS;
 const REPEATS: u32 = 5;
 
@@ -701,7 +703,7 @@ const REPEATS: u32 = 5;
 pub const HELPER_PERIOD: u64 = 250 * MS;
 
 impl Vm {
-    /// What the helper does (crates/vsnoop/src/helper/watchman.rs): it sends the RSTs of connections that
+    /// What the helper does (crates/vsnoop/src/helper/monitor.rs): it sends the RSTs of connections that
     /// were reset again, and forgets records.
     pub fn helper(&mut self) {
         for (key, f) in self.flows() {

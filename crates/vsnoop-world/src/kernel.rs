@@ -80,7 +80,7 @@ pub struct Port {
     /// What the VM finds.
     pub ring: VecDeque<Frame>,
     pub ring_slots: usize,
-    /// What was sent in through the tap's ingress by a program, and has its turn next.
+    /// What was sent in through the tap's ingress by a program, and is processed next.
     backlog: VecDeque<Frame>,
     /// What has left the tap towards the senders.
     pub to_host: VecDeque<Frame>,

@@ -14,9 +14,9 @@ mod layout;
 pub mod maps;
 mod native;
 pub mod scenario;
+pub mod schedule;
 pub mod search;
 pub mod storm;
-pub mod turns;
 pub mod wire;
 pub mod world;
 

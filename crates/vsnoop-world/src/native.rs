@@ -75,10 +75,10 @@ pub enum Program {
     FromVm,
     /// Sends a packet that user space made.
     Inject,
-    /// Gives a waiting flow its turn.
-    Turn,
-    /// Looks after a hold for the engine.
-    Tend,
+    /// Grants the next waiting flow a window.
+    Grant,
+    /// Reclaims the memory of a hold for the engine.
+    Reclaim,
     /// On the uplink.
     Uplink,
 }

@@ -5,8 +5,8 @@
 //!
 //! - *Safety*: whatever the host tells the sender is checked ([`checks::told`]), and so is every byte that
 //!   either end receives.
-//! - *Progress*: from each state a fair continuation, in which nothing is lost any more, everybody has
-//!   turns and time passes, comes to an end.
+//! - *Progress*: from each state a fair continuation, in which nothing is lost any more, everybody
+//!   runs and time passes, comes to an end.
 //!
 //! Time stands still but for one action, which goes to the next timer of whoever has one.
 
@@ -39,7 +39,7 @@ pub struct Budget {
     pub guest_losses: u8,
     /// The ring is full for a while.
     pub full_rings: u8,
-    /// The engine is killed, between two of its turns or within one.
+    /// The engine is killed, between two of its runs or within one.
     pub kills: u8,
     /// The clock goes on to the next timer.
     pub times: u8,
@@ -59,13 +59,13 @@ pub enum Action {
     RingEmpties,
     EngineRuns,
     EngineDies,
-    /// Within its turn, at this step.
+    /// Within a run, at this step.
     EngineDiesAt(u64),
     EngineStarts,
     TimePasses,
 }
 
-/// The steps of an engine's turn at which it may die: more of them do not differ.
+/// The steps of an engine's run at which it may die: more of them do not differ.
 const DEATHS: [u64; 6] = [2, 5, 8, 11, 13, 16];
 /// A fair continuation is over by then.
 const PATIENCE_NS: u64 = 400_000 * MS;
@@ -164,7 +164,7 @@ impl World {
         policy.run = port_run::PORT_ACTIVE;
         policy.hold_chunks = 16;
         // The host takes no VM for prompt, so that it acts where it can.
-        policy.thin = 0;
+        policy.passive = 0;
         w.host.start_engine(w.now);
         w.sender.open(w.now);
         w.flush();

@@ -9,7 +9,7 @@ use vsnoop_flow::testing::network::Link;
 use crate::cases::{end, machine};
 use crate::guest::Kind;
 use crate::scenario::{Act, Connection, Scenario};
-use crate::turns::Turns;
+use crate::schedule::Schedule;
 
 /// How long the storm lasts, and how long everything may take, ms.
 const STORM_MS: u64 = 3_000;
@@ -36,13 +36,13 @@ fn link(rng: &mut Rng) -> Link {
     }
 }
 
-fn turns(rng: &mut Rng) -> Turns {
+fn schedule(rng: &mut Rng) -> Schedule {
     match rng.u32(0..4) {
-        0 => Turns::Always,
-        1 => Turns::Once { at: rng.u64(0..200), stop: rng.u64(1..2_000) },
+        0 => Schedule::Always,
+        1 => Schedule::Once { at: rng.u64(0..200), stop: rng.u64(1..2_000) },
         _ => {
             let period = rng.u64(20..500);
-            Turns::Periodic { from: rng.u64(0..100), period, stop: rng.u64(1..period) }
+            Schedule::Periodic { from: rng.u64(0..100), period, stop: rng.u64(1..period) }
         }
     }
 }
@@ -117,7 +117,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     };
     let mut machine = machine(kind);
     let fortune = &mut machine.fortune;
-    fortune.turns = turns(rng);
+    fortune.schedule = schedule(rng);
     fortune.loss = (rate(rng, 50), rate(rng, 50));
     fortune.races = if one_in(rng, 3) { rng.u32(1..300) } else { 0 };
     fortune.crashes = if one_in(rng, 4) { rng.u32(1..1_000) } else { 0 };
@@ -126,7 +126,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     }
     if one_in(rng, 3) {
         let period = rng.u64(20..400);
-        fortune.engine = Turns::Periodic { from: 0, period, stop: rng.u64(1..period) };
+        fortune.engine = Schedule::Periodic { from: 0, period, stop: rng.u64(1..period) };
     }
     fortune.latency_us = [20, 100, 3_000][rng.usize(0..3)];
     machine.ring_slots = [8, 64, 500][rng.usize(0..3)];

@@ -324,7 +324,7 @@ impl World {
                     machine.poll_at = end;
                     self.events.at(end, Event::VmPoll(m));
                 } else {
-                    machine.host.vm.take_turn();
+                    machine.host.vm.run_guest();
                 }
             }
             // An earlier one took its place already.
@@ -501,8 +501,8 @@ impl World {
             self.events.at(machine.poll_at, Event::VmPoll(m));
         }
         if let Some(timer) = vm.guest.next_timer(self.now) {
-            let turns = &vm.fortune.turns;
-            let stands = if vm.calm { None } else { turns.until(timer) };
+            let schedule = &vm.fortune.schedule;
+            let stands = if vm.calm { None } else { schedule.until(timer) };
             // After a stop some VMs look at their timers first, some at the ring.
             let lag = if self.sc.seed.is_multiple_of(2) { 0 } else { 200_000 };
             let timer = stands.map_or(timer, |end| end + lag);

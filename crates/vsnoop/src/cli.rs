@@ -118,11 +118,14 @@ pub struct Attach {
     /// Went away.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
     pub buf_size: Option<String>,
+    /// Renamed.
+    #[arg(long, hide = true)]
+    pub no_thin: bool,
     /// Went away.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
     pub hold_per_flow: Option<String>,
     /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it is.
-    #[arg(long, conflicts_with_all = ["hold", "ahead", "no_thin"])]
+    #[arg(long, conflicts_with_all = ["hold", "ahead", "no_passive"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
     /// host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link
@@ -143,7 +146,7 @@ pub struct Attach {
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.
     #[arg(long)]
-    pub no_thin: bool,
+    pub no_passive: bool,
     #[command(flatten)]
     pub lists: Lists,
 }

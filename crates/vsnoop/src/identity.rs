@@ -35,7 +35,7 @@ impl Identity {
     }
 
     /// The namespace for a table: "-" is the command's own.
-    pub fn place(&self) -> &str {
+    pub fn netns_label(&self) -> &str {
         self.netns_name.as_deref().unwrap_or("-")
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that change attachments take turns; `off --all` does not wait for its turn.
+//! Commands that change attachments exclude each other by a lock; `off --all` does not wait for it.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct CommandLock {
 }
 
 impl CommandLock {
-    /// Waits its turn.
+    /// Waits for the lock.
     pub fn take() -> Result<Self> {
         let start = Instant::now();
         loop {

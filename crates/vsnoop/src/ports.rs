@@ -1,4 +1,4 @@
-//! The attached ports of the host: finding them by name, and by whom they are held.
+//! The attached ports of the host: finding them by name, and who uses their taps.
 //!
 //! An attachment is known by the network namespace's inode and the interface's index; its name is
 //! what the tap was called when the helper looked at it last. A port whose tap has been deleted is
@@ -23,8 +23,8 @@ pub struct Attached {
     pub meta: port_meta,
     pub name: String,
     pub state: State,
-    /// The helper holds it back, whatever the operator chose.
-    pub held: bool,
+    /// The helper has suspended it, whatever the operator chose.
+    pub suspended: bool,
 }
 
 /// What the operator chose, as long as the tap exists.
@@ -64,14 +64,14 @@ impl Attached {
                 _ => State::Paused,
             }
         };
-        Ok(Self { name: port.ifname()?, meta, state, held: port.is_held()?, port })
+        Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
     }
 
     /// Who keeps it from acknowledging early; the operator's choice outlasts the helper's reasons.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
             State::Paused => Some(PausedBy::Operator),
-            State::Active if self.held => Some(PausedBy::Helper),
+            State::Active if self.suspended => Some(PausedBy::Helper),
             _ => None,
         }
     }
@@ -128,9 +128,9 @@ pub fn are_any() -> bool {
 /// the caller's own); without names all of that namespace, or of the whole host without `--netns`.
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
-        let place = Netns::chosen(netns)?;
+        let netns = Netns::chosen(netns)?;
         let ports =
-            once_each(names).into_iter().map(|name| find(name, &place)).collect::<Result<_>>()?;
+            once_each(names).into_iter().map(|name| find(name, &netns)).collect::<Result<_>>()?;
         return Ok(Inventory { ports, damaged: Vec::new() });
     }
     let mut inventory = settled()?;
@@ -161,12 +161,12 @@ fn settled() -> Result<Inventory> {
     }
 }
 
-/// The attachment of port `name` in `place`.
-pub fn find(name: &str, place: &Netns) -> Result<Attached> {
+/// The attachment of port `name` in `netns`.
+pub fn find(name: &str, netns: &Netns) -> Result<Attached> {
     kernel::require()?;
-    let device = place.run(|| netdev::find(name))?;
+    let device = netns.run(|| netdev::find(name))?;
     if let Some(device) = &device {
-        match Port::open(place.inode, device.index).and_then(Attached::of) {
+        match Port::open(netns.inode, device.index).and_then(Attached::of) {
             // As it is called now.
             Ok(attached) => return Ok(Attached { name: name.to_owned(), ..attached }),
             Err(Error::NotAttached(_)) => {}
@@ -179,7 +179,7 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
         .ports
         .into_iter()
         .filter(|port| port.name == name)
-        .partition(|port| port.meta.netns == place.inode);
+        .partition(|port| port.meta.netns == netns.inode);
     if let Some(port) = here.into_iter().next() {
         return Ok(port);
     }
@@ -194,12 +194,12 @@ pub fn find(name: &str, place: &Netns) -> Result<Attached> {
             Unfit::NotAttached,
             format!(
                 "port {name} is not attached in the network namespace {}, but one of that name is in {other}",
-                place.label()
+                netns.label()
             ),
         ));
     }
     if device.is_none() {
-        return Err(netdev::does_not_exist(name, place.label()));
+        return Err(netdev::does_not_exist(name, netns.label()));
     }
     Err(Error::NotAttached(name.to_owned()).into())
 }

@@ -1,6 +1,6 @@
 //! The real-time priority of the processes in the background, and its bound.
 //!
-//! Helper and engine must have their turn while a hundred processes want the CPU, however they were
+//! Helper and engine must get a CPU while a hundred processes want the CPU, however they were
 //! started: whatever scheduling policy, nice value and CPU affinity they inherit, they choose their
 //! own ([docs/decisions/0018](../../../docs/decisions/0021-priority.md)). So that neither can keep a
 //! core from everybody else, each has a *budget* of CPU time at that priority, for a period of its

@@ -35,7 +35,7 @@ impl Quotas {
     /// `except`: a port whose quota is about to change.
     pub fn of_host(
         config: &Config,
-        place: &Netns,
+        netns: &Netns,
         except: Option<&Attached>,
     ) -> Result<Option<Self>> {
         let host = memory::host_memory();
@@ -44,7 +44,7 @@ impl Quotas {
         };
         let mut attached = ports::inventory()?.ports;
         attached.retain(|port| except.is_none_or(|except| except.port.id() != port.port.id()));
-        let vms = vms(place)?.max(attached.len() as u64);
+        let vms = vms(netns)?.max(attached.len() as u64);
         let given = given(&attached)?;
         Ok(Some(Self { total_bytes, total_from: config.total_source(), given, vms }))
     }
@@ -103,10 +103,10 @@ pub fn bytes_for(
     port: &str,
     asked: Option<u32>,
     config: &Config,
-    place: &Netns,
+    netns: &Netns,
     except: Option<&Attached>,
 ) -> Result<u32> {
-    let quotas = Quotas::of_host(config, place, except)?;
+    let quotas = Quotas::of_host(config, netns, except)?;
     match (asked, quotas) {
         (Some(bytes), quotas) => {
             let quotas = quotas.context(
@@ -141,10 +141,10 @@ fn given(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
 }
 
 /// Taps of the namespace, and those of others that a process holds.
-fn vms(place: &Netns) -> Result<u64> {
-    let here = place.run(netdev::list)?.iter().filter(|device| device.tap.is_some()).count();
+fn vms(netns: &Netns) -> Result<u64> {
+    let here = netns.run(netdev::list)?.iter().filter(|device| device.tap.is_some()).count();
     let holders = process::tap_holders();
-    let elsewhere = holders.keys().filter(|(_, netns)| *netns != place.inode).count();
+    let elsewhere = holders.keys().filter(|(_, inode)| *inode != netns.inode).count();
     Ok((here + elsewhere) as u64)
 }
 

@@ -116,16 +116,16 @@ pub fn release(attached: Attached) -> Result<Released> {
         }
         off => off?,
     };
-    let place = attached.netns();
+    let netns = attached.netns();
     // Somebody may have taken the hooks off a tap that is still there.
     let tap_deleted =
-        hooks_are_off && (place.is_none() || !device_exists(&attached.port, place.as_ref())?);
+        hooks_are_off && (netns.is_none() || !device_exists(&attached.port, netns.as_ref())?);
     let note = if tap_deleted {
         None
     } else {
-        restore_qdisc(&attached.port, &attached.meta, place.as_ref())?
+        restore_qdisc(&attached.port, &attached.meta, netns.as_ref())?
     };
-    Ok(match let_go(attached.port, place.as_ref(), tap_deleted)? {
+    Ok(match let_go(attached.port, netns.as_ref(), tap_deleted)? {
         Some(gone) => {
             let Gone { tap_deleted, ended } = gone;
             Released { tap_deleted, by_another: false, ended, note }
@@ -154,13 +154,13 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
 /// That its hooks are off says nothing about the tap of a port that was set aside.
 pub fn finish_one(port: Port) -> Result<Ended> {
     let meta = port.meta()?;
-    let place = Netns::find(meta.netns);
+    let netns = Netns::find(meta.netns);
     // Of one that was set aside, too: the panic switch restores them last. Unless it is attached
     // again.
     if Port::open(meta.netns, meta.ifindex).is_err() {
-        restore_qdisc(&port, &meta, place.as_ref())?;
+        restore_qdisc(&port, &meta, netns.as_ref())?;
     }
-    Ok(let_go(port, place.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
+    Ok(let_go(port, netns.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
 }
 
 /// What [`let_go`] found and did.
@@ -170,21 +170,21 @@ struct Gone {
 }
 
 /// `None` when somebody else has let the port go.
-fn let_go(mut port: Port, place: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
+fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
     let mut ended = Ended::default();
-    if !tap_deleted && device_exists(&port, place)? {
-        ended = end_held(&port, place)?;
+    if !tap_deleted && device_exists(&port, netns)? {
+        ended = end_held(&port, netns)?;
     }
     if !port.leave()? {
         return Ok(None);
     }
-    let tap_deleted = tap_deleted || !device_exists(&port, place)?;
+    let tap_deleted = tap_deleted || !device_exists(&port, netns)?;
     if tap_deleted {
-        bury(&port, place)?;
+        bury(&port, netns)?;
         ended = Ended::default();
     } else {
-        ended.add(end_held(&port, place)?);
-        tell_tombstones(&port, place)?;
+        ended.add(end_held(&port, netns)?);
+        tell_tombstones(&port, netns)?;
     }
     if let Err(error) = incast::forget_all(&port) {
         tracing::warn!("what incast control knows of its connections stays: {error:#}");
@@ -205,13 +205,13 @@ pub fn end_held_of(port: &Port) -> Result<Ended> {
     if port.flows()?.iter().all(|(key, flow)| holds.needed_bytes(key, flow) == 0) {
         return Ok(Ended::default());
     }
-    let place = Netns::find(port.meta()?.netns);
-    let place = place.context("the tap's network namespace cannot be found, so nobody is told")?;
-    end_held(port, Some(&place))
+    let netns = Netns::find(port.meta()?.netns);
+    let netns = netns.context("the tap's network namespace cannot be found, so nobody is told")?;
+    end_held(port, Some(&netns))
 }
 
 /// Resets the connections with bytes that the VM has not been handed.
-fn end_held(port: &Port, place: Option<&Netns>) -> Result<Ended> {
+fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     let holds = Holds::open_or_do_without(port);
     let mut ended = Ended::default();
     for (key, flow) in &port.flows()? {
@@ -221,7 +221,7 @@ fn end_held(port: &Port, place: Option<&Netns>) -> Result<Ended> {
         }
     }
     if ended.flows > 0 {
-        tell_tombstones(port, place)?;
+        tell_tombstones(port, netns)?;
     }
     Ok(ended)
 }
@@ -254,8 +254,8 @@ fn entomb(
 }
 
 /// RST to both ends of the connections that were reset lately.
-fn tell_tombstones(port: &Port, place: Option<&Netns>) -> Result<()> {
-    let Some(place) = place else { return Ok(()) };
+fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
+    let Some(netns) = netns else { return Ok(()) };
     let holds = Holds::open_or_do_without(port);
     let mut told = Vec::new();
     for (key, flow) in fresh_tombstones(port)? {
@@ -266,7 +266,7 @@ fn tell_tombstones(port: &Port, place: Option<&Netns>) -> Result<()> {
             told.push((key, flow { vm_seq: handed, ..flow }));
         }
     }
-    place.run(|| {
+    netns.run(|| {
         told.iter().for_each(|(key, flow)| send(port, key, flow));
         Ok(())
     })
@@ -283,19 +283,19 @@ fn fresh_tombstones(port: &Port) -> Result<Vec<(flow_key, flow)>> {
 }
 
 /// A namespace that nothing leads to is not taken for one that has gone.
-fn device_exists(port: &Port, place: Option<&Netns>) -> Result<bool> {
+fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
     let index = port.meta()?.ifindex;
-    place.map_or(Ok(true), |place| place.run(|| Ok(netdev::find_index(index)?.is_some())))
+    netns.map_or(Ok(true), |netns| netns.run(|| Ok(netdev::find_index(index)?.is_some())))
 }
 
 /// Whatever was in the tap's ring, or held for it, is lost with the VM's end of it: senders that were told
 /// otherwise are reset, over the bridge that the tap was a port of. So are, again, those that were reset
 /// lately: their RST may have met the tap's end.
-fn bury(port: &Port, place: Option<&Netns>) -> Result<()> {
+fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
     let tombstones = fresh_tombstones(port)?;
-    let reset = match place.filter(|_| flows > 0 || !tombstones.is_empty()) {
-        Some(place) => place.run(|| {
+    let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
+        Some(netns) => netns.run(|| {
             tell_senders(port, &tombstones)?;
             helper::reset_senders(port)
         })?,
@@ -322,15 +322,15 @@ fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     Ok(())
 }
 
-fn restore_qdisc(port: &Port, meta: &port_meta, place: Option<&Netns>) -> Result<Option<String>> {
+fn restore_qdisc(port: &Port, meta: &port_meta, netns: Option<&Netns>) -> Result<Option<String>> {
     let Some(default) = port.qdisc_replaced()? else { return Ok(None) };
-    let Some(place) = place else {
+    let Some(netns) = netns else {
         return Ok(Some(format!(
             "its network namespace cannot be found: noqueue stays where {default} was"
         )));
     };
     let index = meta.ifindex;
-    let restored = place.run(|| match netdev::find_index(index)? {
+    let restored = netns.run(|| match netdev::find_index(index)? {
         Some(device) => qdisc::restore_default(&device),
         None => Ok(true),
     })?;

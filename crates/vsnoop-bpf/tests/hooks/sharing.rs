@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use vsnoop_bpf::types::{PORT_SLOTS, SLAB_CHUNKS, SLAB_HOLDS, port_run};
-use vsnoop_bpf::{AttachSpec, Hook, Memory, PIN_ROOT, Port, Tended, Uplink, UplinkSettings};
+use vsnoop_bpf::{AttachSpec, Hook, Memory, PIN_ROOT, Port, Reclaimed, Uplink, UplinkSettings};
 
 use crate::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
 
@@ -80,9 +80,9 @@ pub fn what_is_held_for_a_port_no_other_touches() {
     let (_, record) = holding(&next);
     holding(&one);
     // An engine that has not heard of it.
-    assert_eq!(memory_of_gone.tend(record.hold.into(), true).expect("tend"), Tended::Free);
+    assert_eq!(memory_of_gone.reclaim(record.hold.into(), true).expect("reclaim"), Reclaimed::Free);
     let memory = Memory::open(&next).expect("open the memory").expect("there is a hold");
-    assert_eq!(memory.tend(record.hold.into(), true).expect("tend"), Tended::Used);
+    assert_eq!(memory.reclaim(record.hold.into(), true).expect("reclaim"), Reclaimed::Used);
     assert_eq!(next.state().expect("state").chunks_used, 1);
     assert_eq!(one.state().expect("state").chunks_used, 1);
 }

@@ -22,7 +22,7 @@ pub struct Seen {
     pub early: u64,
     pub handed_on: u64,
     pub held: u64,
-    pub ahead: u64,
+    pub out_of_order: u64,
     pub full: u64,
     pub fins: u64,
     pub drained: u64,
@@ -68,7 +68,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     let now = 10 * SECOND;
     let policy = policy {
         run: port_run::PORT_ACTIVE,
-        thin: u32::from(tape.byte()) % 2,
+        passive: u32::from(tape.byte()) % 2,
         hold_chunks: 4 + u32::from(tape.byte()) % 60,
         ahead: match tape.byte() % 4 {
             0 => 0,
@@ -137,7 +137,7 @@ impl Machine<'_> {
                 }
             }
             14 => self.engine(),
-            _ => self.tend(),
+            _ => self.reclaim(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Machine<'_> {
     }
 
     /// The hold of a flow that is over, or idle, is given back.
-    fn tend(&mut self) {
+    fn reclaim(&mut self) {
         let is_over = u32::from(self.f.mode) == flow_mode::FLOW_RESET
             || u32::from(self.f.flags) & FLOW_F_CLOSED != 0;
         let is_idle = hold::is_idle(&self.f, &self.m.hold, self.now);
@@ -394,9 +394,9 @@ impl Machine<'_> {
         assert_eq!(u32::from(s.tcp_flags) & (TCP_SYN | TCP_RST | TCP_URG), 0);
         assert_eq!(u32::from(s.bits) & SEG_FOREIGN, 0);
         assert_eq!(self.policy.run, port_run::PORT_ACTIVE);
-        if out.events & EVENT_AHEAD != 0 {
+        if out.events & EVENT_OUT_OF_ORDER != 0 {
             self.tells(out.ack.ack);
-            self.seen.ahead += 1;
+            self.seen.out_of_order += 1;
             assert_eq!(moved, 0, "a hole was acknowledged");
             return;
         }
@@ -549,7 +549,7 @@ impl Machine<'_> {
         }
         let h = &self.m.hold;
         assert_eq!(h.busy, 0, "a claim was not ended");
-        assert!(h.ahead_count <= 4);
+        assert!(h.range_count <= 4);
         assert!(h.rcv_win / HOLD_CHUNK <= self.policy.hold_chunks);
         let is_over =
             u32::from(f.mode) == flow_mode::FLOW_RESET || u32::from(f.flags) & FLOW_F_CLOSED != 0;
@@ -559,14 +559,14 @@ impl Machine<'_> {
             return;
         }
         // What was acknowledged and the VM has not answered for is kept, byte by byte; and so are
-        // the pieces beyond a hole.
-        let ahead = h.ahead.chunks_exact(2).take(h.ahead_count as usize);
-        for (place, one) in ahead.clone().enumerate() {
+        // the out-of-order ranges.
+        let ranges = h.ranges.chunks_exact(2).take(h.range_count as usize);
+        for (at, one) in ranges.clone().enumerate() {
             let touches = |other: &[seq]| one[0].diff(other[1]) <= 0 && other[0].diff(one[1]) <= 0;
-            assert!(!ahead.clone().skip(place + 1).any(touches), "pieces touch: {h:?}");
+            assert!(!ranges.clone().skip(at + 1).any(touches), "ranges touch: {h:?}");
         }
         self.is_kept(f.vm_seq, f.next_seq);
-        for edges in ahead {
+        for edges in ranges {
             self.is_kept(edges[0], edges[1]);
         }
     }

@@ -41,7 +41,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
         f: None,
         e: None,
         port: port_state::default(),
-        policy: policy { run: port_run::PORT_ACTIVE, thin: 1, ..Default::default() },
+        policy: policy { run: port_run::PORT_ACTIVE, passive: 1, ..Default::default() },
         now: 1_000_000_000,
         seen,
     };
@@ -76,7 +76,7 @@ impl Machine<'_> {
                         other => u32::from(other) % 3,
                     },
                     silence_ms: self.tape.word() >> (self.tape.byte() % 32),
-                    thin: u32::from(self.tape.byte()) % 2,
+                    passive: u32::from(self.tape.byte()) % 2,
                     ..Default::default()
                 }
             }

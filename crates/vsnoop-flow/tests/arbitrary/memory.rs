@@ -43,7 +43,7 @@ impl Memory {
         most: usize,
     ) -> bool {
         let h = &self.hold;
-        if h.chunks == 0 || (h.first == h.tail && h.ahead_count == 0) {
+        if h.chunks == 0 || (h.first == h.tail && h.range_count == 0) {
             self.bytes.clear();
             self.set_front(self.hold.tail);
         }
@@ -63,7 +63,7 @@ impl Memory {
     /// Gives back what the VM has acknowledged, in whole chunks. The caller has the claim; it ends.
     pub fn release(&mut self) {
         let h = &self.hold;
-        if h.vm_seq.diff(h.tail) >= 0 && h.ahead_count == 0 {
+        if h.vm_seq.diff(h.tail) >= 0 && h.range_count == 0 {
             self.hold.chunks = 0;
             self.bytes.clear();
         }

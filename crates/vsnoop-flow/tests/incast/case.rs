@@ -29,7 +29,7 @@ pub fn at(offset: u32) -> seq {
 impl Case {
     pub fn new(mbps: u32, buffer: u32) -> Self {
         let u = uplink { rate: rate_of(mbps), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, thin: 0, ..policy::default() };
+        let policy = policy { run: port_run::PORT_ACTIVE, passive: 0, ..policy::default() };
         Case { host: Host::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
     }
 
@@ -89,9 +89,9 @@ impl Case {
     }
 
     /// Time goes on.
-    pub fn turn(&mut self, now: u64) {
+    pub fn advance_time(&mut self, now: u64) {
         let Host { uplink, ports, .. } = &mut self.host;
-        vsnoop_flow::incast::turn(uplink, &mut ports[0].state.incast, now);
+        vsnoop_flow::incast::advance_time(uplink, &mut ports[0].state.incast, now);
     }
 
     pub fn wait(&mut self, ns: u64) -> &mut Self {
@@ -158,7 +158,7 @@ impl Case {
     }
 
     /// What it was granted and has not sent.
-    pub fn owes(&mut self, id: usize) -> u32 {
+    pub fn outstanding(&mut self, id: usize) -> u32 {
         let i = self.i(id);
         i.edge.diff(i.received).max(0) as u32
     }

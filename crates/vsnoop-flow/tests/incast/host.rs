@@ -1,5 +1,5 @@
 //! The receiving host: flows of the ports behind an uplink, as bpf/vsnoop.bpf.c, bpf/incast_flows.h
-//! and bpf/line.h do it.
+//! and bpf/grant_queue.h do it.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use vsnoop_flow::{
     FromVm, ack_fields, flow, outcome, policy, port_state, segment, types, types::*,
 };
 
-/// So many in line are asked for one turn, as in bpf/line.h.
+/// So many queued flows are tried for one grant, as in bpf/grant_queue.h.
 const TRIES: usize = 4;
 
 const SHUT: u32 = incast_waiting::INCAST_SHUT;
@@ -28,8 +28,8 @@ pub struct ToVm {
 #[derive(Default)]
 pub struct PortSide {
     pub state: port_state,
-    pub line: VecDeque<usize>,
-    pub shut: VecDeque<usize>,
+    pub grant_queue: VecDeque<usize>,
+    pub finished_queue: VecDeque<usize>,
 }
 
 pub struct Host {
@@ -42,7 +42,7 @@ pub struct Host {
     holds: Vec<types::hold>,
     /// The port of each flow; the first one where nothing is said.
     pub port_of: Vec<usize>,
-    pub turns: u64,
+    pub grants: u64,
 }
 
 #[allow(clippy::wrong_self_convention, reason = "called as the hooks are, to_vm and from_vm")]
@@ -55,7 +55,7 @@ impl Host {
             flows: Vec::new(),
             holds: Vec::new(),
             port_of: Vec::new(),
-            turns: 0,
+            grants: 0,
         }
     }
 
@@ -111,8 +111,8 @@ impl Host {
         let waits = incast::open(f, &mut self.uplink, &mut port.state.incast, vm, now);
         incast::note_shown(f, vm, now);
         match waits {
-            incast_waiting::INCAST_IN_LINE => port.line.push_back(id),
-            SHUT | incast_waiting::INCAST_IDLE => port.shut.push_back(id),
+            incast_waiting::INCAST_QUEUED => port.grant_queue.push_back(id),
+            SHUT | incast_waiting::INCAST_IDLE => port.finished_queue.push_back(id),
             _ => return false,
         }
         true
@@ -161,9 +161,9 @@ impl Host {
         match verdict {
             Verdict::Pass | Verdict::Reset => {
                 self.settle(id, &out, now);
-                // Somebody in line has a turn at once: pass_with_turn().
+                // A queued flow has a grant at once: pass_with_grant().
                 if verdict == Verdict::Pass && waits {
-                    answers.extend(self.turn(port, now));
+                    answers.extend(self.grant_next(port, now));
                 }
                 ToVm { delivered: verdict == Verdict::Pass, answers }
             }
@@ -178,9 +178,9 @@ impl Host {
                 let (kept, out) = hold::kept(f, h, s, copied, state, &self.policy, now);
                 self.settle(id, &out, now);
                 if kept == Kept::Ack {
-                    // What would close its window can wait until its turn.
-                    let turn = if waits { self.turn(port, now) } else { None };
-                    answers.push(turn.unwrap_or((id, out.ack)));
+                    // What would close its window can wait for its grant.
+                    let grant = if waits { self.grant_next(port, now) } else { None };
+                    answers.push(grant.unwrap_or((id, out.ack)));
                 }
                 ToVm { delivered: true, answers }
             }
@@ -223,30 +223,30 @@ impl Host {
             FromVm::Reset | FromVm::ResetBoth => return vec![],
         };
         let share = self.share_of(port);
-        if (share.own.waiting > 0 || share.shut > 0 || share.idle > 0) && s.len == 0 {
-            answers.extend(self.turn(port, now));
+        if (share.own.queued > 0 || share.shut > 0 || share.idle > 0) && s.len == 0 {
+            answers.extend(self.grant_next(port, now));
         }
         answers
     }
 
-    /// The flow at the head of a port's line: bpf/line.h, take_turn().
-    pub fn turn(&mut self, port: usize, now: u64) -> Option<Answer> {
+    /// The flow at the head of a port's queue: bpf/grant_queue.h, grant_next().
+    pub fn grant_next(&mut self, port: usize, now: u64) -> Option<Answer> {
         for _ in 0..TRIES {
-            let PortSide { state, line, shut } = &mut self.ports[port];
+            let PortSide { state, grant_queue, finished_queue } = &mut self.ports[port];
             let waits = incast::next(&mut self.uplink, &mut state.incast, now);
-            let line = match waits {
-                incast_waiting::INCAST_IN_LINE => line,
-                SHUT => shut,
+            let queue = match waits {
+                incast_waiting::INCAST_QUEUED => grant_queue,
+                SHUT => finished_queue,
                 _ => return None,
             };
-            let id = line.pop_front()?;
+            let id = queue.pop_front()?;
             let Some(f) = self.flows[id].as_mut() else { continue };
             match incast::serve(f, &mut self.uplink, waits, state, &self.policy, now) {
                 Served::Ack(ack) => {
-                    self.turns += 1;
+                    self.grants += 1;
                     return Some((id, ack));
                 }
-                Served::NotYet => line.push_back(id),
+                Served::NotYet => queue.push_back(id),
                 Served::Gone => {}
             }
         }
@@ -266,24 +266,27 @@ impl Host {
     }
 
     /// Bytes that live flows may still send: what is to be on the account.
-    pub fn owed(&self) -> i64 {
-        self.owed_by(true, |_| true)
+    pub fn outstanding(&self) -> i64 {
+        self.sum_of(true, |_| true)
     }
 
     /// The same of all others.
     pub fn silent(&self) -> i64 {
-        self.owed_by(false, |_| true)
+        self.sum_of(false, |_| true)
     }
 
-    /// What those of one port owe, live or not.
-    pub fn owed_of(&self, port: usize) -> i64 {
+    /// What flows of one port have outstanding, live or not.
+    pub fn outstanding_of(&self, port: usize) -> i64 {
         let is_of = |id| self.port_of(id) == port;
-        self.owed_by(true, is_of) + self.owed_by(false, is_of)
+        self.sum_of(true, is_of) + self.sum_of(false, is_of)
     }
 
-    fn owed_by(&self, live: bool, is_of: impl Fn(usize) -> bool) -> i64 {
+    fn sum_of(&self, live: bool, is_of: impl Fn(usize) -> bool) -> i64 {
         let flows = self.flows.iter().enumerate().filter(|(id, _)| is_of(*id));
         let flows = flows.filter_map(|(_, f)| f.as_ref()).filter(|f| f.incast.is_shaped());
-        flows.filter(|f| incast::is_live(f, &self.uplink) == live).map(incast::owed).sum()
+        flows
+            .filter(|f| incast::is_live(f, &self.uplink) == live)
+            .map(incast::flow_outstanding)
+            .sum()
     }
 }

@@ -6,7 +6,7 @@ use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
 use crate::host::{Host, PortSide};
 
-/// Flows are of these by turns.
+/// Flows have these one after the other.
 const PORTS: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ enum Op {
     Gone {
         flow: usize,
     },
-    Turn {
+    Grant {
         port: usize,
     },
     /// The sender's segments take another way from now on, or the uplink again.
@@ -85,7 +85,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => flow.clone().prop_map(|flow| Op::Reset { flow }),
         1 => flow.clone().prop_map(|flow| Op::Gone { flow }),
         1 => (flow, any::<bool>()).prop_map(|(flow, beside)| Op::Way { flow, beside }),
-        4 => (0..PORTS).prop_map(|port| Op::Turn { port }),
+        4 => (0..PORTS).prop_map(|port| Op::Grant { port }),
         6 => prop_oneof![
             4 => 0..500_000i64,
             1 => -1_000_000..0i64,
@@ -221,8 +221,8 @@ impl Machine {
                 let Some(id) = self.pick(flow) else { return };
                 self.host.remove(id);
             }
-            Op::Turn { port } => {
-                self.host.turn(port, self.now);
+            Op::Grant { port } => {
+                self.host.grant_next(port, self.now);
             }
             Op::Way { flow, beside } => {
                 let Some(id) = self.pick(flow) else { return };
@@ -238,23 +238,27 @@ impl Machine {
         self.most_credit = self.most_credit.max(incast::credit(u));
         let flows =
             || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
-        assert_eq!(self.host.owed(), incast::granted(u), "granted is not what flows owe");
-        assert_eq!(self.host.silent(), u.all.silent, "silent is not what the others owe");
+        assert_eq!(
+            self.host.outstanding(),
+            incast::outstanding(u),
+            "outstanding is not the sum of the flows"
+        );
+        assert_eq!(self.host.silent(), u.all.silent, "silent is not the sum of the others");
         let count =
             |is: &dyn Fn(usize, &flow) -> bool| flows().filter(|(id, f)| is(*id, f)).count() as i32;
         let waits = |f: &flow, state: u32| u32::from(f.incast.waiting) == state;
-        let in_line = |f: &flow| waits(f, incast_waiting::INCAST_IN_LINE);
-        assert_eq!(count(&|_, f| in_line(f)), u.all.waiting);
+        let is_queued = |f: &flow| waits(f, incast_waiting::INCAST_QUEUED);
+        assert_eq!(count(&|_, f| is_queued(f)), u.all.queued);
         assert_eq!(count(&|_, f| f.incast.is_shaped()), u.all.open);
         for (at, PortSide { state, .. }) in self.host.ports.iter().enumerate() {
             let port = &state.incast;
             let is_of = |id| self.host.port_of(id) == at;
             assert_eq!(
-                self.host.owed_of(at),
-                port.own.granted + port.own.silent,
-                "an account of a port is not what its flows owe"
+                self.host.outstanding_of(at),
+                port.own.outstanding + port.own.silent,
+                "an account of a port is not the sum of its flows"
             );
-            assert_eq!(count(&|id, f| is_of(id) && in_line(f)), port.own.waiting);
+            assert_eq!(count(&|id, f| is_of(id) && is_queued(f)), port.own.queued);
             assert_eq!(count(&|id, f| is_of(id) && f.incast.is_shaped()), port.own.open);
             let shut = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_SHUT));
             let idle = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_IDLE));
@@ -262,13 +266,13 @@ impl Machine {
         }
         for (id, f) in flows() {
             let i = &f.incast;
-            if u32::from(i.waiting) == incast_waiting::INCAST_IN_LINE {
-                let line = &self.host.ports[self.host.port_of(id)].line;
-                assert!(line.contains(&id), "waits, and is not in line");
+            if u32::from(i.waiting) == incast_waiting::INCAST_QUEUED {
+                let queue = &self.host.ports[self.host.port_of(id)].grant_queue;
+                assert!(queue.contains(&id), "waits, and is not in the grant queue");
             }
             if waits(f, incast_waiting::INCAST_SHUT) || waits(f, incast_waiting::INCAST_IDLE) {
-                let shut = &self.host.ports[self.host.port_of(id)].shut;
-                assert!(shut.contains(&id), "is shut, and not on the list");
+                let queue = &self.host.ports[self.host.port_of(id)].finished_queue;
+                assert!(queue.contains(&id), "is finished, and not in its queue");
             }
             if i.is_shaped() {
                 assert!(i.edge.diff(i.received) >= 0);
@@ -302,7 +306,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..600),
     ) {
         let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, thin: 1, ..policy::default() };
+        let policy = policy { run: port_run::PORT_ACTIVE, passive: 1, ..policy::default() };
         let mut m = Machine {
             host: Host::new(u, policy),
             now: 1_000_000_000,
@@ -316,10 +320,10 @@ proptest! {
             m.step(op);
             m.check();
         }
-        // When all have gone nothing is owed, and nobody waits.
+        // When all have gone nothing is outstanding, and no flow waits.
         for id in 0..m.host.flows.len() {
             m.host.remove(id);
         }
-        prop_assert_eq!((incast::granted(&m.host.uplink), m.host.uplink.all.waiting, m.host.uplink.all.open), (0, 0, 0));
+        prop_assert_eq!((incast::outstanding(&m.host.uplink), m.host.uplink.all.queued, m.host.uplink.all.open), (0, 0, 0));
     }
 }

@@ -196,7 +196,7 @@ fn a_flow_from_far_away_is_left_alone() {
     let mut sim = Sim::new(Setting { rtt_ns: 20 * MS, ..Setting::default() });
     sim.round(1, 32 << 20, 2 * LIMIT).expect("the round ends");
     assert_eq!(sim.host.uplink.all.open, 0);
-    assert_eq!(incast::granted(&sim.host.uplink), 0);
+    assert_eq!(incast::outstanding(&sim.host.uplink), 0);
 }
 
 #[test]

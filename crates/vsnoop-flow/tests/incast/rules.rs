@@ -17,7 +17,7 @@ const fn segments(count: u32) -> u32 {
 
 #[track_caller]
 fn exact(c: &mut Case) {
-    assert_eq!(incast::granted(&c.host.uplink), c.host.owed());
+    assert_eq!(incast::outstanding(&c.host.uplink), c.host.outstanding());
 }
 
 // Credit.
@@ -25,16 +25,16 @@ fn exact(c: &mut Case) {
 #[test]
 fn a_request_takes_credit_and_its_answer_pays_it_back() {
     let mut c = Case::with(1);
-    assert_eq!(incast::granted(c.u()), 0, "nothing was asked for yet");
+    assert_eq!(incast::outstanding(c.u()), 0, "nothing was asked for yet");
     c.vm(0, 100);
-    assert_eq!(c.owes(0), segments(10));
-    assert_eq!(incast::granted(c.u()), i64::from(segments(10)));
+    assert_eq!(c.outstanding(0), segments(10));
+    assert_eq!(incast::outstanding(c.u()), i64::from(segments(10)));
     let shown = c.f(0).adv_edge;
     c.keep_shut(0);
     c.data(0, MSS);
     let left = segments(10) / UNIT * UNIT - MSS;
-    assert_eq!(incast::granted(c.u()), i64::from(left), "the window asks for no more");
-    assert_eq!(c.i(0).edge, shown, "what was not shown is not owed");
+    assert_eq!(incast::outstanding(c.u()), i64::from(left), "the window asks for no more");
+    assert_eq!(c.i(0).edge, shown, "what was not shown is not outstanding");
     exact(&mut c);
 }
 
@@ -42,10 +42,10 @@ fn a_request_takes_credit_and_its_answer_pays_it_back() {
 fn what_the_handshake_showed_is_owed() {
     let mut c = Case::new(1_000, BUFFER);
     c.begin(5_000);
-    assert_eq!(incast::granted(c.u()), 5_000);
+    assert_eq!(incast::outstanding(c.u()), 5_000);
     // Of one that was open long before, with a window of any size, nothing is.
     c.begin(1 << 20);
-    assert_eq!(incast::granted(c.u()), 5_000);
+    assert_eq!(incast::outstanding(c.u()), 5_000);
     assert_eq!(c.u().all.open, 2);
 }
 
@@ -70,12 +70,12 @@ fn data_beyond_the_edge_pays_back_no_more_than_was_owed() {
     let mut c = Case::with(2);
     c.vm(0, 100);
     c.vm(1, 100);
-    let other = c.owes(1);
+    let other = c.outstanding(1);
     c.keep_shut(0);
     c.data(0, 40_000);
     // Two segments are the least there is.
-    assert_eq!(c.owes(0), segments(2));
-    assert_eq!(incast::granted(c.u()), i64::from(other + segments(2)));
+    assert_eq!(c.outstanding(0), segments(2));
+    assert_eq!(incast::outstanding(c.u()), i64::from(other + segments(2)));
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() 
     for i in 0..60 {
         c.wait(12 * US).data(0, MSS);
         exact(&mut c);
-        // What was not shown is not owed any more when the next segment comes.
-        let (granted, edge) = (incast::granted(c.u()), c.i(0).edge);
+        // What was not shown is not outstanding any more when the next segment comes.
+        let (granted, edge) = (incast::outstanding(c.u()), c.i(0).edge);
         let s = c.segment(0, (i / 2) * MSS, MSS);
         c.host.to_vm(0, &s, c.now);
         let unshown = i64::from(edge.diff(c.i(0).edge));
-        assert_eq!(incast::granted(c.u()), granted - unshown, "old data moved the account");
+        assert_eq!(incast::outstanding(c.u()), granted - unshown, "old data moved the account");
         assert!(unshown < UNIT.into());
     }
     let end = 60 * MSS;
@@ -105,7 +105,7 @@ fn credit_comes_in_whole_segments() {
     let mut c = Case::with(1);
     c.i(0).window = 3 * LEAST + 700;
     c.vm(0, 100);
-    assert_eq!(c.owes(0), segments(3));
+    assert_eq!(c.outstanding(0), segments(3));
 }
 
 #[test]
@@ -117,21 +117,21 @@ fn nobody_is_granted_more_than_there_is() {
         c.data(id, 1);
         exact(&mut c);
         let most = i64::from(incast::credit(c.u()) + segments(2));
-        assert!(incast::granted(c.u()) <= most);
+        assert!(incast::outstanding(c.u()) <= most);
     }
-    assert!(incast::granted(c.u()) > i64::from(incast::credit(c.u()) / 10 * 9));
+    assert!(incast::outstanding(c.u()) > i64::from(incast::credit(c.u()) / 10 * 9));
 }
 
 #[test]
-fn a_volley_of_requests_gets_what_there_is_and_the_rest_stands_in_line() {
+fn a_volley_of_requests_gets_what_there_is_and_the_rest_is_queued() {
     let mut c = Case::with(100);
     for id in 0..100 {
         c.vm(id, 100);
     }
-    let asked = (0..100).filter(|&id| c.owes(id) > 0).count();
+    let asked = (0..100).filter(|&id| c.outstanding(id) > 0).count();
     assert!(asked >= 7, "only {asked} may answer");
-    assert_eq!(c.u().all.waiting as usize, 100 - asked);
-    assert!(incast::granted(c.u()) <= i64::from(incast::credit(c.u())));
+    assert_eq!(c.u().all.queued as usize, 100 - asked);
+    assert!(incast::outstanding(c.u()) <= i64::from(incast::credit(c.u())));
 }
 
 /// A flow that was given two segments while its window was closed, and has answered with `len` bytes.
@@ -170,10 +170,10 @@ fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
 fn what_is_left_of_a_finished_answer_is_silent_at_once() {
     let mut c = answered(700, TCP_PSH);
     let left = segments(2) / UNIT * UNIT - 700;
-    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, i64::from(left)));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, i64::from(left)));
     // The next request makes it count again.
     c.vm(0, 100);
-    assert!(incast::granted(c.u()) >= i64::from(left) && c.u().all.silent == 0);
+    assert!(incast::outstanding(c.u()) >= i64::from(left) && c.u().all.silent == 0);
     assert_ne!(u32::from(c.i(0).bits) & INCAST_ANSWERS, 0);
     exact(&mut c);
 }
@@ -183,35 +183,36 @@ fn who_only_answers_stays_shut_while_others_need_credit_and_no_longer() {
     let mut c = answered(2_000, TCP_PSH);
     // There is credit: it was given a new window at once.
     assert_eq!(c.i(0).waiting, 0);
-    assert!(c.owes(0) >= LEAST);
+    assert!(c.outstanding(0) >= LEAST);
     let mut c = Case::with(40);
     c.p().flows = 40;
     (c.i(0).window, c.i(1).window) = (2 * LEAST, 2 * LEAST);
     c.vm(0, 100);
-    // Somebody is in line.
-    c.u().all.granted += 200_000;
+    // A flow is in the grant queue.
+    c.u().all.outstanding += 200_000;
     c.vm(1, 100);
-    assert_eq!(u32::from(c.i(1).waiting), incast_waiting::INCAST_IN_LINE);
+    assert_eq!(u32::from(c.i(1).waiting), incast_waiting::INCAST_QUEUED);
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
     assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IDLE);
-    c.u().all.granted -= 200_000;
+    c.u().all.outstanding -= 200_000;
     let now = c.now;
-    let order: Vec<_> = std::iter::from_fn(|| c.host.turn(0, now)).map(|(id, _)| id).collect();
-    assert_eq!(order, [1, 0], "those in line come first");
+    let order: Vec<_> =
+        std::iter::from_fn(|| c.host.grant_next(0, now)).map(|(id, _)| id).collect();
+    assert_eq!(order, [1, 0], "flows in the grant queue come first");
 }
 
 #[test]
 fn who_has_waited_for_a_timeout_gets_a_window_whatever_there_is() {
     let mut c = Case::with(2);
-    c.u().all.granted += 1 << 20;
+    c.u().all.outstanding += 1 << 20;
     c.vm(0, 100);
-    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IN_LINE);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_QUEUED);
     c.f(0).flags |= FLOW_F_REPLY_DUE as u16;
     c.vm(0, 0);
     assert_eq!(c.i(0).waiting, 0);
-    assert!(c.owes(0) >= 2 * LEAST);
+    assert!(c.outstanding(0) >= 2 * LEAST);
 }
 
 #[test]
@@ -230,32 +231,32 @@ fn among_many_an_open_window_does_not_move() {
 fn an_ack_without_news_opens_nothing() {
     let mut c = Case::with(1);
     c.vm(0, 0);
-    assert_eq!(c.owes(0), 0);
-    assert_eq!(c.u().all.waiting, 0);
+    assert_eq!(c.outstanding(0), 0);
+    assert_eq!(c.u().all.queued, 0);
 }
 
 #[test]
 fn what_silent_flows_owe_does_not_count_until_they_speak() {
     let mut c = Case::with(2);
     c.vm(0, 100);
-    let owes = i64::from(c.owes(0));
+    let outstanding = i64::from(c.outstanding(0));
     // It was asked, and may think.
     c.wait(10 * MS).vm(1, 0);
-    assert_eq!(incast::granted(c.u()), owes, "too early");
+    assert_eq!(incast::outstanding(c.u()), outstanding, "too early");
     c.wait(10 * MS).vm(1, 0);
-    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, owes));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, outstanding));
     exact(&mut c);
     c.keep_shut(0);
     c.data(0, MSS);
     let left = i64::from(segments(10) / UNIT * UNIT - MSS);
-    assert_eq!((incast::granted(c.u()), c.u().all.silent), (left, 0));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (left, 0));
     // It has answered, and keeps silent.
     c.wait(3 * MS).vm(1, 0);
-    assert_eq!((incast::granted(c.u()), c.u().all.silent), (0, left));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, left));
     exact(&mut c);
 }
 
-// The line.
+// The grant queue.
 
 /// `n` flows that use what there is; the last has a closed window and waits.
 fn crowd(n: usize) -> Case {
@@ -272,50 +273,50 @@ fn crowd(n: usize) -> Case {
 #[test]
 fn who_gets_nothing_stands_in_line_once() {
     let mut c = crowd(20);
-    let waiting = c.u().all.waiting;
+    let waiting = c.u().all.queued;
     assert!(waiting > 0);
-    assert_eq!(c.host.ports[0].line.len(), waiting as usize);
+    assert_eq!(c.host.ports[0].grant_queue.len(), waiting as usize);
     for id in 0..20 {
         c.vm(id, 100);
     }
-    assert_eq!(c.u().all.waiting, waiting);
-    assert_eq!(c.host.ports[0].line.len(), waiting as usize);
+    assert_eq!(c.u().all.queued, waiting);
+    assert_eq!(c.host.ports[0].grant_queue.len(), waiting as usize);
 }
 
 #[test]
 fn those_in_line_are_served_before_those_that_are_open() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].line[0];
+    let head = c.host.ports[0].grant_queue[0];
     c.i(0).window = 10 * LEAST;
     c.data(0, MSS);
-    assert!(c.owes(0) < segments(10), "took what others wait for");
-    // The ACK of what closes its window goes to the head of the line instead.
+    assert!(c.outstanding(0) < segments(10), "took what others wait for");
+    // The ACK of what closes its window goes to the head of the grant queue instead.
     let answers = c.use_up(0);
     assert_eq!(answers[0].0, head);
     assert_eq!(c.i(head).waiting, 0);
-    assert!(c.owes(head) >= LEAST);
+    assert!(c.outstanding(head) >= LEAST);
     exact(&mut c);
 }
 
 #[test]
-fn a_turn_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
+fn a_grant_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].line[0];
+    let head = c.host.ports[0].grant_queue[0];
     let snd_nxt = c.f(head).snd_nxt;
     let (id, ack) = c.use_up(0)[0];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
-    assert!(Case::edge_of(&ack) > c.owes(head) - UNIT);
+    assert!(Case::edge_of(&ack) > c.outstanding(head) - UNIT);
     assert_eq!(ack.timestamps, 1);
 }
 
 #[test]
-fn everybody_in_line_gets_a_turn() {
+fn every_queued_flow_gets_a_grant() {
     let mut c = crowd(20);
     let mut served = [false; 20];
     for _ in 0..200 {
         for (id, served) in served.iter_mut().enumerate() {
-            let owes = c.owes(id);
-            if owes >= MSS {
+            let outstanding = c.outstanding(id);
+            if outstanding >= MSS {
                 *served = true;
                 c.wait(12 * US).data(id, MSS);
                 c.vm(id, 0);
@@ -332,7 +333,7 @@ fn when_all_have_ended_nothing_is_owed_and_nobody_waits() {
         c.host.remove(id);
     }
     let u = c.u();
-    assert_eq!((incast::granted(u), u.all.waiting, u.all.open), (0, 0, 0));
+    assert_eq!((incast::outstanding(u), u.all.queued, u.all.open), (0, 0, 0));
 }
 
 // The window.
@@ -439,19 +440,19 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     c.u().slot_bytes = 0;
     // Half of C.
     c.u().bytes = (rate * t / 2) >> 20;
-    c.turn(now + t - 1);
+    c.advance_time(now + t - 1);
     assert_eq!(c.u().is_granting, 0);
-    c.turn(now + t);
+    c.advance_time(now + t);
     assert_eq!(c.u().is_granting, 1);
     let total = u64::from(c.u().total);
     assert!(total.abs_diff(rate / 2) < rate / 100, "{total}");
     assert_eq!(c.u().quota, (rate / 10 * 9 - total) as i64);
-    c.turn(now + 2 * t);
+    c.advance_time(now + 2 * t);
     assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
     assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
     // More than may be promised came: nothing is given away.
     c.u().bytes += (rate * t * 95 / 100) >> 20;
-    c.turn(now + 3 * t);
+    c.advance_time(now + 3 * t);
     assert_eq!((c.u().is_granting, c.u().quota), (1, 0));
 }
 
@@ -507,7 +508,7 @@ fn after_a_long_pause_a_flow_begins_anew() {
 
 // Scope.
 
-/// Answers to turns of the line that take this long, without timestamps: whether it is still shaped.
+/// Answers to grants that take this long, without timestamps: whether it is still shaped.
 fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
     c.f(0).flags &= !(FLOW_F_TIMESTAMPS as u16);
     c.i(0).window = 4 * LEAST;
@@ -529,7 +530,7 @@ fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
 fn a_flow_with_long_round_trips_is_left_alone_and_pays_back() {
     let mut c = Case::with(1);
     assert!(!far(&mut c, 20 * MS, 10));
-    assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.open), (0, 0));
     let edge = c.f(0).right_edge;
     let answers = c.vm(0, 0);
     let shown = Case::edge_of(&answers[0].1);
@@ -556,11 +557,11 @@ fn bypassed_and_reset_flows_are_not_shaped() {
     for mode in [flow_mode::FLOW_BYPASS, flow_mode::FLOW_RESET] {
         let mut c = Case::with(1);
         c.vm(0, 100);
-        assert!(c.owes(0) > 0);
+        assert!(c.outstanding(0) > 0);
         c.f(0).mode = mode as u8;
         c.data(0, MSS);
         assert_eq!((c.i(0).is_shaped(), c.i(0).waiting), (false, 0));
-        assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
+        assert_eq!((incast::outstanding(c.u()), c.u().all.open), (0, 0));
     }
 }
 
@@ -576,13 +577,13 @@ fn only_interfaces_that_lead_from_the_uplink_are_its_ways() {
 }
 
 #[test]
-fn a_flow_beside_the_uplink_owes_nothing_and_stands_in_no_line() {
+fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].line[0];
+    let head = c.host.ports[0].grant_queue[0];
     for id in [0, head] {
         incast::note_way(c.f(id), false);
         c.data(id, MSS);
-        assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.owes(id)), (false, 0, 0));
+        assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.outstanding(id)), (false, 0, 0));
     }
     assert_eq!((c.u().all.open, c.p().own.open), (18, 18));
     let (_, ack) = c.vm(0, 100)[0];
@@ -625,7 +626,7 @@ fn incast_control_that_is_turned_off_leaves_nothing() {
         let port = &mut ports[0].state.incast;
         incast::open(flows[id].as_mut().expect("is there"), uplink, port, None, now);
     }
-    assert_eq!((incast::granted(c.u()), c.u().all.waiting, c.u().all.open), (0, 0, 0));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.queued, c.u().all.open), (0, 0, 0));
 }
 
 #[test]
@@ -635,7 +636,7 @@ fn a_flow_that_the_vm_resets_pays_back() {
     let s = segment { seq: c.f(0).snd_nxt, tcp_flags: RST | ACK, ..segment::default() };
     c.host.from_vm(0, &s, c.now);
     assert!(c.host.flows[0].is_none(), "the record goes: {:?}", FromVm::Pass);
-    assert_eq!((incast::granted(c.u()), c.u().all.open), (0, 0));
+    assert_eq!((incast::outstanding(c.u()), c.u().all.open), (0, 0));
 }
 
 // Beginning.
@@ -734,7 +735,7 @@ fn rates_and_segments_of_any_size() {
             c.begin(0);
             c.vm(0, 100);
             for _ in 0..2_000 {
-                let open = c.owes(0);
+                let open = c.outstanding(0);
                 assert!(open >= mss.min(LEAST), "{mbps} Mb/s, {mss}: only {open}");
                 c.wait(10 * US).data(0, mss.min(open));
                 c.f(0).mss = mss as u16;

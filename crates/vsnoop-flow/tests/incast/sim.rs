@@ -43,14 +43,14 @@ pub struct Setting {
     /// From data in the VM's ring to its ACK.
     pub vm_delay_ns: u64,
     /// The VM runs so long, then not for so long.
-    pub vm_turns: Option<(u64, u64)>,
+    pub vm_schedule: Option<(u64, u64)>,
     /// The sender's delay from a request to its answer, at most.
     pub think_ns: u64,
     /// From one request to the next one.
     pub request_gap_ns: u64,
     /// Between the end of a round and the next request.
     pub pause_ns: u64,
-    /// The helper looks after the line so often.
+    /// The helper serves the grant queue so often.
     pub helper_ns: u64,
     /// Marks instead of drops from this length on, and senders that halve on them.
     pub marks: Option<u32>,
@@ -73,7 +73,7 @@ impl Default for Setting {
             mss: 1_448,
             scale: 7,
             vm_delay_ns: 20 * US,
-            vm_turns: None,
+            vm_schedule: None,
             think_ns: 20 * US,
             request_gap_ns: 2 * US,
             pause_ns: 200 * US,
@@ -94,10 +94,10 @@ pub struct Tally {
     pub timeouts: u64,
     pub probes: u64,
     pub retransmitted: u64,
-    pub helper_turns: u64,
-    /// Highest length of the queue, and most that was granted, bytes.
+    pub helper_grants: u64,
+    /// Highest length of the queue, and most outstanding credit, bytes.
     pub queue_max: u32,
-    pub granted_max: i64,
+    pub outstanding_max: i64,
 }
 
 /// A segment with data; without: the probe of a closed window.
@@ -161,8 +161,8 @@ struct Receiver {
     got: Ranges,
     ack: u64,
     goal: u64,
-    /// What it will say: so many bytes are new, repeated, or asked for.
-    owes: u32,
+    /// ACKs that it is to send: for new data, repeated data, or a request.
+    acks_due: u32,
     scheduled: bool,
     ce: bool,
     tsecr: u32,
@@ -203,7 +203,7 @@ impl Sim {
         };
         let run = if set.early { port_run::PORT_ACTIVE } else { port_run::PORT_OBSERVE };
         let mut sim = Sim {
-            host: Host::new(u, policy { run, thin: 1, ..policy::default() }),
+            host: Host::new(u, policy { run, passive: 1, ..policy::default() }),
             now: START,
             tally: Tally::default(),
             events: Events::default(),
@@ -330,13 +330,14 @@ impl Sim {
             let Some((at, event)) = self.events.pop() else { return false };
             self.now = at;
             self.step(event);
-            self.tally.granted_max = self.tally.granted_max.max(incast::granted(&self.host.uplink));
+            self.tally.outstanding_max =
+                self.tally.outstanding_max.max(incast::outstanding(&self.host.uplink));
             self.steps += 1;
             if self.steps.is_multiple_of(1_000) {
                 assert_eq!(
-                    self.host.owed(),
-                    incast::granted(&self.host.uplink),
-                    "granted is not what flows owe"
+                    self.host.outstanding(),
+                    incast::outstanding(&self.host.uplink),
+                    "outstanding is not the sum of the flows"
                 );
             }
         }
@@ -369,7 +370,7 @@ impl Sim {
             Event::VmRuns(id) => {
                 let r = &mut self.receivers[id];
                 r.scheduled = false;
-                for _ in 0..std::mem::take(&mut r.owes) {
+                for _ in 0..std::mem::take(&mut r.acks_due) {
                     self.vm_sends(id, 0);
                 }
             }
@@ -386,9 +387,11 @@ impl Sim {
 
     /// What the helper does about those of a port that no packet comes for.
     fn helper_serves(&mut self, port: usize) {
-        for _ in 0..self.host.ports[port].line.len() + self.host.ports[port].shut.len() {
-            let Some((id, ack)) = self.host.turn(port, self.now) else { break };
-            self.tally.helper_turns += 1;
+        for _ in
+            0..self.host.ports[port].grant_queue.len() + self.host.ports[port].finished_queue.len()
+        {
+            let Some((id, ack)) = self.host.grant_next(port, self.now) else { break };
+            self.tally.helper_grants += 1;
             self.answer(id, &ack, false);
         }
     }
@@ -461,9 +464,9 @@ impl Sim {
         }
         if r.ack > before {
             r.tsecr = data.tsval;
-            r.owes = r.owes.max(1);
+            r.acks_due = r.acks_due.max(1);
         } else {
-            r.owes += 1;
+            r.acks_due += 1;
         }
         if !r.scheduled {
             r.scheduled = true;
@@ -474,7 +477,7 @@ impl Sim {
 
     /// When the VM runs next.
     fn vm_runs(&self, now: u64) -> u64 {
-        let Some((on, off)) = self.set.vm_turns else { return now };
+        let Some((on, off)) = self.set.vm_schedule else { return now };
         let phase = (now - START) % (on + off);
         if phase < on { now } else { now - phase + on + off }
     }

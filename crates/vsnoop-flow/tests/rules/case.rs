@@ -388,7 +388,7 @@ impl Case {
         if out.events & EVENT_FREE != 0 {
             assert_eq!(self.h.busy, 1);
             self.h.busy = 0;
-            if self.f.vm_seq.diff(self.h.tail) >= 0 && self.h.ahead_count == 0 {
+            if self.f.vm_seq.diff(self.h.tail) >= 0 && self.h.range_count == 0 {
                 self.h.chunks = 0;
             } else {
                 self.h.front = u64::from(self.f.vm_seq.v) << 32;

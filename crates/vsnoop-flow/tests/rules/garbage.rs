@@ -51,7 +51,7 @@ fn changes_nothing(case: &Case, s: &segment) {
     let (verdict, out) = c.not_kept(s);
     assert_eq!(state(&c.f), state(&before.f), "{s:?}");
     assert_eq!(c.h, before.h, "{s:?}");
-    let quiet = EVENT_ASIDE | EVENT_LATE;
+    let quiet = EVENT_PASSIVE | EVENT_LATE;
     assert_eq!(out.events & !quiet, 0, "{s:?}");
     // The VM's answer leads a sender that is there back.
     assert!(matches!(verdict, Verdict::Pass | Verdict::Drop), "{verdict:?} {s:?}");

@@ -236,7 +236,7 @@ fn a_fin_beyond_a_hole_is_not_remembered() {
         assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
     }
     assert!(!c.holds(HOLD_FIN) && !c.has(FLOW_F_FIN_SENDER));
-    assert_eq!(c.h.ahead_count, 0);
+    assert_eq!(c.h.range_count, 0);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn what_finds_the_chain_taken_is_the_vms() {
 }
 
 #[test]
-fn a_piece_beyond_a_hole_is_kept_where_all_that_the_sender_was_shown_has_room() {
+fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room() {
     for chunks in [0, 1] {
         let mut c = Case::new();
         // The VM's own window is larger than what is free.

@@ -65,7 +65,7 @@ fn news_on_what_is_kept_beyond_a_hole_reach_it() {
         for (s, is_news) in kinds(case.data(next + MSS, MSS)) {
             let mut c = case.clone();
             let out = c.held(&s);
-            assert_ne!(out.events & EVENT_AHEAD, 0);
+            assert_ne!(out.events & EVENT_OUT_OF_ORDER, 0);
             tells(&c, &s, &out, is_news);
         }
     }

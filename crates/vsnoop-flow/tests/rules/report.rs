@@ -5,8 +5,8 @@ use vsnoop_flow::{FromVm, segment};
 
 use crate::case::*;
 
-/// A piece of a segment beyond a hole of one; the VM has been handed what lies before.
-fn with_a_piece(mut c: Case) -> Case {
+/// An out-of-order range of a segment, beyond a hole of one; the VM has been handed what lies before.
+fn with_a_range(mut c: Case) -> Case {
     c.early(&c.data(0, MSS));
     c.held(&c.data(2 * MSS, MSS));
     c
@@ -15,7 +15,7 @@ fn with_a_piece(mut c: Case) -> Case {
 #[test]
 fn a_pure_ack_of_the_vm_gives_way_to_one_that_reports() {
     for c in Case::both() {
-        let mut c = with_a_piece(c);
+        let mut c = with_a_range(c);
         c.vm_ts = VM_TS + 9;
         let s = c.ack_of_vm(MSS, c.window_at(MSS));
         let (verdict, out) = c.hear(&s);
@@ -31,7 +31,7 @@ fn a_probe_of_the_vm_stays_one() {
     for (acked, window) in [(MSS, WINDOW), (0, WINDOW)] {
         let mut c = Case::accepted();
         c.hear(&c.data_of_vm(0, 10, 0));
-        let mut c = with_a_piece(c);
+        let mut c = with_a_range(c);
         let probe = segment { seq: vm_at(9), ..c.ack_of_vm(acked, window) };
         let (verdict, out) = c.hear(&probe);
         assert_eq!((verdict, out.ack.seq), (FromVm::Replace, vm_at(9)));
@@ -41,7 +41,7 @@ fn a_probe_of_the_vm_stays_one() {
 #[test]
 fn a_window_that_opens_is_shown_with_the_report() {
     for c in Case::both() {
-        let mut c = with_a_piece(c);
+        let mut c = with_a_range(c);
         let (verdict, out) = c.acks(0, 4 * WINDOW);
         assert_eq!((verdict, out.ack.ack, out.ack.sack), (FromVm::Replace, at(MSS), NUMBER));
         assert!((c.edge(&out) - 4 * FULL as i32).abs() < 1 << SCALE);
@@ -50,13 +50,13 @@ fn a_window_that_opens_is_shown_with_the_report() {
 
 #[test]
 fn a_superfluous_ack_is_dropped_all_the_same() {
-    let mut c = with_a_piece(Case::accepted());
+    let mut c = with_a_range(Case::accepted());
     assert_eq!(c.acks(0, c.window_at(0)).0, FromVm::Drop);
 }
 
 #[test]
 fn data_of_the_vm_has_no_room_for_it() {
-    let mut c = with_a_piece(Case::accepted());
+    let mut c = with_a_range(Case::accepted());
     let (verdict, out) = c.hear(&c.data_of_vm(0, 10, 0));
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(MSS)));
     let (verdict, _) = c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(0, WINDOW) });
@@ -65,7 +65,7 @@ fn data_of_the_vm_has_no_room_for_it() {
 
 #[test]
 fn a_filled_hole_is_reported_no_more() {
-    let mut c = with_a_piece(Case::accepted());
+    let mut c = with_a_range(Case::accepted());
     c.held(&c.data(MSS, MSS));
     c.release(3 * MSS);
     assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
@@ -73,6 +73,6 @@ fn a_filled_hole_is_reported_no_more() {
 
 #[test]
 fn a_sender_without_sack_is_told_nothing() {
-    let mut c = with_a_piece(Case::plain());
+    let mut c = with_a_range(Case::plain());
     assert_ne!(c.acks(MSS, WINDOW).0, FromVm::Replace);
 }

@@ -28,7 +28,7 @@ fn answers() -> Vec<Answer> {
     vec![
         ("an early ACK", |c| c.early(&c.data(0, MSS))),
         ("an ACK of what waits", waits),
-        ("an ACK that reports a piece", |c| c.held(&c.data(MSS, MSS))),
+        ("an ACK that reports a range", |c| c.held(&c.data(MSS, MSS))),
         ("an ACK of old data", |c| {
             c.early(&c.data(0, MSS));
             c.not_kept(&c.data(0, MSS)).1

@@ -35,13 +35,13 @@ pub struct Case {
     pub h: hold,
     pub flow: Flow,
     /// How long the VM has run.
-    pub ran_ns: u64,
+    pub run_time_ns: u64,
     pub now_ns: u64,
 }
 
 impl Case {
     pub fn new(h: hold) -> Self {
-        Self { flow: Flow::new(&View::new(&h), Time::default()), h, ran_ns: 0, now_ns: 0 }
+        Self { flow: Flow::new(&View::new(&h), Time::default()), h, run_time_ns: 0, now_ns: 0 }
     }
 
     pub fn view(&self) -> View {
@@ -49,7 +49,7 @@ impl Case {
     }
 
     pub fn time(&self) -> Time {
-        Time { now_ns: self.now_ns, ran_ns: self.ran_ns }
+        Time { now_ns: self.now_ns, run_time_ns: self.run_time_ns }
     }
 
     pub fn deadline(&self) -> Deadline {

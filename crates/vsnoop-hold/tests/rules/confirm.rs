@@ -28,7 +28,7 @@ fn only_what_was_handed_over_is_sent_again_by_the_clock() {
     let expected = [200, 600, 1_400, 2_400, 3_400, 4_400].map(|at_ms| (at_ms, again));
     assert_eq!(course(&mut c, 5_000), expected);
     // A VM that runs is not asked in any other way.
-    c.ran_ns = 50_000 * MS;
+    c.run_time_ns = 50_000 * MS;
     assert_eq!(course(&mut c, 7_000), [(5_400, again), (6_400, again)]);
 }
 
@@ -41,7 +41,7 @@ fn nothing_below_the_first_byte_and_no_bare_ack_is_sent() {
     c.acks(0, 0);
     for _ in 0..200 {
         c.now_ns += 500 * MS;
-        c.ran_ns += 500 * MS;
+        c.run_time_ns += 500 * MS;
         c.h.heard += 1;
         c.h.repeated += 1;
         for frame in c.send_all() {
@@ -61,7 +61,7 @@ fn the_first_byte_is_handed_over_when_none_was() {
 fn what_is_confirmed_goes_on_as_ever() {
     let mut c = unconfirmed();
     course(&mut c, 60_000);
-    c.ran_ns = 60_000 * MS;
+    c.run_time_ns = 60_000 * MS;
     c.h.flags &= !(HOLD_UNCONFIRMED as u16);
     c.acks(2_000, 9_000);
     assert_eq!(c.send_all(), [release(2_000, 3_000)]);
@@ -72,7 +72,7 @@ fn what_is_confirmed_goes_on_as_ever() {
 fn the_next_try_is_a_matter_of_the_clock() {
     let mut c = unconfirmed();
     assert_eq!(c.send(), None);
-    assert_eq!(c.deadline(), Deadline { now_ns: Some(200 * MS), ran_ns: None });
+    assert_eq!(c.deadline(), Deadline { now_ns: Some(200 * MS), run_time_ns: None });
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn it_is_given_up_when_no_listener_can_remember_it_any_more() {
     c.now_ns = 130_000 * MS;
     c.wants();
     assert_eq!(c.flow.given_up(), None, "it has not run");
-    c.ran_ns = 100_000 * MS;
+    c.run_time_ns = 100_000 * MS;
     c.wants();
     assert_eq!(c.flow.given_up(), Some(Reason::Silent));
 }

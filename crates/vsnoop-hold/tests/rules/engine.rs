@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Host, Memory, Reason, Sent, Slice, TICK_NS, Tended, Urgency, VNET_HDR,
+    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency, VNET_HDR,
 };
 
 use crate::case::*;
@@ -21,8 +21,8 @@ struct Port {
     busy: HashMap<u32, u32>,
     rung: Vec<u32>,
     reads: usize,
-    tended: Vec<(u32, bool)>,
-    /// What tend() answers.
+    reclaimed: Vec<(u32, bool)>,
+    /// What reclaim() answers.
     over: bool,
     /// Another flow has the hold before anybody can look.
     taken_at_once: bool,
@@ -44,8 +44,8 @@ impl Port {
         Self { count, mtu: 1_500, ..Self::default() }
     }
 
-    /// A hold whose VM owes all 10,000 bytes that it was handed.
-    fn owes(&mut self, number: u32) {
+    /// A hold whose VM has acknowledged none of the 10,000 bytes that it was handed.
+    fn lags(&mut self, number: u32) {
         self.holds.insert(number, held(10_000, 10_000, 20_000));
         *self.busy.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
     }
@@ -68,11 +68,11 @@ impl Port {
 
     fn work(&mut self, engine: &mut Engine) {
         engine.work(self);
-        let mut turns = 0;
+        let mut rounds = 0;
         while engine.urgency() == Urgency::Now {
             engine.work(self);
-            turns += 1;
-            assert!(turns < 10_000, "it never ends");
+            rounds += 1;
+            assert!(rounds < 10_000, "it never ends");
         }
     }
 }
@@ -132,18 +132,18 @@ impl Memory for Port {
         self.holds.get_mut(&number).expect("it is used").probes += 1;
     }
 
-    fn tend(&mut self, number: u32, end: bool) -> Tended {
-        self.tended.push((number, end));
+    fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed {
+        self.reclaimed.push((number, end));
         match (self.over, end) {
-            (false, _) => Tended::Used,
-            (true, false) => Tended::Over,
+            (false, _) => Reclaimed::Used,
+            (true, false) => Reclaimed::Over,
             (true, true) => {
                 self.holds.remove(&number);
                 if self.taken_at_once {
-                    self.owes(number);
+                    self.lags(number);
                     self.over = false;
                 }
-                Tended::Free
+                Reclaimed::Free
             }
         }
     }
@@ -180,11 +180,11 @@ impl Clock for Port {
         self.now_ns
     }
 
-    fn ran_ns(&mut self) -> u64 {
+    fn run_time_ns(&mut self) -> u64 {
         TICK_NS
     }
 
-    fn forget_ran(&mut self) {}
+    fn forget_run_time(&mut self) {}
 }
 
 impl Host for Port {
@@ -199,7 +199,7 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
     let mut port = Port::new(32);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
-    port.owes(5);
+    port.lags(5);
     port.run(&mut engine, 350 * MS);
     // The first frame again, and a probe.
     assert_eq!(port.frames.len(), 2);
@@ -209,7 +209,7 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
 #[test]
 fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
     let mut port = Port::new(64);
-    port.owes(40);
+    port.lags(40);
     port.busy.clear();
     let mut engine = Engine::new(&mut port);
     port.work(&mut engine);
@@ -217,10 +217,10 @@ fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
 }
 
 #[test]
-fn a_quiet_hold_costs_nothing_and_is_tended_after_its_idle_times() {
+fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
     let mut port = Port::new(64);
     for number in 1..=64 {
-        port.owes(number);
+        port.lags(number);
         port.acks(number, 10_000);
     }
     let mut engine = Engine::new(&mut port);
@@ -228,13 +228,13 @@ fn a_quiet_hold_costs_nothing_and_is_tended_after_its_idle_times() {
     assert_eq!(port.busy.values().sum::<u32>(), 0);
     port.reads = 0;
     port.run(&mut engine, 8 * SECOND);
-    assert_eq!((port.reads, port.tended.len()), (0, 0));
+    assert_eq!((port.reads, port.reclaimed.len()), (0, 0));
     port.run(&mut engine, 3 * SECOND);
-    assert_eq!((port.reads, port.tended.len()), (0, 64));
+    assert_eq!((port.reads, port.reclaimed.len()), (0, 64));
     port.run(&mut engine, 50 * SECOND);
-    assert_eq!((port.reads, port.tended.len()), (0, 64));
+    assert_eq!((port.reads, port.reclaimed.len()), (0, 64));
     port.run(&mut engine, 15 * SECOND);
-    assert_eq!((port.reads, port.tended.len()), (0, 128));
+    assert_eq!((port.reads, port.reclaimed.len()), (0, 128));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
     for taken_at_once in [false, true] {
         let mut port = Port { taken_at_once, ..Port::new(32) };
         let mut engine = Engine::new(&mut port);
-        port.owes(1);
+        port.lags(1);
         port.run(&mut engine, 100 * MS);
         // Its flow ends before all of it is acknowledged: the busy bit was never cleared.
         port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
@@ -253,7 +253,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
             assert!(port.holds.is_empty(), "it is free");
             port.over = false;
             port.frames.clear();
-            port.owes(1);
+            port.lags(1);
             port.run(&mut engine, 350 * MS);
         }
         assert!(!port.frames.is_empty(), "nobody looks at it, taken at once: {taken_at_once}");
@@ -263,7 +263,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
 #[test]
 fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
     let mut port = Port::new(32);
-    port.owes(1);
+    port.lags(1);
     port.acks(1, 10_000);
     let mut engine = Engine::new(&mut port);
     while port.busy[&0] != 0 {
@@ -286,10 +286,10 @@ fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
 }
 
 #[test]
-fn very_many_busy_holds_have_their_turns_in_small_parts() {
+fn very_many_busy_holds_are_served_in_small_parts() {
     let mut port = Port::new(16_384);
     let mut engine = Engine::new(&mut port);
-    (1..=16_384).for_each(|number| port.owes(number));
+    (1..=16_384).for_each(|number| port.lags(number));
     port.run(&mut engine, TICK_NS);
     for _ in 0..10 {
         port.now_ns += TICK_NS;
@@ -315,18 +315,18 @@ fn very_many_busy_holds_have_their_turns_in_small_parts() {
 #[test]
 fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
     let mut port = Port::new(32);
-    port.owes(1);
+    port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
     port.over = true;
     port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
     port.rung.push(1);
     port.work(&mut engine);
-    assert_eq!(port.tended, [(1, false)]);
+    assert_eq!(port.reclaimed, [(1, false)]);
     port.run(&mut engine, TICK_NS);
-    assert_eq!(port.tended, [(1, false), (1, true)]);
+    assert_eq!(port.reclaimed, [(1, false), (1, true)]);
     port.run(&mut engine, 100 * SECOND);
-    assert_eq!(port.tended.len(), 2);
+    assert_eq!(port.reclaimed.len(), 2);
 }
 
 #[test]
@@ -381,18 +381,18 @@ fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick()
 #[test]
 fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
     let mut port = Port::new(32);
-    port.owes(1);
+    port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.over = true;
     port.run(&mut engine, 110 * SECOND);
     assert_eq!(port.given_up, [Reason::Silent]);
-    assert_eq!(port.tended, [(1, false), (1, true)]);
+    assert_eq!(port.reclaimed, [(1, false), (1, true)]);
 }
 
 #[test]
 fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
     let mut port = Port::new(32);
-    port.owes(1);
+    port.lags(1);
     port.is_late = true;
     let mut engine = Engine::new(&mut port);
     while port.given_up.is_empty() {
@@ -401,7 +401,7 @@ fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
     port.acks(1, 5_000);
     port.frames.clear();
     port.run(&mut engine, 10 * SECOND);
-    assert_eq!((port.given_up.len(), port.tended.len()), (1, 0));
+    assert_eq!((port.given_up.len(), port.reclaimed.len()), (1, 0));
     assert!(!port.frames.is_empty());
 }
 

@@ -78,10 +78,10 @@ fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
     c.send_all();
     c.acks(19_000, 28_000);
     assert_eq!(c.send(), None);
-    assert_eq!(c.deadline(), Deadline { now_ns: None, ran_ns: Some(PATIENCE_NS) });
-    c.ran_ns = PATIENCE_NS - 1;
+    assert_eq!(c.deadline(), Deadline { now_ns: None, run_time_ns: Some(PATIENCE_NS) });
+    c.run_time_ns = PATIENCE_NS - 1;
     assert_eq!(c.send(), None);
-    c.ran_ns = PATIENCE_NS;
+    c.run_time_ns = PATIENCE_NS;
     assert_eq!(c.send_all(), [release(20_000, 8_000)]);
     // One that is small for good is soon taken for what it is.
     let mut waits = 0;
@@ -89,7 +89,7 @@ fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
         c.acks(27_000 + 8_000 * round, 36_000 + 8_000 * round);
         if c.send().is_none() {
             waits += 1;
-            c.ran_ns += PATIENCE_NS;
+            c.run_time_ns += PATIENCE_NS;
             assert_eq!(c.send_all().len(), 1);
         }
     }
@@ -188,18 +188,18 @@ fn a_closed_window_is_asked_for_in_the_vms_own_time() {
     let mut c = Case::new(held(1_000, 20_000, 1_000));
     c.acks(1_000, 1_000);
     assert_eq!(c.send(), None);
-    c.ran_ns += 200 * MS - 1;
+    c.run_time_ns += 200 * MS - 1;
     assert_eq!(c.send(), None);
-    c.ran_ns += 1;
+    c.run_time_ns += 1;
     assert_eq!(c.send_all(), [probe(1_000)]);
     // It answers that it is closed still: asked again after the same time.
     c.acks(1_000, 1_000);
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [probe(1_000)]);
     // It does not answer: twice the time.
-    c.ran_ns += 399 * MS;
+    c.run_time_ns += 399 * MS;
     assert_eq!(c.send(), None);
-    c.ran_ns += MS;
+    c.run_time_ns += MS;
     assert_eq!(c.send_all(), [keep_alive(1_000)]);
     // It opens.
     c.acks(1_000, 3_000);
@@ -212,14 +212,14 @@ fn a_probe_that_is_not_answered_is_followed_by_one_of_the_other_form() {
     c.acks(1_000, 1_000);
     assert_eq!(c.send(), None);
     for form in [probe(1_000), keep_alive(1_000), probe(1_000), keep_alive(1_000)] {
-        c.ran_ns += 3_200 * MS;
+        c.run_time_ns += 3_200 * MS;
         assert_eq!(c.send_all(), [form]);
     }
     // The one that is answered is used on.
     for _ in 0..3 {
         c.acks(1_000, 1_000);
         c.send();
-        c.ran_ns += 3_200 * MS;
+        c.run_time_ns += 3_200 * MS;
         assert_eq!(c.send_all(), [keep_alive(1_000)]);
     }
 }
@@ -230,7 +230,7 @@ fn a_probe_without_a_byte_to_send_is_a_keep_alive() {
     let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
     c.acks(3_000, 3_000);
     c.send();
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [with_fin(resend(3_000, 0)), keep_alive(3_000)]);
 }
 
@@ -239,7 +239,7 @@ fn a_byte_that_a_probe_brought_was_handed_over_when_the_vm_says_so() {
     let mut c = Case::new(held(1_000, 20_000, 1_000));
     c.acks(1_000, 1_000);
     c.send();
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [probe(1_000)]);
     assert_eq!(c.view().handed, at(1_000));
     c.acks(1_001, 1_001);
@@ -264,12 +264,12 @@ fn time_in_which_the_vm_owed_nothing_does_not_count() {
     let mut c = Case::new(held(1_000, 1_000, 9_000));
     c.acks(1_000, 9_000);
     assert_eq!(c.send(), None);
-    c.ran_ns += 10_000 * MS;
+    c.run_time_ns += 10_000 * MS;
     assert_eq!(c.send(), None);
     c.h.tail = at(2_000);
     c.h.high_seq = at(2_000);
-    c.ran_ns += 199 * MS;
+    c.run_time_ns += 199 * MS;
     assert_eq!(c.send(), None);
-    c.ran_ns += MS;
+    c.run_time_ns += MS;
     assert_eq!(c.send(), Some(resend(1_000, 1_000)));
 }

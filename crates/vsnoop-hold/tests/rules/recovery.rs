@@ -132,9 +132,9 @@ fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_sh
 #[test]
 fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
     let mut c = handed();
-    c.ran_ns = 200 * MS - 1;
+    c.run_time_ns = 200 * MS - 1;
     assert_eq!(c.send(), None);
-    c.ran_ns += 1;
+    c.run_time_ns += 1;
     // And asked how far it is: its own ACK may be what was lost.
     assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)]);
     assert_eq!(c.send(), None);
@@ -144,40 +144,40 @@ fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
 fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
     let mut c = handed();
     for patience in [200, 400, 800, 1_600, 3_200, 3_200, 3_200] {
-        c.ran_ns += patience * MS - 1;
+        c.run_time_ns += patience * MS - 1;
         assert_eq!(c.send(), None, "{patience} ms");
-        c.ran_ns += 1;
+        c.run_time_ns += 1;
         assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)], "{patience} ms");
     }
     // That it is alive is not enough.
     c.h.heard += 1;
-    c.ran_ns += 3_200 * MS - 1;
+    c.run_time_ns += 3_200 * MS - 1;
     assert_eq!(c.send(), None);
     c.acks(1_000, 20_000);
     assert_eq!(c.send_all(), [resend(1_000, 9_000)]);
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [resend(1_000, 9_000), keep_alive(1_000)]);
 }
 
 #[test]
 fn progress_begins_the_time_anew() {
     let mut c = handed();
-    c.ran_ns += 199 * MS;
+    c.run_time_ns += 199 * MS;
     c.acks(1_000, 20_000);
     assert_eq!(c.send(), None);
-    c.ran_ns += 199 * MS;
+    c.run_time_ns += 199 * MS;
     assert_eq!(c.send(), None);
-    c.ran_ns += MS;
+    c.run_time_ns += MS;
     assert_eq!(c.send_all(), [resend(1_000, 9_000), keep_alive(1_000)]);
 }
 
 #[test]
 fn a_vm_that_ran_for_a_hundred_seconds_and_sent_nothing_is_given_up() {
     let mut c = handed();
-    while c.ran_ns <= 100_000 * MS {
+    while c.run_time_ns <= 100_000 * MS {
         c.send_all();
-        assert_eq!(c.flow.given_up(), None, "after {} ms", c.ran_ns / MS);
-        c.ran_ns += 3_200 * MS;
+        assert_eq!(c.flow.given_up(), None, "after {} ms", c.run_time_ns / MS);
+        c.run_time_ns += 3_200 * MS;
     }
     assert_eq!(c.send_all(), []);
     assert_eq!(c.flow.given_up(), Some(Reason::Silent));
@@ -187,7 +187,7 @@ fn a_vm_that_ran_for_a_hundred_seconds_and_sent_nothing_is_given_up() {
 fn a_vm_that_could_not_be_asked_is_not_given_up_for_its_silence() {
     let mut c = handed();
     for _ in 0..100 {
-        c.ran_ns += 3_200 * MS;
+        c.run_time_ns += 3_200 * MS;
         // The ring is full.
         c.wants();
         assert_eq!(c.flow.given_up(), None);
@@ -199,7 +199,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
     let mut c = handed();
     let mut late = std::collections::VecDeque::new();
     for step in 0..2_000u32 {
-        c.ran_ns += 50 * MS;
+        c.run_time_ns += 50 * MS;
         c.now_ns += 50 * MS;
         for frame in c.send_all() {
             let end = frame.end().diff(at(0)).max(0) as u32;
@@ -223,7 +223,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
 
 /// A VM that talks, and takes nothing.
 fn talks(c: &mut Case) {
-    c.ran_ns += 3_200 * MS;
+    c.run_time_ns += 3_200 * MS;
     c.send_all();
     c.repeats(&[]);
     c.send_all();
@@ -261,7 +261,7 @@ fn a_vm_that_answers_and_does_not_take_what_it_has_room_for_is_given_up() {
         c.acks(0, edge);
         c.send();
         assert!(talks_on(&mut c) > 16);
-        assert!(c.ran_ns > 100_000 * MS);
+        assert!(c.run_time_ns > 100_000 * MS);
     }
 }
 
@@ -303,7 +303,7 @@ fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
     for h in [waits, before] {
         let mut c = Case::new(h);
         for _ in 0..100 {
-            c.ran_ns += 3_200 * MS;
+            c.run_time_ns += 3_200 * MS;
             // The ring is full.
             c.wants();
             c.h.heard += 1;
@@ -325,15 +325,15 @@ fn a_vm_that_does_not_run_loses_nothing() {
 fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
     let mut c = handed();
     c.acks(2_000, 5_000);
-    c.ran_ns = 200 * MS;
+    c.run_time_ns = 200 * MS;
     c.send();
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [resend(2_000, 3_000), keep_alive(2_000)]);
     // Of one that is closed it is asked.
     let mut c = handed();
     c.acks(2_000, 2_000);
     c.send();
-    c.ran_ns += 200 * MS;
+    c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [probe(2_000)]);
     c.acks(2_000, 20_000);
     assert_eq!(c.send_all(), [resend(2_000, 8_000)]);
@@ -342,12 +342,12 @@ fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
 #[test]
 fn a_lost_fin_is_sent_again_with_the_last_byte_or_alone() {
     let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
-    c.ran_ns = 200 * MS;
+    c.run_time_ns = 200 * MS;
     assert_eq!(c.send(), Some(with_fin(resend(0, 3_000))));
     let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
     c.acks(3_000, 3_000);
     c.send();
-    c.ran_ns = 200 * MS;
+    c.run_time_ns = 200 * MS;
     assert_eq!(c.send(), Some(with_fin(resend(3_000, 0))));
     c.acks(3_001, 9_000);
     assert_eq!(c.send(), None);
@@ -377,7 +377,7 @@ fn what_there_is_no_copy_of_is_not_sent_again() {
         c.repeats(&[(1_000, 4_000)]);
         assert_eq!(c.send(), None);
     }
-    c.ran_ns = 200 * MS;
+    c.run_time_ns = 200 * MS;
     assert_eq!(c.send_all(), [keep_alive(0)], "it is asked, at most");
     c.acks(5_000, 20_000);
     c.repeats(&[(6_000, 9_000)]);
@@ -390,7 +390,7 @@ fn a_flow_without_memory_sends_no_bytes() {
     h.chunks = 0;
     let mut c = Case::new(h);
     c.repeats(&[(1_000, 9_000)]);
-    c.ran_ns = 1_000 * MS;
+    c.run_time_ns = 1_000 * MS;
     assert!(c.send_all().iter().all(|frame| frame.len == 0));
 }
 

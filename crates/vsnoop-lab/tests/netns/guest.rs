@@ -171,7 +171,7 @@ fn prompt() -> anyhow::Result<()> {
     let early_acks = attached.counter("early_acks")?;
     ensure!(early_acks > 0, "the first request was not acknowledged early");
     let since = Instant::now();
-    while attached.counter("aside")? == 0 {
+    while attached.counter("passive")? == 0 {
         ensure!(since.elapsed() < PATIENCE, "never left alone\n{}", attached.describe());
         connection.send(REQUESTS)?;
         connection.receive(REQUESTS)?;

@@ -108,7 +108,7 @@ fn streams(case: Case) -> Result<()> {
     case.run_and(|_, attached, _| until_all_has_ended(attached))
 }
 
-/// What flows owed, and their places in line, go with them.
+/// The outstanding credit of flows, and their places in the queue, go with them.
 fn until_all_has_ended(attached: &Attached<'_>) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -123,7 +123,7 @@ fn many(case: Case) -> Result<()> {
     many_meanwhile(case, 100_000, |_| Ok(()))
 }
 
-/// The same, and incast control is turned off while nearly all stand in line.
+/// The same, and incast control is turned off while nearly all are queued.
 fn turned_off(case: Case) -> Result<()> {
     many_meanwhile(case, 5_000_000, |attached| attached.run(&["incast", "off"]).map(drop))
 }

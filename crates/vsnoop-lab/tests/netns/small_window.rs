@@ -34,8 +34,8 @@ fn filled_at_once() -> Result<()> {
     let mut times = Vec::new();
     for _ in 0..TRIES {
         let without = transfer(&topology)?;
-        // With thinning the VM, which is never late, would be left alone.
-        let mut attached = attached::Attached::with(&topology, None, &["--no-thin"])?;
+        // A passive host would leave the VM, which is never late, alone.
+        let mut attached = attached::Attached::with(&topology, None, &["--no-passive"])?;
         let with = transfer(&topology).with_context(|| attached.describe())?;
         attached.ensure_held()?;
         attached.until_memory_is_free()?;

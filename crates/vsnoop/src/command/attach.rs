@@ -56,13 +56,13 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     refuse_removed(arguments)?;
     kernel::require()?;
     kernel::require_features()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let is_observed = arguments.observe;
     let request = Request {
         policy: policy {
             run: if is_observed { port_run::PORT_OBSERVE } else { port_run::PORT_PAUSED },
-            thin: u32::from(!arguments.no_thin),
+            passive: u32::from(!arguments.no_passive),
             // Each port's own; see attach().
             hold_chunks: 0,
             ahead: arguments.bounds.ahead.unwrap_or(UNBOUNDED),
@@ -85,13 +85,13 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     };
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
-    let code = report::each(cli, &arguments.ports, |name| attach(name, &place, &request))?;
+    let code = report::each(cli, &arguments.ports, |name| attach(name, &netns, &request))?;
     // Of a port that could not be attached after all.
     incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
     if !is_observed {
-        engine::ensure_working(&arguments.ports, &place);
+        engine::ensure_working(&arguments.ports, &netns);
     }
     Ok(code)
 }
@@ -109,14 +109,17 @@ fn refuse_removed(arguments: &cli::Attach) -> Result<()> {
             "--hold-per-flow went away: leave it out, for connections share the hold of their port fairly",
         ));
     }
+    if arguments.no_thin {
+        return Err(usage("--no-thin was renamed: use --no-passive"));
+    }
     Ok(())
 }
 
-fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
+fn attach(name: &str, netns: &Netns, request: &Request<'_>) -> Result<Outcome> {
     stop_if(request.interrupt)?;
-    place.run(|| {
-        let device = netdev::find_tap(name, place.label())?;
-        attach_device(&device, place, request).map_err(|error| match netdev::find(name) {
+    netns.run(|| {
+        let device = netdev::find_tap(name, netns.label())?;
+        attach_device(&device, netns, request).map_err(|error| match netdev::find(name) {
             Ok(Some(now)) if now.index == device.index => error,
             Ok(_) => unfit(Unfit::NoPort, format!("port {name} was deleted while it was attached")),
             Err(_) => error,
@@ -124,9 +127,9 @@ fn attach(name: &str, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
     })
 }
 
-fn attach_device(device: &Device, place: &Netns, request: &Request<'_>) -> Result<Outcome> {
+fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Result<Outcome> {
     let name = &device.name;
-    refuse_attached(device, place)?;
+    refuse_attached(device, netns)?;
     // What acknowledges nothing early needs no exact hand-over.
     let is_observed = request.policy.run == port_run::PORT_OBSERVE;
     let root = qdisc::root(device)?;
@@ -135,21 +138,21 @@ fn attach_device(device: &Device, place: &Netns, request: &Request<'_>) -> Resul
         egress::refuse_foreign(device)?;
     }
 
-    let mut spec = spec(device, place)?;
+    let mut spec = spec(device, netns)?;
     spec.policy = request.policy;
     spec.port_rules.clone_from(&request.port_rules);
     spec.prefix_rules.clone_from(&request.prefix_rules);
     spec.limits = request.limits;
     refuse_too_many(&spec, "give a smaller --max-flows or detach a port")?;
     if !is_observed {
-        let bytes = quota::bytes_for(name, request.hold, request.config, place, None)?;
+        let bytes = quota::bytes_for(name, request.hold, request.config, netns, None)?;
         spec.policy.hold_chunks = bytes / HOLD_CHUNK;
     }
     if let (false, qdisc::Root::Default(kind)) = (is_observed, &root) {
         spec.qdisc_replaced = Some(kind.clone());
     }
     let wanted = request.incast.as_ref();
-    let incast = wanted.map(|wanted| prepare(device, place, wanted)).transpose()?;
+    let incast = wanted.map(|wanted| prepare(device, netns, wanted)).transpose()?;
     spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
     let loaded = Loaded::new(&spec)?;
     stop_if(request.interrupt)?;
@@ -189,8 +192,8 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
 }
 
 /// What `attach` and `observe` have in common.
-pub fn spec(device: &Device, place: &Netns) -> Result<AttachSpec> {
-    let mut spec = AttachSpec::new(device.index, &device.name, place.inode);
+pub fn spec(device: &Device, netns: &Netns) -> Result<AttachSpec> {
+    let mut spec = AttachSpec::new(device.index, &device.name, netns.inode);
     spec.tx_queue_len = device.ring_frames;
     spec.bridge = helper::bridge_of(device)?;
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
@@ -198,8 +201,8 @@ pub fn spec(device: &Device, place: &Netns) -> Result<AttachSpec> {
 }
 
 /// An attached port, or one with damaged state, is never attached again.
-pub fn refuse_attached(device: &Device, place: &Netns) -> Result<()> {
-    match Port::open(place.inode, device.index) {
+pub fn refuse_attached(device: &Device, netns: &Netns) -> Result<()> {
+    match Port::open(netns.inode, device.index) {
         Ok(_) => Err(vsnoop_bpf::Error::AlreadyAttached { ifname: device.name.clone() }.into()),
         Err(vsnoop_bpf::Error::NotAttached(_)) => Ok(()),
         Err(error) => {

@@ -18,11 +18,11 @@ use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
     let code = report::each(cli, &arguments.ports, |name| {
-        let attached = ports::find(name, &place)?;
+        let attached = ports::find(name, &netns)?;
         // The lock is not held while waiting: other ports are none of this one's business.
         let left = drain(&attached, timeout, &interrupt)?;
         let _lock = CommandLock::take()?;

@@ -24,11 +24,11 @@ struct Document {
 
 /// The exit code is that of the first check that failed, or of the first named port that is unfit.
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let config = Config::read(cli.config.as_deref());
     let host = host::checks(&config)?;
-    let mut ports = taps::examine(&arguments.ports, &place, arguments.measure)?;
-    let budget = config.ok().map(|config| Budget::of_host(&config, &place)).transpose()?;
+    let mut ports = taps::examine(&arguments.ports, &netns, arguments.measure)?;
+    let budget = config.ok().map(|config| Budget::of_host(&config, &netns)).transpose()?;
     let mut hold = budget.flatten();
     if let Some(budget) = &mut hold {
         taps::recommend_holds(&mut ports, budget);
@@ -38,7 +38,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
-        print(&hint::in_netns(&text(&document, &place), cli.netns.as_deref()))?;
+        print(&hint::in_netns(&text(&document, &netns), cli.netns.as_deref()))?;
     }
     let failed = document.host.iter().find(|check| check.level == Level::Fail);
     if let Some(check) = failed {
@@ -51,7 +51,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     })
 }
 
-fn text(document: &Document, place: &Netns) -> String {
+fn text(document: &Document, netns: &Netns) -> String {
     let mut checks = table::new(&["host", "", ""]);
     for check in &document.host {
         checks.add_row([check.name.to_owned(), check.level.text().into(), check.detail.clone()]);
@@ -60,7 +60,7 @@ fn text(document: &Document, place: &Netns) -> String {
     if document.ports.is_empty() {
         parts.push(format!(
             "no tap in the network namespace {}; taps of pods are in theirs: --netns",
-            place.label()
+            netns.label()
         ));
         return parts.join("\n\n");
     }

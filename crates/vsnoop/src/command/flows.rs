@@ -148,7 +148,7 @@ fn mode(flow: &flow) -> &'static str {
         flow_mode::FLOW_ACTIVE => "active",
         flow_mode::FLOW_UNEXPECTED_SEQ => "unexpected-seq",
         flow_mode::FLOW_NO_BUF => "no-buf",
-        flow_mode::FLOW_ASIDE => "aside",
+        flow_mode::FLOW_PASSIVE => "passive",
         flow_mode::FLOW_BYPASS => "bypass",
         flow_mode::FLOW_RESET => "reset",
         flow_mode::FLOW_HOLDING => "holding",
@@ -218,7 +218,7 @@ fn text(document: &Document) -> String {
 fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     match window {
         Some(window) => [
-            if window.waiting { "in line".into() } else { units::bytes(window.granted_bytes) },
+            if window.waiting { "queued".into() } else { units::bytes(window.granted_bytes) },
             units::bytes(window.window_bytes.into()),
             window.rtt_ns.map_or("-".into(), |ns| units::duration(ns.into())),
         ],

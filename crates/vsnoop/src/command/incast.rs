@@ -26,7 +26,7 @@ pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
             if set.rate.is_none() && set.buffer.is_none() {
                 return Err(usage("nothing is to be set: give --rate, --buffer or both"));
             }
-            change(cli, set.uplink.as_deref(), |uplink, place| put(uplink, set, place))?;
+            change(cli, set.uplink.as_deref(), |uplink, netns| put(uplink, set, netns))?;
         }
         Some(IncastAction::Off(off)) => {
             change(cli, off.uplink.as_deref(), |uplink, _| {
@@ -56,11 +56,11 @@ fn change(
     name: Option<&str>,
     work: impl FnOnce(&Listed, &Netns) -> Result<()>,
 ) -> Result<()> {
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
-    let uplink = listed::choose(listed::all()?.uplinks, name, &place)?;
-    work(&uplink, &place)?;
+    let uplink = listed::choose(listed::all()?.uplinks, name, &netns)?;
+    work(&uplink, &netns)?;
     let mut now = listed::all()?;
     now.uplinks.retain(|other| other.id() == uplink.id());
     drop(lock);
@@ -74,9 +74,9 @@ fn change(
     watch::print(&lines.join("\n"))
 }
 
-fn put(uplink: &Listed, set: &cli::IncastSet, place: &Netns) -> Result<()> {
+fn put(uplink: &Listed, set: &cli::IncastSet, netns: &Netns) -> Result<()> {
     let name = &uplink.state.name;
-    let device = place.run(|| netdev::find_index(uplink.ifindex))?;
+    let device = netns.run(|| netdev::find_index(uplink.ifindex))?;
     let device = device.ok_or_else(|| {
         let ports = uplink.ports.join(" ");
         let text = format!(
@@ -84,7 +84,7 @@ fn put(uplink: &Listed, set: &cli::IncastSet, place: &Netns) -> Result<()> {
         );
         unfit(Unfit::NoPort, text)
     })?;
-    let rate = |rate: Rate| place.run(|| bits_of(&device, rate, "--rate RATE"));
+    let rate = |rate: Rate| netns.run(|| bits_of(&device, rate, "--rate RATE"));
     let rate = set.rate.map(rate).transpose()?;
     let open = open(uplink)?;
     match (uplink.state.state, rate) {
@@ -99,7 +99,7 @@ fn put(uplink: &Listed, set: &cli::IncastSet, place: &Netns) -> Result<()> {
         }
         (_, Some(bits_per_second)) => {
             let buffer_bytes = set.buffer.unwrap_or(uplink.state.buffer_bytes);
-            hook(&device, place, UplinkSettings { bits_per_second, buffer_bytes })
+            hook(&device, netns, UplinkSettings { bits_per_second, buffer_bytes })
         }
         (_, None) => Err(usage(format!(
             "uplink {name} has lost its hook: give --rate, and it is put on again"
@@ -107,9 +107,9 @@ fn put(uplink: &Listed, set: &cli::IncastSet, place: &Netns) -> Result<()> {
     }
 }
 
-fn hook(device: &Device, place: &Netns, settings: UplinkSettings) -> Result<()> {
-    place.run(|| {
-        Uplink::attach(place.inode, device.index, &device.name, &settings)
+fn hook(device: &Device, netns: &Netns, settings: UplinkSettings) -> Result<()> {
+    netns.run(|| {
+        Uplink::attach(netns.inode, device.index, &device.name, &settings)
             .map(drop)
             .with_context(|| format!("uplink {}", device.name))
     })
@@ -154,7 +154,7 @@ fn text(uplinks: &Uplinks) -> String {
             ">comes in",
             ">left",
             ">shaped",
-            ">in line",
+            ">queued",
             ">granted",
         ]);
         for uplink in &uplinks.uplinks {

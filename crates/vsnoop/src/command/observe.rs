@@ -56,9 +56,9 @@ struct Row {
 pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
     kernel::require()?;
     kernel::require_features()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
-    let observed = start(&arguments.ports, &place)?;
+    let observed = start(&arguments.ports, &netns)?;
     helper::ensure_running();
 
     let start = Instant::now();
@@ -84,20 +84,20 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
     }
 }
 
-fn start(names: &[String], place: &Netns) -> Result<Vec<Observed>> {
+fn start(names: &[String], netns: &Netns) -> Result<Vec<Observed>> {
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
     ports::once_each(names)
         .into_iter()
         .map(|name| {
-            let port = place.run(|| {
-                let device = netdev::find_tap(name, place.label())?;
-                refuse_attached(&device, place)?;
-                let spec = spec(&device, place)?;
+            let port = netns.run(|| {
+                let device = netdev::find_tap(name, netns.label())?;
+                refuse_attached(&device, netns)?;
+                let spec = spec(&device, netns)?;
                 refuse_too_many(&spec, "detach a port")?;
                 Ok(Port::attach(&spec)?)
             })?;
-            let process = process::holding_tap(name, place.inode);
+            let process = process::holding_tap(name, netns.inode);
             let vcpus = process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));
             Ok(Observed {
                 name: name.clone(),

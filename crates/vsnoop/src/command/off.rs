@@ -177,11 +177,11 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
     let restorer = thread::Builder::new().spawn(move || {
-        let places = places(&replaced);
+        let paths = netns_paths(&replaced);
         for port in replaced {
-            let place = places.get(&port.netns);
-            let restored = match place.and_then(|path| Netns::open(&path.to_string_lossy()).ok()) {
-                Some(place) => place.run(|| match netdev::find_index(port.ifindex)? {
+            let netns = paths.get(&port.netns);
+            let restored = match netns.and_then(|path| Netns::open(&path.to_string_lossy()).ok()) {
+                Some(netns) => netns.run(|| match netdev::find_index(port.ifindex)? {
                     Some(device) => qdisc::restore_default(&device).map(|_| ()),
                     None => Ok(()),
                 }),
@@ -207,7 +207,7 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
 }
 
 /// Where the network namespaces of these ports are, found in one pass over the host.
-fn places(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
+fn netns_paths(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
     let mut places = netns::paths();
     places.retain(|inode, _| replaced.iter().any(|port| port.netns == *inode));
     places

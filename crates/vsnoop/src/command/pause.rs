@@ -20,13 +20,13 @@ use crate::system::netns::Netns;
 /// engine goes on handing over what is held.
 pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
     report::each(cli, &arguments.ports, |name| {
-        let left = drain(&usable(name, &place)?, timeout, &interrupt)?;
+        let left = drain(&usable(name, &netns)?, timeout, &interrupt)?;
         // Its tap may have been deleted meanwhile, or somebody may have detached it.
-        usable(name, &place)?;
+        usable(name, &netns)?;
         let mut outcome = Outcome::done(name, "paused", format!("{name}: paused"));
         outcome.outstanding_flows = Some(left.flows);
         outcome.outstanding_bytes = Some(left.bytes);
@@ -49,12 +49,12 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 
 pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     kernel::require()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let code = report::each(cli, &arguments.ports, |name| {
-        let attached = usable(name, &place)?;
+        let attached = usable(name, &netns)?;
         attached.port.set_run(port_run::PORT_ACTIVE)?;
-        // Not as it was found: the helper may have let it go since.
-        Ok(if attached.port.is_held()? {
+        // Not as it was found: the helper may have ended the suspension since.
+        Ok(if attached.port.is_suspended()? {
             let text = format!(
                 "{name}: stays paused by the helper while it has another egress program, which \
                  `vsnoop status {name}` names; then it goes on by itself"
@@ -78,8 +78,8 @@ fn held(left: Left) -> String {
     }
 }
 
-fn usable(name: &str, place: &Netns) -> Result<Attached> {
-    let attached = ports::find(name, place)?;
+fn usable(name: &str, netns: &Netns) -> Result<Attached> {
+    let attached = ports::find(name, netns)?;
     match attached.state {
         State::Active | State::Paused => Ok(attached),
         State::Observing => Err(unfit(

@@ -20,13 +20,13 @@ use crate::system::netns::Netns;
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     let config = Config::read(cli.config.as_deref())?;
     kernel::require()?;
-    let place = Netns::chosen(cli.netns.as_deref())?;
+    let netns = Netns::chosen(cli.netns.as_deref())?;
     let _lock = CommandLock::take()?;
-    report::each(cli, &arguments.ports, |name| set(name, &place, &config, arguments.bounds))
+    report::each(cli, &arguments.ports, |name| set(name, &netns, &config, arguments.bounds))
 }
 
-fn set(name: &str, place: &Netns, config: &Config, bounds: cli::Bounds) -> Result<Outcome> {
-    let attached = ports::find(name, place)?;
+fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Result<Outcome> {
+    let attached = ports::find(name, netns)?;
     if attached.state == State::Observing {
         return Err(unfit(
             Unfit::NotAttached,
@@ -38,7 +38,7 @@ fn set(name: &str, place: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
     }
     let hold = bounds
         .hold
-        .map(|bytes| quota::bytes_for(name, Some(bytes), config, place, Some(&attached)))
+        .map(|bytes| quota::bytes_for(name, Some(bytes), config, netns, Some(&attached)))
         .transpose()?;
     let policy = attached.port.set_bounds(hold.map(|bytes| bytes / HOLD_CHUNK), bounds.ahead)?;
     let hold_bytes = u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK);

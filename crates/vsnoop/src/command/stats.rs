@@ -107,7 +107,7 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         "{} ({}, network namespace {})\n",
         sample.identity.port,
         sample.identity.state,
-        sample.identity.place()
+        sample.identity.netns_label()
     );
     let mut headings = vec!["counter", ">total"];
     if earlier.is_some() {
@@ -202,7 +202,7 @@ fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
             rate(bandwidth.quota_bits_per_second)
         ),
         format!(
-            "shaped: {}, {} of them in line; windows of {} are open",
+            "shaped: {}, {} of them queued; windows of {} are open",
             units::plural(uplink.flows, "connection"),
             units::count(uplink.waiting),
             units::bytes(uplink.granted_bytes)

@@ -46,7 +46,7 @@ struct PortStatus {
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
-    /// How often the helper has held it back, which it does while there are `foreign_programs`.
+    /// How often the helper has suspended it, which it does while there are `foreign_programs`.
     helper_pauses: u64,
     /// Other programs on the tap's egress; null when they cannot be read.
     foreign_programs: Option<Vec<Foreign>>,
@@ -62,7 +62,7 @@ struct PortStatus {
     qdisc_replaced: Option<String>,
     /// How far a sender may run ahead of the VM's own window; null: as far as the hold allows.
     ahead_bytes: Option<u32>,
-    thin: bool,
+    passive: bool,
     lists: bool,
     ring_frames: u32,
     queues: u32,
@@ -169,7 +169,7 @@ fn port_status(
         outstanding_bytes,
         early_acks: stats.early_acks,
         early_bytes: stats.early_bytes,
-        helper_pauses: port.times_held()?,
+        helper_pauses: port.times_suspended()?,
         foreign_programs,
         not_exact: stats.not_exact,
         resets: Resets::of(meta, &stats),
@@ -177,7 +177,7 @@ fn port_status(
         qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
-        thin: policy.thin != 0,
+        passive: policy.passive != 0,
         lists: meta.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
@@ -198,8 +198,8 @@ impl Around {
     /// `None` when the tap, or the way to it, cannot be found.
     fn of(attached: &Attached, path: &Path) -> Option<Self> {
         let own = attached.port.program_id(Hook::ToVm).ok()?;
-        let place = Netns::open(path.to_str()?).ok()?;
-        let found = place.run(|| {
+        let netns = Netns::open(path.to_str()?).ok()?;
+        let found = netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
             let qdisc = qdisc::root(&device)?.kind().to_owned();
             let foreign = egress::foreign(&device, Some(own))?;
@@ -320,7 +320,7 @@ fn text(document: &Document) -> String {
             let vm = port.process.as_ref();
             let mut row = vec![
                 port.identity.port.clone(),
-                port.identity.place().to_owned(),
+                port.identity.netns_label().to_owned(),
                 port.identity.state.to_owned(),
                 vm.map_or("-".into(), ProcessStatus::text),
                 units::count(port.flows),

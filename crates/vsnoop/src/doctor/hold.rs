@@ -1,6 +1,6 @@
 //! How much memory holds would need on this host.
 //!
-//! While a VM waits for its turn, its senders go on, and the host keeps what they send. So a hold needs
+//! While a VM waits for a CPU, its senders go on, and the host keeps what they send. So a hold needs
 //! what arrives during one wait: bandwidth x delay; twice that, because the copies of one wait stay until
 //! the VM has acknowledged them, which it does while those of the next are arriving. And a sender goes
 //! on at full rate only if it may have a round trip's worth of data on its way, for all of which the host
@@ -91,11 +91,11 @@ pub struct Budget {
 
 impl Budget {
     /// `needed_bytes` is not known yet. What is taken can be seen with privileges only.
-    pub fn of_host(config: &Config, place: &Netns) -> Result<Option<Self>> {
+    pub fn of_host(config: &Config, netns: &Netns) -> Result<Option<Self>> {
         let Some(memory_bytes) = memory::host_memory() else { return Ok(None) };
         let (bandwidth_of, bandwidth_bits) = fastest_link(Path::new("/sys/class/net")).unzip();
         let quotas = match kernel::require() {
-            Ok(()) => Quotas::of_host(config, place, None)?,
+            Ok(()) => Quotas::of_host(config, netns, None)?,
             Err(_) => None,
         };
         Ok(Some(Self {
@@ -132,27 +132,27 @@ impl Budget {
 }
 
 /// How often each vCPU thread got a CPU, by its id.
-pub struct Turns(HashMap<i32, u64>);
+pub struct Timeslices(HashMap<i32, u64>);
 
-impl Turns {
+impl Timeslices {
     pub fn read(pid: i32, vcpus: &[Vcpu]) -> Self {
-        let turns = |vcpu: &Vcpu| {
+        let timeslices = |vcpu: &Vcpu| {
             let text =
                 fs::read_to_string(format!("/proc/{pid}/task/{}/schedstat", vcpu.tid)).ok()?;
             Some((vcpu.tid, text.split_whitespace().nth(2)?.parse().ok()?))
         };
-        Self(vcpus.iter().filter_map(turns).collect())
+        Self(vcpus.iter().filter_map(timeslices).collect())
     }
 }
 
 /// What is seen of a VM's vCPUs between two looks; `None` when they do not wait long enough to matter.
-pub fn seen_of_vcpus(before: (&[Vcpu], &Turns), now: (&[Vcpu], &Turns)) -> Option<Delay> {
+pub fn seen_of_vcpus(before: (&[Vcpu], &Timeslices), now: (&[Vcpu], &Timeslices)) -> Option<Delay> {
     let seen = now.0.iter().filter_map(|vcpu| {
         let earlier = before.0.iter().find(|earlier| earlier.tid == vcpu.tid)?;
         stopped_by_quota(earlier, vcpu).or_else(|| {
-            let turns = now.1.0.get(&vcpu.tid)?.checked_sub(*before.1.0.get(&vcpu.tid)?)?;
+            let timeslices = now.1.0.get(&vcpu.tid)?.checked_sub(*before.1.0.get(&vcpu.tid)?)?;
             let waited_ns = vcpu.wait_ns.saturating_sub(earlier.wait_ns);
-            let delay_ns = 2 * waited_ns.checked_div(turns)?;
+            let delay_ns = 2 * waited_ns.checked_div(timeslices)?;
             Some(Delay { delay_ns, delay_from: Source::VcpuWait })
         })
     });
@@ -218,8 +218,8 @@ mod tests {
         Vcpu { tid, name, state: 'R', policy, affinity, run_ns: 0, wait_ns, quota }
     }
 
-    fn turns(of: &[(i32, u64)]) -> Turns {
-        Turns(of.iter().copied().collect())
+    fn timeslices(of: &[(i32, u64)]) -> Timeslices {
+        Timeslices(of.iter().copied().collect())
     }
 
     #[test]
@@ -242,8 +242,8 @@ mod tests {
         let before = [vcpu(1, 0, None), vcpu(2, 0, None)];
         let now = [vcpu(1, 300 * MS, None), vcpu(2, 100 * MS, None), vcpu(3, 900 * MS, None)];
         let seen = seen_of_vcpus(
-            (&before, &turns(&[(1, 5), (2, 5)])),
-            (&now, &turns(&[(1, 15), (2, 6), (3, 1)])),
+            (&before, &timeslices(&[(1, 5), (2, 5)])),
+            (&now, &timeslices(&[(1, 15), (2, 6), (3, 1)])),
         );
         assert_eq!(seen, Some(Delay { delay_ns: 200 * MS, delay_from: Source::VcpuWait }));
     }
@@ -252,9 +252,11 @@ mod tests {
     fn a_vcpu_that_does_not_wait_or_had_no_turn_says_nothing() {
         let before = [vcpu(1, 0, None)];
         let short = [vcpu(1, MS, None)];
-        let seen = seen_of_vcpus((&before, &turns(&[(1, 0)])), (&short, &turns(&[(1, 100)])));
+        let seen =
+            seen_of_vcpus((&before, &timeslices(&[(1, 0)])), (&short, &timeslices(&[(1, 100)])));
         assert_eq!(seen, None);
-        let none = seen_of_vcpus((&before, &turns(&[(1, 7)])), (&short, &turns(&[(1, 7)])));
+        let none =
+            seen_of_vcpus((&before, &timeslices(&[(1, 7)])), (&short, &timeslices(&[(1, 7)])));
         assert_eq!(none, None);
     }
 
@@ -262,10 +264,10 @@ mod tests {
     fn a_quota_that_is_used_up_stops_a_vcpu_for_the_rest_of_its_period() {
         let quota = |throttled_ns| Some(Quota { cpus: 0.25, period_us: 100_000, throttled_ns });
         let (before, now) = ([vcpu(1, 0, quota(0))], [vcpu(1, 0, quota(MS))]);
-        let seen = seen_of_vcpus((&before, &turns(&[])), (&now, &turns(&[])));
+        let seen = seen_of_vcpus((&before, &timeslices(&[])), (&now, &timeslices(&[])));
         assert_eq!(seen, Some(Delay { delay_ns: 75 * MS, delay_from: Source::Quota }));
         // One that is not used up stops nobody.
-        let seen = seen_of_vcpus((&before, &turns(&[])), (&before, &turns(&[])));
+        let seen = seen_of_vcpus((&before, &timeslices(&[])), (&before, &timeslices(&[])));
         assert_eq!(seen, None);
     }
 

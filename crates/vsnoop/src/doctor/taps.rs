@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
 
-use super::hold::{Budget, Delay, Recommended, Turns, seen_of_acks, seen_of_vcpus};
+use super::hold::{Budget, Delay, Recommended, Timeslices, seen_of_acks, seen_of_vcpus};
 use crate::failures::LeftAlone;
 use crate::output::histogram::Histogram;
 use crate::output::units;
@@ -108,22 +108,22 @@ pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
 }
 
 /// Looks at the named ports, which must be taps, or at all taps of the namespace, for `seconds`.
-pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapReport>> {
-    let devices = place.run(|| {
+pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapReport>> {
+    let devices = netns.run(|| {
         if names.is_empty() {
             let devices = netdev::list()?;
             return Ok(devices.into_iter().filter(|device| device.tap.is_some()).collect());
         }
-        names.iter().map(|name| netdev::find_tap(name, place.label())).collect::<Result<Vec<_>>>()
+        names.iter().map(|name| netdev::find_tap(name, netns.label())).collect::<Result<Vec<_>>>()
     })?;
     let mut holders = process::tap_holders();
     let watched: Vec<_> = devices
         .into_iter()
         .map(|device| {
-            let process = holders.remove(&(device.name.clone(), place.inode));
+            let process = holders.remove(&(device.name.clone(), netns.inode));
             let vcpus = threads(process.as_ref());
-            let turns = turns(process.as_ref(), &vcpus);
-            (device, process, vcpus, turns)
+            let timeslices = timeslices(process.as_ref(), &vcpus);
+            (device, process, vcpus, timeslices)
         })
         .collect();
     let start = Instant::now();
@@ -135,10 +135,10 @@ pub fn examine(names: &[String], place: &Netns, seconds: f64) -> Result<Vec<TapR
         .map(|(device, process, before, turns_before)| {
             let now = threads(process.as_ref());
             let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
-            let turns_now = turns(process.as_ref(), &now);
-            let seen = seen_of_vcpus((&before, &turns_before), (&now, &turns_now))
+            let timeslices_now = timeslices(process.as_ref(), &now);
+            let seen = seen_of_vcpus((&before, &turns_before), (&now, &timeslices_now))
                 .filter(|_| shares.held_up() >= WORTH_IT);
-            place.run(|| report(&device, process, &now, shares, seen, place))
+            netns.run(|| report(&device, process, &now, shares, seen, netns))
         })
         .collect()
 }
@@ -147,8 +147,8 @@ fn threads(process: Option<&Process>) -> Vec<Vcpu> {
     process.map_or(Vec::new(), |process| vcpu::of_process(process.pid))
 }
 
-fn turns(process: Option<&Process>, vcpus: &[Vcpu]) -> Turns {
-    Turns::read(process.map_or(0, |process| process.pid), vcpus)
+fn timeslices(process: Option<&Process>, vcpus: &[Vcpu]) -> Timeslices {
+    Timeslices::read(process.map_or(0, |process| process.pid), vcpus)
 }
 
 fn report(
@@ -157,12 +157,12 @@ fn report(
     vcpus: &[Vcpu],
     shares: Shares,
     seen: Option<Delay>,
-    place: &Netns,
+    netns: &Netns,
 ) -> Result<TapReport> {
     let root = qdisc::root(device)?;
     let attached = kernel::require()
         .ok()
-        .and_then(|()| Port::open(place.inode, device.index).ok())
+        .and_then(|()| Port::open(netns.inode, device.index).ok())
         .and_then(|port| Attached::of(port).ok());
     let stats = attached.as_ref().and_then(|attached| attached.port.stats().ok());
     let seen_by_hooks = stats.and_then(|stats| seen_of_acks(&Histogram::new(&stats.ack_delay_ns)));

@@ -8,11 +8,11 @@
 //! that does not.
 //!
 //! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm` and
-//! `chance` say for how long a VM had its turn.
+//! `run_time` say for how long a VM ran.
 
-mod chance;
 mod device;
 mod port;
+mod run_time;
 mod vm;
 
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ const DISCOVERY: Duration = Duration::from_millis(1000);
 const START: Duration = Duration::from_secs(2);
 /// How long it stays without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that has its turn, and is short of
-/// data, gives it up. The kernel does as much within an interrupt when it is the sender itself that the
+/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short of
+/// data, gives its core up. The kernel does as much within an interrupt when it is the sender itself that the
 /// VM waits for.
 const BUDGET: Duration = Duration::from_millis(25);
 
@@ -67,11 +67,11 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
 
 /// Waits until the engine looks after these ports, which have just been attached with a hold. That it
 /// does not is a warning: until it does nothing is held.
-pub fn ensure_working(names: &[String], place: &Netns) {
+pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();
     for name in names {
-        let memory = ports::find(name, place).and_then(|found| Ok(Memory::open(&found.port)?));
+        let memory = ports::find(name, netns).and_then(|found| Ok(Memory::open(&found.port)?));
         let Ok(Some(memory)) = memory else { continue };
         while memory.engine_ns() == 0 {
             if failed.is_some() || start.elapsed() > START {

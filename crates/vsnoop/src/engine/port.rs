@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
 use vsnoop_bpf::{Hold, Memory};
-use vsnoop_hold::{Clock, Engine, Host, Reason, Sent, Slice, Tended, Urgency};
+use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
 
-use super::chance::Chance;
 use super::device::{Device, Part};
+use super::run_time::RunTime;
 use super::vm::Vm;
 use crate::helper::reset::reset;
 use crate::ports::Attached;
@@ -39,9 +39,9 @@ impl EnginePort {
     pub fn new(attached: Attached, mut memory: Memory) -> Result<Self> {
         memory.adopt()?;
         let mut netns_path = None;
-        let place = Netns::find_again(attached.meta.netns, &mut netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut netns_path)
             .context("its network namespace cannot be found")?;
-        let device = place.run(|| Device::open(attached.meta.ifindex))?;
+        let device = netns.run(|| Device::open(attached.meta.ifindex))?;
         let vm = Vm::behind(&attached.name, attached.meta.netns);
         let mut surroundings = Surroundings {
             attached,
@@ -160,14 +160,14 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.count_probe(number);
     }
 
-    fn tend(&mut self, number: u32, end: bool) -> Tended {
-        match self.memory.tend(number, end) {
-            Ok(vsnoop_bpf::Tended::Used) => Tended::Used,
-            Ok(vsnoop_bpf::Tended::Over) => Tended::Over,
-            Ok(vsnoop_bpf::Tended::Free) => Tended::Free,
+    fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed {
+        match self.memory.reclaim(number, end) {
+            Ok(vsnoop_bpf::Reclaimed::Used) => Reclaimed::Used,
+            Ok(vsnoop_bpf::Reclaimed::Over) => Reclaimed::Over,
+            Ok(vsnoop_bpf::Reclaimed::Free) => Reclaimed::Free,
             Err(error) => {
                 tracing::debug!("port {}: {error:#}", self.attached.name);
-                Tended::Used
+                Reclaimed::Used
             }
         }
     }
@@ -218,16 +218,16 @@ impl Clock for Surroundings {
         self.now_ns
     }
 
-    fn ran_ns(&mut self) -> u64 {
+    fn run_time_ns(&mut self) -> u64 {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
-        match self.vm.chance(elapsed) {
-            Chance::None => 0,
-            Chance::Ran { ns } | Chance::Wall { ns } => ns,
+        match self.vm.run_time(elapsed) {
+            RunTime::None => 0,
+            RunTime::Ran { ns } | RunTime::Wall { ns } => ns,
         }
     }
 
-    fn forget_ran(&mut self) {
+    fn forget_run_time(&mut self) {
         self.looked_at = Instant::now();
         self.vm.forget();
     }
@@ -246,7 +246,7 @@ impl Surroundings {
     fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
         let port = &self.attached.port;
         let Some(flow) = port.flow(&hold.key)? else { return Ok(true) };
-        let place = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
         let (why, counted) = match reason {
             Reason::Refused => {
@@ -257,7 +257,7 @@ impl Surroundings {
                 ("its VM ran for long and answered nothing", reset_reason::RESET_SILENT)
             }
         };
-        if !place.run(|| reset(port, &hold.key, &flow, counted))? {
+        if !netns.run(|| reset(port, &hold.key, &flow, counted))? {
             return Ok(false);
         }
         tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);

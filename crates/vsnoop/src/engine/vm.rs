@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::chance::Chance;
+use super::run_time::RunTime;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::Threads;
 
@@ -40,18 +40,18 @@ impl Vm {
     }
 
     /// Could the VM have answered since the last look, `elapsed` ago?
-    pub fn chance(&mut self, elapsed: Duration) -> Chance {
+    pub fn run_time(&mut self, elapsed: Duration) -> RunTime {
         self.find_process();
         let Some(process) = &self.process else {
             // Nobody reads the tap.
-            return Chance::wall(elapsed);
+            return RunTime::wall(elapsed);
         };
         let now = Threads::of_process(process.pid);
         let before = std::mem::replace(&mut self.threads, now);
         if process::rings_are_empty(process.pid, &self.tap, self.netns) == Some(false) {
-            return Chance::None;
+            return RunTime::None;
         }
-        Chance::between(&before, &self.threads, elapsed)
+        RunTime::between(&before, &self.threads, elapsed)
     }
 
     fn find_process(&mut self) {

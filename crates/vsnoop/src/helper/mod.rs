@@ -9,10 +9,10 @@
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
-//! - opens windows that incast control has closed, where no packet comes that could (`line`), a hundred
+//! - opens windows that incast control has closed, where no packet comes that could (`grants`), a hundred
 //!   times a second, or five hundred while somebody waits;
 //! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
-//!   takes away uplinks that no port is behind any more (`watchman`).
+//!   takes away uplinks that no port is behind any more (`monitor`).
 //!
 //! It goes before ordinary processes, within a bound (`priority`).
 //!
@@ -22,10 +22,10 @@
 
 mod engines;
 pub mod frame;
-mod line;
+mod grants;
+mod monitor;
 pub mod reset;
 mod surroundings;
-mod watchman;
 
 pub use reset::reset_senders;
 pub use surroundings::bridge_of;
@@ -39,7 +39,7 @@ use crate::cli;
 use crate::error::{Unfit, unfit};
 use crate::ports;
 use crate::priority::Priority;
-use watchman::Watchman;
+use monitor::Monitor;
 
 /// How often the flows are looked at.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -63,13 +63,13 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     };
     let mut priority = Priority::take(BUDGET);
     tracing::info!("helper started");
-    let mut watchman = Watchman::default();
+    let mut monitor = Monitor::default();
     let mut last_port_at = Instant::now();
     while !interrupt.is_set() {
         let start = Instant::now();
         priority.renew();
         background::forget_children();
-        match watchman.look() {
+        match monitor.look() {
             Ok(0) => {}
             Ok(_) => last_port_at = start,
             Err(error) => tracing::warn!("{error:#}"),
@@ -78,7 +78,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
             // Without the lock a command that attaches now starts a helper of its own; one that
             // attached before found the lock taken, so look once more.
             drop(instance);
-            if watchman.look().unwrap_or(0) == 0 {
+            if monitor.look().unwrap_or(0) == 0 {
                 break;
             }
             match Instance::take(Role::Helper)? {
@@ -88,7 +88,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
             last_port_at = start;
         }
         let next = start + PERIOD.max(start.elapsed() * CPU_PART);
-        while let Some(pause) = watchman.open_windows()
+        while let Some(pause) = monitor.open_windows()
             && Instant::now() + pause < next
             && !interrupt.is_set()
         {

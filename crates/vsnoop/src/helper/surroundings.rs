@@ -3,8 +3,8 @@
 //! `attach` looks at the tap once; the tap lives on among others. At each look the helper sees to
 //!
 //! - programs of others that appeared on the egress: they could take away what the hook believes to be
-//!   delivered, so the port is held back (no new early ACKs, those given out are honoured) until they
-//!   have gone. The mark is in the pinned policy (`Port::hold`), beside the operator's own choice, so
+//!   delivered, so the port is suspended (no new early ACKs, those given out are honoured) until they
+//!   have gone. The mark is in the pinned policy (`Port::suspend`), beside the operator's own choice, so
 //!   that the next helper finds it if this one is killed. Between two looks, and while no helper runs,
 //!   such a program goes unnoticed;
 //! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are to be
@@ -33,7 +33,7 @@ pub struct Surroundings {
 impl Surroundings {
     /// `path` leads to the tap's network namespace, as [`Netns::find_again`] keeps it.
     pub fn look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) {
-        // Where nothing is acknowledged early there is nothing to hold back.
+        // Where nothing is acknowledged early there is nothing to suspend.
         if attached.state == State::Observing {
             return;
         }
@@ -56,20 +56,20 @@ impl Surroundings {
     fn try_look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) -> Result<()> {
         let own = attached.port.program_id(Hook::ToVm)?;
         // A namespace that nothing leads to has taken its taps along.
-        let Some(place) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
-        place.run(|| {
+        let Some(netns) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
+        netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
-            self.hold(attached, &device, egress::foreign(&device, Some(own))?)?;
+            self.suspend(attached, &device, egress::foreign(&device, Some(own))?)?;
             follow_bridge(attached, &device)?;
             follow_name(attached, &device)
         })
     }
 
-    fn hold(&mut self, attached: &Attached, device: &Device, found: Vec<Foreign>) -> Result<()> {
-        let changed = attached.port.hold(!found.is_empty())?;
+    fn suspend(&mut self, attached: &Attached, device: &Device, found: Vec<Foreign>) -> Result<()> {
+        let changed = attached.port.suspend(!found.is_empty())?;
         if found.is_empty() && changed {
             tracing::info!(
-                "port {}: no other egress program is left; it is no longer held back",
+                "port {}: no other egress program is left; it is no longer suspended",
                 attached.name
             );
         } else if found != self.foreign && !found.is_empty() {

@@ -79,13 +79,13 @@ fn name_of(netns: u64, names: &HashMap<u64, String>) -> Option<String> {
     names.get(&netns).filter(|name| !name.is_empty()).cloned()
 }
 
-/// The uplink of this name in `place`; without a name the only one there.
-pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, place: &Netns) -> Result<Listed> {
+/// The uplink of this name in `netns`; without a name the only one there.
+pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result<Listed> {
     let (mut here, elsewhere): (Vec<_>, Vec<_>) =
-        uplinks.into_iter().partition(|uplink| uplink.netns == place.inode);
+        uplinks.into_iter().partition(|uplink| uplink.netns == netns.inode);
     let Some(name) = name else {
         return match here.len() {
-            0 => Err(none(&elsewhere, place)),
+            0 => Err(none(&elsewhere, netns)),
             1 => Ok(here.remove(0)),
             _ => Err(usage(format!(
                 "several uplinks have incast control ({}): name one with --uplink",
@@ -99,17 +99,17 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, place: &Netns) -> Result
         return Ok(here.remove(at));
     }
     if here.is_empty() {
-        return Err(none(&elsewhere, place));
+        return Err(none(&elsewhere, netns));
     }
     let has = match here.len() {
         1 => "has",
         _ => "have",
     };
-    let what = match place.run(|| netdev::find(name))? {
+    let what = match netns.run(|| netdev::find(name))? {
         Some(_) => "has no incast control",
         None => "does not exist",
     };
-    let label = place.label();
+    let label = netns.label();
     let text = format!(
         "uplink {name} {what} in the network namespace {label}; {} {has} it there",
         names(&here)
@@ -117,8 +117,8 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, place: &Netns) -> Result
     Err(unfit(Unfit::NotAttached, text))
 }
 
-fn none(elsewhere: &[Listed], place: &Netns) -> anyhow::Error {
-    let label = place.label();
+fn none(elsewhere: &[Listed], netns: &Netns) -> anyhow::Error {
+    let label = netns.label();
     let way = match elsewhere.first() {
         None => "`vsnoop attach PORT --incast` begins it".to_owned(),
         Some(other) => match &other.netns_name {

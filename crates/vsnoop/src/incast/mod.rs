@@ -70,9 +70,9 @@ pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
         return Ok(None);
     }
     uplink.disable();
-    let place = Netns::find(id.netns);
+    let netns = Netns::find(id.netns);
     let device =
-        place.and_then(|place| place.run(|| netdev::find_index(id.ifindex)).ok()).flatten();
+        netns.and_then(|netns| netns.run(|| netdev::find_index(id.ifindex)).ok()).flatten();
     let (name, control) = state::control(&uplink, &uplink.state()?, device.as_ref());
     Ok(state::trouble(&name, control))
 }

@@ -43,7 +43,7 @@ pub struct UplinkState {
     pub buffer_bytes: u32,
     #[serde(flatten)]
     pub bandwidth: Bandwidth,
-    /// Connections that are shaped, and those of them that stand in line.
+    /// Connections that are shaped, and those of them in the grant queue.
     pub flows: u64,
     pub waiting: u64,
     /// Windows that are open, of connections that are not silent.
@@ -85,9 +85,9 @@ impl UplinkState {
     /// `path` leads to the uplink's network namespace, as [`Netns::find_again`] keeps it.
     pub fn read(uplink: &Uplink, id: UplinkId, path: &mut Option<PathBuf>) -> Result<Self> {
         let record = uplink.state()?;
-        let place = Netns::find_again(id.netns, path);
-        let device = match &place {
-            Some(place) => place.run(|| netdev::find_index(id.ifindex))?,
+        let netns = Netns::find_again(id.netns, path);
+        let device = match &netns {
+            Some(netns) => netns.run(|| netdev::find_index(id.ifindex))?,
             None => None,
         };
         let (name, control) = control(uplink, &record, device.as_ref());
@@ -104,8 +104,8 @@ impl UplinkState {
                 Bandwidth::default()
             },
             flows: record.all.open.max(0) as u64,
-            waiting: record.all.waiting.max(0) as u64,
-            granted_bytes: incast::granted(&record).max(0) as u64,
+            waiting: record.all.queued.max(0) as u64,
+            granted_bytes: incast::outstanding(&record).max(0) as u64,
             credit_bytes: is_on.then(|| incast::credit(&record)),
         })
     }

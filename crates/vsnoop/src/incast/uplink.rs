@@ -59,27 +59,27 @@ impl Joined {
 }
 
 /// Puts incast control on the uplink of this tap. The calling thread is in its network namespace.
-pub fn prepare(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Joined> {
-    let uplink = uplink_of(tap, place, wanted)?;
-    refuse(&uplink, tap, place)?;
-    let known = Uplink::open(place.inode, uplink.index)?.filter(Uplink::has_hook);
+pub fn prepare(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joined> {
+    let uplink = uplink_of(tap, netns, wanted)?;
+    refuse(&uplink, tap, netns)?;
+    let known = Uplink::open(netns.inode, uplink.index)?.filter(Uplink::has_hook);
     match known {
         Some(known) => {
             let joined = join(&known, &uplink, wanted)?;
             ways::set(&known, uplink.index)?;
             Ok(joined)
         }
-        None => begin(&uplink, place, wanted),
+        None => begin(&uplink, netns, wanted),
     }
 }
 
-fn begin(uplink: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Joined> {
+fn begin(uplink: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joined> {
     let rate = wanted.rate.or(wanted.config.rate).unwrap_or(Rate::Link);
     let settings = UplinkSettings {
         bits_per_second: bits_of(uplink, rate, "--incast RATE")?,
         buffer_bytes: wanted.buffer_bytes.or(wanted.config.buffer_bytes).unwrap_or(DEFAULT_BUFFER),
     };
-    let begun = Uplink::attach(place.inode, uplink.index, &uplink.name, &settings)
+    let begun = Uplink::attach(netns.inode, uplink.index, &uplink.name, &settings)
         .with_context(|| format!("uplink {}", uplink.name))?;
     ways::set(&begun, uplink.index)?;
     Ok(Joined {
@@ -135,7 +135,7 @@ fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> 
 
 /// The interface through which the packets for this tap come: the one that was named, or the only port
 /// of the tap's bridge that is no tap.
-fn uplink_of(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Device> {
+fn uplink_of(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Device> {
     let configured = wanted.config.uplink.as_deref();
     if let Some(name) = wanted.uplink.or(configured) {
         return netdev::find(name)?.ok_or_else(|| {
@@ -143,7 +143,7 @@ fn uplink_of(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Device>
                 Some(_) => String::new(),
                 None => format!(" (incast.uplink in {})", wanted.file),
             };
-            let label = place.label();
+            let label = netns.label();
             let text = format!(
                 "uplink {name}{source} does not exist in the network namespace {label}; `ip link` lists \
                  the devices, --uplink names another one"
@@ -179,17 +179,17 @@ fn uplink_of(tap: &Device, place: &Netns, wanted: &Wanted<'_>) -> Result<Device>
 }
 
 /// Where the senders' packets cannot be seen to come in.
-fn refuse(uplink: &Device, tap: &Device, place: &Netns) -> Result<()> {
+fn refuse(uplink: &Device, tap: &Device, netns: &Netns) -> Result<()> {
     let name = &uplink.name;
     let port = &tap.name;
     let what = if uplink.index == tap.index {
         "is the port itself".to_owned()
     } else if tap.master == Some(uplink.index) {
         format!("is the bridge of port {port}, which does not see what it forwards")
-    } else if uplink.tap.is_some() && Port::open(place.inode, uplink.index).is_ok() {
+    } else if uplink.tap.is_some() && Port::open(netns.inode, uplink.index).is_ok() {
         "is an attached port, with a VM behind it".to_owned()
     } else if uplink.tap.is_some()
-        && let Some(vm) = process::holding_tap(name, place.inode)
+        && let Some(vm) = process::holding_tap(name, netns.inode)
         && !vcpu::of_process(vm.pid).is_empty()
     {
         format!("is the tap of a VM (process {} {})", vm.pid, vm.name)

@@ -78,9 +78,9 @@ impl Follower {
         for id in Uplink::list()? {
             let mut path = earlier.remove(&id).flatten();
             if let Some(uplink) = Uplink::open(id.netns, id.ifindex)?
-                && let Some(place) = Netns::find_again(id.netns, &mut path)
+                && let Some(netns) = Netns::find_again(id.netns, &mut path)
             {
-                place.run(|| set(&uplink, id.ifindex))?;
+                netns.run(|| set(&uplink, id.ifindex))?;
             }
             self.places.insert(id, path);
         }

@@ -22,7 +22,7 @@ pub struct FlowWindow {
     pub d_percent: u32,
     /// "slow start" or "avoidance".
     pub phase: &'static str,
-    /// Its window is closed, and it stands in line for credit.
+    /// Its window is closed, and it is in the grant queue.
     pub waiting: bool,
 }
 
@@ -40,7 +40,7 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
             0 => "slow start",
             _ => "avoidance",
         },
-        waiting: u32::from(incast.waiting) == incast_waiting::INCAST_IN_LINE,
+        waiting: u32::from(incast.waiting) == incast_waiting::INCAST_QUEUED,
     })
 }
 

@@ -82,6 +82,7 @@ pub fn trials() -> Vec<Trial> {
                     &["--hold", "1M", "--hold-per-flow", "64K"],
                     ["--hold-per-flow went", "leave it out"],
                 ),
+                (&["--no-thin"], ["--no-thin was renamed", "--no-passive"]),
             ] {
                 place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
             }
@@ -393,7 +394,7 @@ pub fn network_with_hold(role: &str) -> Result<Network> {
     let network = Network::new(role)?;
     network.detach()?;
     let host = &network.topology.host;
-    let hold = ["attach", topology::PORT, "--no-thin", "--hold", "4M"];
+    let hold = ["attach", topology::PORT, "--no-passive", "--hold", "4M"];
     vsnoop_in(host.name(), hold)?.ok()?;
     wait_until("the engine works", || {
         let status = network.vsnoop(&["status", topology::PORT, "--json"])?;

@@ -194,7 +194,7 @@ fn shown() -> Vec<Trial> {
             bridge.attach(SECOND, &["--incast", "25G", "--uplink", OTHER])?.ok()?;
             let table = bridge.vsnoop(&["incast"])?.ok()?.out;
             for words in [
-                &["uplink", "rate", "buffer", "ports", "comes in", "left", "in line", "granted"][..],
+                &["uplink", "rate", "buffer", "ports", "comes in", "left", "queued", "granted"][..],
                 &[UPLINK, "1.0 Gb/s", "64 KiB", PORT],
                 &[OTHER, "25 Gb/s", "64 KiB", SECOND],
             ] {
@@ -250,13 +250,13 @@ fn shown() -> Vec<Trial> {
             Ok(())
         }),
         trial("what_a_port_had_of_its_uplink_goes_with_it", || {
-            let bridge = Bridge::new("debts")?;
+            let bridge = Bridge::new("credit")?;
             bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
             bridge.attach(SECOND, &["--incast"])?.ok()?;
             // Which would forget a connection that is made up, for it was last heard of when the host began,
-            // or let it have its turn (helper/expiry.rs, helper/line.rs), and so do what detach is to do.
+            // or grant it a window (helper/expiry.rs, helper/grants.rs), and so do what detach is to do.
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
-            // One connection of each port, one of which stands in line.
+            // One connection of each port, one of which is in the grant queue.
             let mut shaped = flow::default();
             shaped.incast.bits |= INCAST_SHAPED as u16;
             shaped.incast.waiting = 1;
@@ -264,7 +264,7 @@ fn shown() -> Vec<Trial> {
             let map = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
             let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
             let record = uplink::from_bytes(&record).context("another record")?;
-            let all = incast_account { open: 2, waiting: 1, ..record.all };
+            let all = incast_account { open: 2, queued: 1, ..record.all };
             let record = uplink { all, ..record };
             map.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
             ensure!(bridge.uplink()?["waiting"] == 1, "{}", bridge.uplink()?);
@@ -274,21 +274,27 @@ fn shown() -> Vec<Trial> {
             drop(helper);
             bridge.detach(SECOND)
         }),
-        trial("a_line_that_stands_costs_the_helper_little_and_is_served_when_it_can_be", || {
-            let bridge = Bridge::new("crowd2")?;
-            bridge.attach(PORT, &["--incast", "1G", "--max-flows", "16384"])?.ok()?;
-            let crowd = Crowd::gather(&bridge)?;
-            // On a busy machine the helper gets less of a CPU, with a line and without one.
-            let without = Crowd::cost()?;
-            crowd.stand_in_line()?;
-            let with = Crowd::cost()?;
-            let most = 2 * without + Duration::from_millis(100);
-            ensure!(with < most, "the helper took {with:?} with a line, {without:?} without one");
-            ensure!(crowd.waiting()? == u64::from(IN_LINE), "somebody had a turn without credit");
-            crowd.give_credit()?;
-            wait_until("everybody had a turn", || Ok(crowd.waiting()? == 0))?;
-            bridge.detach(PORT)
-        }),
+        trial(
+            "a_grant_queue_without_credit_costs_the_helper_little_and_is_served_when_it_can_be",
+            || {
+                let bridge = Bridge::new("crowd2")?;
+                bridge.attach(PORT, &["--incast", "1G", "--max-flows", "16384"])?.ok()?;
+                let crowd = Crowd::gather(&bridge)?;
+                // On a busy machine the helper gets less of a CPU, with a queue and without one.
+                let without = Crowd::cost()?;
+                crowd.queue_up()?;
+                let with = Crowd::cost()?;
+                let most = 2 * without + Duration::from_millis(100);
+                ensure!(
+                    with < most,
+                    "the helper took {with:?} with a queue, {without:?} without one"
+                );
+                ensure!(crowd.waiting()? == u64::from(QUEUED), "a grant was made without credit");
+                crowd.give_credit()?;
+                wait_until("every connection had a grant", || Ok(crowd.waiting()? == 0))?;
+                bridge.detach(PORT)
+            },
+        ),
         trial("a_port_that_is_observed_may_have_incast_control_alone", || {
             let bridge = Bridge::new("alone")?;
             // Neither matters where nothing is acknowledged early.
@@ -451,7 +457,7 @@ fn refused() -> Vec<Trial> {
                 (&["--incast-buffer", "64K"], &["--incast", "required"]),
                 (&["--uplink", UPLINK], &["--incast", "required"]),
                 (&["--observe", "--hold", "1M"], &["--observe", "--hold"]),
-                (&["--observe", "--no-thin"], &["--observe", "--no-thin"]),
+                (&["--observe", "--no-passive"], &["--observe", "--no-passive"]),
                 (&["--observe", "--ahead", "1M"], &["--observe", "--ahead"]),
                 (&["--incast"], &["link speed", UPLINK, "a veth has none", "--incast RATE"]),
                 (&["--incast", "link"], &["link speed", UPLINK, "--incast RATE"]),
@@ -723,9 +729,9 @@ fn configured() -> Vec<Trial> {
     ]
 }
 
-/// Connections that a VM may have, and those of them that stand in line.
+/// Connections that a VM may have, and those of them in the grant queue.
 const CONNECTIONS: u16 = 16_000;
-const IN_LINE: u16 = 4_000;
+const QUEUED: u16 = 4_000;
 /// How long the helper is watched.
 const CROWDED: Duration = Duration::from_secs(2);
 
@@ -740,33 +746,33 @@ impl<'a> Crowd<'a> {
         let port = port_of(&bridge.place)?;
         let uplink = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
         let crowd = Self { bridge, uplink };
-        crowd.change(|record| record.all.granted = 1 << 40)?;
-        let line = MapHandle::from_pinned_path(bridge.place.pins()?.join("line"))?;
+        crowd.change(|record| record.all.outstanding = 1 << 40)?;
+        let queue = MapHandle::from_pinned_path(bridge.place.pins()?.join("grant_queue"))?;
         for number in 1..=CONNECTIONS {
-            let waits = number <= IN_LINE;
+            let waits = number <= QUEUED;
             let mut flow = flow { last_ns: now_ns()?, mss: 1460, ..flow::default() };
             flow.flags = FLOW_F_SCALE_KNOWN as u16;
             flow.incast.bits |= INCAST_SHAPED as u16;
-            flow.incast.waiting = if waits { incast_waiting::INCAST_IN_LINE as u8 } else { 0 };
+            flow.incast.waiting = if waits { incast_waiting::INCAST_QUEUED as u8 } else { 0 };
             let key = flow_key { sender_port: number.to_be(), ..KEY };
             port.insert_flow(&key, &flow)?;
             if waits {
-                line.update(&[], key.as_bytes(), MapFlags::ANY)?;
+                queue.update(&[], key.as_bytes(), MapFlags::ANY)?;
             }
         }
         Ok(crowd)
     }
 
-    /// Those that stand in line are counted from now on.
-    fn stand_in_line(&self) -> Result<()> {
+    /// Those in the grant queue are counted from now on.
+    fn queue_up(&self) -> Result<()> {
         let map = MapHandle::from_pinned_path(self.bridge.place.pins()?.join("port"))?;
         let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
         let mut record = port::from_bytes(&record).context("another record")?;
         let own = &mut record.state.incast.own;
-        (own.open, own.waiting) = (CONNECTIONS.into(), IN_LINE.into());
+        (own.open, own.queued) = (CONNECTIONS.into(), QUEUED.into());
         map.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
         self.change(|record| {
-            (record.all.open, record.all.waiting) = (CONNECTIONS.into(), IN_LINE.into());
+            (record.all.open, record.all.queued) = (CONNECTIONS.into(), QUEUED.into());
         })
     }
 
@@ -786,7 +792,7 @@ impl<'a> Crowd<'a> {
     }
 
     fn give_credit(&self) -> Result<()> {
-        self.change(|record| record.all.granted = 0)
+        self.change(|record| record.all.outstanding = 0)
     }
 
     fn waiting(&self) -> Result<u64> {

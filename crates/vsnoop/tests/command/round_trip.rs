@@ -110,11 +110,11 @@ pub fn trials() -> Vec<Trial> {
         trial("settings_and_lists_reach_the_kernel_side", || {
             let place = Place::new("lists")?;
             let lists = ["--allow-port", "80,443", "--deny-port", "22", "--deny", "2001:db8::/32"];
-            let rest = ["--ahead", "64K", "--no-thin", "--max-flows", "100"];
+            let rest = ["--ahead", "64K", "--no-passive", "--max-flows", "100"];
             place.vsnoop(["attach", PORT].into_iter().chain(lists).chain(rest))?.ok()?;
             let json = place.vsnoop(["status", PORT, "--json"])?.json()?;
             let port = &json["ports"][0];
-            ensure!(port["ahead_bytes"] == 65536 && port["thin"] == false, "{json}");
+            ensure!(port["ahead_bytes"] == 65536 && port["passive"] == false, "{json}");
             ensure!(port["max_flows"] == 100 && port["lists"] == true, "{json}");
             place.vsnoop(["detach", PORT])?.ok()?;
             Ok(())

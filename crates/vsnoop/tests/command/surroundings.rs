@@ -68,21 +68,21 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["attach", PORT])?.ok()?;
             place.vsnoop(["pause", PORT])?.ok()?;
             let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_hold(&place, true)?;
+            wait_for_suspension(&place, true)?;
             ensure!(status(&place)?["paused_by"] == "operator", "{}", status(&place)?);
             drop(program);
-            wait_for_hold(&place, false)?;
+            wait_for_suspension(&place, false)?;
             let after = status(&place)?;
             ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
             place.vsnoop(["resume", PORT])?.ok()?;
             ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
-        trial("pause_and_resume_of_a_port_that_is_held_back_count_when_the_program_goes", || {
+        trial("pause_and_resume_of_a_suspended_port_count_when_the_program_goes", || {
             let place = Place::new("both")?;
             place.vsnoop(["attach", PORT])?.ok()?;
             let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_hold(&place, true)?;
+            wait_for_suspension(&place, true)?;
             let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
             ensure!(json["ports"][0]["result"] == "paused", "{json}");
             let text = place.vsnoop(["resume", PORT])?.ok()?.out;
@@ -94,21 +94,21 @@ pub fn trials() -> Vec<Trial> {
             ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
             place.vsnoop(["pause", PORT])?.ok()?;
             drop(program);
-            wait_for_hold(&place, false)?;
+            wait_for_suspension(&place, false)?;
             let after = status(&place)?;
             ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
-        trial("a_new_helper_lets_go_what_the_killed_one_held_back", || {
+        trial("a_new_helper_ends_the_suspension_of_the_killed_one", || {
             let place = Place::new("heir")?;
             place.vsnoop(["attach", PORT])?.ok()?;
             let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_hold(&place, true)?;
+            wait_for_suspension(&place, true)?;
             let pid = helper_pid()?.context("no helper")?;
             kill(Pid::from_raw(pid), Signal::SIGKILL)?;
             wait_until("the helper is dead", || Ok(!is_running(pid)))?;
             drop(program);
-            ensure!(port_of(&place)?.is_held()?, "the kernel side went on without a look");
+            ensure!(port_of(&place)?.is_suspended()?, "the kernel side went on without a look");
             // Which starts another.
             wait_for_state(&place, "active")?;
             place.vsnoop(["detach", PORT])?.ok().map(drop)
@@ -119,10 +119,10 @@ pub fn trials() -> Vec<Trial> {
             place.vsnoop(["attach", PORT])?.ok()?;
             let mut helper = foreground_helper(&log)?;
             let foreign = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_hold(&place, true)?;
+            wait_for_suspension(&place, true)?;
             wait_for_a_look(&port_of(&place)?)?;
             drop(foreign);
-            wait_for_hold(&place, false)?;
+            wait_for_suspension(&place, false)?;
             place.vsnoop(["detach", PORT])?.ok()?;
             ensure!(helper.wait()?.success(), "the helper failed");
             let text = fs::read_to_string(&log)?;
@@ -131,48 +131,41 @@ pub fn trials() -> Vec<Trial> {
             for word in [PORT, "tcx program empty (id ", "tc filter del", "goes on by itself"] {
                 ensure!(warnings[0].contains(word), "{word:?} is not in: {text}");
             }
-            ensure!(text.contains("no longer held back"), "{text}");
+            ensure!(text.contains("no longer suspended"), "{text}");
             Ok(())
         }),
-        trial(
-            "a_port_that_is_held_back_acknowledges_nothing_early_and_honours_what_it_has",
-            || {
-                let network = Network::new("held")?;
-                network.detach()?;
-                let host = &network.topology.host;
-                vsnoop_in(host.name(), ["attach", topology::PORT, "--no-thin"])?.ok()?;
-                let mut pair = network.connect()?;
-                pair.exchange(10_000)?;
-                let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-                network.topology.set_guest_faults(Side::Vm, frozen);
-                pair.client.write_all(&[7; 1000])?;
-                wait_until("the host has acknowledged", || {
-                    Ok(network.outstanding_bytes()? == 1000)
-                })?;
+        trial("a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has", || {
+            let network = Network::new("held")?;
+            network.detach()?;
+            let host = &network.topology.host;
+            vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
+            let mut pair = network.connect()?;
+            pair.exchange(10_000)?;
+            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+            network.topology.set_guest_faults(Side::Vm, frozen);
+            pair.client.write_all(&[7; 1000])?;
+            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
 
-                let program = host.run(|| foreign_program(topology::PORT))?;
-                let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
-                wait_until("the port is paused", || Ok(shown()?["ports"][0]["state"] == "paused"))?;
-                pair.client.write_all(&[8; 1000])?;
-                network.topology.set_guest_faults(Side::Vm, Faults::default());
-                let mut received = [0; 2000];
-                pair.server
-                    .read_exact(&mut received)
-                    .context("the bytes that were on their way")?;
-                ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
-                wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
-                let early = early_acks(&shown()?)?;
-                pair.exchange(10_000)?;
-                ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+            let program = host.run(|| foreign_program(topology::PORT))?;
+            let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
+            wait_until("the port is paused", || Ok(shown()?["ports"][0]["state"] == "paused"))?;
+            pair.client.write_all(&[8; 1000])?;
+            network.topology.set_guest_faults(Side::Vm, Faults::default());
+            let mut received = [0; 2000];
+            pair.server.read_exact(&mut received).context("the bytes that were on their way")?;
+            ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
+            wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
+            let early = early_acks(&shown()?)?;
+            pair.exchange(10_000)?;
+            ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
 
-                drop(program);
-                wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
-                pair.exchange(10_000)?;
-                pair.exchange(10_000)?;
-                ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
-                network.detach()
-            },
-        ),
+            drop(program);
+            wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
+            pair.exchange(10_000)?;
+            pair.exchange(10_000)?;
+            ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
+            network.detach()
+        }),
         trial("a_tap_that_is_renamed_is_shown_by_its_new_name", || {
             const NEW: &str = "vscli-new0";
             let place = Place::new("name")?;
@@ -256,9 +249,9 @@ fn wait_for_state(place: &Place, state: &str) -> Result<()> {
 }
 
 /// Beneath what `status` shows: whatever the operator chose.
-fn wait_for_hold(place: &Place, held: bool) -> Result<()> {
+fn wait_for_suspension(place: &Place, suspended: bool) -> Result<()> {
     let port = port_of(place)?;
-    wait_until(&format!("held back is {held}"), || Ok(port.is_held()? == held))
+    wait_until(&format!("suspended is {suspended}"), || Ok(port.is_suspended()? == suspended))
 }
 
 /// The helper has looked at the port from beginning to end: it removes an ended connection in each look,

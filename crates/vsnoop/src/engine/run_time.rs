@@ -1,10 +1,10 @@
-//! What chance a VM had to answer, from what its threads did between two looks.
+//! For how long a VM ran, and so could answer, from what its threads did between two looks.
 //!
-//! A VM had one if some vCPU has run and none wanted to run and could not: the one that takes the
+//! A VM has run if some vCPU has run and none wanted to run and could not: the one that takes the
 //! interrupt may be the one that starves. Where the vCPU threads are not known by their names, or
 //! nobody reads the tap, it cannot be told whether the VM ran; time on the clock counts instead, unless
 //! the threads show that it could not have run, and at a slower pace while all of them sleep: that may
-//! be a VM that its monitor has paused, and may be an idle one.
+//! be a VM that its VMM has paused, and may be an idle one.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ const RAN: Duration = Duration::from_micros(100);
 /// One second in which a whole process slept counts as this part of one.
 const ASLEEP_PART: u32 = 6;
 
-/// What one period says about the VM's chance to answer.
+/// For how long a VM could answer in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chance {
+pub enum RunTime {
     /// It did not run, or could not have seen its packets.
     None,
     /// It ran for so long.
@@ -26,7 +26,7 @@ pub enum Chance {
     Wall { ns: u64 },
 }
 
-impl Chance {
+impl RunTime {
     /// Between two looks at the same process, `elapsed` apart.
     pub fn between(before: &Threads, now: &Threads, elapsed: Duration) -> Self {
         match (before.ticks.is_empty(), now.ticks.is_empty()) {
@@ -45,36 +45,36 @@ impl Chance {
     }
 }
 
-fn of_vcpus(before: &[Tick], now: &[Tick]) -> Chance {
-    let ran_ns = RAN.as_nanos() as u64;
+fn of_vcpus(before: &[Tick], now: &[Tick]) -> RunTime {
+    let least_run_ns = RAN.as_nanos() as u64;
     let mut least_ns = None;
     for tick in now {
         let Some(earlier) = before.iter().find(|earlier| earlier.tid == tick.tid) else {
-            return Chance::None;
+            return RunTime::None;
         };
         let grown_ns = tick.run_ns.saturating_sub(earlier.run_ns);
-        if grown_ns >= ran_ns {
+        if grown_ns >= least_run_ns {
             least_ns = Some(least_ns.map_or(grown_ns, |least: u64| least.min(grown_ns)));
         } else if tick.state != 'S' {
-            return Chance::None;
+            return RunTime::None;
         }
     }
-    least_ns.map_or(Chance::None, |ns| Chance::Ran { ns })
+    least_ns.map_or(RunTime::None, |ns| RunTime::Ran { ns })
 }
 
 /// All threads of a process, of which some may be vCPUs.
-fn of_process(before: &[Tick], now: &[Tick], elapsed: Duration) -> Chance {
+fn of_process(before: &[Tick], now: &[Tick], elapsed: Duration) -> RunTime {
     let grown_ns = |tick: &Tick| {
         let earlier = before.iter().find(|earlier| earlier.tid == tick.tid);
         tick.run_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.run_ns))
     };
     if now.iter().map(grown_ns).sum::<u64>() >= RAN.as_nanos() as u64 {
-        Chance::wall(elapsed)
+        RunTime::wall(elapsed)
     } else if now.iter().any(|tick| matches!(tick.state, 'R' | 'D' | 'T' | 't')) {
         // It starves, waits for a disk, or is stopped.
-        Chance::None
+        RunTime::None
     } else {
-        Chance::wall(elapsed / ASLEEP_PART)
+        RunTime::wall(elapsed / ASLEEP_PART)
     }
 }
 
@@ -96,51 +96,51 @@ mod tests {
     #[test]
     fn a_halted_vcpu_does_not_excuse_but_a_starved_one_does() {
         let before = threads(true, &[tick(1, 'R', 0), tick(2, 'S', 0)]);
-        let chance = |first: Tick, second: Tick| {
-            Chance::between(&before, &threads(true, &[first, second]), PERIOD)
+        let run_time = |first: Tick, second: Tick| {
+            RunTime::between(&before, &threads(true, &[first, second]), PERIOD)
         };
         let ran = tick(1, 'R', 5 * MS);
-        assert_eq!(chance(ran, tick(2, 'S', 0)), Chance::Ran { ns: 5 * MS });
+        assert_eq!(run_time(ran, tick(2, 'S', 0)), RunTime::Ran { ns: 5 * MS });
         for state in ['R', 'T', 'D'] {
-            assert_eq!(chance(ran, tick(2, state, 0)), Chance::None, "{state}");
+            assert_eq!(run_time(ran, tick(2, state, 0)), RunTime::None, "{state}");
         }
-        assert_eq!(chance(tick(1, 'S', 0), tick(2, 'S', 0)), Chance::None);
+        assert_eq!(run_time(tick(1, 'S', 0), tick(2, 'S', 0)), RunTime::None);
     }
 
     #[test]
     fn the_vcpu_that_ran_least_counts() {
         let before = threads(true, &[tick(1, 'R', 0), tick(2, 'R', 0)]);
         let now = threads(true, &[tick(1, 'R', 100 * MS), tick(2, 'R', 3 * MS)]);
-        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Ran { ns: 3 * MS });
+        assert_eq!(RunTime::between(&before, &now, PERIOD), RunTime::Ran { ns: 3 * MS });
     }
 
     #[test]
     fn a_process_without_known_vcpus_has_the_time_in_which_it_did_anything() {
         let before = threads(false, &[tick(1, 'S', 0), tick(2, 'S', 7 * MS)]);
-        let chance = |state, run_ns| {
+        let run_time = |state, run_ns| {
             let now = threads(false, &[tick(1, 'S', 0), tick(2, state, run_ns)]);
-            Chance::between(&before, &now, PERIOD)
+            RunTime::between(&before, &now, PERIOD)
         };
-        assert_eq!(chance('S', 8 * MS), Chance::Wall { ns: 240 * MS });
-        assert_eq!(chance('R', 8 * MS), Chance::Wall { ns: 240 * MS });
-        assert_eq!(chance('S', 7 * MS), Chance::Wall { ns: 40 * MS });
+        assert_eq!(run_time('S', 8 * MS), RunTime::Wall { ns: 240 * MS });
+        assert_eq!(run_time('R', 8 * MS), RunTime::Wall { ns: 240 * MS });
+        assert_eq!(run_time('S', 7 * MS), RunTime::Wall { ns: 40 * MS });
         for state in ['R', 'T', 'D'] {
-            assert_eq!(chance(state, 7 * MS), Chance::None, "{state}");
+            assert_eq!(run_time(state, 7 * MS), RunTime::None, "{state}");
         }
         // A thread that came has run, one that went has not.
         let now = threads(false, &[tick(1, 'S', 0), tick(3, 'S', MS)]);
-        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Wall { ns: 240 * MS });
+        assert_eq!(RunTime::between(&before, &now, PERIOD), RunTime::Wall { ns: 240 * MS });
         let now = threads(false, &[tick(1, 'S', 0)]);
-        assert_eq!(Chance::between(&before, &now, PERIOD), Chance::Wall { ns: 40 * MS });
+        assert_eq!(RunTime::between(&before, &now, PERIOD), RunTime::Wall { ns: 40 * MS });
     }
 
     #[test]
     fn the_first_look_says_nothing_and_unreadable_threads_leave_the_clock() {
         let nothing = threads(false, &[]);
         let known = threads(true, &[tick(1, 'R', 5 * MS)]);
-        assert_eq!(Chance::between(&nothing, &known, PERIOD), Chance::None);
-        assert_eq!(Chance::between(&known, &nothing, PERIOD), Chance::Wall { ns: 240 * MS });
+        assert_eq!(RunTime::between(&nothing, &known, PERIOD), RunTime::None);
+        assert_eq!(RunTime::between(&known, &nothing, PERIOD), RunTime::Wall { ns: 240 * MS });
         let stopped = Threads { stopped: true, ..nothing };
-        assert_eq!(Chance::between(&known, &stopped, PERIOD), Chance::None);
+        assert_eq!(RunTime::between(&known, &stopped, PERIOD), RunTime::None);
     }
 }

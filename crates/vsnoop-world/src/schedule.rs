@@ -4,7 +4,7 @@ use vsnoop_flow::testing::clock::{MS, START};
 
 /// Times are ms from [`START`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turns {
+pub enum Schedule {
     Always,
     /// Stands still for `stop` of every `period`, first at `from`.
     Periodic {
@@ -19,7 +19,7 @@ pub enum Turns {
     },
 }
 
-impl Turns {
+impl Schedule {
     /// When what stands still at `time` goes on; `None`: it does not stand still.
     pub fn until(&self, time: u64) -> Option<u64> {
         let (start, stop) = self.stop_around(time)?;
@@ -29,9 +29,9 @@ impl Turns {
     /// The last stop that begins by `time`.
     fn stop_around(&self, time: u64) -> Option<(u64, u64)> {
         let (start, stop) = match *self {
-            Turns::Always => return None,
-            Turns::Once { at, stop } => (START + at * MS, stop),
-            Turns::Periodic { from, period, stop } => {
+            Schedule::Always => return None,
+            Schedule::Once { at, stop } => (START + at * MS, stop),
+            Schedule::Periodic { from, period, stop } => {
                 let since = time.checked_sub(START + from * MS)?;
                 (time - since % (period * MS), stop)
             }
@@ -46,9 +46,9 @@ impl Turns {
 
     fn ran_by(&self, time: u64) -> u64 {
         let stood = match *self {
-            Turns::Always => 0,
-            Turns::Once { at, stop } => time.saturating_sub(START + at * MS).min(stop * MS),
-            Turns::Periodic { from, period, stop } => {
+            Schedule::Always => 0,
+            Schedule::Once { at, stop } => time.saturating_sub(START + at * MS).min(stop * MS),
+            Schedule::Periodic { from, period, stop } => {
                 let since = time.saturating_sub(START + from * MS);
                 since / (period * MS) * stop * MS + (since % (period * MS)).min(stop * MS)
             }

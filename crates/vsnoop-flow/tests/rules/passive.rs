@@ -1,4 +1,4 @@
-//! Standing aside for a VM that answers by itself never leaves a sender waiting.
+//! The passive mode, which leaves a VM to answer by itself, never leaves a sender waiting.
 
 use vsnoop_flow::{segment, types::*};
 
@@ -6,7 +6,7 @@ use crate::case::*;
 
 /// A flow past its ramp, to a VM that has answered promptly for long enough.
 fn prompt(mut c: Case) -> Case {
-    c.policy.thin = 1;
+    c.policy.passive = 1;
     let mut offset = 0;
     for _ in 0..400 {
         let s = c.data(offset, MSS);
@@ -28,8 +28,8 @@ fn sent(c: &Case) -> u32 {
 fn a_prompt_vm_is_left_to_answer_by_itself() {
     for c in Case::both() {
         let mut c = prompt(c);
-        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_ASIDE);
-        assert_eq!(c.mode(), flow_mode::FLOW_ASIDE);
+        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_PASSIVE);
+        assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
         // Until it has caught up, nothing is acknowledged before it.
         let rest = sent(&c) + MSS;
         c.pass(&segment { tcp_flags: ACK | PSH, ..c.data(rest, 10) });
@@ -39,16 +39,16 @@ fn a_prompt_vm_is_left_to_answer_by_itself() {
 }
 
 #[test]
-fn without_the_operators_leave_nobody_stands_aside() {
+fn no_flow_is_passive_without_the_operators_leave() {
     for c in Case::both() {
         let mut c = prompt(c);
-        c.policy.thin = 0;
+        c.policy.passive = 0;
         c.kept(&c.data(sent(&c), MSS));
     }
 }
 
 #[test]
-fn psh_is_acknowledged_at_once_even_when_standing_aside_is_allowed() {
+fn psh_is_acknowledged_at_once_even_when_passive_is_allowed() {
     for c in Case::both() {
         let mut c = prompt(c);
         let s = segment { tcp_flags: ACK | PSH, ..c.data(sent(&c), MSS) };
@@ -153,7 +153,7 @@ fn bulk(c: Case, late_ns: u64) -> Case {
 fn a_vm_delayed_for_a_moment_now_and_then_is_still_prompt() {
     for c in Case::both() {
         let mut c = bulk(c, 2 * MS);
-        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_ASIDE);
+        assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_PASSIVE);
     }
 }
 
@@ -188,7 +188,7 @@ fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
         // The VM has a backlog: it will answer, and this with it.
         let offset = sent(&c);
         c.early(&psh(&c, offset));
-        assert_eq!(c.pass(&psh(&c, offset + MSS)), EVENT_ASIDE);
-        assert_eq!(c.pass(&psh(&c, offset + 2 * MSS)), EVENT_ASIDE);
+        assert_eq!(c.pass(&psh(&c, offset + MSS)), EVENT_PASSIVE);
+        assert_eq!(c.pass(&psh(&c, offset + 2 * MSS)), EVENT_PASSIVE);
     }
 }

@@ -1,4 +1,4 @@
-//! One look at all ports: what is due is done.
+//! The monitor: looks at all ports, and does what is due.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use vsnoop_bpf::{Port, Record, bytes_owed};
 use vsnoop_flow::expiry;
 
 use super::engines::{Engines, Held};
-use super::line::{Line, serve_all};
+use super::grants::{PortGrants, serve_all};
 use super::reset::{reset, send};
 use super::surroundings::Surroundings;
 use crate::failures::LeftAlone;
@@ -28,17 +28,17 @@ use crate::system::netns::Netns;
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 5;
 
-/// A tap that nobody has read for so long has lost its VM; a monitor that is only replaced is faster.
+/// A tap that nobody has read for so long has lost its VM; a VMM that is only replaced is faster.
 const DESERTED: Duration = Duration::from_secs(3);
 
 /// What is remembered of each port from one look to the next.
 #[derive(Default)]
-pub struct Watchman {
+pub struct Monitor {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
     ways: Follower,
-    /// Which line is looked at first.
-    first_line: usize,
+    /// Which port is served first.
+    first_served: usize,
 }
 
 struct Watched {
@@ -48,7 +48,7 @@ struct Watched {
     surroundings: Surroundings,
     held: Held,
     /// Connections that wait for incast control to open their window.
-    line: Option<Line>,
+    grants: Option<PortGrants>,
     /// Connections that the kernel side had reset at the last look: their engine was gone.
     abandoned: u64,
     /// VM ports that were left alone at the last look.
@@ -59,7 +59,7 @@ struct Watched {
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
 }
 
-impl Watchman {
+impl Monitor {
     /// Looks at every port once; how many there are.
     pub fn look(&mut self) -> Result<usize> {
         let inventory = ports::inventory()?;
@@ -95,12 +95,12 @@ impl Watchman {
     }
 }
 
-impl Watchman {
+impl Monitor {
     /// Windows that no packet opens. When to look again; `None`: no port has incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
-        let lines = self.watched.values_mut().filter_map(|watched| watched.line.as_mut());
-        self.first_line = self.first_line.wrapping_add(1);
-        serve_all(&mut lines.collect::<Vec<_>>(), self.first_line)
+        let ports = self.watched.values_mut().filter_map(|watched| watched.grants.as_mut());
+        self.first_served = self.first_served.wrapping_add(1);
+        serve_all(&mut ports.collect::<Vec<_>>(), self.first_served)
     }
 }
 
@@ -124,7 +124,7 @@ impl Watched {
             netns_path: None,
             surroundings: Surroundings::default(),
             held: Held::default(),
-            line: None,
+            grants: None,
             abandoned: 0,
             left_alone: Vec::new(),
             deserted: None,
@@ -137,7 +137,7 @@ impl Watched {
         if let Some(trouble) = incast::notice_gone(attached)? {
             tracing::warn!("{trouble}");
         }
-        self.line = Line::of(attached, self.line.take())?;
+        self.grants = PortGrants::of(attached, self.grants.take())?;
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
         if attached.state == State::Observing {
@@ -182,9 +182,9 @@ impl Watched {
         if due.is_empty() {
             return Ok(());
         }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        place.run(|| {
+        netns.run(|| {
             due.iter().for_each(|(key, flow)| send(&attached.port, key, flow));
             Ok(())
         })
@@ -238,7 +238,7 @@ impl Watched {
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
         let index = attached.meta.ifindex;
         match Netns::find_again(attached.meta.netns, &mut self.netns_path) {
-            Some(place) => place.run(|| netdev::find_index(index)),
+            Some(netns) => netns.run(|| netdev::find_index(index)),
             None => Ok(None),
         }
     }
@@ -253,9 +253,9 @@ impl Watched {
         if flows.is_empty() {
             return Ok(());
         }
-        let place = Netns::find_again(attached.meta.netns, &mut self.netns_path)
+        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        let reset_flows = place.run(|| {
+        let reset_flows = netns.run(|| {
             let mut count = 0u64;
             for (key, flow) in flows {
                 count += u64::from(reset(&attached.port, key, flow, counted)?);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use vsnoop_flow::types::{
-    flow_key, incast_account, incast_port, incast_turn_taken, port, port_state,
+    flow_key, incast_account, incast_grant_result, incast_port, port, port_state,
 };
 
 use crate::error::{Error, Result};
@@ -14,37 +14,37 @@ use crate::inject::Runner;
 use crate::mapping::Mapping;
 use crate::record::Record;
 
-/// What the connections of a port owe its uplink, and which of them wait.
+/// The outstanding credit of a port's connections, and how many of them wait.
 pub struct PortIncast(Mapping);
 
 /// Within the port's record.
 const INCAST: usize = std::mem::offset_of!(port, state) + std::mem::offset_of!(port_state, incast);
 const OWN: usize = INCAST + std::mem::offset_of!(incast_port, own);
-const WAITING: usize = OWN + std::mem::offset_of!(incast_account, waiting);
+const QUEUED: usize = OWN + std::mem::offset_of!(incast_account, queued);
 const SHUT: usize = INCAST + std::mem::offset_of!(incast_port, shut);
 const IDLE: usize = INCAST + std::mem::offset_of!(incast_port, idle);
-const TURNS: usize = INCAST + std::mem::offset_of!(incast_port, turns);
+const GRANTS: usize = INCAST + std::mem::offset_of!(incast_port, grants);
 
 impl PortIncast {
     pub(crate) fn new(port: &MapHandle, dir: &Path) -> Result<Self> {
         Ok(Self(Mapping::new(port, dir)?))
     }
 
-    /// Connections in line for credit.
-    pub fn waiting(&self) -> u32 {
-        self.count(WAITING)
+    /// Connections in the grant queue.
+    pub fn queued(&self) -> u32 {
+        self.count(QUEUED)
     }
 
     /// Connections with a closed window that had nothing to send.
-    pub fn shut(&self) -> u32 {
+    pub fn finished(&self) -> u32 {
         self.count(SHUT) + self.count(IDLE)
     }
 
-    /// How many turns connections have had that waited.
-    pub fn turns(&self) -> u32 {
+    /// How many connections that waited were granted a window.
+    pub fn grants(&self) -> u32 {
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
-        let turns = unsafe { AtomicU32::from_ptr(self.0.at(TURNS).cast()) };
-        turns.load(Ordering::Relaxed)
+        let grants = unsafe { AtomicU32::from_ptr(self.0.at(GRANTS).cast()) };
+        grants.load(Ordering::Relaxed)
     }
 
     /// For the hooks' own functions.
@@ -53,42 +53,42 @@ impl PortIncast {
     }
 
     fn count(&self, offset: usize) -> u32 {
-        // SAFETY: as in turns().
+        // SAFETY: as in grants().
         let count = unsafe { AtomicI32::from_ptr(self.0.at(offset).cast()) };
         count.load(Ordering::Relaxed).max(0) as u32
     }
 }
 
 /// The connections of a port that wait for incast control to open their windows.
-pub struct Line {
+pub struct GrantQueue {
     incast: PortIncast,
-    line: MapHandle,
-    shut: MapHandle,
-    turn: Runner,
+    queue: MapHandle,
+    finished: MapHandle,
+    grant: Runner,
     ifindex: u32,
     dir: PathBuf,
 }
 
-/// What came of a turn.
+/// What came of offering a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Nobody can have one now.
-    Nobody,
-    /// A connection had it, and its sender was told.
-    Once,
-    /// Those that were asked did not take it; others may.
-    Later,
+pub enum Granted {
+    /// No connection can have one now.
+    None,
+    /// A connection took it, and its sender was told.
+    Sent,
+    /// Those that were tried could not take it; others may.
+    Retry,
 }
 
-impl Line {
+impl GrantQueue {
     pub(crate) fn open(incast: PortIncast, dir: &Path, ifindex: u32) -> Result<Self> {
         let error = |name: &str| Error::bpf(format!("open {}", dir.join(name).display()));
         let map = |name: &str| MapHandle::from_pinned_path(dir.join(name)).map_err(error(name));
         Ok(Self {
             incast,
-            line: map("line")?,
-            shut: map("shut")?,
-            turn: Runner::open(dir, "turn")?,
+            queue: map("grant_queue")?,
+            finished: map("finished_queue")?,
+            grant: Runner::open(dir, "grant")?,
             ifindex,
             dir: dir.to_owned(),
         })
@@ -99,25 +99,26 @@ impl Line {
         &self.incast
     }
 
-    /// Who is next: of those in line, or of those that are shut where nobody is.
+    /// Which connection is next: the head of the grant queue or, where that is empty, the first of those
+    /// that have finished.
     pub fn head(&self) -> Result<Option<flow_key>> {
-        let queue = if self.incast.waiting() > 0 { &self.line } else { &self.shut };
-        let what = || format!("read a line of {}", self.dir.display());
+        let queue = if self.incast.queued() > 0 { &self.queue } else { &self.finished };
+        let what = || format!("read the grant queue of {}", self.dir.display());
         let found = queue.lookup(&[], MapFlags::ANY).map_err(Error::bpf(what()))?;
         Ok(found.and_then(|bytes| flow_key::from_bytes(&bytes)))
     }
 
-    /// Whoever is next has a turn, if there is credit; `ack`: a pure ACK of the VM whose addresses
-    /// and VLAN tags are of the same form. The calling thread must be in the tap's network
+    /// Grants the next connection a window, if there is credit; `ack`: a pure ACK of the VM whose
+    /// addresses and VLAN tags are of the same form. The calling thread must be in the tap's network
     /// namespace.
-    pub fn take_turn(&self, ack: &[u8]) -> Result<Taken> {
-        let run = self.turn.run(self.ifindex, [0, 0], ack);
+    pub fn grant_next(&self, ack: &[u8]) -> Result<Granted> {
+        let run = self.grant.run(self.ifindex, [0, 0], ack);
         let run =
             run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;
         Ok(match run.verdict as u32 {
-            incast_turn_taken::TURN_TAKEN => Taken::Once,
-            incast_turn_taken::TURN_LATER => Taken::Later,
-            _ => Taken::Nobody,
+            incast_grant_result::GRANT_SENT => Granted::Sent,
+            incast_grant_result::GRANT_RETRY => Granted::Retry,
+            _ => Granted::None,
         })
     }
 }

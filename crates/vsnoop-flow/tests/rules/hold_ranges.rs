@@ -7,9 +7,9 @@ use crate::case::*;
 
 const END: u32 = FULL + 2 * MSS;
 
-/// The pieces that an ACK reports.
-fn pieces(c: &Case) -> Vec<(i32, i32)> {
-    let edges = c.h.ahead.chunks_exact(2).take(c.h.ahead_count as usize);
+/// The out-of-order ranges that an ACK reports.
+fn ranges(c: &Case) -> Vec<(i32, i32)> {
+    let edges = c.h.ranges.chunks_exact(2).take(c.h.range_count as usize);
     edges.map(|edges| (edges[0].diff(at(END)), edges[1].diff(at(END)))).collect()
 }
 
@@ -22,7 +22,7 @@ fn beyond(c: &mut Case, offset: u32, len: u32) {
         (next, next, next),
         "it is no part of the stream"
     );
-    assert_ne!(out.events & EVENT_AHEAD, 0);
+    assert_ne!(out.events & EVENT_OUT_OF_ORDER, 0);
     assert_eq!(out.ack.sack, NUMBER, "the ACK reports it");
 }
 
@@ -30,7 +30,7 @@ fn beyond(c: &mut Case, offset: u32, len: u32) {
 fn what_lies_beyond_a_hole_is_kept_and_reported() {
     let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
-    assert_eq!(pieces(&c), [(MSS as i32, 2 * MSS as i32)]);
+    assert_eq!(ranges(&c), [(MSS as i32, 2 * MSS as i32)]);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_filled_hole_acknowledges_what_follows_it() {
     beyond(&mut c, 3 * MSS, MSS);
     let out = c.held(&c.data(END, MSS));
     assert_eq!((out.ack.ack, c.h.tail), (at(END + 2 * MSS), at(END + 2 * MSS)));
-    assert_eq!((pieces(&c), out.ack.sack), (vec![(3 * MSS as i32, 4 * MSS as i32)], NUMBER));
+    assert_eq!((ranges(&c), out.ack.sack), (vec![(3 * MSS as i32, 4 * MSS as i32)], NUMBER));
     let out = c.held(&c.data(END + 2 * MSS, MSS));
     assert_eq!((out.ack.ack, out.ack.sack), (at(END + 4 * MSS), 0));
-    assert!(pieces(&c).is_empty());
+    assert!(ranges(&c).is_empty());
 }
 
 #[test]
@@ -72,38 +72,38 @@ fn one_segment_may_fill_several_holes() {
     }
     let out = c.held(&c.data(END, 650));
     assert_eq!(out.ack.ack, at(END + 700));
-    assert!(pieces(&c).is_empty());
+    assert!(ranges(&c).is_empty());
 }
 
 #[test]
-fn pieces_that_touch_become_one_the_latest_first() {
+fn ranges_that_touch_become_one_the_latest_first() {
     let mut c = Case::holding();
     beyond(&mut c, 100, 100);
     beyond(&mut c, 400, 100);
-    assert_eq!(pieces(&c), [(400, 500), (100, 200)]);
+    assert_eq!(ranges(&c), [(400, 500), (100, 200)]);
     beyond(&mut c, 200, 50);
-    assert_eq!(pieces(&c), [(100, 250), (400, 500)]);
+    assert_eq!(ranges(&c), [(100, 250), (400, 500)]);
     beyond(&mut c, 240, 300);
-    assert_eq!(pieces(&c), [(100, 540)]);
+    assert_eq!(ranges(&c), [(100, 540)]);
     beyond(&mut c, 150, 10);
-    assert_eq!(pieces(&c), [(100, 540)], "it was there");
+    assert_eq!(ranges(&c), [(100, 540)], "it was there");
 }
 
 #[test]
-fn a_fifth_piece_is_not_reported() {
+fn a_fifth_range_is_not_reported() {
     let mut c = Case::holding();
     for i in 0..4 {
         beyond(&mut c, 100 + 200 * i, 100);
     }
-    let four = pieces(&c);
+    let four = ranges(&c);
     assert_eq!(four, [(700, 800), (500, 600), (300, 400), (100, 200)]);
     c.held(&c.data(END + 900, 100));
-    assert_eq!(pieces(&c), four);
+    assert_eq!(ranges(&c), four);
     // One that joins two of them makes room.
     beyond(&mut c, 200, 100);
-    assert_eq!(pieces(&c), [(100, 400), (700, 800), (500, 600)]);
+    assert_eq!(ranges(&c), [(100, 400), (700, 800), (500, 600)]);
     beyond(&mut c, 900, 100);
-    assert_eq!(pieces(&c).len(), 4);
+    assert_eq!(ranges(&c).len(), 4);
 }
 
 #[test]
@@ -113,21 +113,21 @@ fn nothing_is_kept_beyond_the_window() {
     c.h.rcv_win = 0;
     let (verdict, out) = c.not_kept(&c.data(END + room - 100, MSS));
     assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
-    assert!(pieces(&c).is_empty());
+    assert!(ranges(&c).is_empty());
 }
 
 #[test]
-fn a_flow_with_pieces_is_not_drained() {
+fn a_flow_with_ranges_is_not_drained() {
     let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     c.acks(FULL, WINDOW);
     c.release(END);
-    // In its window, and not handed over by the hooks: the pieces are behind it.
+    // In its window, and not handed over by the hooks: the ranges are beyond it.
     c.held(&c.data(END + 5 * MSS, MSS));
 }
 
 #[test]
-fn pieces_are_forgotten_when_nobody_may_keep_them() {
+fn ranges_are_forgotten_when_nobody_may_keep_them() {
     // SACK promises nothing: the sender has them still.
     for spoil in
         [|c: &mut Case| c.now += 1_000 * MS, |c: &mut Case| c.policy.run = port_run::PORT_PAUSED]
@@ -136,7 +136,7 @@ fn pieces_are_forgotten_when_nobody_may_keep_them() {
         beyond(&mut c, MSS, MSS);
         spoil(&mut c);
         let (_, out) = c.not_kept(&c.data(END, 10));
-        assert_eq!((out.ack.sack, pieces(&c)), (0, vec![]));
+        assert_eq!((out.ack.sack, ranges(&c)), (0, vec![]));
     }
 }
 
@@ -155,14 +155,14 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
         c.held(&c.data(MSS, MSS));
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert_ne!(c.mode(), flow_mode::FLOW_HOLDING);
-        assert_eq!((c.h.ahead_count, c.f.high_seq), (0, at(MSS)));
+        assert_eq!((c.h.range_count, c.f.high_seq), (0, at(MSS)));
     }
     for s in not_to_be_kept(active.data(END - 10, 20)) {
         // Bytes before it wait: it comes again when the VM has them.
         let mut c = Case::holding();
         beyond(&mut c, MSS, MSS);
         assert_eq!(c.not_kept(&s).0, Verdict::Drop);
-        assert!(pieces(&c).is_empty());
+        assert!(ranges(&c).is_empty());
         c.acks(FULL, WINDOW);
         c.release(END);
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
@@ -171,19 +171,19 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
 }
 
 #[test]
-fn pieces_stay_when_such_a_segment_does_not_fill_the_first_hole() {
+fn ranges_stay_when_such_a_segment_does_not_fill_the_first_hole() {
     for (offset, len) in [(END - 20, 20), (END + 1, 50), (END + 3 * MSS, MSS)] {
         for s in not_to_be_kept(Case::holding().data(offset, len)) {
             let mut c = Case::holding();
             beyond(&mut c, MSS, MSS);
             assert_eq!(c.not_kept(&s).0, Verdict::Drop);
-            assert_eq!(pieces(&c).len(), 1, "{offset}");
+            assert_eq!(ranges(&c).len(), 1, "{offset}");
         }
     }
 }
 
 #[test]
-fn a_piece_alone_does_not_make_a_flow_abandoned() {
+fn a_range_alone_does_not_make_a_flow_abandoned() {
     let mut c = Case::new();
     c.held(&c.data(MSS, MSS));
     c.now += 10_000 * MS;
@@ -201,7 +201,7 @@ fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
 }
 
 #[test]
-fn the_timestamp_of_a_piece_is_not_the_vms_yet() {
+fn the_timestamp_of_a_range_is_not_the_vms_yet() {
     let mut c = Case::holding();
     let recent = c.f.ts_recent;
     c.ts = c.ts.wrapping_add(50);
@@ -220,7 +220,7 @@ fn the_vms_own_ack_may_fill_a_hole() {
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_eq!((c.f.next_seq, c.h.tail), (at(END + 501), at(END + 501)));
     assert_eq!(out.ack.ack, at(END + 501), "the sender is told at once");
-    assert!(pieces(&c).is_empty());
+    assert!(ranges(&c).is_empty());
     // Also where it is shown no more window than before.
     let mut c = filled;
     let (verdict, out) = c.acks(END + 1, 0);
@@ -239,7 +239,7 @@ fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
         } else {
             c.held(&s);
         }
-        assert!(c.holds(HOLD_FIN) && pieces(&c).is_empty());
+        assert!(c.holds(HOLD_FIN) && ranges(&c).is_empty());
         // It is drained with the FIN.
         c.acks(FULL, WINDOW);
         c.release(END + len + 1);

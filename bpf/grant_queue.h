@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The grant queue: flows that wait for credit (flow/incast.h), and the grants that they get.
+ *
+ * Data of one flow return credit that another one may wait for, whose sender has to be told.
+ * That flow has no packet at this moment: the next ACK of any flow of the port becomes the
+ * grant's ACK, or a clone of it does.  Where no packet passes the helper runs the program
+ * `grant` with one that goes nowhere else.
+ */
+#ifndef VSNOOP_BPF_GRANT_QUEUE_H
+#define VSNOOP_BPF_GRANT_QUEUE_H
+
+#include "decide.h"
+#include "reply.h"
+
+/* A grant: a flow, and the ACK that shows its sender the new window. */
+struct grant {
+	struct flow_key key;
+	struct ack_fields ack;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct grant);
+} grants SEC(".maps");
+
+static __always_inline bool is_ipv4(const struct flow_key *key)
+{
+	const __u32 *a = (const void *)key->sender_addr;
+
+	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
+}
+
+/* Serves the flow of grant->key, which waits so; its sender is to be sent grant->ack. */
+static __always_inline enum incast_served serve_flow(struct port *port, struct grant *grant,
+						     enum incast_waiting waits, __u64 now)
+{
+	struct flow *f = flow_of(port, &grant->key);
+	const struct hold *h;
+	enum incast_served served;
+	__u32 number;
+
+	if (!f)
+		return SERVED_GONE;
+	number = f->hold;
+	h = hold_of(port, number);
+	bpf_spin_lock(&f->lock);
+	if (f->hold != number)
+		h = 0;
+	served = incast_serve(f, h, &uplink, waits, &port->state, &port->policy, now, &grant->ack);
+	bpf_spin_unlock(&f->lock);
+	return served;
+}
+
+/* Offers a grant to the flow at the head of the queue. */
+__noinline enum incast_grant_result try_grant(struct port *port, const struct flow_key *like)
+{
+	enum incast_served served = SERVED_NOT_YET;
+	enum incast_waiting waits;
+	struct grant *grant;
+	__u32 zero = 0;
+	void *queue;
+	__u64 now;
+
+	if (!INCAST_USED || !port || !like)
+		return GRANT_NONE;
+	grant = bpf_map_lookup_elem(&grants, &zero);
+	now = bpf_ktime_get_ns();
+	waits = incast_next(&uplink, &port->state.incast, now);
+	if (!grant || !waits)
+		return GRANT_NONE;
+	queue = queue_of(port, waits);
+	if (!queue || bpf_map_pop_elem(queue, &grant->key))
+		return GRANT_NONE;
+	/* It travels in a packet of the same form. */
+	if (is_ipv4(&grant->key) == is_ipv4(like) && grant->key.vlan_outer == like->vlan_outer &&
+	    grant->key.vlan_inner == like->vlan_inner)
+		served = serve_flow(port, grant, waits, now);
+	if (served == SERVED_NOT_YET)
+		queue_push(port, waits, &grant->key);
+	return served == SERVED_ACK ? GRANT_SENT : GRANT_RETRY;
+}
+
+/* Flows that one grant is offered to, one after the other: some cannot take it yet. */
+#define GRANT_TRIES 4
+
+/* Grants a window to the next flow that waits.  True: its ACK is in `grants`. */
+__noinline bool grant_next(struct port *port, const struct flow_key *like)
+{
+	enum incast_grant_result result = GRANT_RETRY;
+	int i;
+
+	if (!INCAST_USED || !port || !like)
+		return false;
+	for (i = 0; i < GRANT_TRIES && result == GRANT_RETRY; i++)
+		result = try_grant(port, like);
+	return result == GRANT_SENT;
+}
+
+/* The packet, a TCP segment of whatever flow, becomes the ACK of grant_next(). */
+static __noinline int write_grant(struct __sk_buff *skb, const struct packet *p)
+{
+	struct grant *grant;
+	__u32 zero = 0;
+
+	grant = bpf_map_lookup_elem(&grants, &zero);
+	if (!grant)
+		return -1;
+	return make_reply(skb, p, &grant->key, &grant->ack, REPLY_TO_SENDER | TCP_ACK);
+}
+
+#endif

@@ -1,0 +1,35 @@
+//! Runs the program that reclaims the memory of a hold (bpf/hold.h).
+
+use std::path::Path;
+
+use vsnoop_flow::types::{reclaim as why, reclaimed};
+
+use crate::error::{Error, Result};
+use crate::inject::Runner;
+
+/// What is left of a hold that was reclaimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// Its flow is there.
+    Used,
+    /// Its flow is over: it can be ended when no hook can be at it any more.
+    Over,
+    /// It is free.
+    Free,
+}
+
+/// Nothing more is to be sent of a flow that was reset, whose record names this hold.
+pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
+    reclaim(&Runner::open(dir, "reclaim")?, number, why::RECLAIM_RESET).map(drop)
+}
+
+pub(crate) fn reclaim(program: &Runner, number: u32, why: why::Type) -> Result<Reclaimed> {
+    let run = program
+        .run(0, [number, why], &[0; 64])
+        .map_err(Error::bpf(format!("reclaim hold {number}")))?;
+    Ok(match run.verdict as reclaimed::Type {
+        reclaimed::RECLAIMED_USED => Reclaimed::Used,
+        reclaimed::RECLAIMED_OVER => Reclaimed::Over,
+        _ => Reclaimed::Free,
+    })
+}
