@@ -20,7 +20,7 @@ const CUT_EVERY: usize = 37;
 const CUT_LAST: usize = 6000;
 /// Pairs of hosts among which the cuts are shared out: each waits for its peer most of the time.
 const PAIRS: usize = 4;
-/// The connections of a session: the first, and four lanes in each direction.
+/// The connections of a session: the control connection, and four data connections in each direction.
 const CONNECTIONS: usize = 1 + 2 * 4;
 
 /// Two hosts have VM, port, bridge and the link's tap each.
@@ -150,7 +150,7 @@ fn cuts(transport: &'static str) -> Result<()> {
             .try_for_each(|pair| pair.join().map_err(|_| anyhow::anyhow!("a pair panicked"))?)
     })?;
     let (cut, planned) = (cut.load(Ordering::Relaxed), CUT_LAST / CUT_EVERY);
-    // A lane on which there is little to say may not come so far.
+    // A connection that carries little data may end before it has carried so many bytes.
     ensure!(cut > planned / 2, "{cut} connections of {planned} were cut");
     Ok(())
 }

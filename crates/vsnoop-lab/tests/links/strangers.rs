@@ -290,7 +290,7 @@ fn hello() -> Hello {
         session: 1,
         epoch: 0,
         transport: Transport::Udp,
-        lanes: 1,
+        connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
         software: String::new(),

@@ -34,10 +34,10 @@ use crate::session::{
 use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
 use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
 
-/// Lanes that were ready before their session was known here; more are let go.
+/// Data connections that may wait for the control connection of their session; more are closed.
 const STRAYS: usize = 64;
-/// A session that waits for its next lane for so long is given up.
-const LANES_IN: Duration = Duration::from_secs(10);
+/// A session that gets no further data connection for so long is given up.
+const CONNECTIONS_IN: Duration = Duration::from_secs(10);
 /// How often the egress thread hears of the path.
 const PATH_EVERY: Duration = Duration::from_secs(1);
 /// How often the host is asked how large packets to a peer may be.
@@ -51,11 +51,11 @@ const V6_HEADERS_BYTES: usize = 40 + 8;
 const LEAST_MTU_BYTES: u16 = 1280;
 const ORDINARY_MTU_BYTES: u16 = 1500;
 
-/// A session that still waits for lanes.
+/// A session that still waits for data connections.
 struct Incomplete {
     control: Established,
     from: SocketAddr,
-    lanes: Vec<Established>,
+    connections: Vec<Established>,
     /// Since the last of them, or the beginning.
     since: Instant,
 }
@@ -250,9 +250,9 @@ impl Control {
             self.tell_traffic(peer);
             self.tell(peer, PeerEvent::Tick);
             self.tell_path(peer);
-            self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
+            self.peers[peer].incomplete.retain(|session| session.since.elapsed() < CONNECTIONS_IN);
         }
-        self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
+        self.strays.retain(|(since, _)| since.elapsed() < CONNECTIONS_IN);
         self.ports.follow();
     }
 
@@ -374,7 +374,7 @@ impl Control {
                 let incomplete = Incomplete {
                     control: established,
                     from,
-                    lanes: Vec::new(),
+                    connections: Vec::new(),
                     since: Instant::now(),
                 };
                 let known = &mut self.peers[peer];
@@ -382,20 +382,21 @@ impl Control {
                 known.incomplete.clear();
                 known.incomplete.push(incomplete);
                 for (since, stray) in std::mem::take(&mut self.strays) {
-                    self.lane(since, stray);
+                    self.add_connection(since, stray);
                 }
             }
             Purpose::Control => match establish::datagrams(established, from, false) {
                 Ok(made) => self.take_in(peer, Box::new(made)),
                 Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
             },
-            Purpose::Lane { .. } => self.lane(Instant::now(), established),
+            Purpose::Data { .. } => self.add_connection(Instant::now(), established),
         }
     }
 
-    /// A lane joins its session, or waits for it.
-    fn lane(&mut self, since: Instant, lane: Established) {
-        let (Some(peer), Purpose::Lane { session, .. }) = (self.index_of(&lane.peer), lane.purpose)
+    /// Adds a data connection to its session, or keeps it until the session is known.
+    fn add_connection(&mut self, since: Instant, connection: Established) {
+        let (Some(peer), Purpose::Data { session, .. }) =
+            (self.index_of(&connection.peer), connection.purpose)
         else {
             return;
         };
@@ -403,18 +404,18 @@ impl Control {
         let Some(at) = incomplete.iter().position(|waits| waits.control.ours.session == session)
         else {
             if self.strays.len() < STRAYS {
-                self.strays.push((since, lane));
+                self.strays.push((since, connection));
             }
             return;
         };
-        incomplete[at].lanes.push(lane);
+        incomplete[at].connections.push(connection);
         incomplete[at].since = Instant::now();
-        let wanted = 2 * usize::from(incomplete[at].control.agreed.lanes.max(1));
-        if incomplete[at].lanes.len() < wanted {
+        let wanted = 2 * usize::from(incomplete[at].control.agreed.connections.max(1));
+        if incomplete[at].connections.len() < wanted {
             return;
         }
-        let Incomplete { control, from, lanes, .. } = incomplete.swap_remove(at);
-        match establish::ordered(control, lanes, from, false) {
+        let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
+        match establish::ordered(control, connections, from, false) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
         }
@@ -551,7 +552,9 @@ impl Control {
             Incoming::Datagrams(opened) => {
                 ingress::Order::Datagrams { peer, session: id.0, index, opened }
             }
-            Incoming::Lanes(lanes) => ingress::Order::Lanes { peer, session: id.0, lanes },
+            Incoming::Connections(connections) => {
+                ingress::Order::Connections { peer, session: id.0, connections }
+            }
         };
         self.ingress.send(order);
         self.egress.send(egress::Order::Install {

@@ -11,7 +11,7 @@ pub struct SessionCounts {
     pub expected_packets: Tally,
     pub sent_packets: Tally,
     pub sent_bytes: Tally,
-    /// What one lane has learned of the path, for those that have sent nothing yet: bytes per second, 0 if
+    /// Rate of the path that one connection has measured, for those that have sent nothing yet: bytes per second, 0 if
     /// unknown.
     pub path_bytes_per_s: Tally,
 }

@@ -33,7 +33,7 @@ impl Agreed {
                 "the link has called itself; its peer's address is its own".into(),
             );
         }
-        // A lane is of a session, for which this has been agreed on.
+        // A data connection joins a session, whose control connection has agreed on this.
         let control = dialler.purpose == Purpose::Control;
         if control && dialler.transport != acceptor.transport {
             return refuse(
@@ -52,7 +52,7 @@ impl Agreed {
             version,
             epoch: dialler.epoch.max(acceptor.epoch),
             transport: dialler.transport,
-            lanes: dialler.lanes.min(acceptor.lanes),
+            connections: dialler.connections.min(acceptor.connections),
         })
     }
 
@@ -69,8 +69,8 @@ impl Agreed {
             "purpose"
         } else if self.transport != dialler.transport {
             "transport"
-        } else if self.lanes == 0 || self.lanes > dialler.lanes {
-            "lanes"
+        } else if self.connections == 0 || self.connections > dialler.connections {
+            "connections"
         } else if self.epoch < dialler.epoch {
             "epoch"
         } else {

@@ -46,7 +46,7 @@ impl Default for GuardLimits {
         Self {
             places: 64,
             reserved: 16,
-            // A session of several lanes begins with all of them at once.
+            // A session opens several data connections at the same time.
             source_places: 16,
             source_per_s: 8,
             source_burst: 32,

@@ -46,7 +46,7 @@ pub struct Hello {
     pub transport: Transport,
     /// Data connections in each direction that it would have at most, for ordered transports.
     #[serde(default = "one")]
-    pub lanes: u8,
+    pub connections: u8,
     /// MTU of the network of its VMs, in bytes.
     pub mtu_bytes: u16,
     /// Diverted packets to these prefixes are let in there, and to no others.
@@ -96,10 +96,10 @@ pub enum Purpose {
     /// Makes a session, then is closed.
     Control,
     /// Carries data of a session that exists.
-    Lane {
+    Data {
         /// The number that the acceptor chose for the session.
         session: u32,
-        /// Which of the session's lanes in this direction.
+        /// Which of the session's data connections in this direction.
         index: u8,
         /// Where its data goes.
         direction: Direction,
@@ -149,7 +149,7 @@ pub struct Agreed {
     pub transport: Transport,
     /// Data connections in each direction.
     #[serde(default)]
-    pub lanes: u8,
+    pub connections: u8,
 }
 
 /// What the acceptor says to a [`Hello`].
@@ -260,8 +260,8 @@ impl Hello {
         if self.takes.len() > MOST_TAKES {
             return bad("too many prefixes");
         }
-        if self.lanes == 0 {
-            return bad("no lanes");
+        if self.connections == 0 {
+            return bad("no connections");
         }
         self.network = readable(&self.network, MOST_NAME);
         self.software = readable(&self.software, MOST_NAME);

@@ -12,8 +12,8 @@
 //! what callers that have not said who they are can use up.
 //!
 //! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake, and
-//! the connection itself is closed. For other keys there is another handshake. A lane is a further
-//! connection that joins a session and carries data itself.
+//! the connection itself is closed. For other keys there is another handshake. A data connection joins
+//! a session and carries its frames.
 
 mod agree;
 mod error;

@@ -18,7 +18,7 @@ pub(super) fn hello(instance: u64) -> Hello {
         session: 0x1234,
         epoch: 0,
         transport: Transport::Udp,
-        lanes: 4,
+        connections: 4,
         mtu_bytes: 1500,
         takes: Vec::new(),
         software: "vsnoop 0.1.0".into(),

@@ -6,7 +6,7 @@
 //! super-packet always does; else many bulk flows, each empty now and then, would all be new.
 //!
 //! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the bound in bytes,
-//! which follows the lane's rate ([`super::rate`]) so that all of it drains in [`BOUND_NS`]; and what has waited
+//! which follows the connection's rate ([`super::rate`]) so that all of it drains in [`BOUND_NS`]; and what has waited
 //! so long that its sender will have repeated it is not sent at all. When the bound is reached, the first of the
 //! longest line is dropped, not the one that comes: its sender hears of it soonest.
 
@@ -26,7 +26,7 @@ const QUANTUM_BYTES: i64 = 1600;
 pub const BOUND_NS: u64 = 100_000_000;
 /// Whatever the rate, so many of the largest items may wait.
 const LARGEST_ITEMS: usize = 4;
-/// What one item should take of the lane's time at most.
+/// What one item should take of the connection's time at most.
 const UNIT_NS: u64 = 2_000_000;
 /// Two segments of a full Ethernet frame: a smaller unit costs more than it gains.
 const SMALLEST_UNIT_BYTES: usize = 2 * 1514;
@@ -50,7 +50,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        // The interval is as long as bbr, outside, lets the lane stand still to measure its round trip: a
+        // The interval is as long as bbr, in the kernel, sends next to nothing to measure the round trip: a
         // queue of that time is not the flow's doing. Shorter, it costs a cubic flow a tenth of its rate.
         Self { bytes: 8 << 20, packets: 4096, target_ns: 10_000_000, interval_ns: 200_000_000 }
     }
@@ -221,13 +221,13 @@ impl<T> FairQueue<T> {
         self.stats
     }
 
-    /// How fast the lane drains; unknown before anything had to wait.
+    /// How fast the connection drains; unknown before anything had to wait.
     pub fn rate_bytes_per_s(&self) -> Option<u64> {
         self.rate.bytes_per_s()
     }
 
     /// How large the items given to the queue should be. A drop costs its flow a whole item, and who comes next
-    /// waits for a whole item: on a slow lane super-packets are better cut.
+    /// waits for a whole item: on a slow connection super-packets are better cut.
     pub fn unit_bytes(&self) -> usize {
         let unit = self.rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
         unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)
@@ -294,7 +294,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// The line of a flow. Its low bits may have chosen the lane.
+/// The line of a flow. Its low bits may have chosen the connection.
 fn index_of(flow: u64) -> u16 {
     (flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 % LINES as u16
 }

@@ -8,9 +8,9 @@
 //! thread.
 
 mod batch;
+pub mod connection;
 pub mod datagrams;
 pub mod fault;
-pub mod lane;
 pub mod outlet;
 mod path_rate;
 
@@ -94,8 +94,8 @@ const BATCHES_PER_TURN: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// Tokens of lanes begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
-const LANES: u64 = 1 << 32;
+/// Tokens of connections begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
+const CONNECTIONS: u64 = 1 << 32;
 const DOORS: u64 = 1 << 31;
 
 /// Where frames are read.
@@ -144,7 +144,7 @@ impl Egress {
             classes,
             arena: Arena::default(),
             scratch: Vec::new(),
-            next_token: LANES,
+            next_token: CONNECTIONS,
             frames: 0,
         })
     }
@@ -159,10 +159,10 @@ impl Egress {
         match token {
             ORDERS => return self.obey(),
             token if token < DOORS => self.read(Source::Port(token as usize), BATCHES_PER_TURN),
-            token if token < LANES => {
+            token if token < CONNECTIONS => {
                 self.read(Source::Door((token - DOORS) as usize), BATCHES_PER_TURN);
             }
-            token => self.lane(token),
+            token => self.connection_ready(token),
         }
         true
     }
@@ -289,8 +289,8 @@ impl Egress {
         outlet.send(&self.shared.udp, stats, frame, &treatment, &mut self.scratch, now_ns);
     }
 
-    /// A lane's socket has room, or something to say.
-    fn lane(&mut self, token: u64) {
+    /// The socket of a connection is writable, or has something to read.
+    fn connection_ready(&mut self, token: u64) {
         let now_ns = self.shared.now_ns();
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {
             outlet.go_on(token, now_ns, &self.shared.peers[peer]);

@@ -11,9 +11,9 @@ use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
 use super::super::io::udp::UdpSocket;
 use super::super::stats::PeerStats;
+use super::connection::{Connection, Outgoing};
 use super::datagrams::Datagrams;
 use super::fault::Fault;
-use super::lane::{Lane, Outgoing};
 use crate::compress::{Class, Decision};
 use crate::offload::headers::Headers;
 use crate::offload::owed::Owed;
@@ -23,25 +23,28 @@ use crate::wire::item::FrameHeader;
 
 pub enum Transport {
     Datagrams(Box<Datagrams>),
-    Lanes(Box<Lanes>),
+    Connections(Box<Connections>),
 }
 
-/// The ordered connections of a session.
-pub struct Lanes {
-    lanes: Vec<(Lane, u64, bool)>,
+/// The data connections of a session over an ordered transport.
+pub struct Connections {
+    connections: Vec<(Connection, u64, bool)>,
     classifier: Classifier,
     broken: Option<String>,
 }
 
-impl Lanes {
-    pub fn new(lanes: Vec<Lane>) -> Self {
-        let classifier = Classifier::new(lanes.len());
-        let lanes = lanes.into_iter().map(|lane| (lane, 0, false)).collect();
-        Self { lanes, classifier, broken: None }
+impl Connections {
+    pub fn new(connections: Vec<Connection>) -> Self {
+        let classifier = Classifier::new(connections.len());
+        let connections =
+            connections.into_iter().map(|connection| (connection, 0, false)).collect();
+        Self { connections, classifier, broken: None }
     }
 
-    /// Sends a frame on the lane of its flow; on a slow one a super-packet goes in parts, so that a drop
-    /// costs its flow less, and others wait for less. `false`: its lane has ended.
+    /// Sends a frame on the connection of its flow; `false` if that connection has ended.
+    ///
+    /// On a slow connection a super-packet is split, so that a drop costs its flow less, and other flows
+    /// wait for less.
     fn send(
         &mut self,
         stats: &PeerStats,
@@ -51,18 +54,18 @@ impl Lanes {
         now_ns: u64,
     ) -> bool {
         let flow = frame.flow();
-        let chosen = self.classifier.lane(flow, frame.bytes, frame.kind(), now_ns);
-        // A dictionary is of one connection: all flows that share it go there.
+        let chosen = self.classifier.connection(flow, frame.bytes, frame.kind(), now_ns);
+        // Each connection has its own dictionaries: all flows that share one use the same connection.
         let shared = treatment.class.filter(|class| class.dictionary.is_some());
-        let bulk = self.lanes.len().saturating_sub(1).max(1);
+        let bulk = self.connections.len().saturating_sub(1).max(1);
         let chosen = shared.map_or(chosen, |class| 1 + class.owner.spread() % bulk);
-        let chosen = chosen % self.lanes.len().max(1);
-        let Some((lane, _, _)) = self.lanes.get_mut(chosen) else { return false };
-        let sent = match parts_of(frame, lane.unit_bytes(), scratch) {
+        let chosen = chosen % self.connections.len().max(1);
+        let Some((connection, _, _)) = self.connections.get_mut(chosen) else { return false };
+        let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(owed, piece)| {
                 let header = FrameHeader::of(owed, frame.way);
                 let parts = &[header.bytes(), &piece];
-                lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+                connection.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
             }),
             None => {
                 let header = FrameHeader::of(frame.owed, frame.way);
@@ -70,7 +73,7 @@ impl Lanes {
                 slices[0] = header.bytes();
                 let count = 1 + frame.gather(&mut slices[1..]);
                 let parts = &slices[..count];
-                lane.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+                connection.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
             }
         };
         if let Err(error) = &sent {
@@ -80,14 +83,14 @@ impl Lanes {
     }
 
     fn queue_bytes(&self) -> usize {
-        self.lanes.iter().map(|(lane, ..)| lane.queue_bytes()).sum()
+        self.connections.iter().map(|(connection, ..)| connection.queue_bytes()).sum()
     }
 
-    /// All lanes end; nothing more is heard of them.
+    /// Ends all connections.
     fn end(&mut self, watch: &Watch, stats: &PeerStats) {
-        for (lane, _, _) in self.lanes.drain(..) {
-            watch.forget(lane.as_fd());
-            lane.count_waiting_as_dropped(stats);
+        for (connection, _, _) in self.connections.drain(..) {
+            watch.forget(connection.as_fd());
+            connection.count_waiting_as_dropped(stats);
         }
     }
 }
@@ -138,11 +141,11 @@ impl Outlet {
         watch: &Watch,
         next_token: &mut u64,
     ) -> io::Result<()> {
-        if let Transport::Lanes(lanes) = &mut transport {
-            for (lane, token, _) in &mut lanes.lanes {
+        if let Transport::Connections(connections) = &mut transport {
+            for (connection, token, _) in &mut connections.connections {
                 *token = *next_token;
                 *next_token += 1;
-                watch.watch(&*lane, *token)?;
+                watch.watch(&*connection, *token)?;
             }
         }
         self.sessions.push((session, transport));
@@ -150,7 +153,7 @@ impl Outlet {
     }
 
     pub fn use_session(&mut self, session: u64) {
-        self.ordered = matches!(self.session(session), Some(Transport::Lanes(_)));
+        self.ordered = matches!(self.session(session), Some(Transport::Connections(_)));
         self.current = Some(session);
     }
 
@@ -161,8 +164,8 @@ impl Outlet {
     }
 
     pub fn retire(&mut self, session: u64, watch: &Watch, stats: &PeerStats) {
-        if let Some(Transport::Lanes(lanes)) = self.session(session) {
-            lanes.end(watch, stats);
+        if let Some(Transport::Connections(connections)) = self.session(session) {
+            connections.end(watch, stats);
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
@@ -194,9 +197,12 @@ impl Outlet {
         let (_, transport) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
         match transport {
             Transport::Datagrams(datagrams) => datagrams.decision(flow, class),
-            // It may have changed lanes.
-            Transport::Lanes(lanes) => {
-                let all = lanes.lanes.iter().filter_map(|(lane, ..)| lane.decision(flow, class));
+            // The flow may have moved from one connection to another.
+            Transport::Connections(connections) => {
+                let all = connections
+                    .connections
+                    .iter()
+                    .filter_map(|(connection, ..)| connection.decision(flow, class));
                 all.max_by_key(|(seen_ns, _)| *seen_ns)
             }
         }
@@ -233,7 +239,9 @@ impl Outlet {
                 );
                 true
             }
-            Some(Transport::Lanes(lanes)) => lanes.send(stats, frame, treatment, scratch, now_ns),
+            Some(Transport::Connections(connections)) => {
+                connections.send(stats, frame, treatment, scratch, now_ns)
+            }
         };
         if !taken {
             stats.dropped_down.add(1, bytes);
@@ -260,13 +268,13 @@ impl Outlet {
             Some(Transport::Datagrams(datagrams)) => {
                 datagrams.alone(udp, stats, item, pad_to);
             }
-            Some(Transport::Lanes(lanes)) => {
+            Some(Transport::Connections(connections)) => {
                 let treatment = Treatment { class: None, counted: Arc::default() };
                 let item = Outgoing { flow: 0, parts: &[item], treatment: &treatment };
-                if let Some((lane, _, _)) = lanes.lanes.first_mut()
-                    && let Err(error) = lane.send(&item, now_ns, stats)
+                if let Some((connection, _, _)) = connections.connections.first_mut()
+                    && let Err(error) = connection.send(&item, now_ns, stats)
                 {
-                    lanes.broken.get_or_insert(error.to_string());
+                    connections.broken.get_or_insert(error.to_string());
                 }
             }
             None => {}
@@ -282,15 +290,15 @@ impl Outlet {
         }
     }
 
-    /// The socket of the lane with this token, if it is one of this peer's, has room or news.
+    /// Reads and writes the connection with this token, if it is one of this peer's.
     pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
         for (_, transport) in &mut self.sessions {
-            let Transport::Lanes(lanes) = transport else { continue };
-            for (lane, own, _) in &mut lanes.lanes {
+            let Transport::Connections(connections) = transport else { continue };
+            for (connection, own, _) in &mut connections.connections {
                 if *own == token
-                    && let Err(error) = lane.go_on(now_ns, stats)
+                    && let Err(error) = connection.go_on(now_ns, stats)
                 {
-                    lanes.broken.get_or_insert(error.to_string());
+                    connections.broken.get_or_insert(error.to_string());
                 }
             }
         }
@@ -311,21 +319,21 @@ impl Outlet {
                         report(*session, Fault::TooLong { bytes });
                     }
                 }
-                Transport::Lanes(lanes) => {
-                    for (lane, token, wants) in &mut lanes.lanes {
-                        if lane.blocked() != *wants {
-                            *wants = lane.blocked();
-                            if let Err(error) = watch.want_room(&*lane, *token, *wants) {
-                                lanes.broken.get_or_insert(error.to_string());
+                Transport::Connections(connections) => {
+                    for (connection, token, wants) in &mut connections.connections {
+                        if connection.blocked() != *wants {
+                            *wants = connection.blocked();
+                            if let Err(error) = watch.want_room(&*connection, *token, *wants) {
+                                connections.broken.get_or_insert(error.to_string());
                             }
                         }
                     }
-                    if let Some(why) = lanes.broken.take() {
+                    if let Some(why) = connections.broken.take() {
                         // Or it would be told again and again.
-                        lanes.end(watch, stats);
+                        connections.end(watch, stats);
                         report(*session, Fault::Broken(why));
                     }
-                    waiting += lanes.queue_bytes();
+                    waiting += connections.queue_bytes();
                 }
             }
         }
@@ -336,19 +344,19 @@ impl Outlet {
 #[cfg(test)]
 mod tests {
     use super::super::super::io::poll::{Half, Poll};
-    use super::super::lane::testing::{as_it_is, lane};
+    use super::super::connection::testing::{as_it_is, connection};
     use super::*;
     use crate::offload::testing::Segment;
 
     #[test]
-    fn what_no_lane_takes_is_dropped_and_not_sent() {
-        let (lane, far) = lane();
+    fn what_no_connection_takes_is_dropped_and_not_sent() {
+        let (connection, far) = connection();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (stats, treatment) = (PeerStats::default(), as_it_is());
         let mut outlet = Outlet::default();
-        let lanes = Transport::Lanes(Box::new(Lanes::new(vec![lane])));
-        outlet.install(1, lanes, &watch, &mut 0).unwrap();
+        let connections = Transport::Connections(Box::new(Connections::new(vec![connection])));
+        outlet.install(1, connections, &watch, &mut 0).unwrap();
         outlet.use_session(1);
         drop(far);
         let whole = Segment { payload: 1000, ..Segment::default() }.build();

@@ -4,9 +4,9 @@
 //! buffer; then segments of one flow, however many datagrams they came in, are merged into super-packets
 //! by reference and each is written to its port with one system call.
 
+pub mod connection;
 pub mod datagrams;
 mod gather;
-pub mod lane;
 mod reports;
 pub mod session;
 
@@ -14,9 +14,9 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use self::connection::Connection;
 use self::datagrams::{Datagrams, Got};
 use self::gather::Gather;
-use self::lane::Lane;
 use self::reports::Reports;
 use self::session::DatagramSession;
 use super::event::{Event, Message};
@@ -31,18 +31,18 @@ use crate::wire::item::Way;
 
 /// What the control thread wants done.
 pub enum Order {
-    /// Records with the index `index` are of this session.
+    /// Records with the index `index` belong to the session.
     Datagrams {
         peer: usize,
         session: u64,
         index: u32,
         opened: Box<DatagramSession>,
     },
-    /// These connections are.
-    Lanes {
+    /// These data connections belong to the session.
+    Connections {
         peer: usize,
         session: u64,
-        lanes: Vec<Lane>,
+        connections: Vec<Connection>,
     },
     Retire {
         session: u64,
@@ -52,7 +52,7 @@ pub enum Order {
 
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
-/// Bounds how long the socket keeps the thread from lanes and orders.
+/// Bounds how long the socket keeps the thread from connections and orders.
 const BATCHES_PER_TURN: usize = 16;
 
 pub struct Ingress {
@@ -61,7 +61,7 @@ pub struct Ingress {
     reports: Reports,
     watch: Watch,
     datagrams: Datagrams,
-    lanes: HashMap<u64, (usize, u64, Lane)>,
+    connections: HashMap<u64, (usize, u64, Connection)>,
     gather: Gather,
     next_token: u64,
     /// Frames since it was asked last.
@@ -78,7 +78,7 @@ impl Ingress {
         watch.watch(&orders, ORDERS)?;
         watch.watch(&shared.udp, UDP)?;
         let datagrams = Datagrams::default();
-        let lanes = HashMap::new();
+        let connections = HashMap::new();
         let gather = Gather::default();
         let reports = Reports::new(events, shared.peers.len());
         Ok(Self {
@@ -87,7 +87,7 @@ impl Ingress {
             reports,
             watch,
             datagrams,
-            lanes,
+            connections,
             gather,
             next_token: 0,
             frames: 0,
@@ -104,7 +104,7 @@ impl Ingress {
         match token {
             ORDERS => return self.obey(),
             UDP => self.udp(BATCHES_PER_TURN),
-            token => self.lane(token),
+            token => self.connection_ready(token),
         }
         true
     }
@@ -132,15 +132,15 @@ impl Ingress {
         }
     }
 
-    fn lane(&mut self, token: u64) {
-        let Some((peer, session, lane)) = self.lanes.get_mut(&token) else { return };
+    fn connection_ready(&mut self, token: u64) {
+        let Some((peer, session, connection)) = self.connections.get_mut(&token) else { return };
         let (peer, session) = (*peer, *session);
         let shared = &self.shared;
         let reports = &mut self.reports;
         let gather = &mut self.gather;
         let mut frames = 0;
-        let mut receive = |item: lane::Got<'_>| match item {
-            lane::Got::Frame(owed, way, frame) => {
+        let mut receive = |item: connection::Got<'_>| match item {
+            connection::Got::Frame(owed, way, frame) => {
                 frames += 1;
                 if gather.keep(owed, way, frame) {
                     return;
@@ -151,17 +151,17 @@ impl Ingress {
                     deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
                 }
             }
-            lane::Got::Message(item) => {
+            connection::Got::Message(item) => {
                 let message = Message { peer, session, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
-        let result = lane.receive(&shared.peers[peer], &mut receive);
+        let result = connection.receive(&shared.peers[peer], &mut receive);
         hand_on_gathered(shared, peer, gather);
         self.frames += frames;
         if let Err(error) = result {
-            if let Some((_, _, lane)) = self.lanes.remove(&token) {
-                self.watch.forget(lane.as_fd());
+            if let Some((_, _, connection)) = self.connections.remove(&token) {
+                self.watch.forget(connection.as_fd());
             }
             self.reports.ended(peer, session, error.to_string());
         }
@@ -175,26 +175,26 @@ impl Ingress {
                 Order::Datagrams { peer, session, index, opened } => {
                     self.datagrams.install(peer, session, index, *opened);
                 }
-                Order::Lanes { peer, session, lanes } => {
-                    for lane in lanes {
+                Order::Connections { peer, session, connections } => {
+                    for connection in connections {
                         let token = self.next_token;
                         self.next_token += 1;
-                        if let Err(error) = self.watch.watch(&lane, token) {
+                        if let Err(error) = self.watch.watch(&connection, token) {
                             self.reports.ended(peer, session, error.to_string());
                             continue;
                         }
-                        self.lanes.insert(token, (peer, session, lane));
+                        self.connections.insert(token, (peer, session, connection));
                         // TLS may hold already what came with the end of the handshake.
-                        self.lane(token);
+                        self.connection_ready(token);
                     }
                 }
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
                     let watch = &self.watch;
-                    self.lanes.retain(|_, (_, of, lane)| {
+                    self.connections.retain(|_, (_, of, connection)| {
                         let stays = *of != session;
                         if !stays {
-                            watch.forget(lane.as_fd());
+                            watch.forget(connection.as_fd());
                         }
                         stays
                     });

@@ -1,11 +1,9 @@
-//! Receiving from a peer over one ordered connection.
+//! Receives items from a peer over one data connection of an ordered transport.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-
-use rustls::Connection;
 
 use crate::compress::Decoder;
 use crate::daemon::counts::SessionCounts;
@@ -15,27 +13,27 @@ use crate::wire::item::{Item, Way};
 use crate::wire::seal::Opener;
 use crate::wire::stream::{Cutter, LENGTH_BYTES};
 
-/// Bounds how long one lane keeps the thread from the others.
+/// Bounds how long one connection keeps the thread from the others.
 const READS_PER_TURN: usize = 16;
 
 /// What one read takes of a TLS stream.
 const RAW_BYTES: usize = 256 << 10;
 
-/// How bytes of the stream become items; see the sending side.
-pub enum Codec {
-    Tls(Box<Connection>),
+/// How bytes of the connection's stream become items; see the sending side's `Encryption`.
+pub enum Decryption {
+    Tls(Box<rustls::Connection>),
     Records(Box<Opener>),
 }
 
-/// What a lane brought.
+/// What was received on a connection.
 pub enum Got<'a> {
     Frame(Owed, Way, &'a [u8]),
     Message(&'a [u8]),
 }
 
-pub struct Lane {
+pub struct Connection {
     socket: TcpStream,
-    codec: Codec,
+    decryption: Decryption,
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
@@ -43,16 +41,16 @@ pub struct Lane {
     counts: Arc<SessionCounts>,
 }
 
-impl Lane {
+impl Connection {
     pub fn new(
         socket: TcpStream,
-        codec: Codec,
+        decryption: Decryption,
         decoder: Decoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
         Self {
             socket,
-            codec,
+            decryption,
             cutter: Cutter::default(),
             decoder,
             scratch: Vec::new(),
@@ -61,12 +59,12 @@ impl Lane {
         }
     }
 
-    /// Takes what waits; an error ends the lane.
+    /// Reads what the socket holds; an error ends the connection.
     pub fn receive(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
         for _ in 0..READS_PER_TURN {
-            let more = match self.codec {
-                Codec::Tls(_) => self.receive_tls(stats, got)?,
-                Codec::Records(_) => self.receive_records(stats, got)?,
+            let more = match self.decryption {
+                Decryption::Tls(_) => self.receive_tls(stats, got)?,
+                Decryption::Records(_) => self.receive_records(stats, got)?,
             };
             if !more {
                 break;
@@ -115,17 +113,17 @@ impl Lane {
         got: &mut dyn FnMut(Got<'_>),
     ) -> io::Result<()> {
         loop {
-            let Codec::Tls(tls) = &mut self.codec else { return Ok(()) };
+            let Decryption::Tls(tls) = &mut self.decryption else { return Ok(()) };
             if !bytes.is_empty() {
                 tls.read_tls(&mut bytes)?;
             }
             let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
             let closed = state.peer_has_closed();
             while tls.wants_write() {
-                // An answer to a renewed key; there is room for it, or the lane is of no use.
+                // The answer to a key update. A connection without room for it is broken.
                 tls.write_tls(&mut self.socket)?;
             }
-            while let Codec::Tls(tls) = &mut self.codec {
+            while let Decryption::Tls(tls) = &mut self.decryption {
                 match waited(tls.reader().read(self.cutter.space()))? {
                     None | Some(0) => break,
                     Some(bytes) => self.cutter.filled(bytes),
@@ -151,9 +149,9 @@ impl Lane {
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             self.counts.received_packets.add(1);
             self.counts.received_bytes.add(bytes.len() as u64);
-            let item = match &mut self.codec {
-                Codec::Tls(_) => bytes,
-                Codec::Records(opener) => {
+            let item = match &mut self.decryption {
+                Decryption::Tls(_) => bytes,
+                Decryption::Records(opener) => {
                     let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(|refused| {
                         io::Error::other(format!("a record was refused: {refused:?}"))
                     })?;
@@ -191,7 +189,7 @@ impl Lane {
     }
 }
 
-impl AsFd for Lane {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
