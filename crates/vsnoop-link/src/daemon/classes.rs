@@ -166,7 +166,7 @@ mod tests {
     use super::super::config::Selector;
     use super::*;
     use crate::compress::{Encoded, Encoder, Limits};
-    use crate::offload::owed::Owed;
+    use crate::offload::state::OffloadState;
     use crate::offload::testing::Segment;
 
     const PEER: usize = 0;
@@ -187,7 +187,7 @@ mod tests {
 
     fn class(classes: &mut Classes, port: usize, frame: &[u8]) -> Class {
         let frame = &[frame];
-        let frame = Frame::whole(Owed::default(), frame);
+        let frame = Frame::whole(OffloadState::default(), frame);
         classes.of(PEER, port, &frame).class.expect("a rule fits")
     }
 
@@ -205,7 +205,7 @@ mod tests {
         for dictionary in [None, Some(1 << 20)] {
             let mut classes = classes(&[("0.0.0.0/0", None)], dictionary);
             let whole = [&secret[..]];
-            let flow = Frame::whole(Owed::default(), &whole).flow();
+            let flow = Frame::whole(OffloadState::default(), &whole).flow();
             let mut encoder = Encoder::new(Limits::default());
             let mut length = |class: Class, frame: &[u8]| {
                 let mut body = Vec::new();

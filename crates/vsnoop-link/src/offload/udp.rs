@@ -9,7 +9,7 @@ use vsnoop_frame::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
 
 use super::checksum::{add, pseudo_header, sum};
 use super::headers::{Headers, be16};
-use super::owed::{Owed, UDP_CHECKSUM};
+use super::state::{OffloadState, UDP_CHECKSUM};
 
 /// Of more datagrams none is made; kernels put up to 128 together.
 const MOST: usize = 1024;
@@ -33,16 +33,16 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// What every datagram owes.
-    pub const OWED: Owed = Owed { checksum: true, gso: None };
+    /// The offload state of every datagram.
+    pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
     /// `None` if the frame is no such super-packet, whatever its header says.
     pub fn of(header: &VirtioNetHdr, headers: &Headers, frame: &[u8]) -> Option<Self> {
         let size = usize::from(header.gso_size.get());
         let is_whole = headers.udp() && headers.end as usize <= frame.len();
         // A device must leave the checksum to do in a super-packet (virtio 1.2, 5.1.6.2).
-        let owes = header.needs_checksum() && Owed::stands_at(header, headers);
-        if !is_super_packet(header) || !is_whole || !owes || size == 0 {
+        let needs_checksum = header.needs_checksum() && OffloadState::stands_at(header, headers);
+        if !is_super_packet(header) || !is_whole || !needs_checksum || size == 0 {
             return None;
         }
         let count = headers.payload_bytes().div_ceil(size).max(1);

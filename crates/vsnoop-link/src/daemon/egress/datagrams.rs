@@ -17,9 +17,9 @@ use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket
 use crate::daemon::stats::PeerStats;
 use crate::offload::fragment::{Fragment, Fragments};
 use crate::offload::headers::Headers;
-use crate::offload::owed::{Gso, GsoKind, Owed};
 use crate::offload::restore::restore;
 use crate::offload::split::Split;
+use crate::offload::state::{Gso, GsoKind, OffloadState};
 use crate::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
@@ -119,7 +119,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: Option<&Headers>,
         frame: &[u8],
@@ -129,10 +129,10 @@ impl Datagrams {
     ) {
         let before = self.sealed_bytes;
         let in_units = headers.is_some_and(|headers| {
-            self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
+            self.units(socket, stats, offload, way, headers, frame, flow, treatment, now_ns)
         });
         if !in_units {
-            self.as_it_is(socket, stats, owed, way, headers, frame);
+            self.as_it_is(socket, stats, offload, way, headers, frame);
         }
         treatment.counted.wire_bytes.add(self.sealed_bytes - before);
     }
@@ -142,24 +142,24 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: Option<&Headers>,
         frame: &[u8],
     ) {
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
-        if owed.gso.is_none() && frame.len() <= room {
-            let header = FrameHeader::of(owed, way);
+        if offload.gso.is_none() && frame.len() <= room {
+            let header = FrameHeader::of(offload, way);
             self.item(socket, stats, &[header.bytes(), frame]);
             return;
         }
-        let split = headers.and_then(|headers| Split::new(owed, headers, frame, room));
+        let split = headers.and_then(|headers| Split::new(offload, headers, frame, room));
         let Some(mut split) = split else {
-            self.fragments(socket, stats, owed, way, frame);
+            self.fragments(socket, stats, offload, way, frame);
             return;
         };
-        let header = FrameHeader::of(Owed { checksum: true, gso: None }, way);
+        let header = FrameHeader::of(OffloadState { needs_checksum: true, gso: None }, way);
         let header_bytes = header.bytes().len();
         let piece_bytes = split.piece_bytes();
         let record_bytes = header_bytes + piece_bytes + self.sealer.suite().overhead_bytes();
@@ -188,7 +188,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: &Headers,
         frame: &[u8],
@@ -202,15 +202,15 @@ impl Datagrams {
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         // It says, too, whether the frame may be cut at all, and that its checksum is right.
-        let Some(split) = Split::new(owed, headers, frame, room) else { return false };
+        let Some(split) = Split::new(offload, headers, frame, room) else { return false };
         if end - payload_at < WORTH_COMPRESSING_BYTES {
             return false;
         }
         let granule_bytes =
-            owed.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
+            offload.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
         let kind = if headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-        let gso = owed.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
-        let owed = Owed { checksum: true, gso };
+        let gso = offload.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
+        let offload = OffloadState { needs_checksum: true, gso };
         let (head, payload) = (&frame[..payload_at], &frame[payload_at..end]);
         let part_room = limit - UNIT_PART_HEADER_BYTES;
         let limit_bytes = part_room * self.unit_datagrams - UNIT_HEADER_BYTES;
@@ -232,10 +232,10 @@ impl Datagrams {
                 stats.compressed_to.add(body.len() as u64);
                 counted.compressed_from.add(of_frame as u64);
                 counted.compressed_to.add(body.len() as u64);
-                self.unit(socket, stats, &unit_header(owed, at, way), &body);
+                self.unit(socket, stats, &unit_header(offload, at, way), &body);
             } else {
                 counted.raw.add(1);
-                self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
+                self.raw(socket, stats, offload, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
         }
@@ -249,7 +249,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         frame: &[u8],
         payload_at: usize,
@@ -258,9 +258,9 @@ impl Datagrams {
     ) {
         let part = &frame[payload_at + offset..payload_at + offset + bytes];
         let mut piece = [&frame[..payload_at], part].concat();
-        let Some(owed) = restore(&mut piece, offset, owed) else { return };
+        let Some(offload) = restore(&mut piece, offset, offload) else { return };
         let headers = Headers::of(&piece);
-        self.as_it_is(socket, stats, owed, way, headers.as_ref(), &piece);
+        self.as_it_is(socket, stats, offload, way, headers.as_ref(), &piece);
     }
 
     fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
@@ -280,7 +280,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         frame: &[u8],
     ) {
@@ -288,7 +288,7 @@ impl Datagrams {
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         self.next_fragment = id.wrapping_add(1);
         let fragments = Fragments::new(id, frame, part_bytes);
-        let header = |fragment| fragment_header(owed, fragment, way);
+        let header = |fragment| fragment_header(offload, fragment, way);
         self.in_parts(socket, stats, frame.len(), fragments, header);
     }
 
@@ -419,11 +419,11 @@ mod tests {
         let headers = Headers::of(&frame).unwrap();
         // The sum of zeroes: its checksum is still to be made.
         frame[usize::from(headers.payload)..].fill(0);
-        let owed = Owed { checksum: true, gso: None };
+        let offload = OffloadState { needs_checksum: true, gso: None };
         let mut sum = 0;
         for treatment in &treatments {
             let (way, headers) = (Way::Forwarded, Some(&headers));
-            datagrams.frame(&socket, &stats, owed, way, headers, &frame, 1, treatment, 0);
+            datagrams.frame(&socket, &stats, offload, way, headers, &frame, 1, treatment, 0);
             datagrams.flush(&socket, &stats);
             let counted = &treatment.counted;
             counted.bytes.add(frame.len() as u64);

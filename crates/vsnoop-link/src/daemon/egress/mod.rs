@@ -224,15 +224,15 @@ impl Egress {
         let now_ns = self.shared.now_ns();
         if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
-            for (owed, frame) in arena.frames() {
-                merger.push(owed, frame, &mut |merged| {
+            for (offload, frame) in arena.frames() {
+                merger.push(offload, frame, &mut |merged| {
                     self.hand_on(source, Frame::of(&merged), now_ns);
                 });
             }
             merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
         } else {
-            for (owed, frame) in arena.frames() {
-                self.hand_on(source, Frame::whole(owed, &[frame]), now_ns);
+            for (offload, frame) in arena.frames() {
+                self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
             }
         }
         for (peer, outlet) in self.outlets.iter_mut().enumerate() {

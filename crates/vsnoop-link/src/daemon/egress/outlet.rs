@@ -16,8 +16,8 @@ use super::datagrams::Datagrams;
 use super::fault::Fault;
 use crate::compress::{Class, Decision};
 use crate::offload::headers::Headers;
-use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
+use crate::offload::state::OffloadState;
 use crate::queue::Classifier;
 use crate::wire::item::FrameHeader;
 
@@ -62,13 +62,13 @@ impl Connections {
         let chosen = chosen % self.connections.len().max(1);
         let Some((connection, _, _)) = self.connections.get_mut(chosen) else { return false };
         let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
-            Some(mut parts) => parts.try_for_each(|(owed, piece)| {
-                let header = FrameHeader::of(owed, frame.way);
+            Some(mut parts) => parts.try_for_each(|(offload, piece)| {
+                let header = FrameHeader::of(offload, frame.way);
                 let parts = &[header.bytes(), &piece];
                 connection.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
             }),
             None => {
-                let header = FrameHeader::of(frame.owed, frame.way);
+                let header = FrameHeader::of(frame.offload, frame.way);
                 let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
                 slices[0] = header.bytes();
                 let count = 1 + frame.gather(&mut slices[1..]);
@@ -100,8 +100,8 @@ fn parts_of<'s>(
     frame: &Frame<'_>,
     unit_bytes: usize,
     scratch: &'s mut Vec<u8>,
-) -> Option<impl Iterator<Item = (Owed, Vec<u8>)> + use<'s>> {
-    let (gso, headers) = (frame.owed.gso?, frame.headers?);
+) -> Option<impl Iterator<Item = (OffloadState, Vec<u8>)> + use<'s>> {
+    let (gso, headers) = (frame.offload.gso?, frame.headers?);
     let (payload_at, size) = (usize::from(headers.payload), usize::from(gso.size));
     if frame.bytes <= unit_bytes || !headers.tcp() || size == 0 {
         return None;
@@ -110,11 +110,11 @@ fn parts_of<'s>(
     let end = (headers.end as usize).min(scratch.len());
     let (head, payload) = scratch.get(..end)?.split_at_checked(payload_at)?;
     let step = (unit_bytes.saturating_sub(payload_at) / size).max(2) * size;
-    let owed = frame.owed;
+    let offload = frame.offload;
     Some(payload.chunks(step).enumerate().filter_map(move |(index, part)| {
         let mut piece = [head, part].concat();
-        let owed = restore(&mut piece, index * step, owed)?;
-        Some((owed, piece))
+        let offload = restore(&mut piece, index * step, offload)?;
+        Some((offload, piece))
     }))
 }
 
@@ -229,7 +229,7 @@ impl Outlet {
                 datagrams.frame(
                     udp,
                     stats,
-                    frame.owed,
+                    frame.offload,
                     frame.way,
                     headers.as_ref(),
                     whole,
@@ -363,7 +363,7 @@ mod tests {
         let parts = [&whole[..]];
         let (mut given, mut at_fault) = (0, Vec::new());
         while given < 1000 {
-            let frame = Frame::whole(Owed::default(), &parts);
+            let frame = Frame::whole(OffloadState::default(), &parts);
             outlet.send(&udp, &stats, &frame, &treatment, &mut Vec::new(), 0);
             given += 1;
             let mut fault = |_, _| at_fault.push(stats.frames_out.get());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::compress::Decoder;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::wire::item::{Item, Way};
 use crate::wire::seal::Opener;
 use crate::wire::stream::{Cutter, LENGTH_BYTES};
@@ -27,7 +27,7 @@ pub enum Decryption {
 
 /// What was received on a connection.
 pub enum Got<'a> {
-    Frame(Owed, Way, &'a [u8]),
+    Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
 }
 
@@ -174,13 +174,13 @@ impl Connection {
                     stats.expanded_from.add(body.len() as u64);
                     stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
-                        Some(Item::Frame(owed, frame)) => {
-                            got(Got::Frame(owed, Way::of(&self.scratch), frame));
+                        Some(Item::Frame(offload, frame)) => {
+                            got(Got::Frame(offload, Way::of(&self.scratch), frame));
                         }
                         _ => stats.refused_in.add(1),
                     }
                 }
-                Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, Way::of(item), frame)),
+                Some(Item::Frame(offload, frame)) => got(Got::Frame(offload, Way::of(item), frame)),
                 Some(Item::Session(message)) => got(Got::Message(message)),
                 // A newer peer may send what this one does not know.
                 _ => stats.refused_in.add(1),

@@ -16,8 +16,8 @@ use super::reports::Reports;
 use super::session::DatagramSession;
 use crate::compress::unit::Unpacker;
 use crate::offload::fragment::FRAME_BYTES;
-use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
+use crate::offload::state::OffloadState;
 use crate::wire::item::{Item, Way};
 use crate::wire::replay::Fresh;
 use crate::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
@@ -34,11 +34,11 @@ enum Lies {
     InScratch,
 }
 
-/// A frame of the batch: from which peer, on which way, what it owes, and where it lies.
-type Lying = (usize, Way, Owed, Lies, Range<usize>);
+/// A frame of the batch: its peer, its way, its offload state, and where its bytes lie.
+type Lying = (usize, Way, OffloadState, Lies, Range<usize>);
 
 /// A frame as it is handed on.
-pub type Got<'a> = (usize, Way, Owed, &'a [u8]);
+pub type Got<'a> = (usize, Way, OffloadState, &'a [u8]);
 
 pub struct Datagrams {
     inbox: Inbox,
@@ -56,12 +56,12 @@ struct Batch {
 impl Batch {
     /// Hands on all frames, in order.
     fn hand_on(&mut self, inbox: &[u8], to: &mut dyn FnMut(&mut dyn Iterator<Item = Got<'_>>)) {
-        let mut frames = self.frames.iter().map(|(peer, way, owed, lies, range)| {
+        let mut frames = self.frames.iter().map(|(peer, way, offload, lies, range)| {
             let bytes = match lies {
                 Lies::InInbox => &inbox[range.clone()],
                 Lies::InScratch => &self.scratch[range.clone()],
             };
-            (*peer, *way, *owed, bytes)
+            (*peer, *way, *offload, bytes)
         });
         to(&mut frames);
         self.frames.clear();
@@ -152,20 +152,20 @@ impl Datagrams {
                 }
                 let way = Way::of(item);
                 match Item::parse(item) {
-                    Some(Item::Frame(owed, frame)) => {
+                    Some(Item::Frame(offload, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
                         let begin =
                             frame.as_ptr().addr() - item_begin + datagram.start + HEADER_BYTES;
                         let range = begin..begin + frame.len();
-                        batch.frames.push((peer, way, owed, Lies::InInbox, range));
+                        batch.frames.push((peer, way, offload, Lies::InInbox, range));
                     }
-                    Some(Item::Fragment(owed, fragment, part)) => {
-                        let whole = opened.rejoin.push(fragment, owed, part, now_ns);
-                        let Some((owed, frame)) = whole else { continue };
+                    Some(Item::Fragment(offload, fragment, part)) => {
+                        let whole = opened.rejoin.push(fragment, offload, part, now_ns);
+                        let Some((offload, frame)) = whole else { continue };
                         let begin = batch.scratch.len();
                         batch.scratch.extend_from_slice(frame);
                         let range = begin..batch.scratch.len();
-                        batch.frames.push((peer, way, owed, Lies::InScratch, range));
+                        batch.frames.push((peer, way, offload, Lies::InScratch, range));
                     }
                     Some(Item::Unit { .. }) => {
                         let scratch = &mut batch.scratch;
@@ -173,7 +173,8 @@ impl Datagrams {
                         batch.frames.extend(unpacked);
                     }
                     Some(Item::UnitPart(fragment, part)) => {
-                        let whole = opened.units.push(fragment, Owed::default(), part, now_ns);
+                        let whole =
+                            opened.units.push(fragment, OffloadState::default(), part, now_ns);
                         let Some((_, whole)) = whole else { continue };
                         let scratch = &mut batch.scratch;
                         let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, whole);
@@ -205,23 +206,24 @@ fn unpack(
     let begin = scratch.len();
     // Another kind of item in a unit's parts is as wrong as one that is no unit.
     let made = match Item::parse(item) {
-        Some(Item::Unit { owed, offset, body }) => {
+        Some(Item::Unit { offload, offset, body }) => {
             let before_ns = unpacker.stats().busy_ns;
             let unpacked = unpacker.decompress(body, scratch);
             stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
-            let owed = unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, owed));
-            owed.map(|owed| (owed, body.len()))
+            let offload =
+                unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
+            offload.map(|offload| (offload, body.len()))
         }
         _ => None,
     };
-    let Some((owed, body_bytes)) = made else {
+    let Some((offload, body_bytes)) = made else {
         scratch.truncate(begin);
         stats.refused_in.add(1);
         return None;
     };
     stats.expanded_from.add(body_bytes as u64);
     stats.expanded_to.add((scratch.len() - begin) as u64);
-    Some((peer, Way::of(item), owed, Lies::InScratch, begin..scratch.len()))
+    Some((peer, Way::of(item), offload, Lies::InScratch, begin..scratch.len()))
 }
 
 #[cfg(test)]
@@ -236,7 +238,7 @@ mod tests {
     use crate::daemon::io::wake;
     use crate::daemon::own::Own;
     use crate::forwarding;
-    use crate::offload::owed::{Gso, GsoKind};
+    use crate::offload::state::{Gso, GsoKind};
     use crate::offload::testing::Segment;
     use crate::wire::item::{SESSION, unit_header};
     use crate::wire::seal::{Material, Opener, Sealer, Suite};
@@ -311,8 +313,8 @@ mod tests {
                 let headers = frame.len() - 60_000;
                 frame[headers..].fill(b'a');
                 let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
-                let owed = Owed { checksum: true, gso };
-                let mut item = unit_header(owed, 0, Way::Forwarded).to_vec();
+                let offload = OffloadState { needs_checksum: true, gso };
+                let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
                 let done = packer.compress(Method::Lz4, &[&frame], 1200, &mut item);
                 assert_eq!(done, Encoded::Compressed);
                 sent.push(frame);

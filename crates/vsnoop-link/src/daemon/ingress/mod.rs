@@ -26,7 +26,7 @@ use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{Decision, Place};
 use crate::offload::merge::Merger;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
 /// What the control thread wants done.
@@ -140,15 +140,15 @@ impl Ingress {
         let gather = &mut self.gather;
         let mut frames = 0;
         let mut receive = |item: connection::Got<'_>| match item {
-            connection::Got::Frame(owed, way, frame) => {
+            connection::Got::Frame(offload, way, frame) => {
                 frames += 1;
-                if gather.keep(owed, way, frame) {
+                if gather.keep(offload, way, frame) {
                     return;
                 }
                 hand_on_gathered(shared, peer, gather);
-                if !gather.keep(owed, way, frame) {
+                if !gather.keep(offload, way, frame) {
                     let now_ns = shared.now_ns();
-                    deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
+                    deliver(shared, (peer, way), &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
             connection::Got::Message(item) => {
@@ -207,23 +207,26 @@ impl Ingress {
 }
 
 fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
-    hand_on(shared, gather.frames().map(|(way, owed, frame)| (peer, way, owed, frame)));
+    hand_on(shared, gather.frames().map(|(way, offload, frame)| (peer, way, offload, frame)));
     gather.clear();
 }
 
 /// Hands on frames that came together, each with its peer and its way; segments of a flow as one.
-fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = (usize, Way, Owed, &'f [u8])>) {
+fn hand_on<'f>(
+    shared: &Shared,
+    frames: impl Iterator<Item = (usize, Way, OffloadState, &'f [u8])>,
+) {
     let now_ns = shared.now_ns();
     let mut merger = Merger::new();
     let mut before = None;
-    for (peer, way, owed, frame) in frames {
+    for (peer, way, offload, frame) in frames {
         let from = (peer, way);
         // Segments of two peers, or on two ways, are of two flows whatever they say.
         if let Some(before) = before.filter(|before| *before != from) {
             merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
         }
         before = Some(from);
-        merger.push(owed, frame, &mut |merged| {
+        merger.push(offload, frame, &mut |merged| {
             deliver(shared, from, &Frame::of(&merged), now_ns);
         });
     }
