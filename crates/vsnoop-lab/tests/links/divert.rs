@@ -118,8 +118,8 @@ fn compressed(transport: &'static str) -> Result<()> {
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
     let status = network.hosts[0].status()?;
-    for (class, name) in [(0, "the interface's rule"), (1, "the prefix's rule")] {
-        let sent = &status["classes"][class]["sent"];
+    for (rule, name) in [(0, "the interface's rule"), (1, "the prefix's rule")] {
+        let sent = &status["compression"][rule]["sent"];
         ensure!(count(sent, "bytes")? > BYTES, "{name} met {sent}");
         let ratio = sent["ratio"].as_f64().context("no ratio")?;
         ensure!(ratio > 1.05, "{name} compressed nothing: {sent}");
@@ -324,7 +324,7 @@ fn two_interfaces() -> Result<()> {
     let _relay = connect(&a.netns, "tap1", &vm, OTHER)?;
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;
-    let compressed = || count(&a.status()?["classes"][0]["sent"], "bytes");
+    let compressed = || count(&a.status()?["compression"][0]["sent"], "bytes");
     exchange(&network, 0, 1)?;
     ensure!(compressed()? == 0, "the rule of tap1 met what came from tap0");
     let moved = AtomicU64::new(0);

@@ -20,7 +20,7 @@
 //! - What is encrypted in the guest (TLS, SSH) is random here. It stays raw, and there is no oracle.
 //! - Open to the attack is one plaintext connection that carries both: cookies beside a page that an
 //!   attacker can write to, say. Compression is off unless a rule asks for it; do not ask for it there.
-//! - A dictionary (`Class::dictionary`) joins all flows of an owner, so text of the attacker in one
+//! - A dictionary (`Policy::dictionary`) joins all flows of an owner, so text of the attacker in one
 //!   flow meets secrets in another. It is for bulk of one trust: backups, images, replication.
 
 mod auto;
@@ -40,7 +40,7 @@ pub use clock::Clock;
 pub use decision::Decision;
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};
-pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, ZSTD_LEVELS};
+pub use method::{DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, Policy, ZSTD_LEVELS};
 pub use stats::Stats;
 
 /// What a connection's contexts may take: the receiver has room for it, the sender keeps to it. Both ends have the

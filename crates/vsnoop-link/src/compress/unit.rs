@@ -15,7 +15,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective,
 use super::auto::{Judge, Key, Measured};
 use super::clock::{Clock, cpu_ns};
 use super::encoder::{joined, lz4_block};
-use super::{Class, Decision, DecodeError, Encoded, Method, Stats, decoder};
+use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
@@ -101,8 +101,8 @@ impl Packer {
     }
 
     /// See [`super::Encoder::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.judge.decision((class.owner, flow), class.method)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.judge.decision((policy.owner, flow), policy.method)
     }
 
     /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method` is
@@ -130,7 +130,7 @@ impl Packer {
     pub fn pack(
         &mut self,
         flow: u64,
-        class: &Class,
+        policy: &Policy,
         cut: Cut<'_>,
         now_ns: u64,
         out: &mut Vec<u8>,
@@ -138,14 +138,14 @@ impl Packer {
         let raw_bytes = cut.step(cut.limit_bytes.saturating_sub(cut.head.len())).max(1);
         let raw_bytes = raw_bytes.min(cut.payload.len());
         let raw = Packed { payload_bytes: raw_bytes, encoded: Encoded::Raw };
-        if class.method == Method::Off {
+        if policy.method == Method::Off {
             return raw;
         }
         let began = (self.clock_ns)();
         self.stats.messages += 1;
-        let key = (class.owner, flow);
+        let key = (policy.owner, flow);
         let parts = [cut.head, cut.payload];
-        let method = self.judge.method(key, class.method, &parts, now_ns, &mut self.stats);
+        let method = self.judge.method(key, policy.method, &parts, now_ns, &mut self.stats);
         let start = out.len();
         let payload_bytes = match method {
             Method::Off | Method::Auto => None,
@@ -162,7 +162,7 @@ impl Packer {
         self.stats.busy_ns += ns;
         if method != Method::Off {
             let result = Measured { bytes_in, bytes_out, smaller: packed.is_some(), ns };
-            self.judge.measured(key, class.method, method, result, now_ns);
+            self.judge.measured(key, policy.method, method, result, now_ns);
         }
         packed.unwrap_or(raw)
     }

@@ -15,8 +15,8 @@
 //! ports and table.
 
 mod bridge;
-mod classes;
 mod complaints;
+mod compression_policy;
 pub mod config;
 pub mod control;
 mod control_thread;
@@ -46,7 +46,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use socket2::{Domain, Socket, Type};
 
-use self::classes::{Classes, Ruled};
+use self::compression_policy::{Policies, RuleSet};
 use self::config::{Config, PortKind, Trust};
 use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
@@ -112,14 +112,14 @@ pub fn run(
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
     let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
-    let mut ruled = Ruled::new(config.compress.clone());
-    let classes = classes_of(&config, &ruled);
+    let mut rule_set = RuleSet::new(config.compress.clone());
+    let policies = policies_of(&config, &rule_set);
     let both = Arc::new(Poll::new().context("making an epoll")?);
     let watch = |half| Watch::new(&both, half).context("making an epoll");
     let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
     let crew = Arc::new(Crew::new(
         both,
-        Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes, out)?,
+        Egress::new(Arc::clone(&shared), egress_orders, events.clone(), policies, out)?,
         Ingress::new(Arc::clone(&shared), ingress_orders, events.clone(), back)?,
     )?);
     let second = Arc::clone(&crew);
@@ -166,7 +166,7 @@ pub fn run(
                 let _ = is_done.recv_timeout(SURVEY);
                 control.ports.look();
                 let mut status =
-                    status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
+                    status::of(&about, &config, &rule_set, &shared, &control, &hooks, addresses);
                 let [egress, ingress] = &threads;
                 status.cpu = LinkCpu {
                     egress_ns: cpu::thread_ns(egress),
@@ -181,11 +181,11 @@ pub fn run(
                 if let Err(reason) = config.check(&rule) {
                     return Response::Refused { reason };
                 }
-                let mut rules = ruled.rules.clone();
+                let mut rules = rule_set.rules.clone();
                 match rules.set(rule) {
                     Ok(outcome) => {
-                        ruled.replace(rules);
-                        egress.send(egress::Order::Classes(classes_of(&config, &ruled)));
+                        rule_set.replace(rules);
+                        egress.send(egress::Order::Policies(policies_of(&config, &rule_set)));
                         Response::Set(outcome)
                     }
                     Err(error) => Response::Refused { reason: error.to_string() },
@@ -225,11 +225,11 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 /// The rules as the egress thread uses them.
-fn classes_of(config: &Config, ruled: &Ruled) -> Classes {
+fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
     // Doors behind ports.
     let ports = config.port_names().cloned().collect();
-    Classes::new(ruled.clone(), peers, ports)
+    Policies::new(rule_set.clone(), peers, ports)
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {

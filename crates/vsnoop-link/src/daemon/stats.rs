@@ -100,7 +100,7 @@ pub struct LinkStats {
 
 /// Of one rule of compression.
 #[derive(Debug, Default)]
-pub struct ClassStats {
+pub struct RuleStats {
     /// Frames for peers, and their bytes.
     pub frames: Counter,
     pub bytes: Counter,
@@ -116,8 +116,8 @@ pub struct ClassStats {
     pub flows: Mutex<BTreeMap<String, u64>>,
 }
 
-impl ClassStats {
-    /// What became of [`ClassStats::bytes`] when some were compressed.
+impl RuleStats {
+    /// [`RuleStats::bytes`] after compression.
     pub fn after_compression(&self) -> u64 {
         after(&self.bytes, &self.compressed_from, &self.compressed_to)
     }

@@ -7,11 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ipnet::IpNet;
 use vsnoop_bpf::divert::RuleCounters;
 
-use super::classes::Ruled;
+use super::compression_policy::RuleSet;
 use super::config::{Config, PortKind};
 use super::control::{
-    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
+    PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status, Traffic,
 };
 use super::control_thread::{Control, Known, other_mtu};
 use super::counts::Counter;
@@ -19,7 +19,7 @@ use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
 use super::ports::Ports;
 use super::shared::Shared;
-use super::stats::{ClassStats, PeerStats};
+use super::stats::{PeerStats, RuleStats};
 use crate::forwarding::Place;
 use crate::session::State;
 
@@ -34,7 +34,7 @@ pub struct About {
 pub fn of(
     about: &About,
     config: &Config,
-    ruled: &Ruled,
+    rule_set: &RuleSet,
     shared: &Shared,
     control: &Control,
     hooks: &Hooks,
@@ -71,7 +71,7 @@ pub fn of(
         ]),
         ports,
         peers,
-        classes: classes(ruled),
+        compression: compression(rule_set),
         diverts: diverts(hooks),
         entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
         problems: problems(config, control, hooks),
@@ -98,7 +98,7 @@ pub fn of(
 fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
     let rows = |hook: &Hook| {
         let prefixes = hook.divert.prefixes.iter().zip(hook.counted());
-        let row = |(prefix, counted): (&IpNet, RuleCounters)| DivertStatus {
+        let row = |(prefix, counters): (&IpNet, RuleCounters)| DivertStatus {
             interface: hook.divert.interface.clone(),
             prefix: prefix.to_string(),
             peer: hook.divert.peer.clone(),
@@ -107,9 +107,9 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             reason: hook.reason(prefix),
             when_down: hook.divert.when_down,
             tap: hook.door.clone(),
-            packets: counted.packets,
-            bytes: counted.bytes,
-            missed: counted.missed,
+            packets: counters.packets,
+            bytes: counters.bytes,
+            missed: counters.missed,
         };
         prefixes.map(row).collect::<Vec<_>>()
     };
@@ -147,24 +147,24 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
     hooks.trouble.iter().map(lost).chain(mtus).collect()
 }
 
-fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
-    let rules = ruled.rules.iter().cloned().map(Some).chain([None]);
+fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
+    let rules = rule_set.rules.iter().cloned().map(Some).chain([None]);
     let methods =
-        |counted: &ClassStats| counted.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let status = |(rule, counted): (_, &std::sync::Arc<ClassStats>)| ClassStatus {
+        |stats: &RuleStats| stats.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = |(rule, stats): (_, &std::sync::Arc<RuleStats>)| RuleStatus {
         rule,
-        flows: methods(counted).values().sum(),
-        methods: methods(counted),
+        flows: methods(stats).values().sum(),
+        methods: methods(stats),
         sent: Carried::new(
-            counted.frames.get(),
-            counted.bytes.get(),
-            counted.after_compression(),
-            counted.wire_bytes.get(),
+            stats.frames.get(),
+            stats.bytes.get(),
+            stats.after_compression(),
+            stats.wire_bytes.get(),
         ),
-        raw_frames: counted.raw.get(),
-        compress_ns: counted.compress_ns.get(),
+        raw_frames: stats.raw.get(),
+        compress_ns: stats.compress_ns.get(),
     };
-    rules.zip(&ruled.counted).map(status).collect()
+    rules.zip(&rule_set.stats).map(status).collect()
 }
 
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {

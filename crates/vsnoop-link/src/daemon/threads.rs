@@ -206,7 +206,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::daemon::classes::{Classes, Ruled};
+    use crate::daemon::compression_policy::{Policies, RuleSet};
     use crate::daemon::config::Rules;
     use crate::daemon::event::Event;
     use crate::daemon::io::poll::Watch;
@@ -235,8 +235,9 @@ mod tests {
         let both = Arc::new(Poll::new().unwrap());
         let watch = |half| Watch::new(&both, half).unwrap();
         let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
-        let classes = Classes::new(Ruled::new(Rules::default()), [].into(), [].into());
-        let out = Egress::new(shared.clone(), egress_orders, events.clone(), classes, out).unwrap();
+        let policies = Policies::new(RuleSet::new(Rules::default()), [].into(), [].into());
+        let out =
+            Egress::new(shared.clone(), egress_orders, events.clone(), policies, out).unwrap();
         let back = Ingress::new(shared, ingress_orders, events, back).unwrap();
         let crew = Arc::new(Crew::new(both, out, back).unwrap());
         let (end, ended) = mpsc::channel();

@@ -96,11 +96,11 @@ fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
     for flow in 0..20 {
         for round in 0..8 {
             let message = payload(Kind::Text, round, 65_000);
-            let body = body(&mut encoder, flow, &class("zstd", 1), &message).unwrap();
+            let body = body(&mut encoder, flow, &policy("zstd", 1), &message).unwrap();
             decoded(&mut decoder, &body);
         }
     }
-    let shared = Class { dictionary: Some(1 << 20), ..class("zstd", 1) };
+    let shared = Policy { dictionary: Some(1 << 20), ..policy("zstd", 1) };
     for round in 0..20 {
         let message = payload(Kind::Random, round, 65_000);
         decoded(&mut decoder, &body(&mut encoder, 0, &shared, &message).unwrap());
@@ -136,7 +136,7 @@ proptest! {
         let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
         for (round, (what, place, value)) in damage.iter().enumerate() {
             let message = payload(Kind::Text, round as u64, 3000);
-            let mut body = body(&mut encoder, round as u64 % 2, &class(method, 1), &message).unwrap();
+            let mut body = body(&mut encoder, round as u64 % 2, &policy(method, 1), &message).unwrap();
             let place = place.index(body.len());
             match what {
                 0 => body.truncate(place),

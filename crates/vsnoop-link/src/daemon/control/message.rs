@@ -109,7 +109,7 @@ pub struct Status {
     pub problems: Vec<Problem>,
     pub ports: Vec<PortStatus>,
     pub peers: Vec<PeerStatus>,
-    pub classes: Vec<ClassStatus>,
+    pub compression: Vec<RuleStatus>,
     pub diverts: Vec<DivertStatus>,
     /// Null without diversion.
     pub entry: Option<EntryStatus>,
@@ -258,11 +258,11 @@ pub struct Cpu {
     pub open_ns: u64,
 }
 
-/// The traffic of one compression rule; the last one stands for what no rule fits.
+/// The counters of one compression rule; the last one counts frames that no rule matches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ClassStatus {
-    /// Null for what no rule fits.
+pub struct RuleStatus {
+    /// Null for frames that no rule matches.
     pub rule: Option<Compress>,
     /// Flows of the last ten seconds whose frames may be compressed; without those of a dictionary.
     pub flows: u64,

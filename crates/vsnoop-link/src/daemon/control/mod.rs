@@ -11,9 +11,9 @@ mod server;
 
 pub use client::{AskError, ask, running};
 pub use message::{
-    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, Set, Status,
-    Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
+    LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus, Set,
+    Status, Traffic,
 };
 pub use place::{AlreadyUp, Place};
 pub use server::Server;

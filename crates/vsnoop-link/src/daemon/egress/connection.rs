@@ -14,11 +14,11 @@ use std::sync::Arc;
 use socket2::SockRef;
 
 use super::path_rate::PathRate;
-use crate::compress::{Class, Decision, Encoded, Encoder};
-use crate::daemon::classes::Treatment;
+use crate::compress::{Decision, Encoded, Encoder, Policy};
+use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::Sending;
-use crate::daemon::stats::{ClassStats, PeerStats};
+use crate::daemon::stats::{PeerStats, RuleStats};
 use crate::queue::{FairQueue, Limits, Stats};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
@@ -43,7 +43,7 @@ pub enum Encryption {
 struct Waiting {
     bytes: Vec<u8>,
     flow: u64,
-    treatment: Treatment,
+    compression: Compression,
 }
 
 pub struct Connection {
@@ -69,7 +69,7 @@ pub struct Outgoing<'a> {
     /// Of the frame, with its owner; orders the queue and chooses the compression context.
     pub flow: u64,
     pub parts: &'a [&'a [u8]],
-    pub treatment: &'a Treatment,
+    pub compression: &'a Compression,
 }
 
 impl Connection {
@@ -111,8 +111,8 @@ impl Connection {
     }
 
     /// See [`Encoder::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.encoder.decision(flow, class)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.encoder.decision(flow, policy)
     }
 
     /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
@@ -138,7 +138,7 @@ impl Connection {
     pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
         self.look_at_path(now_ns);
         if !self.blocked && self.queue.is_empty() {
-            self.encode(item.flow, item.treatment, item.parts, now_ns, stats)?;
+            self.encode(item.flow, item.compression, item.parts, now_ns, stats)?;
             return self.write(now_ns);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -147,7 +147,7 @@ impl Connection {
             bytes.extend_from_slice(part);
         }
         let length = bytes.len();
-        let waiting = Waiting { bytes, flow: item.flow, treatment: item.treatment.clone() };
+        let waiting = Waiting { bytes, flow: item.flow, compression: item.compression.clone() };
         self.queue.push(item.flow, length, waiting, now_ns);
         self.count_dropped(stats);
         Ok(())
@@ -181,8 +181,8 @@ impl Connection {
             let waiting = self.queue.pop(now_ns);
             self.count_dropped(stats);
             let Some(waiting) = waiting else { break };
-            let Waiting { bytes, flow, treatment } = waiting;
-            self.encode(flow, &treatment, &[&bytes], now_ns, stats)?;
+            let Waiting { bytes, flow, compression } = waiting;
+            self.encode(flow, &compression, &[&bytes], now_ns, stats)?;
             if self.spare.len() < 8 {
                 self.spare.push(bytes);
             }
@@ -220,38 +220,38 @@ impl Connection {
     fn encode(
         &mut self,
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         parts: &[&[u8]],
         now_ns: u64,
         stats: &PeerStats,
     ) -> io::Result<()> {
         let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.path.carries(before);
-        let counted = &treatment.counted;
-        if let Some(class) = &treatment.class {
+        let rule_stats = &compression.rule_stats;
+        if let Some(policy) = &compression.policy {
             self.compressed.clear();
             let before_ns = self.encoder.stats().busy_ns;
-            let encoded = self.encoder.encode(flow, class, parts, now_ns, &mut self.compressed);
+            let encoded = self.encoder.encode(flow, policy, parts, now_ns, &mut self.compressed);
             let spent_ns = self.encoder.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
-            counted.compress_ns.add(spent_ns);
+            rule_stats.compress_ns.add(spent_ns);
             if encoded == Encoded::Compressed {
                 let after = self.compressed.len() as u64;
                 stats.compressed_from.add(before);
                 stats.compressed_to.add(after);
-                counted.compressed_from.add(before);
-                counted.compressed_to.add(after);
+                rule_stats.compressed_from.add(before);
+                rule_stats.compressed_to.add(after);
                 let body = std::mem::take(&mut self.compressed);
-                let done = self.put(&[&[COMPRESSED], &body], stats, counted);
+                let done = self.put(&[&[COMPRESSED], &body], stats, rule_stats);
                 self.compressed = body;
                 return done;
             }
-            counted.raw.add(1);
+            rule_stats.raw.add(1);
         }
-        self.put(parts, stats, counted)
+        self.put(parts, stats, rule_stats)
     }
 
-    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &ClassStats) -> io::Result<()> {
+    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &RuleStats) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
@@ -360,14 +360,14 @@ pub mod testing {
         (Connection::new(socket, Encryption::Records(sealer), limits, encoder, Arc::default()), far)
     }
 
-    pub fn as_it_is() -> Treatment {
-        Treatment { class: None, counted: Arc::default() }
+    pub fn uncompressed() -> Compression {
+        Compression { policy: None, rule_stats: Arc::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{as_it_is, connection};
+    use super::testing::{connection, uncompressed};
     use super::*;
     use crate::compress::{Method, Owner};
 
@@ -375,10 +375,12 @@ mod tests {
 
     /// Sends items of many flows until the socket is full and so many wait.
     fn fill(connection: &mut Connection, waiting: usize, stats: &PeerStats) {
-        let treatment = as_it_is();
+        let compression = uncompressed();
         for flow in 0.. {
             let parts: &[&[u8]] = &[&[0; BYTES]];
-            connection.send(&Outgoing { flow, parts, treatment: &treatment }, 0, stats).unwrap();
+            connection
+                .send(&Outgoing { flow, parts, compression: &compression }, 0, stats)
+                .unwrap();
             if connection.queue.len() >= waiting || stats.dropped_full.frames.get() > 0 {
                 return;
             }
@@ -389,23 +391,23 @@ mod tests {
     fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
         let (mut connection, _far) = connection();
         let stats = PeerStats::default();
-        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
-        let compressed = Treatment { class: Some(class), counted: Arc::default() };
+        let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressed = Compression { policy: Some(policy), rule_stats: Arc::default() };
         let mut sum = 0;
-        for treatment in [&as_it_is(), &compressed] {
+        for compression in [&uncompressed(), &compressed] {
             // The header is the link's own, and not of the frame.
             let parts: &[&[u8]] = &[&[0; 2], &[b'a'; BYTES]];
-            connection.send(&Outgoing { flow: 1, parts, treatment }, 0, &stats).unwrap();
-            let counted = &treatment.counted;
-            counted.bytes.add(BYTES as u64);
-            let after = counted.after_compression();
-            assert_eq!(after == BYTES as u64, treatment.class.is_none(), "{after}");
-            let headers = counted.wire_bytes.get() - after;
+            connection.send(&Outgoing { flow: 1, parts, compression }, 0, &stats).unwrap();
+            let rule_stats = &compression.rule_stats;
+            rule_stats.bytes.add(BYTES as u64);
+            let after = rule_stats.after_compression();
+            assert_eq!(after == BYTES as u64, compression.policy.is_none(), "{after}");
+            let headers = rule_stats.wire_bytes.get() - after;
             assert!((1..100).contains(&headers), "{headers}");
-            sum += counted.wire_bytes.get();
+            sum += rule_stats.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);
         }
-        assert!(compressed.counted.wire_bytes.get() < BYTES as u64 / 2);
+        assert!(compressed.rule_stats.wire_bytes.get() < BYTES as u64 / 2);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::compress::unit::{self, Cut, Packer};
-use crate::compress::{Class, Decision, Encoded};
-use crate::daemon::classes::Treatment;
+use crate::compress::{Decision, Encoded, Policy};
+use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket};
 use crate::daemon::stats::PeerStats;
@@ -109,11 +109,11 @@ impl Datagrams {
     }
 
     /// See [`Packer::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.packer.decision(flow, class)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.packer.decision(flow, policy)
     }
 
-    /// Queues a frame, compressed if its treatment says so and it pays.
+    /// Queues a frame, compressed if its policy says so and it pays.
     #[allow(clippy::too_many_arguments)]
     pub fn frame(
         &mut self,
@@ -124,17 +124,17 @@ impl Datagrams {
         headers: Option<&Headers>,
         frame: &[u8],
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         now_ns: u64,
     ) {
         let before = self.sealed_bytes;
         let in_units = headers.is_some_and(|headers| {
-            self.units(socket, stats, offload, way, headers, frame, flow, treatment, now_ns)
+            self.units(socket, stats, offload, way, headers, frame, flow, compression, now_ns)
         });
         if !in_units {
             self.as_it_is(socket, stats, offload, way, headers, frame);
         }
-        treatment.counted.wire_bytes.add(self.sealed_bytes - before);
+        compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
     }
 
     /// Queues a frame whole, or in segments, or in fragments.
@@ -193,11 +193,11 @@ impl Datagrams {
         headers: &Headers,
         frame: &[u8],
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         now_ns: u64,
     ) -> bool {
-        let Some(class) = &treatment.class else { return false };
-        let counted = &treatment.counted;
+        let Some(policy) = &compression.policy else { return false };
+        let rule_stats = &compression.rule_stats;
         let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
@@ -220,21 +220,21 @@ impl Datagrams {
             body.clear();
             let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
             let before_ns = self.packer.stats().busy_ns;
-            let packed = self.packer.pack(flow, class, cut, now_ns, &mut body);
+            let packed = self.packer.pack(flow, policy, cut, now_ns, &mut body);
             let spent_ns = self.packer.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
-            counted.compress_ns.add(spent_ns);
+            rule_stats.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
             // Each part has the headers with it, and the frame has them once.
             let of_frame = if at == 0 { head.len() + taken } else { taken };
             if packed.encoded == Encoded::Compressed {
                 stats.compressed_from.add(of_frame as u64);
                 stats.compressed_to.add(body.len() as u64);
-                counted.compressed_from.add(of_frame as u64);
-                counted.compressed_to.add(body.len() as u64);
+                rule_stats.compressed_from.add(of_frame as u64);
+                rule_stats.compressed_to.add(body.len() as u64);
                 self.unit(socket, stats, &unit_header(offload, at, way), &body);
             } else {
-                counted.raw.add(1);
+                rule_stats.raw.add(1);
                 self.raw(socket, stats, offload, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
@@ -412,26 +412,26 @@ mod tests {
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
         let mut datagrams = Datagrams::new(sealer, Some(far), 1472, Arc::default());
         let stats = PeerStats::default();
-        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
-        let treatments =
-            [None, Some(class)].map(|class| Treatment { class, counted: Arc::default() });
+        let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressions =
+            [None, Some(policy)].map(|policy| Compression { policy, rule_stats: Arc::default() });
         let mut frame = Segment { payload: 1300, ..Segment::default() }.build();
         let headers = Headers::of(&frame).unwrap();
         // The sum of zeroes: its checksum is still to be made.
         frame[usize::from(headers.payload)..].fill(0);
         let offload = OffloadState { needs_checksum: true, gso: None };
         let mut sum = 0;
-        for treatment in &treatments {
+        for compression in &compressions {
             let (way, headers) = (Way::Forwarded, Some(&headers));
-            datagrams.frame(&socket, &stats, offload, way, headers, &frame, 1, treatment, 0);
+            datagrams.frame(&socket, &stats, offload, way, headers, &frame, 1, compression, 0);
             datagrams.flush(&socket, &stats);
-            let counted = &treatment.counted;
-            counted.bytes.add(frame.len() as u64);
-            let headers = counted.wire_bytes.get() - counted.after_compression();
+            let rule_stats = &compression.rule_stats;
+            rule_stats.bytes.add(frame.len() as u64);
+            let headers = rule_stats.wire_bytes.get() - rule_stats.after_compression();
             assert!((1..100).contains(&headers), "{headers}");
-            sum += counted.wire_bytes.get();
+            sum += rule_stats.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);
         }
-        assert!(treatments[1].counted.wire_bytes.get() < 650, "nothing was compressed");
+        assert!(compressions[1].rule_stats.wire_bytes.get() < 650, "nothing was compressed");
     }
 }

@@ -22,7 +22,7 @@ use std::sync::mpsc::SyncSender;
 use self::batch::{Arena, Left};
 use self::fault::Fault;
 use self::outlet::{Outlet, Transport};
-use super::classes::Classes;
+use super::compression_policy::Policies;
 use super::event::Event;
 use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
@@ -81,7 +81,7 @@ pub enum Order {
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
     /// Compress by these rules.
-    Classes(Classes),
+    Policies(Policies),
     /// Read a port again that has failed.
     Watch {
         port: usize,
@@ -111,7 +111,7 @@ pub struct Egress {
     events: wake::Sender<Event>,
     watch: Watch,
     outlets: Vec<Outlet>,
-    classes: Classes,
+    policies: Policies,
     arena: Arena,
     scratch: Vec<u8>,
     next_token: u64,
@@ -124,7 +124,7 @@ impl Egress {
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
         events: wake::Sender<Event>,
-        classes: Classes,
+        policies: Policies,
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
@@ -141,7 +141,7 @@ impl Egress {
             events,
             watch,
             outlets,
-            classes,
+            policies,
             arena: Arena::default(),
             scratch: Vec::new(),
             next_token: CONNECTIONS,
@@ -222,7 +222,7 @@ impl Egress {
         }
         self.frames += arena.len();
         let now_ns = self.shared.now_ns();
-        if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
+        if self.policies.any() || self.outlets.iter().any(Outlet::is_ordered) {
             let mut merger = Merger::new();
             for (offload, frame) in arena.frames() {
                 merger.push(offload, frame, &mut |merged| {
@@ -285,8 +285,8 @@ impl Egress {
         else {
             return;
         };
-        let treatment = self.classes.of(peer, port, frame);
-        outlet.send(&self.shared.udp, stats, frame, &treatment, &mut self.scratch, now_ns);
+        let compression = self.policies.of(peer, port, frame);
+        outlet.send(&self.shared.udp, stats, frame, &compression, &mut self.scratch, now_ns);
     }
 
     /// The socket of a connection is writable, or has something to read.
@@ -344,15 +344,15 @@ impl Egress {
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
-                    let decision = |peer: usize, flow, class: &_| {
-                        let (seen_ns, decision) = self.outlets.get(peer)?.decision(flow, class)?;
+                    let decision = |peer: usize, flow, policy: &_| {
+                        let (seen_ns, decision) = self.outlets.get(peer)?.decision(flow, policy)?;
                         (seen_ns >= since_ns).then_some(decision)
                     };
-                    self.classes.survey(decision);
+                    self.policies.survey(decision);
                     // Who asked may wait no more.
                     let _ = done.try_send(());
                 }
-                Order::Classes(classes) => self.classes = classes,
+                Order::Policies(policies) => self.policies = policies,
                 Order::Watch { port } => {
                     let Some((found, _)) = self.shared.ports.get(port) else { continue };
                     // It may have failed, and been forgotten, more than once.

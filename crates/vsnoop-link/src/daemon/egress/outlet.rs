@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::super::classes::Treatment;
+use super::super::compression_policy::Compression;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
@@ -14,7 +14,7 @@ use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
 use super::datagrams::Datagrams;
 use super::fault::Fault;
-use crate::compress::{Class, Decision};
+use crate::compress::{Decision, Policy};
 use crate::offload::headers::Headers;
 use crate::offload::restore::restore;
 use crate::offload::state::OffloadState;
@@ -49,23 +49,23 @@ impl Connections {
         &mut self,
         stats: &PeerStats,
         frame: &Frame<'_>,
-        treatment: &Treatment,
+        compression: &Compression,
         scratch: &mut Vec<u8>,
         now_ns: u64,
     ) -> bool {
         let flow = frame.flow();
         let chosen = self.classifier.connection(flow, frame.bytes, frame.kind(), now_ns);
         // Each connection has its own dictionaries: all flows that share one use the same connection.
-        let shared = treatment.class.filter(|class| class.dictionary.is_some());
+        let shared = compression.policy.filter(|policy| policy.dictionary.is_some());
         let bulk = self.connections.len().saturating_sub(1).max(1);
-        let chosen = shared.map_or(chosen, |class| 1 + class.owner.spread() % bulk);
+        let chosen = shared.map_or(chosen, |policy| 1 + policy.owner.spread() % bulk);
         let chosen = chosen % self.connections.len().max(1);
         let Some((connection, _, _)) = self.connections.get_mut(chosen) else { return false };
         let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(offload, piece)| {
                 let header = FrameHeader::of(offload, frame.way);
                 let parts = &[header.bytes(), &piece];
-                connection.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+                connection.send(&Outgoing { flow, parts, compression }, now_ns, stats)
             }),
             None => {
                 let header = FrameHeader::of(frame.offload, frame.way);
@@ -73,7 +73,7 @@ impl Connections {
                 slices[0] = header.bytes();
                 let count = 1 + frame.gather(&mut slices[1..]);
                 let parts = &slices[..count];
-                connection.send(&Outgoing { flow, parts, treatment }, now_ns, stats)
+                connection.send(&Outgoing { flow, parts, compression }, now_ns, stats)
             }
         };
         if let Err(error) = &sent {
@@ -193,16 +193,16 @@ impl Outlet {
     }
 
     /// What becomes of a flow under the current session, and when it was seen last.
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
         let (_, transport) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
         match transport {
-            Transport::Datagrams(datagrams) => datagrams.decision(flow, class),
+            Transport::Datagrams(datagrams) => datagrams.decision(flow, policy),
             // The flow may have moved from one connection to another.
             Transport::Connections(connections) => {
                 let all = connections
                     .connections
                     .iter()
-                    .filter_map(|(connection, ..)| connection.decision(flow, class));
+                    .filter_map(|(connection, ..)| connection.decision(flow, policy));
                 all.max_by_key(|(seen_ns, _)| *seen_ns)
             }
         }
@@ -215,7 +215,7 @@ impl Outlet {
         udp: &UdpSocket,
         stats: &PeerStats,
         frame: &Frame<'_>,
-        treatment: &Treatment,
+        compression: &Compression,
         scratch: &mut Vec<u8>,
         now_ns: u64,
     ) {
@@ -225,7 +225,7 @@ impl Outlet {
             Some(Transport::Datagrams(datagrams)) => {
                 let whole = frame.in_one_piece(scratch);
                 let headers = Headers::of(whole);
-                let flow = if treatment.class.is_some() { frame.flow() } else { 0 };
+                let flow = if compression.policy.is_some() { frame.flow() } else { 0 };
                 datagrams.frame(
                     udp,
                     stats,
@@ -234,13 +234,13 @@ impl Outlet {
                     headers.as_ref(),
                     whole,
                     flow,
-                    treatment,
+                    compression,
                     now_ns,
                 );
                 true
             }
             Some(Transport::Connections(connections)) => {
-                connections.send(stats, frame, treatment, scratch, now_ns)
+                connections.send(stats, frame, compression, scratch, now_ns)
             }
         };
         if !taken {
@@ -249,8 +249,8 @@ impl Outlet {
         }
         stats.frames_out.add(1);
         stats.bytes_out.add(bytes);
-        treatment.counted.frames.add(1);
-        treatment.counted.bytes.add(bytes);
+        compression.rule_stats.frames.add(1);
+        compression.rule_stats.bytes.add(bytes);
     }
 
     /// Sends an item of the session itself.
@@ -269,8 +269,8 @@ impl Outlet {
                 datagrams.alone(udp, stats, item, pad_to);
             }
             Some(Transport::Connections(connections)) => {
-                let treatment = Treatment { class: None, counted: Arc::default() };
-                let item = Outgoing { flow: 0, parts: &[item], treatment: &treatment };
+                let compression = Compression { policy: None, rule_stats: Arc::default() };
+                let item = Outgoing { flow: 0, parts: &[item], compression: &compression };
                 if let Some((connection, _, _)) = connections.connections.first_mut()
                     && let Err(error) = connection.send(&item, now_ns, stats)
                 {
@@ -344,7 +344,7 @@ impl Outlet {
 #[cfg(test)]
 mod tests {
     use super::super::super::io::poll::{Half, Poll};
-    use super::super::connection::testing::{as_it_is, connection};
+    use super::super::connection::testing::{connection, uncompressed};
     use super::*;
     use crate::offload::testing::Segment;
 
@@ -353,7 +353,7 @@ mod tests {
         let (connection, far) = connection();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let (stats, treatment) = (PeerStats::default(), as_it_is());
+        let (stats, compression) = (PeerStats::default(), uncompressed());
         let mut outlet = Outlet::default();
         let connections = Transport::Connections(Box::new(Connections::new(vec![connection])));
         outlet.install(1, connections, &watch, &mut 0).unwrap();
@@ -364,14 +364,14 @@ mod tests {
         let (mut given, mut at_fault) = (0, Vec::new());
         while given < 1000 {
             let frame = Frame::whole(OffloadState::default(), &parts);
-            outlet.send(&udp, &stats, &frame, &treatment, &mut Vec::new(), 0);
+            outlet.send(&udp, &stats, &frame, &compression, &mut Vec::new(), 0);
             given += 1;
             let mut fault = |_, _| at_fault.push(stats.frames_out.get());
             outlet.look_after(&watch, &stats, &mut fault);
         }
         let (sent, dropped) = (stats.frames_out.get(), &stats.dropped_down);
         assert_eq!(at_fault, [sent], "it ended once, and nothing was sent any more");
-        assert_eq!(treatment.counted.frames.get(), sent);
+        assert_eq!(compression.rule_stats.frames.get(), sent);
         assert_eq!(sent + dropped.frames.get(), given);
         assert_eq!(stats.bytes_out.get() + dropped.bytes.get(), given * whole.len() as u64);
     }
