@@ -87,7 +87,7 @@ fn datagrams(frame: &[u8], size: u16) {
     let mut header = OffloadState { needs_checksum: true, gso: None }.header(Some(&headers));
     header.gso_type = GSO_UDP_L4;
     header.gso_size.set(size);
-    let Some(mut datagrams) = udp::Datagrams::of(&header, &headers, frame) else { return };
+    let Some(mut datagrams) = udp::UdpSplit::of(&header, &headers, frame) else { return };
     let mut out = vec![0; datagrams.longest_bytes()];
     let (mut count, mut bytes) = (0, 0);
     while let Some(length) = datagrams.next(frame, &mut out) {

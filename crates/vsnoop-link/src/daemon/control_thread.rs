@@ -560,7 +560,7 @@ impl Control {
         self.egress.send(egress::Order::Install {
             peer,
             session: id.0,
-            transport: Box::new(outgoing),
+            sender: Box::new(outgoing),
         });
     }
 

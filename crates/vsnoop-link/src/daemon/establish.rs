@@ -17,8 +17,8 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::config::Transport;
 use super::counts::SessionCounts;
 use super::egress;
-use super::egress::datagrams::Datagrams;
-use super::egress::outlet;
+use super::egress::datagrams::DatagramSender;
+use super::egress::peer_sender::{Connections, SessionSender};
 use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
@@ -88,7 +88,7 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// Of the VMs' network there.
     pub mtu_bytes: u16,
-    pub outgoing: outlet::Transport,
+    pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
 }
@@ -99,7 +99,7 @@ impl Made {
         transport: Transport,
         address: SocketAddr,
         dialled: bool,
-        outgoing: outlet::Transport,
+        outgoing: SessionSender,
         incoming: Incoming,
         counts: Arc<SessionCounts>,
     ) -> Self {
@@ -247,8 +247,8 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     let counts = Arc::new(SessionCounts::default());
     // An acceptor learns from the first datagram where the dialler's come from.
     let known = dialled.then_some(address);
-    let outgoing = Datagrams::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
-    let outgoing = outlet::Transport::Datagrams(Box::new(outgoing));
+    let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
+    let outgoing = SessionSender::Datagrams(Box::new(outgoing));
     let incoming =
         Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
@@ -314,7 +314,7 @@ pub fn ordered(
     ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a data connection");
     outgoing.sort_by_key(|(index, _)| *index);
     let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
-    let outgoing = outlet::Transport::Connections(Box::new(outlet::Connections::new(outgoing)));
+    let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }

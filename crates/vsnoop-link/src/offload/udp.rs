@@ -19,9 +19,9 @@ pub fn is_super_packet(header: &VirtioNetHdr) -> bool {
     header.gso_type & !GSO_ECN == GSO_UDP_L4
 }
 
-/// A super-packet that is being cut; its bytes stay with the caller.
+/// Cuts a super-packet of UDP into datagrams; its bytes stay with the caller.
 #[derive(Debug)]
-pub struct Datagrams {
+pub struct UdpSplit {
     headers: Headers,
     /// Payload bytes of all datagrams but the last.
     size: usize,
@@ -32,7 +32,7 @@ pub struct Datagrams {
     pseudo: u16,
 }
 
-impl Datagrams {
+impl UdpSplit {
     /// The offload state of every datagram.
     pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
@@ -111,7 +111,7 @@ mod tests {
 
     fn pieces(header: &VirtioNetHdr, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame)?;
-        let mut split = Datagrams::of(header, &headers, frame)?;
+        let mut split = UdpSplit::of(header, &headers, frame)?;
         let mut all = Vec::new();
         let mut out = vec![0; split.longest_bytes()];
         while let Some(length) = split.next(frame, &mut out) {
@@ -180,7 +180,7 @@ mod tests {
             for l4 in [csum_start, 34, 54] {
                 header.csum_start = l4.into();
                 let headers = Headers::of(&frame);
-                let split = headers.and_then(|headers| Datagrams::of(&header, &headers, &frame));
+                let split = headers.and_then(|headers| UdpSplit::of(&header, &headers, &frame));
                 if let Some(mut split) = split {
                     let mut out = vec![0; room];
                     while split.next(&frame, &mut out).is_some() {}

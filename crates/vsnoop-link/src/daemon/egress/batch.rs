@@ -115,7 +115,7 @@ impl Arena {
         range: Range<usize>,
         end: &mut usize,
     ) -> Option<()> {
-        let mut datagrams = udp::Datagrams::of(header, headers, &self.bytes[range.clone()])?;
+        let mut datagrams = udp::UdpSplit::of(header, headers, &self.bytes[range.clone()])?;
         // Nearly always there is room for them.
         let most = *end + datagrams.count() * datagrams.longest_bytes().next_multiple_of(16);
         self.bytes.resize(self.bytes.len().max(most), 0);
@@ -123,7 +123,7 @@ impl Arena {
         let (frame, mut at) = (&before[range], 0);
         while let Some(length) = datagrams.next(frame, &mut space[at..]) {
             let begin = *end + at;
-            self.frames.push((udp::Datagrams::OFFLOAD, begin..begin + length));
+            self.frames.push((udp::UdpSplit::OFFLOAD, begin..begin + length));
             at += length.next_multiple_of(16);
         }
         *end = (*end + at + VNET_BYTES).next_multiple_of(16);

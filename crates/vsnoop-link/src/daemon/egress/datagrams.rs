@@ -1,4 +1,4 @@
-//! Sending to a peer over UDP.
+//! Sends frames to a peer over UDP.
 //!
 //! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments that
 //! fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that each can be
@@ -34,7 +34,7 @@ const UNIT_PART_HEADER_BYTES: usize = 5;
 /// Less payload is sent as it is.
 const WORTH_COMPRESSING_BYTES: usize = 200;
 
-pub struct Datagrams {
+pub struct DatagramSender {
     sealer: Sealer,
     address: Option<SocketAddr>,
     segmenting: Segmenting,
@@ -56,7 +56,7 @@ pub struct Datagrams {
     counts: Arc<SessionCounts>,
 }
 
-impl Datagrams {
+impl DatagramSender {
     pub fn new(
         sealer: Sealer,
         address: Option<SocketAddr>,
@@ -410,7 +410,7 @@ mod tests {
         let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
         let (socket, far) = (socket.unwrap(), far.unwrap().local_addr().unwrap());
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
-        let mut datagrams = Datagrams::new(sealer, Some(far), 1472, Arc::default());
+        let mut datagrams = DatagramSender::new(sealer, Some(far), 1472, Arc::default());
         let stats = PeerStats::default();
         let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
         let compressions =

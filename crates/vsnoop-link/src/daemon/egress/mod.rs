@@ -11,8 +11,8 @@ mod batch;
 pub mod connection;
 pub mod datagrams;
 pub mod fault;
-pub mod outlet;
 mod path_rate;
+pub mod peer_sender;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use std::sync::mpsc::SyncSender;
 
 use self::batch::{Arena, Left};
 use self::fault::Fault;
-use self::outlet::{Outlet, Transport};
+use self::peer_sender::{PeerSender, SessionSender};
 use super::compression_policy::Policies;
 use super::event::Event;
 use super::frame::Frame;
@@ -37,7 +37,7 @@ pub enum Order {
     Install {
         peer: usize,
         session: u64,
-        transport: Box<Transport>,
+        sender: Box<SessionSender>,
     },
     /// Frames go by this session from now on.
     Use {
@@ -110,7 +110,7 @@ pub struct Egress {
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
     watch: Watch,
-    outlets: Vec<Outlet>,
+    senders: Vec<PeerSender>,
     policies: Policies,
     arena: Arena,
     scratch: Vec<u8>,
@@ -134,13 +134,13 @@ impl Egress {
         for (index, door) in shared.doors.iter().flat_map(|doors| &doors.doors).enumerate() {
             watch.watch(&door.port, DOORS + index as u64)?;
         }
-        let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
+        let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
         Ok(Self {
             shared,
             orders,
             events,
             watch,
-            outlets,
+            senders,
             policies,
             arena: Arena::default(),
             scratch: Vec::new(),
@@ -222,7 +222,7 @@ impl Egress {
         }
         self.frames += arena.len();
         let now_ns = self.shared.now_ns();
-        if self.policies.any() || self.outlets.iter().any(Outlet::is_ordered) {
+        if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
             let mut merger = Merger::new();
             for (offload, frame) in arena.frames() {
                 merger.push(offload, frame, &mut |merged| {
@@ -235,8 +235,8 @@ impl Egress {
                 self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
             }
         }
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.flush(&self.shared.udp, &self.shared.peers[peer]);
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.flush(&self.shared.udp, &self.shared.peers[peer]);
         }
         self.look_after();
     }
@@ -272,7 +272,7 @@ impl Egress {
                         self.shared.write_to_port(port, frame);
                     }
                 }
-                for peer in 0..self.outlets.len() {
+                for peer in 0..self.senders.len() {
                     self.hand_to_peer(from, peer, frame, now_ns);
                 }
             }
@@ -281,27 +281,27 @@ impl Egress {
     }
 
     fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
-        let (Some(outlet), Some(stats)) = (self.outlets.get_mut(peer), self.shared.peers.get(peer))
+        let (Some(sender), Some(stats)) = (self.senders.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;
         };
         let compression = self.policies.of(peer, port, frame);
-        outlet.send(&self.shared.udp, stats, frame, &compression, &mut self.scratch, now_ns);
+        sender.send(&self.shared.udp, stats, frame, &compression, &mut self.scratch, now_ns);
     }
 
     /// The socket of a connection is writable, or has something to read.
     fn connection_ready(&mut self, token: u64) {
         let now_ns = self.shared.now_ns();
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.go_on(token, now_ns, &self.shared.peers[peer]);
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.go_on(token, now_ns, &self.shared.peers[peer]);
         }
         self.look_after();
     }
 
     /// Follows what sending did to the transports.
     fn look_after(&mut self) {
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
                 let _ = self.events.send(Event::Outgoing { peer, session, fault });
             });
         }
@@ -312,40 +312,40 @@ impl Egress {
         let orders: Vec<_> = self.orders.drain().collect();
         for order in orders {
             match order {
-                Order::Install { peer, session, transport } => {
+                Order::Install { peer, session, sender } => {
                     let token = &mut self.next_token;
                     if let Err(error) =
-                        self.outlets[peer].install(session, *transport, &self.watch, token)
+                        self.senders[peer].install(session, *sender, &self.watch, token)
                     {
                         let fault = Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
                     }
                 }
-                Order::Use { peer, session } => self.outlets[peer].use_session(session),
+                Order::Use { peer, session } => self.senders[peer].use_session(session),
                 Order::Retire { peer, session } => {
                     let stats = &self.shared.peers[peer];
-                    self.outlets[peer].retire(session, &self.watch, stats);
+                    self.senders[peer].retire(session, &self.watch, stats);
                 }
-                Order::Down { peer } => self.outlets[peer].down(),
+                Order::Down { peer } => self.senders[peer].down(),
                 Order::Address { peer, session, address } => {
-                    self.outlets[peer].set_address(session, address);
+                    self.senders[peer].set_address(session, address);
                 }
                 Order::Limit { peer, session, bytes } => {
-                    self.outlets[peer].set_limit(session, bytes);
+                    self.senders[peer].set_limit(session, bytes);
                 }
                 Order::Path { peer, session, loss, bytes_per_s } => {
-                    self.outlets[peer].set_path(session, loss, bytes_per_s);
+                    self.senders[peer].set_path(session, loss, bytes_per_s);
                 }
                 Order::Message { peer, session, item, pad_to } => {
                     let now_ns = self.shared.now_ns();
                     let stats = &self.shared.peers[peer];
-                    let outlet = &mut self.outlets[peer];
-                    outlet.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
+                    let sender = &mut self.senders[peer];
+                    sender.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
                     let decision = |peer: usize, flow, policy: &_| {
-                        let (seen_ns, decision) = self.outlets.get(peer)?.decision(flow, policy)?;
+                        let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
                         (seen_ns >= since_ns).then_some(decision)
                     };
                     self.policies.survey(decision);

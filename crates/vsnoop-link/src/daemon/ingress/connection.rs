@@ -26,7 +26,7 @@ pub enum Decryption {
 }
 
 /// What was received on a connection.
-pub enum Got<'a> {
+pub enum Received<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
 }
@@ -60,7 +60,11 @@ impl Connection {
     }
 
     /// Reads what the socket holds; an error ends the connection.
-    pub fn receive(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
+    pub fn receive(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<()> {
         for _ in 0..READS_PER_TURN {
             let more = match self.decryption {
                 Decryption::Tls(_) => self.receive_tls(stats, got)?,
@@ -77,7 +81,7 @@ impl Connection {
     fn receive_records(
         &mut self,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
+        got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<bool> {
         match waited(self.socket.read(self.cutter.space()))? {
             None => Ok(false),
@@ -91,7 +95,11 @@ impl Connection {
     }
 
     /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
-    fn receive_tls(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<bool> {
+    fn receive_tls(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<bool> {
         let mut raw = std::mem::take(&mut self.raw);
         raw.resize(RAW_BYTES, 0);
         let read = waited(self.socket.read(&mut raw));
@@ -110,7 +118,7 @@ impl Connection {
         &mut self,
         mut bytes: &[u8],
         stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
+        got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<()> {
         loop {
             let Decryption::Tls(tls) = &mut self.decryption else { return Ok(()) };
@@ -139,7 +147,7 @@ impl Connection {
         }
     }
 
-    fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
+    fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Received<'_>)) -> io::Result<()> {
         loop {
             let next = self.cutter.cut().map_err(|too_long| {
                 io::Error::other(format!("an item of {} bytes: out of step", too_long.0))
@@ -175,13 +183,15 @@ impl Connection {
                     stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(offload, frame)) => {
-                            got(Got::Frame(offload, Way::of(&self.scratch), frame));
+                            got(Received::Frame(offload, Way::of(&self.scratch), frame));
                         }
                         _ => stats.refused_in.add(1),
                     }
                 }
-                Some(Item::Frame(offload, frame)) => got(Got::Frame(offload, Way::of(item), frame)),
-                Some(Item::Session(message)) => got(Got::Message(message)),
+                Some(Item::Frame(offload, frame)) => {
+                    got(Received::Frame(offload, Way::of(item), frame))
+                }
+                Some(Item::Session(message)) => got(Received::Message(message)),
                 // A newer peer may send what this one does not know.
                 _ => stats.refused_in.add(1),
             }

@@ -1,4 +1,4 @@
-//! Receiving from peers over UDP.
+//! Receives frames from peers over UDP.
 //!
 //! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
 //! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them earlier
@@ -37,10 +37,10 @@ enum Lies {
 /// A frame of the batch: its peer, its way, its offload state, and where its bytes lie.
 type Lying = (usize, Way, OffloadState, Lies, Range<usize>);
 
-/// A frame as it is handed on.
-pub type Got<'a> = (usize, Way, OffloadState, &'a [u8]);
+/// A received frame: its peer, its way, its offload state, its bytes.
+pub type ReceivedFrame<'a> = (usize, Way, OffloadState, &'a [u8]);
 
-pub struct Datagrams {
+pub struct DatagramReceiver {
     inbox: Inbox,
     batch: Batch,
     sessions: HashMap<u32, (usize, u64, DatagramSession)>,
@@ -55,7 +55,11 @@ struct Batch {
 
 impl Batch {
     /// Hands on all frames, in order.
-    fn hand_on(&mut self, inbox: &[u8], to: &mut dyn FnMut(&mut dyn Iterator<Item = Got<'_>>)) {
+    fn hand_on(
+        &mut self,
+        inbox: &[u8],
+        to: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
+    ) {
         let mut frames = self.frames.iter().map(|(peer, way, offload, lies, range)| {
             let bytes = match lies {
                 Lies::InInbox => &inbox[range.clone()],
@@ -69,7 +73,7 @@ impl Batch {
     }
 }
 
-impl Default for Datagrams {
+impl Default for DatagramReceiver {
     fn default() -> Self {
         Self {
             inbox: Inbox::new(RECEIVES),
@@ -83,7 +87,7 @@ impl Default for Datagrams {
     }
 }
 
-impl Datagrams {
+impl DatagramReceiver {
     pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
         self.sessions.insert(index, (peer, session, opened));
     }
@@ -98,7 +102,7 @@ impl Datagrams {
         &mut self,
         shared: &Shared,
         reports: &mut Reports,
-        hand_on: &mut dyn FnMut(&mut dyn Iterator<Item = Got<'_>>),
+        hand_on: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
     ) -> io::Result<bool> {
         if !self.inbox.receive(&shared.udp)? {
             return Ok(false);
@@ -251,7 +255,7 @@ mod tests {
         shared: Shared,
         reports: Reports,
         events: wake::Receiver<Event>,
-        datagrams: Datagrams,
+        datagrams: DatagramReceiver,
         sealer: Sealer,
         socket: UdpSocket,
     }
@@ -263,7 +267,7 @@ mod tests {
             let table = forwarding::Settings::default();
             let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
-            let mut datagrams = Datagrams::default();
+            let mut datagrams = DatagramReceiver::default();
             let session = DatagramSession::new(vec![opener], Arc::default());
             datagrams.install(0, 1, INDEX, session);
             let sealer = Sealer::new(Suite::Plain, &KEYS, INDEX, 0, 0);
@@ -293,7 +297,7 @@ mod tests {
         /// Frames that came.
         fn received(&mut self) -> Vec<Vec<u8>> {
             let mut frames = Vec::new();
-            let mut to = |got: &mut dyn Iterator<Item = Got<'_>>| {
+            let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 frames.extend(got.map(|(_, _, _, frame)| frame.to_vec()));
             };
             while self.datagrams.receive(&self.shared, &mut self.reports, &mut to).unwrap() {}

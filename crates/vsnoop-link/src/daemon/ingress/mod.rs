@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use self::connection::Connection;
-use self::datagrams::{Datagrams, Got};
+use self::datagrams::{DatagramReceiver, ReceivedFrame};
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
@@ -60,7 +60,7 @@ pub struct Ingress {
     orders: wake::Receiver<Order>,
     reports: Reports,
     watch: Watch,
-    datagrams: Datagrams,
+    datagrams: DatagramReceiver,
     connections: HashMap<u64, (usize, u64, Connection)>,
     gather: Gather,
     next_token: u64,
@@ -77,7 +77,7 @@ impl Ingress {
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
         watch.watch(&shared.udp, UDP)?;
-        let datagrams = Datagrams::default();
+        let datagrams = DatagramReceiver::default();
         let connections = HashMap::new();
         let gather = Gather::default();
         let reports = Reports::new(events, shared.peers.len());
@@ -117,7 +117,7 @@ impl Ingress {
     fn udp(&mut self, batches: usize) {
         let (shared, taken) = (&self.shared, &mut self.frames);
         for _ in 0..batches {
-            let mut to = |frames: &mut dyn Iterator<Item = Got<'_>>| {
+            let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 hand_on(shared, frames.inspect(|_| *taken += 1));
             };
             match self.datagrams.receive(shared, &mut self.reports, &mut to) {
@@ -139,8 +139,8 @@ impl Ingress {
         let reports = &mut self.reports;
         let gather = &mut self.gather;
         let mut frames = 0;
-        let mut receive = |item: connection::Got<'_>| match item {
-            connection::Got::Frame(offload, way, frame) => {
+        let mut receive = |item: connection::Received<'_>| match item {
+            connection::Received::Frame(offload, way, frame) => {
                 frames += 1;
                 if gather.keep(offload, way, frame) {
                     return;
@@ -151,7 +151,7 @@ impl Ingress {
                     deliver(shared, (peer, way), &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
-            connection::Got::Message(item) => {
+            connection::Received::Message(item) => {
                 let message = Message { peer, session, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }

@@ -1,4 +1,4 @@
-//! Where frames for one peer go: its sessions, one of them the current.
+//! Sends the frames for one peer, under the current one of its sessions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::super::io::port::MAX_PARTS;
 use super::super::io::udp::UdpSocket;
 use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
-use super::datagrams::Datagrams;
+use super::datagrams::DatagramSender;
 use super::fault::Fault;
 use crate::compress::{Decision, Policy};
 use crate::offload::headers::Headers;
@@ -21,8 +21,9 @@ use crate::offload::state::OffloadState;
 use crate::queue::Classifier;
 use crate::wire::item::FrameHeader;
 
-pub enum Transport {
-    Datagrams(Box<Datagrams>),
+/// Sends the frames and messages of one session.
+pub enum SessionSender {
+    Datagrams(Box<DatagramSender>),
     Connections(Box<Connections>),
 }
 
@@ -119,41 +120,41 @@ fn parts_of<'s>(
 }
 
 #[derive(Default)]
-pub struct Outlet {
-    sessions: Vec<(u64, Transport)>,
+pub struct PeerSender {
+    sessions: Vec<(u64, SessionSender)>,
     current: Option<u64>,
     ordered: bool,
 }
 
-impl Outlet {
+impl PeerSender {
     pub fn is_ordered(&self) -> bool {
         self.ordered
     }
 
-    fn session(&mut self, session: u64) -> Option<&mut Transport> {
-        self.sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, transport)| transport)
+    fn session(&mut self, session: u64) -> Option<&mut SessionSender> {
+        self.sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, sender)| sender)
     }
 
     pub fn install(
         &mut self,
         session: u64,
-        mut transport: Transport,
+        mut sender: SessionSender,
         watch: &Watch,
         next_token: &mut u64,
     ) -> io::Result<()> {
-        if let Transport::Connections(connections) = &mut transport {
+        if let SessionSender::Connections(connections) = &mut sender {
             for (connection, token, _) in &mut connections.connections {
                 *token = *next_token;
                 *next_token += 1;
                 watch.watch(&*connection, *token)?;
             }
         }
-        self.sessions.push((session, transport));
+        self.sessions.push((session, sender));
         Ok(())
     }
 
     pub fn use_session(&mut self, session: u64) {
-        self.ordered = matches!(self.session(session), Some(Transport::Connections(_)));
+        self.ordered = matches!(self.session(session), Some(SessionSender::Connections(_)));
         self.current = Some(session);
     }
 
@@ -164,7 +165,7 @@ impl Outlet {
     }
 
     pub fn retire(&mut self, session: u64, watch: &Watch, stats: &PeerStats) {
-        if let Some(Transport::Connections(connections)) = self.session(session) {
+        if let Some(SessionSender::Connections(connections)) = self.session(session) {
             connections.end(watch, stats);
         }
         self.sessions.retain(|(id, _)| *id != session);
@@ -174,31 +175,31 @@ impl Outlet {
     }
 
     pub fn set_address(&mut self, session: u64, address: SocketAddr) {
-        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
             datagrams.set_address(address);
         }
     }
 
     pub fn set_limit(&mut self, session: u64, bytes: usize) {
-        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
             datagrams.set_limit(bytes);
         }
     }
 
-    /// What is known of the path of a session's datagrams.
+    /// Sets what was measured of the path of a session's datagrams.
     pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
-        if let Some(Transport::Datagrams(datagrams)) = self.session(session) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
             datagrams.set_path(loss, bytes_per_s);
         }
     }
 
-    /// What becomes of a flow under the current session, and when it was seen last.
+    /// How a flow is compressed under the current session, and when it was seen last.
     pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
-        let (_, transport) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
-        match transport {
-            Transport::Datagrams(datagrams) => datagrams.decision(flow, policy),
+        let (_, sender) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
+        match sender {
+            SessionSender::Datagrams(datagrams) => datagrams.decision(flow, policy),
             // The flow may have moved from one connection to another.
-            Transport::Connections(connections) => {
+            SessionSender::Connections(connections) => {
                 let all = connections
                     .connections
                     .iter()
@@ -208,7 +209,7 @@ impl Outlet {
         }
     }
 
-    /// Sends a frame by the current session; without one it is dropped and counted.
+    /// Sends a frame under the current session; without one it is dropped and counted.
     #[allow(clippy::too_many_arguments)]
     pub fn send(
         &mut self,
@@ -222,7 +223,7 @@ impl Outlet {
         let bytes = frame.bytes as u64;
         let taken = match self.current.and_then(|current| self.session(current)) {
             None => false,
-            Some(Transport::Datagrams(datagrams)) => {
+            Some(SessionSender::Datagrams(datagrams)) => {
                 let whole = frame.in_one_piece(scratch);
                 let headers = Headers::of(whole);
                 let flow = if compression.policy.is_some() { frame.flow() } else { 0 };
@@ -239,7 +240,7 @@ impl Outlet {
                 );
                 true
             }
-            Some(Transport::Connections(connections)) => {
+            Some(SessionSender::Connections(connections)) => {
                 connections.send(stats, frame, compression, scratch, now_ns)
             }
         };
@@ -253,7 +254,7 @@ impl Outlet {
         compression.rule_stats.bytes.add(bytes);
     }
 
-    /// Sends an item of the session itself.
+    /// Sends a message of the session itself.
     #[allow(clippy::too_many_arguments)]
     pub fn message(
         &mut self,
@@ -265,10 +266,10 @@ impl Outlet {
         now_ns: u64,
     ) {
         match self.session(session) {
-            Some(Transport::Datagrams(datagrams)) => {
+            Some(SessionSender::Datagrams(datagrams)) => {
                 datagrams.alone(udp, stats, item, pad_to);
             }
-            Some(Transport::Connections(connections)) => {
+            Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };
                 let item = Outgoing { flow: 0, parts: &[item], compression: &compression };
                 if let Some((connection, _, _)) = connections.connections.first_mut()
@@ -281,10 +282,10 @@ impl Outlet {
         }
     }
 
-    /// Sends what a batch left.
+    /// Sends datagrams that wait for more of their batch.
     pub fn flush(&mut self, udp: &UdpSocket, stats: &PeerStats) {
-        for (_, transport) in &mut self.sessions {
-            if let Transport::Datagrams(datagrams) = transport {
+        for (_, sender) in &mut self.sessions {
+            if let SessionSender::Datagrams(datagrams) = sender {
                 datagrams.flush(udp, stats);
             }
         }
@@ -292,8 +293,8 @@ impl Outlet {
 
     /// Reads and writes the connection with this token, if it is one of this peer's.
     pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
-        for (_, transport) in &mut self.sessions {
-            let Transport::Connections(connections) = transport else { continue };
+        for (_, sender) in &mut self.sessions {
+            let SessionSender::Connections(connections) = sender else { continue };
             for (connection, own, _) in &mut connections.connections {
                 if *own == token
                     && let Err(error) = connection.go_on(now_ns, stats)
@@ -304,7 +305,7 @@ impl Outlet {
         }
     }
 
-    /// Waits for room where there was none; reports faults.
+    /// Polls blocked connections for room, and reports faults.
     pub fn look_after(
         &mut self,
         watch: &Watch,
@@ -312,14 +313,14 @@ impl Outlet {
         report: &mut dyn FnMut(u64, Fault),
     ) {
         let mut waiting = 0;
-        for (session, transport) in &mut self.sessions {
-            match transport {
-                Transport::Datagrams(datagrams) => {
+        for (session, sender) in &mut self.sessions {
+            match sender {
+                SessionSender::Datagrams(datagrams) => {
                     if let Some(bytes) = datagrams.take_too_long() {
                         report(*session, Fault::TooLong { bytes });
                     }
                 }
-                Transport::Connections(connections) => {
+                SessionSender::Connections(connections) => {
                     for (connection, token, wants) in &mut connections.connections {
                         if connection.blocked() != *wants {
                             *wants = connection.blocked();
@@ -354,20 +355,20 @@ mod tests {
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (stats, compression) = (PeerStats::default(), uncompressed());
-        let mut outlet = Outlet::default();
-        let connections = Transport::Connections(Box::new(Connections::new(vec![connection])));
-        outlet.install(1, connections, &watch, &mut 0).unwrap();
-        outlet.use_session(1);
+        let mut sender = PeerSender::default();
+        let connections = SessionSender::Connections(Box::new(Connections::new(vec![connection])));
+        sender.install(1, connections, &watch, &mut 0).unwrap();
+        sender.use_session(1);
         drop(far);
         let whole = Segment { payload: 1000, ..Segment::default() }.build();
         let parts = [&whole[..]];
         let (mut given, mut at_fault) = (0, Vec::new());
         while given < 1000 {
             let frame = Frame::whole(OffloadState::default(), &parts);
-            outlet.send(&udp, &stats, &frame, &compression, &mut Vec::new(), 0);
+            sender.send(&udp, &stats, &frame, &compression, &mut Vec::new(), 0);
             given += 1;
             let mut fault = |_, _| at_fault.push(stats.frames_out.get());
-            outlet.look_after(&watch, &stats, &mut fault);
+            sender.look_after(&watch, &stats, &mut fault);
         }
         let (sent, dropped) = (stats.frames_out.get(), &stats.dropped_down);
         assert_eq!(at_fault, [sent], "it ended once, and nothing was sent any more");
