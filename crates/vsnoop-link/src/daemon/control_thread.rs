@@ -282,9 +282,13 @@ impl Control {
             }
             Event::PortFailed { port, error } => self.ports.failed(port, error),
             // Its hook sees that, too, and says what follows.
-            Event::DoorFailed { door, error } => {
-                let doors = self.shared.doors.as_ref().and_then(|doors| doors.doors.get(door));
-                let name = doors.map_or("?", |door| door.port.name());
+            Event::DivertTapFailed { divert_tap, error } => {
+                let divert_taps = self
+                    .shared
+                    .divert_taps
+                    .as_ref()
+                    .and_then(|divert_taps| divert_taps.taps.get(divert_tap));
+                let name = divert_taps.map_or("?", |divert_tap| divert_tap.port.name());
                 warn!("tap {name}: {error}; no diverted frames come from it");
             }
             Event::Dialled { peer, result } => match result {

@@ -35,9 +35,9 @@ pub enum Event {
         port: usize,
         error: io::Error,
     },
-    /// No frames come from this door any more.
-    DoorFailed {
-        door: usize,
+    /// A read of a divert tap has failed; it is not read any more.
+    DivertTapFailed {
+        divert_tap: usize,
         error: io::Error,
     },
     Dialled {

@@ -50,8 +50,8 @@ use self::compression_policy::{Policies, RuleSet};
 use self::config::{Config, PortKind, Trust};
 use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
-use self::divert::doors::Doors;
 use self::divert::hooks::Hooks;
+use self::divert::taps::DivertTaps;
 use self::egress::Egress;
 use self::ingress::Ingress;
 use self::io::device::Device;
@@ -102,12 +102,12 @@ pub fn run(
     let udp = UdpSocket::bind(config.listen).map_err(|error| in_use(&config, "UDP", &error))?;
     let listener = listen(&config)?;
     let ports = config.ports.iter().map(|port| open(&config, port)).collect::<Result<Vec<_>>>()?;
-    let doors = Doors::open(&config)?;
+    let divert_taps = DivertTaps::open(&config)?;
 
     let ageing_ns = config.age.as_nanos() as u64;
     let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
     let own = Own::new(&config);
-    let shared = Arc::new(Shared::new(table, ports, doors, config.peers.len(), udp, own));
+    let shared = Arc::new(Shared::new(table, ports, divert_taps, config.peers.len(), udp, own));
     let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
@@ -227,7 +227,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 /// The rules as the egress thread uses them.
 fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
-    // Doors behind ports.
+    // Divert taps come after the ports.
     let ports = config.port_names().cloned().collect();
     Policies::new(rule_set.clone(), peers, ports)
 }

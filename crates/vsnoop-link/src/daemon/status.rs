@@ -15,8 +15,8 @@ use super::control::{
 };
 use super::control_thread::{Control, Known, other_mtu};
 use super::counts::Counter;
-use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
+use super::divert::taps::{DivertTaps, Entered};
 use super::ports::Ports;
 use super::shared::Shared;
 use super::stats::{PeerStats, RuleStats};
@@ -73,7 +73,7 @@ pub fn of(
         peers,
         compression: compression(rule_set),
         diverts: diverts(hooks),
-        entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
+        entry: shared.divert_taps.as_ref().and_then(|divert_taps| entry(config, divert_taps)),
         problems: problems(config, control, hooks),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
@@ -106,7 +106,7 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             state: hook.state,
             reason: hook.reason(prefix),
             when_down: hook.divert.when_down,
-            tap: hook.door.clone(),
+            tap: hook.divert_tap.clone(),
             packets: counters.packets,
             bytes: counters.bytes,
             missed: counters.missed,
@@ -116,8 +116,8 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
     hooks.hooks.iter().flat_map(rows).collect()
 }
 
-fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
-    let door = doors.doors.first()?;
+fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
+    let divert_tap = divert_taps.taps.first()?;
     let entered = |(peer, entered): (&super::config::Peer, &Entered)| EnteredStatus {
         peer: peer.name.clone(),
         frames: entered.frames.get(),
@@ -125,10 +125,10 @@ fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
         refused: reasons([("prefix", &entered.refused_prefix), ("form", &entered.refused_form)]),
     };
     Some(EntryStatus {
-        tap: door.port.name().to_owned(),
-        prefixes: doors.local.clone(),
-        peers: config.peers.iter().zip(&doors.peers).map(entered).collect(),
-        dropped: door.stats.dropped_out.get(),
+        tap: divert_tap.port.name().to_owned(),
+        prefixes: divert_taps.local.clone(),
+        peers: config.peers.iter().zip(&divert_taps.peers).map(entered).collect(),
+        dropped: divert_tap.stats.dropped_out.get(),
     })
 }
 

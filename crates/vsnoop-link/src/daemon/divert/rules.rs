@@ -31,7 +31,7 @@ pub fn of_table(config: &Config, index: usize) -> Vec<Rule> {
     rules
 }
 
-/// Where what comes out of the door of one interface goes: prefixes with their peers, the longest first.
+/// The routes of one interface's divert tap: prefixes with their peers, the longest first.
 #[derive(Clone, Debug, Default)]
 pub struct Routes(Vec<(IpNet, usize)>);
 

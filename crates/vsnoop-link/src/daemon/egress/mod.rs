@@ -3,9 +3,9 @@
 //! It alone reads the ports and writes to the network, so that nothing here is shared: it reads what
 //! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
 //! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
-//! peer's transport. Doors of diverted traffic are read alike; their frames go by prefix, past the table.
-//! What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s of the control
-//! thread.
+//! peer's sender. Divert taps are read alike; their frames are routed by prefix, without the forwarding
+//! table. Datagrams leave at the end of each batch. The control thread installs and retires sessions by
+//! [`Order`]s.
 
 mod batch;
 pub mod connection;
@@ -94,15 +94,15 @@ const BATCHES_PER_TURN: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// Tokens of connections begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
+/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS` and its index.
 const CONNECTIONS: u64 = 1 << 32;
-const DOORS: u64 = 1 << 31;
+const DIVERT_TAPS: u64 = 1 << 31;
 
 /// Where frames are read.
 #[derive(Clone, Copy)]
 enum Source {
     Port(usize),
-    Door(usize),
+    DivertTap(usize),
 }
 
 pub struct Egress {
@@ -131,8 +131,10 @@ impl Egress {
         for (index, (port, _)) in shared.ports.iter().enumerate() {
             watch.watch(port, index as u64)?;
         }
-        for (index, door) in shared.doors.iter().flat_map(|doors| &doors.doors).enumerate() {
-            watch.watch(&door.port, DOORS + index as u64)?;
+        for (index, divert_tap) in
+            shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps).enumerate()
+        {
+            watch.watch(&divert_tap.port, DIVERT_TAPS + index as u64)?;
         }
         let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
         Ok(Self {
@@ -158,9 +160,11 @@ impl Egress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            token if token < DOORS => self.read(Source::Port(token as usize), BATCHES_PER_TURN),
+            token if token < DIVERT_TAPS => {
+                self.read(Source::Port(token as usize), BATCHES_PER_TURN)
+            }
             token if token < CONNECTIONS => {
-                self.read(Source::Door((token - DOORS) as usize), BATCHES_PER_TURN);
+                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_TURN);
             }
             token => self.connection_ready(token),
         }
@@ -172,7 +176,7 @@ impl Egress {
         std::mem::take(&mut self.frames)
     }
 
-    /// Reads what waits at a port or door, a few batches of it.
+    /// Reads a few batches of frames from a port or divert tap.
     fn read(&mut self, source: Source, batches: usize) {
         // Taken out, so that its frames can be handed on by reference.
         let mut arena = std::mem::take(&mut self.arena);
@@ -182,9 +186,10 @@ impl Egress {
                     Source::Port(index) => {
                         self.shared.ports.get(index).map(|(port, stats)| (port, stats))
                     }
-                    Source::Door(index) => {
-                        let door = self.shared.doors.as_ref().and_then(|all| all.doors.get(index));
-                        door.map(|door| (&door.port, &door.stats))
+                    Source::DivertTap(index) => {
+                        let divert_tap =
+                            self.shared.divert_taps.as_ref().and_then(|all| all.taps.get(index));
+                        divert_tap.map(|divert_tap| (&divert_tap.port, &divert_tap.stats))
                     }
                 };
                 let Some((port, stats)) = found else { break };
@@ -206,7 +211,9 @@ impl Egress {
                 Left::Failed(error) => {
                     let failed = match source {
                         Source::Port(port) => Event::PortFailed { port, error },
-                        Source::Door(door) => Event::DoorFailed { door, error },
+                        Source::DivertTap(divert_tap) => {
+                            Event::DivertTapFailed { divert_tap, error }
+                        }
                     };
                     let _ = self.events.send(failed);
                     break;
@@ -244,16 +251,18 @@ impl Egress {
     fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
         match source {
             Source::Port(port) => self.forward(port, &frame, now_ns),
-            Source::Door(door) => self.divert(door, &frame.diverted(), now_ns),
+            Source::DivertTap(divert_tap) => self.divert(divert_tap, &frame.diverted(), now_ns),
         }
     }
 
     /// A frame that no hook sent, the host's own noise, goes nowhere.
-    fn divert(&mut self, door: usize, frame: &Frame<'_>, now_ns: u64) {
-        let doors = self.shared.doors.as_ref();
-        if let Some(peer) = doors.and_then(|doors| doors.peer_of(door, frame)) {
+    fn divert(&mut self, divert_tap: usize, frame: &Frame<'_>, now_ns: u64) {
+        let divert_taps = self.shared.divert_taps.as_ref();
+        if let Some(peer) =
+            divert_taps.and_then(|divert_taps| divert_taps.peer_of(divert_tap, frame))
+        {
             // Behind the ports, as in the names that rules know.
-            let port = self.shared.ports.len() + door;
+            let port = self.shared.ports.len() + divert_tap;
             self.hand_to_peer(port, peer, frame, now_ns);
         }
     }

@@ -245,8 +245,8 @@ fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns
     stats.frames_in.add(1);
     stats.bytes_in.add(frame.bytes as u64);
     if way == Way::Diverted {
-        match &shared.doors {
-            Some(doors) => doors.enter(peer, frame),
+        match &shared.divert_taps {
+            Some(divert_taps) => divert_taps.enter(peer, frame),
             None => stats.refused_in.add(1),
         }
         return;
