@@ -256,7 +256,7 @@ impl Control {
         self.ports.follow();
     }
 
-    /// Says farewell to all peers.
+    /// Sends a close message to all peers, and stops the data threads.
     pub fn close(&mut self) {
         for peer in 0..self.peers.len() {
             self.tell(peer, PeerEvent::Close);

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use super::back_off::BackOff;
 use super::delivery::Meter;
-use super::message::{Counters, Message, Reason};
+use super::message::{CloseReason, Counters, Message};
 use super::order::{Epochs, Rank};
 use super::path_mtu::PathMtu;
 use super::probes::{Probes, Purpose};
@@ -31,7 +31,7 @@ const FASTER: u64 = 5;
 const ROAMS_PER_S: u64 = 4;
 /// Longer error texts are cut.
 const REASON_CHARS: usize = 400;
-/// The reason of a peer that said farewell.
+/// The reason when the peer has sent a close message.
 const TAKEN_DOWN: &str = "the peer has taken the link down";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
-    /// What we know from the peer itself: its farewell, until a handshake, or that nothing came under a session
-    /// that it has dialled, until something does. Our own calls that reach nobody must not hide either.
+    /// A reason that the peer itself has given: its close message, until the next handshake, or that nothing has
+    /// arrived under a session that it dialled, until something does. Failed dials must not hide either.
     known: Option<String>,
     reported: Option<String>,
     probes: Probes,
@@ -450,7 +450,7 @@ impl Peer {
             return;
         }
         let session = used.info.id;
-        let message = Message::Bye(Reason::Silence);
+        let message = Message::Close(CloseReason::Silence);
         // The way there may still be open.
         self.actions.push(Action::Send { session, message, packet_bytes: None });
         let seconds = self.settings.dead_ns as f64 / 1e9;
@@ -459,7 +459,7 @@ impl Peer {
 
     fn close(&mut self) {
         if let Some(session) = self.used().map(|used| used.info.id) {
-            let message = Message::Bye(Reason::Down);
+            let message = Message::Close(CloseReason::Down);
             self.actions.push(Action::Send { session, message, packet_bytes: None });
             self.actions.push(Action::Down);
         }
@@ -657,14 +657,14 @@ impl Peer {
                     }
                 }
             }
-            Message::Bye(reason) => {
-                if used && reason == Reason::Down {
+            Message::Close(reason) => {
+                if used && reason == CloseReason::Down {
                     self.known = Some(TAKEN_DOWN.into());
                 }
                 let reason = match reason {
-                    Reason::Down => TAKEN_DOWN,
-                    Reason::Silence => "the peer has heard nothing from here",
-                    Reason::Other(_) => "the peer has ended the session",
+                    CloseReason::Down => TAKEN_DOWN,
+                    CloseReason::Silence => "the peer has heard nothing from here",
+                    CloseReason::Other(_) => "the peer has ended the session",
                 };
                 self.failed(id, reason, now_ns);
             }

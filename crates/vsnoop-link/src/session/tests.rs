@@ -371,19 +371,19 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
     let mut world = up(1, Dials::B, &settings(1500));
     world.give(Side::A, Event::Close);
     world.kill(Side::A);
-    let farewell = "the peer has taken the link down";
+    let closed = "the peer has taken the link down";
     // One end hears it, and calls in vain many times.
     for _ in 0..10 {
         world.run(5 * S);
         let reason = world.b.peer.status().reason.unwrap();
-        assert_eq!(reason, format!("{farewell}; since then: connection refused"));
+        assert_eq!(reason, format!("{closed}; since then: connection refused"));
     }
     let error = DialError { reason: "it refuses us".into(), answered: true };
     world.give(Side::B, Event::Dialled(Err(error)));
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("it refuses us"));
     world.run(60 * S);
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
-    // One that comes back and dies without a word has said no farewell.
+    // A peer that comes back and is killed has sent no close message.
     world.start(Side::A);
     world.run_until_agreed(40 * S).expect("up again");
     world.run(12 * S);

@@ -271,7 +271,7 @@ pub struct Status {
     pub state: State,
     /// Since when.
     pub since_ns: u64,
-    /// The last error, unless it is up; that the peer said farewell, as long as nobody answers there.
+    /// The last error, unless it is up; that the peer has closed, until somebody answers there.
     pub reason: Option<String>,
     /// Where packets go to.
     pub address: Option<SocketAddr>,
