@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Each may have its own share of what the link gives to strangers.
 const ADDRESSES: u8 = 20;
 const CALLERS: u32 = 32;
-/// Addresses of a flood that takes all places that strangers may have.
+/// Addresses of a flood that takes all slots that strangers may have.
 const FLOOD_ADDRESSES: u8 = 50;
 const FLOODERS: usize = 4;
 /// Calls of each that are open, or made anew, all the time.

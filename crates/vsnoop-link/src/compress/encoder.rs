@@ -2,7 +2,7 @@
 //!
 //! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the receiver
 //! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
-//! takes the place of the one that was silent longest, and the flag NEW tells the receiver. A message
+//! takes the slot of the one that was silent longest, and the flag NEW tells the receiver. A message
 //! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
 //! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
 
@@ -43,8 +43,8 @@ struct Context {
 /// Sender's side of one ordered connection: contexts of flows.
 pub struct Encoder {
     limits: Limits,
-    flows: Places,
-    dictionaries: Places,
+    flows: ContextSlots,
+    dictionaries: ContextSlots,
     judge: Judge,
     clock_ns: Clock,
     /// Counts messages, to know which context was used last.
@@ -61,8 +61,8 @@ impl Encoder {
 
     pub fn with_clock(limits: Limits, clock_ns: Clock) -> Self {
         Self {
-            flows: Places::new(limits.flows),
-            dictionaries: Places::new(limits.dictionaries),
+            flows: ContextSlots::new(limits.flows),
+            dictionaries: ContextSlots::new(limits.dictionaries),
             judge: Judge::default(),
             clock_ns,
             limits,
@@ -193,8 +193,8 @@ impl Encoder {
         out: &mut Vec<u8>,
     ) -> bool {
         let dictionary = matches!(whose, Whose::All { .. });
-        let places = if dictionary { &mut self.dictionaries } else { &mut self.flows };
-        let found = places.of(whose, parameters, self.turn, &mut self.stats);
+        let slots = if dictionary { &mut self.dictionaries } else { &mut self.flows };
+        let found = slots.of(whose, parameters, self.turn, &mut self.stats);
         let Ok((number, context)) = found else { return false };
         let start = out.len();
         let id = ContextId { dictionary, number };
@@ -238,19 +238,19 @@ fn window_log_of(window_bytes: u32) -> u8 {
     window_bytes.clamp(1 << 10, 1 << 31).next_power_of_two().trailing_zeros() as u8
 }
 
-/// The numbered places of one kind of context.
-struct Places {
+/// The numbered slots of one kind of context.
+struct ContextSlots {
     limit: usize,
     contexts: Vec<Context>,
     numbers: HashMap<Whose, u16>,
 }
 
-impl Places {
+impl ContextSlots {
     fn new(limit: u16) -> Self {
         Self { limit: limit.into(), contexts: Vec::new(), numbers: HashMap::new() }
     }
 
-    /// The context of `whose`: its own, a new one, or the place of the one that was used least lately.
+    /// The context of `whose`: its own, a new one, or the slot of the least recently used one.
     fn of(
         &mut self,
         whose: Whose,

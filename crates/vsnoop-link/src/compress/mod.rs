@@ -16,7 +16,7 @@
 //! VORACLE). What can be together is therefore kept small:
 //!
 //! - A context belongs to one flow of one owner. Other VMs, and other connections of the same VM, neither
-//!   read nor write it, and a place that changes hands is emptied first.
+//!   read nor write it, and a slot that another flow takes is emptied first.
 //! - What is encrypted in the guest (TLS, SSH) is random here. It stays raw, and there is no oracle.
 //! - Open to the attack is one plaintext connection that carries both: cookies beside a page that an
 //!   attacker can write to, say. Compression is off unless a rule asks for it; do not ask for it there.

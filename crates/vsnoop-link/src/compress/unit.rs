@@ -66,7 +66,7 @@ pub struct Packer {
     scratch: Vec<u8>,
     trial: Vec<u8>,
     judge: Judge,
-    /// Of the last flow that had each place.
+    /// Of the last flow that had each slot.
     guesses: Vec<Option<(Key, f64)>>,
     clock_ns: Clock,
     stats: Stats,

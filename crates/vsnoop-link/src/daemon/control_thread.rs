@@ -233,7 +233,7 @@ impl Control {
     /// Callers that were turned away before they had said anything.
     pub fn callers_turned_away(&self) -> u64 {
         let counts = self.guard.counts();
-        counts.refused_full + counts.refused_source_places + counts.refused_source_rate
+        counts.refused_full + counts.refused_source_slots + counts.refused_source_rate
     }
 
     /// When [`tick`](Self::tick) is due.

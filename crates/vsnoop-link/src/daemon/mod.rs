@@ -105,7 +105,7 @@ pub fn run(
     let divert_taps = DivertTaps::open(&config)?;
 
     let ageing_ns = config.age.as_nanos() as u64;
-    let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
+    let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
     let own = Own::new(&config);
     let shared = Arc::new(Shared::new(table, ports, divert_taps, config.peers.len(), udp, own));
     let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;

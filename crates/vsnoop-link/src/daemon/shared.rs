@@ -13,7 +13,7 @@ use crate::forwarding;
 
 pub struct Shared {
     begun: Instant,
-    pub table: forwarding::Shared,
+    pub table: forwarding::SharedTable,
     pub ports: Vec<(Port, PortStats)>,
     /// `None` without diversion.
     pub divert_taps: Option<DivertTaps>,
@@ -28,7 +28,7 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(
-        table: forwarding::Settings,
+        table: forwarding::TableSettings,
         ports: Vec<Port>,
         divert_taps: Option<DivertTaps>,
         peers: usize,
@@ -37,7 +37,7 @@ impl Shared {
     ) -> Self {
         Self {
             begun: Instant::now(),
-            table: forwarding::Shared::new(table),
+            table: forwarding::SharedTable::new(table),
             ports: ports.into_iter().map(|port| (port, PortStats::default())).collect(),
             divert_taps,
             peers: (0..peers).map(|_| PeerStats::default()).collect(),

@@ -88,7 +88,7 @@ impl PeerStats {
 /// Of the link.
 #[derive(Debug, Default)]
 pub struct LinkStats {
-    /// Dropped by the forwarding table: no other place to go, control frames, forged sources.
+    /// Dropped by the forwarding table: no other location to go to, control frames, forged sources.
     pub dropped_forwarding: Counter,
     /// Datagrams of no session, or of a kind that is not understood.
     pub unknown_datagrams: Counter,

@@ -20,7 +20,7 @@ use super::divert::taps::{DivertTaps, Entered};
 use super::ports::Ports;
 use super::shared::Shared;
 use super::stats::{PeerStats, RuleStats};
-use crate::forwarding::Place;
+use crate::forwarding::Location;
 use crate::session::State;
 
 /// What does not change while a link runs.
@@ -77,10 +77,10 @@ pub fn of(
         problems: problems(config, control, hooks),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
-            let show = |entry: &crate::forwarding::Entry| {
-                let (port, peer) = match entry.place {
-                    Place::Port(index) => (config.ports.get(usize::from(index)), None),
-                    Place::Peer(index) => (None, config.peers.get(usize::from(index))),
+            let show = |entry: &crate::forwarding::LearnedAddress| {
+                let (port, peer) = match entry.location {
+                    Location::Port(index) => (config.ports.get(usize::from(index)), None),
+                    Location::Peer(index) => (None, config.peers.get(usize::from(index))),
                 };
                 Learned {
                     mac: entry.mac,

@@ -227,7 +227,7 @@ mod tests {
 
     fn running() -> Running {
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let table = forwarding::Settings::default();
+        let table = forwarding::TableSettings::default();
         let shared = Arc::new(Shared::new(table, Vec::new(), None, 0, udp, Own::default()));
         let (events, told) = wake::channel().unwrap();
         let (egress, egress_orders) = wake::channel().unwrap();

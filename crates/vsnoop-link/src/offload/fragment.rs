@@ -102,7 +102,7 @@ struct Waiting {
     /// The bytes in the order of their arrival.
     bytes: Vec<u8>,
     /// Where each fragment lies in `bytes`; empty if it has not arrived.
-    places: Vec<(u32, u32)>,
+    spans: Vec<(u32, u32)>,
     arrived: u8,
 }
 
@@ -141,22 +141,22 @@ impl Rejoin {
                 (frame.id, frame.count, frame.offload) = (id, count, offload);
                 (frame.begun_ns, frame.arrived) = (now_ns, 0);
                 frame.bytes.clear();
-                frame.places.clear();
-                frame.places.resize(usize::from(count), (0, 0));
+                frame.spans.clear();
+                frame.spans.resize(usize::from(count), (0, 0));
                 self.waiting.push(frame);
                 self.waiting.len() - 1
             }
         };
         let frame = &mut self.waiting[at];
-        let place = &mut frame.places[usize::from(index)];
-        if place.1 > 0 {
+        let span = &mut frame.spans[usize::from(index)];
+        if span.1 > 0 {
             return None;
         }
         if frame.bytes.len() + part.len() > FRAME_BYTES {
             self.remove(at);
             return None;
         }
-        *place = (frame.bytes.len() as u32, part.len() as u32);
+        *span = (frame.bytes.len() as u32, part.len() as u32);
         frame.bytes.extend_from_slice(part);
         frame.arrived += 1;
         self.bytes += part.len();
@@ -169,11 +169,11 @@ impl Rejoin {
         }
         let mut frame = self.waiting.remove(at);
         self.bytes -= frame.bytes.len();
-        if frame.places.is_sorted() {
+        if frame.spans.is_sorted() {
             std::mem::swap(&mut self.whole, &mut frame.bytes);
         } else {
             self.whole.clear();
-            for (from, bytes) in &frame.places {
+            for (from, bytes) in &frame.spans {
                 let from = *from as usize;
                 self.whole.extend_from_slice(&frame.bytes[from..from + *bytes as usize]);
             }

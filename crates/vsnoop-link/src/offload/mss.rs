@@ -34,7 +34,7 @@ pub fn clamp(
     }
     frame[at..at + 2].copy_from_slice(&limit_bytes.to_be_bytes());
     if !offload.needs_checksum {
-        // At an odd place each byte of the value counts in the other half of a word.
+        // At an odd offset each byte of the value counts in the other half of a word.
         let counted = |value: u16| if (at - l4) % 2 == 0 { value } else { value.swap_bytes() };
         let summed = add(subtract(!held, counted(value)), counted(limit_bytes));
         frame[field..field + 2].copy_from_slice(&(!summed).to_be_bytes());
@@ -83,7 +83,7 @@ mod tests {
 
     const PARTIAL: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
-    /// The options at an even and at an odd place.
+    /// The options at an even and at an odd offset.
     const EVEN: [u8; 12] = [2, 4, 0x05, 0xb4, 1, 3, 3, 7, 1, 1, 4, 2];
     const ODD: [u8; 12] = [1, 2, 4, 0x05, 0xb4, 3, 3, 7, 1, 1, 4, 2];
 
@@ -91,9 +91,9 @@ mod tests {
     fn a_larger_mss_is_lowered_and_the_checksum_follows() {
         for v6 in [false, true] {
             for flags in [SYN, SYN | ACK] {
-                for (options, place) in [(EVEN, 2), (ODD, 3)] {
+                for (options, shift) in [(EVEN, 2), (ODD, 3)] {
                     let (headers, frame) = syn(v6, flags, &options);
-                    let at = usize::from(headers.l4) + TCP_HEADER + place;
+                    let at = usize::from(headers.l4) + TCP_HEADER + shift;
 
                     let mut partial = frame.clone();
                     assert!(clamp(&PARTIAL, &headers, &mut partial, 1300));

@@ -80,7 +80,7 @@ pub struct Stats {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FlowList {
     Idle,
     New,
     Old,
@@ -90,7 +90,7 @@ enum Place {
 struct Flow {
     line: Line,
     codel: Codel,
-    place: Place,
+    list: FlowList,
     deficit_bytes: i64,
 }
 
@@ -117,7 +117,7 @@ impl<T> FairQueue<T> {
         let flow = Flow {
             line: Line::EMPTY,
             codel: Codel::default(),
-            place: Place::Idle,
+            list: FlowList::Idle,
             deficit_bytes: 0,
         };
         Self {
@@ -148,8 +148,8 @@ impl<T> FairQueue<T> {
         let at = usize::from(index);
         let line = &mut self.flows[at];
         self.arena.append(&mut line.line, Entry { item, bytes, since_ns: now_ns });
-        if line.place == Place::Idle {
-            line.place = Place::New;
+        if line.list == FlowList::Idle {
+            line.list = FlowList::New;
             line.deficit_bytes = QUANTUM_BYTES;
             self.new.push_back(index);
         }
@@ -187,7 +187,7 @@ impl<T> FairQueue<T> {
                 } else {
                     let list = if new { &mut self.new } else { &mut self.old };
                     list.pop_front();
-                    self.flows[at].place = Place::Idle;
+                    self.flows[at].list = FlowList::Idle;
                 }
                 continue;
             };
@@ -284,7 +284,7 @@ impl<T> FairQueue<T> {
         } else {
             self.old.pop_front()
         };
-        self.flows[usize::from(index)].place = Place::Old;
+        self.flows[usize::from(index)].list = FlowList::Old;
         self.old.push_back(index);
     }
 

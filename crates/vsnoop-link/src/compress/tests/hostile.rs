@@ -13,7 +13,7 @@ fn refused(decoder: &mut Decoder, body: &[u8]) -> DecodeError {
     error
 }
 
-/// A body with the context begun in place 0, whose content is `plain` as one magicless frame.
+/// A body with the context begun in slot 0, whose content is `plain` as one magicless frame.
 fn forged(original_bytes: u32, window_log: u8, frame_window_log: u32, plain: &[u8]) -> Vec<u8> {
     let mut zstd = CCtx::create();
     zstd.set_parameter(CParameter::Format(FrameFormat::Magicless)).unwrap();
@@ -134,15 +134,15 @@ proptest! {
         method in prop::sample::select(vec!["lz4", "zstd", "zstd:3"]),
     ) {
         let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
-        for (round, (what, place, value)) in damage.iter().enumerate() {
+        for (round, (what, position, value)) in damage.iter().enumerate() {
             let message = payload(Kind::Text, round as u64, 3000);
             let mut body = body(&mut encoder, round as u64 % 2, &policy(method, 1), &message).unwrap();
-            let place = place.index(body.len());
+            let position = position.index(body.len());
             match what {
-                0 => body.truncate(place),
-                1 => body[place] ^= 1 << (value % 8),
-                2 => body.insert(place, *value),
-                3 => body.extend_from_within(place..),
+                0 => body.truncate(position),
+                1 => body[position] ^= 1 << (value % 8),
+                2 => body.insert(position, *value),
+                3 => body.extend_from_within(position..),
                 _ => continue,
             }
             let mut out = Vec::new();

@@ -81,7 +81,7 @@ fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
     assert!(other.len() > first.len() - 10);
 }
 
-/// Everything after the head, which names the place, is what an encoder makes that has seen nothing.
+/// Everything after the head, which names the slot, is what an encoder makes that has seen nothing.
 fn assert_learned_nothing(body: &[u8], policy: &Policy, message: &[u8], limits: Limits) {
     let fresh = super::body(&mut Encoder::new(limits), 1, policy, message).unwrap();
     assert_eq!(body[6..], fresh[6..]);

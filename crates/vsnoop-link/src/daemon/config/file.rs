@@ -198,8 +198,8 @@ impl Reader<'_> {
             let Some(span) = error.span() else { return self.complaint(0, what) };
             // Of a key the parser speaks only if it is unknown.
             let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
-            let place = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
-            self.complaint(span.start, format!("{what}{place}"))
+            let quoted = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
+            self.complaint(span.start, format!("{what}{quoted}"))
         })
     }
 

@@ -28,7 +28,7 @@ use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
-use crate::forwarding::{Decision, Place};
+use crate::forwarding::{ForwardingDecision, Location};
 use crate::offload::merge::Merger;
 
 /// What the control thread wants done. `session` numbers are its own, never used twice.
@@ -268,14 +268,16 @@ impl Egress {
     }
 
     fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
-        let place = Place::Port(from as u16);
-        let decision = self.shared.table.forward(frame.start(), place, now_ns);
+        let location = Location::Port(from as u16);
+        let decision = self.shared.table.forward(frame.start(), location, now_ns);
         match decision {
-            Decision::To(Place::Peer(peer)) => {
+            ForwardingDecision::To(Location::Peer(peer)) => {
                 self.hand_to_peer(from, usize::from(peer), frame, now_ns)
             }
-            Decision::To(Place::Port(port)) => self.shared.write_to_port(usize::from(port), frame),
-            Decision::Flood => {
+            ForwardingDecision::To(Location::Port(port)) => {
+                self.shared.write_to_port(usize::from(port), frame)
+            }
+            ForwardingDecision::Flood => {
                 for port in 0..self.shared.ports.len() {
                     if from != port {
                         self.shared.write_to_port(port, frame);
@@ -285,7 +287,7 @@ impl Egress {
                     self.hand_to_peer(from, peer, frame, now_ns);
                 }
             }
-            Decision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+            ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
         }
     }
 

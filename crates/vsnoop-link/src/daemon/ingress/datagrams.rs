@@ -264,7 +264,7 @@ mod tests {
         fn new() -> Self {
             let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let udp = UdpSocket::bind(free).unwrap();
-            let table = forwarding::Settings::default();
+            let table = forwarding::TableSettings::default();
             let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
             let mut datagrams = DatagramReceiver::default();

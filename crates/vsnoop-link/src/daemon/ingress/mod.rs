@@ -24,7 +24,7 @@ use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
-use crate::forwarding::{Decision, Place};
+use crate::forwarding::{ForwardingDecision, Location};
 use crate::offload::merge::Merger;
 use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
@@ -251,15 +251,17 @@ fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns
         }
         return;
     }
-    match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
-        Decision::To(Place::Port(port)) => shared.write_to_port(usize::from(port), frame),
-        Decision::Flood => {
+    match shared.table.forward(frame.start(), Location::Peer(peer as u16), now_ns) {
+        ForwardingDecision::To(Location::Port(port)) => {
+            shared.write_to_port(usize::from(port), frame)
+        }
+        ForwardingDecision::Flood => {
             for port in 0..shared.ports.len() {
                 shared.write_to_port(port, frame);
             }
         }
         // Never from a peer to a peer: all of them are connected with each other.
-        Decision::To(Place::Peer(_)) | Decision::Drop(_) => {
+        ForwardingDecision::To(Location::Peer(_)) | ForwardingDecision::Drop(_) => {
             shared.stats.dropped_forwarding.add(1);
         }
     }

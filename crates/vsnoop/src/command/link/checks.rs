@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use vsnoop_link::daemon::config::{Config, Port, PortKind, Trust};
-use vsnoop_link::daemon::control::{AlreadyUp, Place};
+use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
 use vsnoop_link::identity::{Authority, Identity};
 
 use crate::error::{Unfit, unfit};
@@ -16,7 +16,7 @@ use crate::system::netdev::{self, Device};
 /// what is well to know.
 pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     // First, for it is the reason for an address in use.
-    if Place::of(&config.name).is_taken()? {
+    if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name.clone()).into());
     }
     identity(config)?;
