@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_lab::testbed::net::Netns;
-use vsnoop_link::handshake::{self, Hello, Purpose, Transport, Versions};
+use vsnoop_link::handshake::{self, Hello, HelloTransport, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, Identity, PeerId, PublicKey, Trust};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
@@ -289,7 +289,7 @@ fn hello() -> Hello {
         instance: 1,
         session: 1,
         epoch: 0,
-        transport: Transport::Udp,
+        transport: HelloTransport::Udp,
         connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),

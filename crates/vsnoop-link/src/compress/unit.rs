@@ -12,7 +12,7 @@
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
-use super::auto::{Judge, Key, Measured};
+use super::auto::{FlowKey, Judge, Measured};
 use super::clock::{Clock, cpu_ns};
 use super::encoder::{joined, lz4_block};
 use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
@@ -67,7 +67,7 @@ pub struct Packer {
     trial: Vec<u8>,
     judge: Judge,
     /// Of the last flow that had each slot.
-    guesses: Vec<Option<(Key, f64)>>,
+    guesses: Vec<Option<(FlowKey, f64)>>,
     clock_ns: Clock,
     stats: Stats,
 }
@@ -171,7 +171,7 @@ impl Packer {
     /// unit does as well.
     fn fill(
         &mut self,
-        key: Key,
+        key: FlowKey,
         method: Method,
         cut: Cut<'_>,
         raw_bytes: usize,

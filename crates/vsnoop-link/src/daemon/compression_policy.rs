@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
-use super::config::{Compress, Mac, Rules, Traffic};
+use super::config::{Compress, FrameFields, Mac, Rules};
 use super::frame::Frame;
 use super::stats::RuleStats;
 use crate::compress::{Decision, Method, Owner, Policy};
@@ -162,7 +162,7 @@ impl Policies {
     fn look_up(&self, peer: usize, port: usize, endpoints: &Endpoints) -> Option<Compression> {
         let Endpoints { macs, ips } = *endpoints;
         let traffic =
-            Traffic { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips };
+            FrameFields { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips };
         let (index, rule) = self.rule_set.rules.first_match(&traffic)?;
         let owner = self.rule_set.owner(rule, port, macs[0])?;
         let policy = Policy { method: rule.method, owner, dictionary: rule.dictionary_bytes };

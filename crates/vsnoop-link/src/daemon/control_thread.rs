@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use super::complaints::Complaints;
-use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
+use super::config::{Address, Config, PeerConfig, Transport, TrustConfig};
 use super::counts::SessionCounts;
 use super::egress::fault::Fault;
 use super::establish::{self, Incoming, Introduction, Made};
@@ -28,8 +28,8 @@ use crate::handshake::{
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
-    Action, DialError, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings,
-    Status, canonical,
+    Action, DialError, End, Message, Peer, PeerEvent, PeerSettings, PeerSnapshot, SessionId,
+    SessionInfo, canonical,
 };
 use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
 use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
@@ -67,17 +67,17 @@ struct Installed {
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
-    /// See [`Known::takes`].
+    /// See [`PeerEntry::takes`].
     takes: Vec<IpNet>,
-    /// See [`Known::mtu_bytes`].
+    /// See [`PeerEntry::mtu_bytes`].
     mtu_bytes: u16,
 }
 
 /// One peer.
-pub struct Known {
+pub struct PeerEntry {
     pub config: PeerConfig,
     pub machine: Peer,
-    settings: Settings,
+    settings: PeerSettings,
     dialer: Arc<Dialer>,
     made: HashMap<SessionId, Box<Made>>,
     installed: HashMap<SessionId, Installed>,
@@ -95,7 +95,7 @@ pub struct Known {
     mtu_bytes_said: Option<u16>,
 }
 
-impl Known {
+impl PeerEntry {
     /// Version of the protocol and transport of the session in use.
     pub fn session(&self) -> Option<(u16, Transport)> {
         let installed = self.installed.get(&self.used?)?;
@@ -112,7 +112,7 @@ impl Known {
         Some(self.installed.get(&self.used?)?.mtu_bytes)
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> PeerSnapshot {
         self.machine.status()
     }
 
@@ -138,7 +138,7 @@ pub struct Control {
     introduction: Introduction,
     acceptor: Acceptor,
     ours: PublicKey,
-    pub peers: Vec<Known>,
+    pub peers: Vec<PeerEntry>,
     strays: Vec<(Instant, Established)>,
     next_session: u64,
     egress: wake::Sender<egress::Order>,
@@ -173,15 +173,15 @@ impl Control {
         let now_ns = shared.now_ns();
         let peers = config.peers.iter().zip(dialers).map(|(peer, dialer)| {
             let address = peer.address.as_ref().map(ToString::to_string);
-            let settings = Settings {
-                favoured: matches!(&peer.trust, Trust::Key(theirs) if ours > *theirs),
+            let settings = PeerSettings {
+                favoured: matches!(&peer.trust, TrustConfig::Key(theirs) if ours > *theirs),
                 largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
                 dead_ns: config.dead_after.as_nanos() as u64,
                 rekey_ns: config.rekey.as_nanos() as u64,
                 address,
-                ..Settings::default()
+                ..PeerSettings::default()
             };
-            Known {
+            PeerEntry {
                 config: peer.clone(),
                 machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
                 settings,
@@ -225,7 +225,7 @@ impl Control {
         control
     }
 
-    /// See [`Known::takes`].
+    /// See [`PeerEntry::takes`].
     pub fn takes(&self, peer: usize) -> Option<&[IpNet]> {
         self.peers.get(peer)?.takes()
     }
@@ -331,7 +331,7 @@ impl Control {
         }
     }
 
-    fn message(&mut self, got: &event::Message) {
+    fn message(&mut self, got: &event::ReceivedMessage) {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
@@ -583,7 +583,7 @@ impl Control {
 
     /// What TCP is told, so that no frame has to be cut: the least of what datagrams to peers hold.
     fn bound_frames(&self) {
-        let room = |known: &Known| {
+        let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;
             if installed.transport.is_ordered() {
                 return None;

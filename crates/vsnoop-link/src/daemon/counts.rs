@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::session::Traffic;
+use crate::session::SessionTraffic;
 
 #[derive(Debug, Default)]
 pub struct SessionCounts {
@@ -54,9 +54,9 @@ impl Counter {
 }
 
 impl SessionCounts {
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> SessionTraffic {
         let received_packets = self.received_packets.get();
-        Traffic {
+        SessionTraffic {
             received_packets,
             received_bytes: self.received_bytes.get(),
             expected_packets: self.expected_packets.get().max(received_packets),

@@ -351,29 +351,31 @@ fn suite_of(cipher: Cipher) -> Suite {
     }
 }
 
-pub fn wire_transport(transport: Transport) -> handshake::Transport {
+pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
     match transport {
-        Transport::Udp => handshake::Transport::Udp,
-        Transport::Tls => handshake::Transport::Tls,
-        Transport::Tcp => handshake::Transport::Tcp,
-        Transport::UdpPlain => handshake::Transport::UdpPlain,
-        Transport::TcpPlain => handshake::Transport::TcpPlain,
+        Transport::Udp => handshake::HelloTransport::Udp,
+        Transport::Tls => handshake::HelloTransport::Tls,
+        Transport::Tcp => handshake::HelloTransport::Tcp,
+        Transport::UdpPlain => handshake::HelloTransport::UdpPlain,
+        Transport::TcpPlain => handshake::HelloTransport::TcpPlain,
     }
 }
 
 fn transport_of(control: &Established) -> Result<Transport> {
     Ok(match control.agreed.transport {
-        handshake::Transport::Udp => Transport::Udp,
-        handshake::Transport::Tls => Transport::Tls,
-        handshake::Transport::Tcp => Transport::Tcp,
-        handshake::Transport::UdpPlain => Transport::UdpPlain,
-        handshake::Transport::TcpPlain => Transport::TcpPlain,
-        handshake::Transport::Unknown => bail!("the peer wants a transport of a newer version"),
+        handshake::HelloTransport::Udp => Transport::Udp,
+        handshake::HelloTransport::Tls => Transport::Tls,
+        handshake::HelloTransport::Tcp => Transport::Tcp,
+        handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
+        handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
+        handshake::HelloTransport::Unknown => {
+            bail!("the peer wants a transport of a newer version")
+        }
     })
 }
 
-pub fn is_ordered(transport: handshake::Transport) -> bool {
-    use handshake::Transport::{Tcp, TcpPlain, Tls};
+pub fn is_ordered(transport: handshake::HelloTransport) -> bool {
+    use handshake::HelloTransport::{Tcp, TcpPlain, Tls};
     matches!(transport, Tls | Tcp | TcpPlain)
 }
 

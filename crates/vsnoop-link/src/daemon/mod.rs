@@ -47,7 +47,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use socket2::{Domain, Socket, Type};
 
 use self::compression_policy::{Policies, RuleSet};
-use self::config::{Config, PortKind, Trust};
+use self::config::{Config, PortKind, TrustConfig};
 use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
 use self::divert::hooks::Hooks;
@@ -235,11 +235,13 @@ fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
     let authority =
         config.authority.as_ref().map(|files| Authority::load(&files.ca)).transpose()?;
-    let trust = |peer: &config::Peer| {
+    let trust = |peer: &config::PeerConfig| {
         let trust = match (&peer.trust, &authority) {
-            (Trust::Key(key), _) => identity::Trust::Key(*key),
-            (Trust::Subject(name), Some(authority)) => identity::Trust::named(authority, name)?,
-            (Trust::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
+            (TrustConfig::Key(key), _) => identity::Trust::Key(*key),
+            (TrustConfig::Subject(name), Some(authority)) => {
+                identity::Trust::named(authority, name)?
+            }
+            (TrustConfig::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
         };
         Ok((PeerId::new(&peer.name), trust))
     };
@@ -271,7 +273,7 @@ fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Er
     anyhow::anyhow!("listening at {} ({protocol}): {error}{hint}", config.listen)
 }
 
-fn open(config: &Config, port: &config::Port) -> Result<Port> {
+fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
     if port.kind == PortKind::Interface {
         return Port::interface(&port.name);
     }

@@ -25,13 +25,13 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Ports {
     shared: Arc<Shared>,
     egress: wake::Sender<Order>,
-    states: Vec<State>,
+    states: Vec<PortState>,
     /// Those of all ports; no two have the same.
     bridges: Vec<String>,
     looked: Instant,
 }
 
-struct State {
+struct PortState {
     /// Of the interface when the link began.
     first_index: Option<u32>,
     /// Of a tap that is to be in one.
@@ -69,11 +69,11 @@ struct Failure {
 impl Ports {
     /// `configured`: as those of `shared`, one by one.
     pub fn new(
-        configured: &[config::Port],
+        configured: &[config::PortConfig],
         shared: Arc<Shared>,
         egress: wake::Sender<Order>,
     ) -> Self {
-        let state = |((port, _), configured): (&(Port, _), &config::Port)| State {
+        let state = |((port, _), configured): (&(Port, _), &config::PortConfig)| PortState {
             first_index: index_of(port.name()),
             bridge: match &configured.kind {
                 PortKind::Bridge(bridge) => Some(bridge.clone()),
@@ -146,7 +146,7 @@ impl Ports {
     }
 }
 
-impl State {
+impl PortState {
     /// How the port is now, and what was mended. `bridges`: those of all ports.
     fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
         let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
-        let mut state = State {
+        let mut state = PortState {
             first_index: None,
             bridge: None,
             is_there: true,
@@ -224,7 +224,7 @@ mod tests {
             failure: failure(),
         };
         let mut tries = 0;
-        let mut pass = |state: &mut State| {
+        let mut pass = |state: &mut PortState| {
             state.retry(|| {
                 tries += 1;
                 true

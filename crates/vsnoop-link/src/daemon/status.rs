@@ -10,10 +10,10 @@ use vsnoop_bpf::divert::RuleCounters;
 use super::compression_policy::RuleSet;
 use super::config::{Config, PortKind};
 use super::control::{
-    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
-    PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status, Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
 };
-use super::control_thread::{Control, Known, other_mtu};
+use super::control_thread::{Control, PeerEntry, other_mtu};
 use super::counts::Counter;
 use super::divert::hooks::{Hook, Hooks};
 use super::divert::taps::{DivertTaps, Entered};
@@ -21,7 +21,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::stats::{PeerStats, RuleStats};
 use crate::forwarding::Location;
-use crate::session::State;
+use crate::session::SessionState;
 
 /// What does not change while a link runs.
 pub struct About {
@@ -118,7 +118,7 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
 
 fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
     let divert_tap = divert_taps.taps.first()?;
-    let entered = |(peer, entered): (&super::config::Peer, &Entered)| EnteredStatus {
+    let entered = |(peer, entered): (&super::config::PeerConfig, &Entered)| EnteredStatus {
         peer: peer.name.clone(),
         frames: entered.frames.get(),
         bytes: entered.bytes.get(),
@@ -137,7 +137,7 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
         what: trouble.clone(),
         remedy: "until then diverted packets of peers are lost here".to_owned(),
     };
-    let apart = |known: &Known| {
+    let apart = |known: &PeerEntry| {
         let (ours, theirs) = (config.mtu_bytes, known.mtu_bytes()?);
         let remedy = "larger packets are lost at one of both; give them the same".to_owned();
         let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
@@ -169,7 +169,7 @@ fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
 
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
     type Counted = (super::io::port::Port, super::stats::PortStats);
-    let status = |(index, (port, (_, stats))): (usize, (&super::config::Port, &Counted))| {
+    let status = |(index, (port, (_, stats))): (usize, (&super::config::PortConfig, &Counted))| {
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),
@@ -189,14 +189,14 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
     config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()
 }
 
-fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
+fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let status = known.status();
     let state = match status.state {
-        State::Up(_) => PeerState::Up,
-        State::Dialling { attempt } if attempt > 1 => PeerState::Down,
-        State::Dialling { .. } => PeerState::Dialling,
-        State::Waiting => PeerState::Waiting,
-        State::Closed => PeerState::Down,
+        SessionState::Up(_) => PeerState::Up,
+        SessionState::Dialling { attempt } if attempt > 1 => PeerState::Down,
+        SessionState::Dialling { .. } => PeerState::Dialling,
+        SessionState::Waiting => PeerState::Waiting,
+        SessionState::Closed => PeerState::Down,
     };
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
@@ -258,8 +258,8 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     }
 }
 
-fn traffic(frames: &Counter, bytes: &Counter) -> Traffic {
-    Traffic { frames: frames.get(), bytes: bytes.get() }
+fn traffic(frames: &Counter, bytes: &Counter) -> FrameCounts {
+    FrameCounts { frames: frames.get(), bytes: bytes.get() }
 }
 
 fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, u64> {

@@ -1,6 +1,6 @@
 //! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
 
-use super::{Agreed, Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
+use super::{Agreed, Hello, HelloTransport, Purpose, Refusal, RefusalKind, Versions};
 
 /// What an acceptor's owner answers to a peer's hello.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl Agreed {
                 ),
             );
         }
-        if dialler.transport == Transport::Unknown {
+        if dialler.transport == HelloTransport::Unknown {
             return refuse(RefusalKind::Transport, "no such transport here".into());
         }
         Ok(Self {

@@ -59,20 +59,20 @@ impl Default for GuardLimits {
 
 /// Why a caller is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum CallRefused {
     /// All slots that it could have are taken.
     Full,
     /// Its source has all it may have at a time.
-    SourcePlaces,
+    SourceSlots,
     /// Its source has had too many handshakes that failed.
     SourceRate,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for CallRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "too many handshakes are under way",
-            Self::SourcePlaces => "too many handshakes of this source are under way",
+            Self::SourceSlots => "too many handshakes of this source are under way",
             Self::SourceRate => "too many handshakes of this source have failed",
         })
     }
@@ -114,7 +114,7 @@ impl Guard {
     }
 
     /// May a caller from this address have a handshake, now?
-    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Permit, Refused> {
+    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Permit, CallRefused> {
         let from = from.to_canonical();
         let allowance = self.book().admit(from, now_ns)?;
         Ok(Permit { guard: self.clone(), from, allowance, authenticated: false })
@@ -208,13 +208,13 @@ impl Book {
         self.cost_ns() * u64::from(self.limits.source_burst.max(1))
     }
 
-    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, Refused> {
+    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, CallRefused> {
         let configured = self.configured.values().any(|addresses| addresses.contains(&from));
         let known = configured || self.proved.contains(&from);
         let slots = if known { self.limits.slots } else { self.limits.slots - self.reserved() };
         if self.under_way >= slots {
             self.counts.refused_full += 1;
-            return Err(Refused::Full);
+            return Err(CallRefused::Full);
         }
         let (cost, most) = (self.cost_ns(), self.most_credit_ns());
         let most_under_way = self.limits.source_slots;
@@ -224,11 +224,11 @@ impl Book {
         account.as_of_ns = account.as_of_ns.max(now_ns);
         if account.under_way >= most_under_way {
             self.counts.refused_source_slots += 1;
-            return Err(Refused::SourcePlaces);
+            return Err(CallRefused::SourceSlots);
         }
         if account.credit_ns < cost {
             self.counts.refused_source_rate += 1;
-            return Err(Refused::SourceRate);
+            return Err(CallRefused::SourceRate);
         }
         account.credit_ns -= cost;
         account.under_way += 1;
@@ -292,7 +292,7 @@ mod tests {
         guard.set_peer(0, [peer()]);
         let taken: Vec<_> = (0..1000).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
         assert_eq!(taken.len(), 48);
-        assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), Refused::Full);
+        assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), CallRefused::Full);
         let peers: Vec<_> = (0..100).map_while(|_| guard.admit(peer(), 0).ok()).collect();
         assert_eq!(peers.len(), 16);
         drop(taken);
@@ -328,7 +328,7 @@ mod tests {
         let guard = Guard::new(limits);
         let held: Vec<_> = (0..100).map_while(|_| guard.admit(unknown(1), 0).ok()).collect();
         assert_eq!(held.len(), limits.source_slots);
-        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), Refused::SourcePlaces);
+        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), CallRefused::SourceSlots);
         drop(held);
         let in_ten_seconds =
             (0..10_000).filter(|ms| guard.admit(unknown(1), ms * SECOND_NS / 1000).is_ok()).count();

@@ -43,7 +43,7 @@ pub struct Hello {
     #[serde(default)]
     pub epoch: u16,
     /// What data is to be carried by.
-    pub transport: Transport,
+    pub transport: HelloTransport,
     /// Data connections in each direction that it would have at most, for ordered transports.
     #[serde(default = "one")]
     pub connections: u8,
@@ -109,7 +109,7 @@ pub enum Purpose {
 /// What data is carried by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum HelloTransport {
     /// Sealed records in datagrams.
     Udp,
     /// TLS connections.
@@ -125,7 +125,7 @@ pub enum Transport {
     Unknown,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for HelloTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Udp => "udp",
@@ -146,7 +146,7 @@ pub struct Agreed {
     /// What its keys are counted by.
     #[serde(default)]
     pub epoch: u16,
-    pub transport: Transport,
+    pub transport: HelloTransport,
     /// Data connections in each direction.
     #[serde(default)]
     pub connections: u8,

@@ -30,10 +30,10 @@ mod tests;
 
 pub use agree::Answer;
 pub use error::{Error, ErrorKind};
-pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
+pub use guard::{CallRefused, Guard, GuardCounts, GuardLimits, Permit};
 pub use hello::{
-    Agreed, BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply,
-    Transport, Versions,
+    Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
+    Reply, Versions,
 };
 pub use machine::{Machine, Outcome, Step};
 pub use run::{DEADLINE, Established, accept, dial};

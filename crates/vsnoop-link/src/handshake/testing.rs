@@ -17,7 +17,7 @@ pub(super) fn hello(instance: u64) -> Hello {
         instance,
         session: 0x1234,
         epoch: 0,
-        transport: Transport::Udp,
+        transport: HelloTransport::Udp,
         connections: 4,
         mtu_bytes: 1500,
         takes: Vec::new(),

@@ -39,13 +39,13 @@ pub struct Merged<'m, 'a> {
 ///
 /// Bounded and without allocation: about 10 KB, meant to live on the stack for one batch.
 pub struct Merger<'a> {
-    flows: [Flow<'a>; FLOWS],
+    flows: [OpenSuperPacket<'a>; FLOWS],
     /// Which flow gives way next, in turn.
     next: usize,
 }
 
-/// A super-packet in the making.
-struct Flow<'a> {
+/// A super-packet that segments are still merged into.
+struct OpenSuperPacket<'a> {
     hash: u64,
     first: &'a [u8],
     headers: Headers,
@@ -118,7 +118,7 @@ impl Default for Merger<'_> {
 
 impl<'a> Merger<'a> {
     pub const fn new() -> Self {
-        Self { flows: [const { Flow::EMPTY }; FLOWS], next: 0 }
+        Self { flows: [const { OpenSuperPacket::EMPTY }; FLOWS], next: 0 }
     }
 
     /// Takes the next frame; `emit` gets what is thereby complete, or cannot be merged.
@@ -193,7 +193,7 @@ fn pass<'a>(
     });
 }
 
-impl<'a> Flow<'a> {
+impl<'a> OpenSuperPacket<'a> {
     const EMPTY: Self = Self {
         hash: 0,
         first: &[],

@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct FlowEntry {
     flow: u64,
     last_ns: u64,
     /// A bucket that leaks [`SPARSE_BYTES`] a second.
@@ -37,13 +37,14 @@ struct Known {
     used: bool,
 }
 
-const UNKNOWN: Known = Known { flow: 0, last_ns: 0, level_bytes: 0, bulk: false, used: false };
+const UNKNOWN: FlowEntry =
+    FlowEntry { flow: 0, last_ns: 0, level_bytes: 0, bulk: false, used: false };
 
 /// The flows that are remembered.
 #[derive(Debug)]
 pub struct Classifier {
     connections: usize,
-    known: Vec<[Known; WAYS]>,
+    known: Vec<[FlowEntry; WAYS]>,
 }
 
 impl Classifier {
@@ -63,7 +64,7 @@ impl Classifier {
         let known = &mut set[way];
         let idle_ns = now_ns.saturating_sub(known.last_ns);
         if !known.used || known.flow != flow || idle_ns >= IDLE_NS {
-            *known = Known { flow, used: true, ..UNKNOWN };
+            *known = FlowEntry { flow, used: true, ..UNKNOWN };
         }
         let leaked = u128::from(SPARSE_BYTES) * u128::from(idle_ns.min(IDLE_NS)) / 1_000_000_000;
         known.level_bytes = known.level_bytes.saturating_sub(leaked as u64);
@@ -75,7 +76,7 @@ impl Classifier {
 }
 
 /// Where a flow stands, or who gives way to it: the one that was idle longest.
-fn find(set: &[Known; WAYS], flow: u64) -> usize {
+fn find(set: &[FlowEntry; WAYS], flow: u64) -> usize {
     let same = set.iter().position(|known| known.used && known.flow == flow);
     same.unwrap_or_else(|| {
         (0..WAYS).min_by_key(|way| (set[*way].used, set[*way].last_ns)).unwrap_or(0)

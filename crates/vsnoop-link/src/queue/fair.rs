@@ -87,7 +87,7 @@ enum FlowList {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flow {
+struct FlowQueue {
     line: Line,
     codel: Codel,
     list: FlowList,
@@ -99,7 +99,7 @@ struct Flow {
 pub struct FairQueue<T> {
     limits: Limits,
     arena: Arena<T>,
-    flows: Vec<Flow>,
+    flows: Vec<FlowQueue>,
     /// Of each line; apart from the rest because the longest is looked for.
     backlog_bytes: Vec<usize>,
     new: VecDeque<u16>,
@@ -114,7 +114,7 @@ pub struct FairQueue<T> {
 impl<T> FairQueue<T> {
     /// An empty queue.
     pub fn new(limits: Limits) -> Self {
-        let flow = Flow {
+        let flow = FlowQueue {
             line: Line::EMPTY,
             codel: Codel::default(),
             list: FlowList::Idle,

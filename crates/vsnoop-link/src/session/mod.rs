@@ -22,5 +22,6 @@ mod types;
 pub use message::{Counters, Message};
 pub use peer::{Peer, canonical};
 pub use types::{
-    Action, DialError, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+    Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
+    SessionState, SessionTraffic,
 };

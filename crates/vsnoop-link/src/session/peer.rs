@@ -15,10 +15,11 @@ use super::delivery::Meter;
 use super::message::{CloseReason, Counters, Message};
 use super::order::{Epochs, Rank};
 use super::path_mtu::PathMtu;
-use super::probes::{Probes, Purpose};
+use super::probes::{ProbePurpose, Probes};
 use super::round_trip::RoundTrip;
 use super::types::{
-    Action, DialError, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+    Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
+    SessionState, SessionTraffic,
 };
 
 /// Sessions at the same time, whatever a peer does.
@@ -51,7 +52,7 @@ enum Phase {
 struct Session {
     info: SessionInfo,
     phase: Phase,
-    traffic: Traffic,
+    traffic: SessionTraffic,
     since_ns: u64,
     /// When its keys are old.
     old_at_ns: u64,
@@ -75,7 +76,7 @@ impl Session {
 /// The state machine of a peer.
 #[derive(Debug)]
 pub struct Peer {
-    settings: Settings,
+    settings: PeerSettings,
     sessions: Vec<Session>,
     epochs: Epochs,
     back_off: BackOff,
@@ -115,7 +116,7 @@ pub struct Peer {
 
 impl Peer {
     /// A peer that was just configured. `seed`: any number that differs between hosts.
-    pub fn new(settings: Settings, seed: u64, now_ns: u64) -> Self {
+    pub fn new(settings: PeerSettings, seed: u64, now_ns: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let back_off = BackOff::new(settings.back_off_ns, random.fork());
         let probes = Probes::new(random.u32(..));
@@ -156,7 +157,7 @@ impl Peer {
     /// Something has happened. Times never go back; if they do, nothing worse than a wrong measurement follows.
     ///
     /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be dropped.
-    pub fn handle(&mut self, event: Event, now_ns: u64) -> Vec<Action> {
+    pub fn handle(&mut self, event: PeerEvent, now_ns: u64) -> Vec<Action> {
         if !self.closed {
             self.event(event, now_ns);
         }
@@ -166,7 +167,7 @@ impl Peer {
         std::mem::take(&mut self.actions)
     }
 
-    /// When to send [`Event::Tick`] at the latest.
+    /// When to send [`PeerEvent::Tick`] at the latest.
     pub fn deadline_ns(&self) -> u64 {
         if self.closed {
             return u64::MAX;
@@ -190,15 +191,15 @@ impl Peer {
     }
 
     /// What a person wants to know.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> PeerSnapshot {
         let used = self.used();
         let state = match (self.closed, used, &self.settings.address) {
-            (true, ..) => State::Closed,
-            (_, Some(session), _) => State::Up(session.info.id),
-            (_, _, Some(_)) => State::Dialling { attempt: self.back_off.attempts().max(1) },
-            (_, _, None) => State::Waiting,
+            (true, ..) => SessionState::Closed,
+            (_, Some(session), _) => SessionState::Up(session.info.id),
+            (_, _, Some(_)) => SessionState::Dialling { attempt: self.back_off.attempts().max(1) },
+            (_, _, None) => SessionState::Waiting,
         };
-        Status {
+        PeerSnapshot {
             state,
             since_ns: self.since_ns,
             reason: if used.is_some() { None } else { self.reason.clone() },
@@ -213,20 +214,20 @@ impl Peer {
         }
     }
 
-    fn event(&mut self, event: Event, now_ns: u64) {
+    fn event(&mut self, event: PeerEvent, now_ns: u64) {
         match event {
-            Event::Configured(settings) => self.configure(settings, now_ns),
-            Event::Dialled(Ok(info)) => {
+            PeerEvent::Configured(settings) => self.configure(settings, now_ns),
+            PeerEvent::Dialled(Ok(info)) => {
                 self.dialling = false;
                 self.install(info, now_ns);
             }
-            Event::Dialled(Err(DialError { reason, answered })) => {
+            PeerEvent::Dialled(Err(DialError { reason, answered })) => {
                 self.dialling = false;
                 self.dial_failed(&reason, answered, now_ns);
             }
-            Event::Accepted(info) => self.install(info, now_ns),
-            Event::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
-            Event::Received { session, from, newest } => {
+            PeerEvent::Accepted(info) => self.install(info, now_ns),
+            PeerEvent::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
+            PeerEvent::Received { session, from, newest } => {
                 if newest {
                     self.locate(session, from);
                 }
@@ -235,23 +236,23 @@ impl Peer {
                     self.roam(session, from, now_ns);
                 }
             }
-            Event::Message { session, message, size_bytes, received_ns } => {
+            PeerEvent::Message { session, message, size_bytes, received_ns } => {
                 self.heard(session, now_ns);
                 self.message(session, message, size_bytes, received_ns, now_ns);
             }
-            Event::TooBig { size_bytes } => {
+            PeerEvent::TooBig { size_bytes } => {
                 if let Some(mtu) = &mut self.path_mtu {
                     mtu.too_big(size_bytes, now_ns);
                 }
             }
-            Event::Largest(bytes) => {
+            PeerEvent::Largest(bytes) => {
                 if let Some(mtu) = &mut self.path_mtu {
                     mtu.set_largest(bytes, now_ns);
                 }
             }
-            Event::Failed { session, reason } => self.failed(session, &reason, now_ns),
-            Event::Close => self.close(),
-            Event::Tick => {}
+            PeerEvent::Failed { session, reason } => self.failed(session, &reason, now_ns),
+            PeerEvent::Close => self.close(),
+            PeerEvent::Tick => {}
         }
     }
 
@@ -311,7 +312,7 @@ impl Peer {
         self.sessions.push(Session {
             info,
             phase,
-            traffic: Traffic::default(),
+            traffic: SessionTraffic::default(),
             since_ns: now_ns,
             old_at_ns,
             void: false,
@@ -470,7 +471,7 @@ impl Peer {
 
     // Dialling
 
-    fn configure(&mut self, settings: Settings, now_ns: u64) {
+    fn configure(&mut self, settings: PeerSettings, now_ns: u64) {
         let old = std::mem::replace(&mut self.settings, settings);
         if old.largest_packet_bytes != self.settings.largest_packet_bytes {
             self.path_mtu = self.settings.largest_packet_bytes.map(PathMtu::new);
@@ -554,7 +555,7 @@ impl Peer {
 
     // The path
 
-    fn traffic(&mut self, id: SessionId, traffic: Traffic, now_ns: u64) {
+    fn traffic(&mut self, id: SessionId, traffic: SessionTraffic, now_ns: u64) {
         let Some(session) = self.session(id) else { return };
         let heard = traffic.received_packets > session.traffic.received_packets;
         session.traffic = traffic;
@@ -652,8 +653,10 @@ impl Peer {
                 }
                 if let Some(mtu) = &mut self.path_mtu {
                     match probe.purpose {
-                        Purpose::Alive => mtu.small_answered(),
-                        Purpose::Full(size) | Purpose::Search(size) => mtu.answered(size, now_ns),
+                        ProbePurpose::Alive => mtu.small_answered(),
+                        ProbePurpose::Full(size) | ProbePurpose::Search(size) => {
+                            mtu.answered(size, now_ns)
+                        }
                     }
                 }
             }
@@ -676,9 +679,9 @@ impl Peer {
         while let Some(probe) = self.probes.lost(timeout_ns, now_ns) {
             let Some(mtu) = &mut self.path_mtu else { continue };
             match probe.purpose {
-                Purpose::Alive => {}
-                Purpose::Search(size) => mtu.lost(size, now_ns),
-                Purpose::Full(size) => {
+                ProbePurpose::Alive => {}
+                ProbePurpose::Search(size) => mtu.lost(size, now_ns),
+                ProbePurpose::Full(size) => {
                     mtu.full_lost(size, now_ns);
                 }
             }
@@ -696,7 +699,7 @@ impl Peer {
                 due.push(session.info.id);
             }
         }
-        due.into_iter().for_each(|id| self.probe(id, Purpose::Alive, now_ns));
+        due.into_iter().for_each(|id| self.probe(id, ProbePurpose::Alive, now_ns));
     }
 
     fn probe_used(&mut self, now_ns: u64) {
@@ -706,7 +709,7 @@ impl Peer {
             self.probe_full = !self.probe_full;
             let (since_ns, count) = self.unanswered.unwrap_or((now_ns, 0));
             self.unanswered = Some((since_ns, count.saturating_add(1)));
-            self.probe(id, full.map_or(Purpose::Alive, Purpose::Full), now_ns);
+            self.probe(id, full.map_or(ProbePurpose::Alive, ProbePurpose::Full), now_ns);
             let suspects = self.path_mtu.as_ref().is_some_and(PathMtu::suspects);
             let faster = if suspects { FASTER } else { 1 };
             self.probe_at_ns = now_ns.saturating_add(self.settings.probe_ns / faster);
@@ -715,7 +718,7 @@ impl Peer {
         if self.unanswered.is_none_or(|(_, count)| count < UNANSWERED)
             && let Some(size) = self.path_mtu.as_mut().and_then(|mtu| mtu.probe(now_ns))
         {
-            self.probe(id, Purpose::Search(size), now_ns);
+            self.probe(id, ProbePurpose::Search(size), now_ns);
         }
     }
 
@@ -726,14 +729,14 @@ impl Peer {
         }
     }
 
-    fn probe(&mut self, session: SessionId, purpose: Purpose, now_ns: u64) {
+    fn probe(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) {
         let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
         let wants_rekey = of.info.dialler == End::Peer && self.is_old(of, now_ns);
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
         let packet_bytes = match purpose {
-            Purpose::Alive => None,
-            Purpose::Full(size) | Purpose::Search(size) => Some(size),
+            ProbePurpose::Alive => None,
+            ProbePurpose::Full(size) | ProbePurpose::Search(size) => Some(size),
         };
         let message = Message::Probe { id, sent_ns: now_ns, wants_rekey, counters };
         self.actions.push(Action::Send { session, message, packet_bytes });

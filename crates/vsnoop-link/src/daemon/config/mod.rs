@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::compress::Method;
 pub use crate::forwarding::Mac;
-pub use peer::{Peer, Transport, Trust};
-pub use rules::{Compress, Outcome, Rules, Selector, TooManyRules, Traffic, Vm};
+pub use peer::{PeerConfig, Transport, TrustConfig};
+pub use rules::{Compress, FrameFields, RuleChange, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
@@ -47,7 +47,7 @@ pub struct Config {
     /// File of the private key.
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
-    pub authority: Option<Authority>,
+    pub authority: Option<AuthorityConfig>,
     /// Of the VMs' network: the largest Ethernet payload that their ports carry.
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.
@@ -58,8 +58,8 @@ pub struct Config {
     pub rekey: Duration,
     /// A peer that answers nothing for this long is down.
     pub dead_after: Duration,
-    pub ports: Vec<Port>,
-    pub peers: Vec<Peer>,
+    pub ports: Vec<PortConfig>,
+    pub peers: Vec<PeerConfig>,
     /// First match wins.
     pub compress: Rules,
     pub diverts: Vec<Divert>,
@@ -69,7 +69,7 @@ pub struct Config {
 
 /// Files of a private CA.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authority {
+pub struct AuthorityConfig {
     /// This host's own certificate chain, for its key; PEM.
     pub cert: PathBuf,
     /// Whom it believes; PEM.
@@ -78,7 +78,7 @@ pub struct Authority {
 
 /// A way between the link and local VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortConfig {
     /// The interface: of a tap that the link makes, or one that exists.
     pub name: String,
     pub kind: PortKind,
@@ -138,7 +138,7 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Peers whose traffic anybody on the way can read.
-    pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
+    pub fn unencrypted(&self) -> impl Iterator<Item = &PeerConfig> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
     }
 

@@ -25,9 +25,9 @@ fn what_is_not_said_has_a_default() {
     assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
     assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
     let bridge = PortKind::Bridge("br0".into());
-    assert_eq!(config.ports, [Port { name: "vsl-office".into(), kind: bridge }]);
+    assert_eq!(config.ports, [PortConfig { name: "vsl-office".into(), kind: bridge }]);
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
-    assert_eq!(peer.trust, Trust::Key(KEY_B.parse().unwrap()));
+    assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
     assert!(config.compress.is_empty());
 }

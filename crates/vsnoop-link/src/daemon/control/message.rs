@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::config::{Compress, Mac, Method, Outcome, Selector, Transport, WhenDown};
+use crate::daemon::config::{Compress, Mac, Method, RuleChange, Selector, Transport, WhenDown};
 
 /// What the command asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ pub enum Response {
     Status(Box<Status>),
     Done,
     /// To [`Request::Set`].
-    Set(Outcome),
+    Set(RuleChange),
     /// Why not.
     Refused {
         reason: String,
@@ -144,7 +144,7 @@ pub struct Problem {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Traffic {
+pub struct FrameCounts {
     /// A super-packet counts once.
     pub frames: u64,
     pub bytes: u64,
@@ -164,9 +164,9 @@ pub struct PortStatus {
     /// Why it does not, or what else is not as configured.
     pub reason: Option<String>,
     /// From the VMs.
-    pub received: Traffic,
+    pub received: FrameCounts,
     /// To the VMs.
-    pub sent: Traffic,
+    pub sent: FrameCounts,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
 }

@@ -12,8 +12,8 @@ mod server;
 pub use client::{AskError, ask, running};
 pub use files::{AlreadyUp, LinkFiles};
 pub use message::{
-    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
-    LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus, Set,
-    Status, Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus,
+    Set, Status,
 };
 pub use server::Server;

@@ -24,7 +24,7 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
-/// What was left when an [`Arena`] was filled.
+/// What the port has left after a [`BatchBuffer`] was filled.
 pub enum Left {
     Nothing,
     More,
@@ -34,12 +34,12 @@ pub enum Left {
 
 /// Takes its memory with the first batch.
 #[derive(Default)]
-pub struct Arena {
+pub struct BatchBuffer {
     bytes: Vec<u8>,
     frames: Vec<(OffloadState, Range<usize>)>,
 }
 
-impl Arena {
+impl BatchBuffer {
     /// Reads what waits, up to the room there is.
     ///
     /// An offload that [`OffloadState`] cannot describe is done here ([`settle`]), or the frame is dropped and

@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use self::batch::{Arena, Left};
+use self::batch::{BatchBuffer, Left};
 use self::fault::Fault;
 use self::peer_sender::{PeerSender, SessionSender};
 use super::compression_policy::Policies;
@@ -112,7 +112,7 @@ pub struct Egress {
     watch: Watch,
     senders: Vec<PeerSender>,
     policies: Policies,
-    arena: Arena,
+    buffer: BatchBuffer,
     scratch: Vec<u8>,
     next_token: u64,
     /// Frames since it was asked last.
@@ -144,7 +144,7 @@ impl Egress {
             watch,
             senders,
             policies,
-            arena: Arena::default(),
+            buffer: BatchBuffer::default(),
             scratch: Vec::new(),
             next_token: CONNECTIONS,
             frames: 0,
@@ -179,7 +179,7 @@ impl Egress {
     /// Reads a few batches of frames from a port or divert tap.
     fn read(&mut self, source: Source, batches: usize) {
         // Taken out, so that its frames can be handed on by reference.
-        let mut arena = std::mem::take(&mut self.arena);
+        let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..batches {
             let left = {
                 let found = match source {
@@ -195,7 +195,7 @@ impl Egress {
                 let Some((port, stats)) = found else { break };
                 let limit = self.shared.frame_limit();
                 let own = port.is_interface().then_some(&self.shared.own);
-                let left = arena.fill(port, stats, &self.shared.stats, limit, own);
+                let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
                 if let Left::Failed(error) = &left
                     && !port.is_of_state(error)
                 {
@@ -204,7 +204,7 @@ impl Egress {
                 }
                 left
             };
-            self.batch(source, &arena);
+            self.batch(source, &buffer);
             match left {
                 Left::More => {}
                 Left::Nothing => break,
@@ -220,25 +220,25 @@ impl Egress {
                 }
             }
         }
-        self.arena = arena;
+        self.buffer = buffer;
     }
 
-    fn batch(&mut self, source: Source, arena: &Arena) {
-        if arena.is_empty() {
+    fn batch(&mut self, source: Source, buffer: &BatchBuffer) {
+        if buffer.is_empty() {
             return;
         }
-        self.frames += arena.len();
+        self.frames += buffer.len();
         let now_ns = self.shared.now_ns();
         if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
             let mut merger = Merger::new();
-            for (offload, frame) in arena.frames() {
+            for (offload, frame) in buffer.frames() {
                 merger.push(offload, frame, &mut |merged| {
                     self.hand_on(source, Frame::of(&merged), now_ns);
                 });
             }
             merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
         } else {
-            for (offload, frame) in arena.frames() {
+            for (offload, frame) in buffer.frames() {
                 self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
             }
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
-use super::super::event::Message;
+use super::super::event::ReceivedMessage;
 use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
@@ -187,7 +187,7 @@ impl DatagramReceiver {
                     Some(Item::Session(_)) => {
                         let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
                         let item = item[1..].to_vec();
-                        let message = Message { peer, session, item, datagram };
+                        let message = ReceivedMessage { peer, session, item, datagram };
                         reports.message(message, stats, now_ns);
                     }
                     Some(Item::Compressed(_)) | None => stats.refused_in.add(1),

@@ -19,7 +19,7 @@ use self::datagrams::{DatagramReceiver, ReceivedFrame};
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
-use super::event::{Event, Message};
+use super::event::{Event, ReceivedMessage};
 use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
@@ -152,7 +152,8 @@ impl Ingress {
                 }
             }
             connection::Received::Message(item) => {
-                let message = Message { peer, session, item: item.to_vec(), datagram: None };
+                let message =
+                    ReceivedMessage { peer, session, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use crate::daemon::event::{Event, Message};
+use crate::daemon::event::{Event, ReceivedMessage};
 use crate::daemon::io::wake;
 use crate::daemon::stats::PeerStats;
 
@@ -24,7 +24,7 @@ impl Reports {
     }
 
     /// A session's own item came; too many are dropped and counted.
-    pub fn message(&mut self, message: Message, stats: &PeerStats, now_ns: u64) {
+    pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
         if self.may(message.peer, now_ns) {
             let _ = self.events.send(Event::Message(message));
         } else {
@@ -61,8 +61,8 @@ impl Reports {
 mod tests {
     use super::*;
 
-    fn message(peer: usize) -> Message {
-        Message { peer, session: 1, item: vec![0; 20], datagram: None }
+    fn message(peer: usize) -> ReceivedMessage {
+        ReceivedMessage { peer, session: 1, item: vec![0; 20], datagram: None }
     }
 
     #[test]

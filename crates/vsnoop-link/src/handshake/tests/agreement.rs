@@ -35,7 +35,7 @@ fn the_agreement_is_what_both_can_do() {
     let (a, b) = pair.shake();
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!(a.agreed, b.agreed);
-    let expected = Agreed { version: 1, epoch: 7, transport: Transport::Udp, connections: 4 };
+    let expected = Agreed { version: 1, epoch: 7, transport: HelloTransport::Udp, connections: 4 };
     assert_eq!(a.agreed, expected);
     assert_eq!((a.theirs, b.theirs), (b.ours, a.ours));
 }
@@ -62,7 +62,7 @@ fn another_network_is_refused_by_name() {
 #[test]
 fn another_transport_is_refused_by_name() {
     let mut pair = Pair::pinned();
-    pair.dials.transport = Transport::UdpPlain;
+    pair.dials.transport = HelloTransport::UdpPlain;
     let refusal = refusal(&pair);
     assert_eq!(refusal.kind, RefusalKind::Transport);
     assert!(refusal.reason.contains("udp-plain"), "{refusal}");
@@ -121,7 +121,7 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
     let mut unknown = serde_json::to_value(hello(1)).unwrap();
     unknown["transport"] = json!("pigeon");
     let decoded = Hello::decode(unknown.to_string().as_bytes()).unwrap();
-    assert_eq!(decoded.transport, Transport::Unknown);
+    assert_eq!(decoded.transport, HelloTransport::Unknown);
     let refused = json!({"refused": {"kind": "full-moon", "reason": "no", "since": 3}});
     let reply = Reply::decode(refused.to_string().as_bytes()).unwrap();
     assert_eq!(reply, Reply::Refused(Refusal::new(RefusalKind::Other, "no")));
@@ -168,7 +168,7 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
         agreed.verify(&ours, &theirs).unwrap_err()
     };
     assert_eq!(with(&|a, _| a.version = 2), "version");
-    assert_eq!(with(&|a, _| a.transport = Transport::UdpPlain), "transport");
+    assert_eq!(with(&|a, _| a.transport = HelloTransport::UdpPlain), "transport");
     assert_eq!(with(&|a, _| a.connections = 5), "connections");
     assert_eq!(with(&|a, _| a.connections = 0), "connections");
     assert_eq!(with(&|_, t| t.network = "home".into()), "network");

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
-use vsnoop_link::daemon::config::{Config, Port, PortKind, Trust};
+use vsnoop_link::daemon::config::{Config, PortConfig, PortKind, TrustConfig};
 use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
 use vsnoop_link::identity::{Authority, Identity};
 
@@ -53,7 +53,7 @@ fn identity(config: &Config) -> Result<()> {
     if let Some(authority) = &config.authority {
         Authority::load(&authority.ca).map_err(other)?;
     }
-    match config.peers.iter().find(|peer| peer.trust == Trust::Key(own.public())) {
+    match config.peers.iter().find(|peer| peer.trust == TrustConfig::Key(own.public())) {
         Some(peer) => Err(unfit(
             Unfit::Other,
             format!(
@@ -66,7 +66,7 @@ fn identity(config: &Config) -> Result<()> {
     }
 }
 
-fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
+fn port(port: &PortConfig, config: &Config, place: &str) -> Result<Vec<String>> {
     let name = &port.name;
     let there = netdev::find(name)?;
     let mut warnings = Vec::new();
