@@ -1,6 +1,6 @@
-//! Compressed messages and units as a hostile peer would send them. The input is a tape: what an honest
-//! encoder makes of its bytes is damaged by other bytes of it, so that contexts are reached that
-//! arbitrary bytes do not begin. Whatever comes is refused or within the limits.
+//! Compressed messages and units as a hostile peer would send them. The input is a tape: what an
+//! honest encoder makes of its bytes is damaged by other bytes of it, so that contexts are reached
+//! that arbitrary bytes do not begin. Whatever comes is refused or within the limits.
 //!
 //!     cargo +nightly fuzz run link_compress
 #![no_main]

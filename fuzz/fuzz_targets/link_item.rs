@@ -1,6 +1,6 @@
-//! What a peer sends under a session: a stream cut into items as it comes in pieces, and each item read as
-//! what it says it is. Items are those of the stream, in order, and mean the same after having been written
-//! again. The input is a tape: lengths of pieces and the stream.
+//! What a peer sends under a session: a stream cut into items as it comes in pieces, and each item
+//! read as what it says it is. Items are those of the stream, in order, and mean the same after
+//! having been written again. The input is a tape: lengths of pieces and the stream.
 //!
 //!     cargo +nightly fuzz run link_item
 #![no_main]

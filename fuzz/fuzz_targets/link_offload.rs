@@ -1,6 +1,6 @@
-//! Frames of guests and of peers that mean harm, through all that reads their headers: cut into segments, merged,
-//! restored, cut into fragments and joined again. The input is a tape of frames: good ones, written from it, that it
-//! then damages, and noise.
+//! Frames of guests and of peers that mean harm, through all that reads their headers: cut into
+//! segments, merged, restored, cut into fragments and joined again. The input is a tape of frames:
+//! good ones, written from it, that it then damages, and noise.
 //!
 //!     cargo +nightly fuzz run link_offload
 #![no_main]
@@ -142,7 +142,8 @@ fn rejoined(tape: &[u8]) {
     }
 }
 
-/// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the tape's.
+/// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the
+/// tape's.
 fn segment(what: u8, payload: u8, bytes: &[u8]) -> Vec<u8> {
     let v6 = what & 2 != 0;
     let payload_bytes = usize::from(payload) * 40;

@@ -1,9 +1,9 @@
 //! What compression of a link costs and gains, on one core.
 //!
-//! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give them,
-//! through encoder and decoder of an ordered transport and through units for UDP; what comes out is
-//! compared with what went in. Time is CPU time of the thread, so that others cost little; ways take turns
-//! in rounds, and a figure is the median over them.
+//! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give
+//! them, through encoder and decoder of an ordered transport and through units for UDP; what comes
+//! out is compared with what went in. Time is CPU time of the thread, so that others cost little;
+//! ways take turns in rounds, and a figure is the median over them.
 
 use std::time::Duration;
 
@@ -181,8 +181,8 @@ fn units(data: &[u8], policy: &Policy) -> Result<Passage> {
     Ok(passage)
 }
 
-/// Ethernet, IPv4 and TCP with a timestamp, of the super-packet with this number: what differs from one to the
-/// next differs here.
+/// Ethernet, IPv4 and TCP with a timestamp, of the super-packet with this number: what differs from
+/// one to the next differs here.
 fn head(number: usize) -> [u8; HEAD_BYTES] {
     let mut head = [0x45; HEAD_BYTES];
     let number = number as u32;

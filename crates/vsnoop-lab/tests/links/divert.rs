@@ -1,6 +1,8 @@
-//! Diversion: what VMs send each other goes through links and comes out with its addresses unchanged.
+//! Diversion: what VMs send each other goes through links and comes out with its addresses
+//! unchanged.
 //!
-//! Where a test is to show that it goes through the link, the hosts have no other way to each other's VMs.
+//! Where a test is to show that it goes through the link, the hosts have no other way to each
+//! other's VMs.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
@@ -300,7 +302,8 @@ fn made_again() -> Result<()> {
     Ok(())
 }
 
-/// Host 0 has a second VM behind another tap, in a network of number 50; only what it sends is compressed.
+/// Host 0 has a second VM behind another tap, in a network of number 50; only what it sends is
+/// compressed.
 fn two_interfaces() -> Result<()> {
     const OTHER: usize = 50;
     fn both(number: usize) -> Option<String> {
@@ -395,8 +398,8 @@ fn longest() -> Result<()> {
     Ok(())
 }
 
-/// Host 0 diverts to more prefixes than host 1 has, and the test writes frames into its divert tap that no hook
-/// would send.
+/// Host 0 diverts to more prefixes than host 1 has, and the test writes frames into its divert tap
+/// that no hook would send.
 fn foreign() -> Result<()> {
     fn vm_only(number: usize) -> Option<String> {
         Some(format!("[\"{}\"]", vm_v4(number)))

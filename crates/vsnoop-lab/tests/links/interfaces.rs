@@ -1,4 +1,5 @@
-//! Ports that are interfaces of somebody else: VMs' frames cross them, whatever becomes of the interfaces.
+//! Ports that are interfaces of somebody else: VMs' frames cross them, whatever becomes of the
+//! interfaces.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicU64;
@@ -165,7 +166,8 @@ fn segmented(transport: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Sends until all datagrams have come, in order; the first may be lost while neighbours are asked for.
+/// Sends until all datagrams have come, in order; the first may be lost while neighbours are asked
+/// for.
 fn until_arrived(from: &UdpSocket, to: &UdpSocket, sent: &[u8], size: usize) -> Result<()> {
     let since = Instant::now();
     let mut buffer = vec![0; 65_536];
@@ -283,7 +285,8 @@ fn arrives(from: &Tap, to: &Tap, sent: &(VirtioNetHdr, Vec<u8>), wanted: &[Vec<u
     anyhow::bail!("{} frames arrived, not {}; first other: {differs:?}", got.len(), wanted.len())
 }
 
-/// A packet socket is told of a tag beside the frame, and of the checksum's place as if there were none.
+/// A packet socket is told of a tag beside the frame, and of the checksum's place as if there were
+/// none.
 fn partial_checksums() -> Result<()> {
     let network = build("udp", 0)?;
     let taps = raw(&network)?;

@@ -43,8 +43,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it lists
-/// what it has closed.
+/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it
+/// lists what it has closed.
 fn not_to_be_cut() -> Option<String> {
     let closed = || -> Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -60,7 +60,8 @@ fn not_to_be_cut() -> Option<String> {
     }
 }
 
-/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is waited for.
+/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is
+/// waited for.
 fn long() -> Result<()> {
     const CONNECTIONS: u64 = 16;
     let plan = Plan { relayed: true, transport: "tls", ..Plan::default() };
@@ -252,8 +253,8 @@ fn cut(transport: &'static str) -> Result<()> {
 /// Four connections, by default, each for one direction of two.
 const CONNECTIONS: usize = 8;
 
-/// Resets up to `count` connections of a host's link as the kernel does, once the session has all its
-/// connections: after a cut it has none for a moment.
+/// Resets up to `count` connections of a host's link as the kernel does, once the session has all
+/// its connections: after a cut it has none for a moment.
 fn cut_connections(host: &Host, count: usize) -> Result<()> {
     let ss = |arguments: &[&str]| -> Result<String> {
         let output = host.netns.command("ss").args(arguments).output().context("running ss")?;

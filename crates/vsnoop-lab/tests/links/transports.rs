@@ -152,8 +152,8 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
             .map(|c| bytes(&c["sent"]))
             .sum()
     };
-    // Of the peer first and then last, so that nothing sent meanwhile counts for the rules alone. The sets before
-    // have taken counters away with their rules.
+    // Of the peer first and then last, so that nothing sent meanwhile counts for the rules alone.
+    // The sets before have taken counters away with their rules.
     let of_peer = bytes(&a.peer("h1")?["sent"])?;
     let of_rules = of_classes(&a.status()?)?;
     // What follows is compressed from its first byte on.

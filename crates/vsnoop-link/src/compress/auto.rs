@@ -3,16 +3,16 @@
 //! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
 //! [`Probe`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
 //!
-//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as it is.
-//! While the link sends, the next message is encoded: the slower of both sets the pace, and the CPU's time
-//! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
-//! while it is done. A way must be a tenth better than the present one to take its place. What less effort
-//! would do is only supposed while more is made, and wrong for some data: so it is tried for a while, ever
-//! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that
-//! became slow, or a CPU that became free, is noticed.
+//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as
+//! it is. While the link sends, the next message is encoded: the slower of both sets the pace, and
+//! the CPU's time is not for nothing either. The rate of the link is given, what encoding costs and
+//! gains is measured while it is done. A way must be a tenth better than the present one to take
+//! its place. What less effort would do is only supposed while more is made, and wrong for some
+//! data: so it is tried for a while, ever more seldom. Where nothing pays, one message is tried at
+//! the same falling pace, so that a link that became slow, or a CPU that became free, is noticed.
 //!
-//! What a dictionary gains is known only when something comes again. So it is not judged by its gain: `auto`
-//! uses it where encoding is faster than the link, and the link alone sets the pace.
+//! What a dictionary gains is known only when something comes again. So it is not judged by its
+//! gain: `auto` uses it where encoding is faster than the link, and the link alone sets the pace.
 
 use std::collections::HashMap;
 
@@ -241,8 +241,8 @@ impl Judge {
             flow.measured[best] = None;
             return WAYS[best].method;
         }
-        // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a look is
-        // a trial, and `measured` says how it went.
+        // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a
+        // look is a trial, and `measured` says how it went.
         (flow.way, flow.instead_of) = (None, None);
         if !flow.good && flow.back_off > TRIALS_FROM {
             return WAYS[best].method;

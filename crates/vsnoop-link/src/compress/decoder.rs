@@ -1,16 +1,17 @@
 //! The receiver's side of one ordered connection.
 //!
-//! A decoder keeps the contexts that the sender has begun, each in the slot that the sender named. It
-//! believes nothing: numbers, windows and lengths are held against its own [`Limits`] before memory is
-//! touched, and whatever does not come out at exactly the length it has said is an error. After an error
-//! the two sides' contexts are out of step, so the connection must end.
+//! A decoder keeps the contexts that the sender has begun, each in the slot that the sender named.
+//! It believes nothing: numbers, windows and lengths are held against its own [`Limits`] before
+//! memory is touched, and whatever does not come out at exactly the length it has said is an error.
+//! After an error the two sides' contexts are out of step, so the connection must end.
 
 use super::body::{Codec, ContextId, DecodeError, Head};
 use super::clock::cpu_ns;
 use super::stream::Decompressor;
 use super::{Limits, Stats};
 
-/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128 MB.
+/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128
+/// MB.
 const LEAST_WINDOW_LOG: u8 = 10;
 
 /// Receiver's side of one ordered connection.

@@ -1,10 +1,11 @@
 //! The sender's side of one ordered connection.
 //!
-//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the receiver
-//! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
-//! takes the slot of the one that was silent longest, and the flag NEW tells the receiver. A message
-//! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
-//! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
+//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the
+//! receiver has its counterpart under the same number. There are as many as the [`Limits`] allow; a
+//! further flow takes the slot of the one that was silent longest, and the flag NEW tells the
+//! receiver. A message that did not become smaller goes raw, and its context, which has taken it in
+//! already, starts anew with the next one. A dictionary is not thrown away for that: it carries the
+//! few bytes more.
 
 use std::collections::HashMap;
 
@@ -88,8 +89,8 @@ impl Encoder {
         self.judge.decision((policy.owner, flow), policy.method)
     }
 
-    /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
-    /// not become smaller that way.
+    /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it
+    /// does not become smaller that way.
     ///
     /// What is `Compressed` must be sent, in this order: the context counts on it.
     pub fn encode(

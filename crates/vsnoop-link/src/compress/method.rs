@@ -89,7 +89,8 @@ impl<'de> Deserialize<'de> for Method {
     }
 }
 
-/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody else.
+/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody
+/// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A VM for itself: its port, and the address that it sends from.
@@ -108,8 +109,8 @@ impl Owner {
     }
 }
 
-/// How the frames of a flow are compressed. Flows with the same policy and owner share a dictionary, if the
-/// policy has one.
+/// How the frames of a flow are compressed. Flows with the same policy and owner share a
+/// dictionary, if the policy has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub method: Method,

@@ -1,14 +1,14 @@
 //! Units that stand alone: deliverable whatever became of the others.
 //!
-//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian: units are below 64 KB)
-//! and one block or one magicless zstd frame.
+//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian: units are below 64
+//! KB) and one block or one magicless zstd frame.
 //!
 //! A unit is as large as its sender wants to lose at once, and the larger it is the better it
-//! compresses: text is a third smaller in units of four datagrams than in units of one. Per datagram
-//! that is on the way, a stream meets the same number of losses either way, so [`datagrams`] goes by
-//! the loss that was measured: short units where many would be lost, long ones where none is.
-//! The payload of a super-packet is [cut](Packer::pack) so that each unit just fits: how much to take is
-//! guessed from the flow's last unit and corrected once or twice.
+//! compresses: text is a third smaller in units of four datagrams than in units of one. Per
+//! datagram that is on the way, a stream meets the same number of losses either way, so
+//! [`datagrams`] goes by the loss that was measured: short units where many would be lost, long
+//! ones where none is. The payload of a super-packet is [cut](Packer::pack) so that each unit just
+//! fits: how much to take is guessed from the flow's last unit and corrected once or twice.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
@@ -20,7 +20,8 @@ use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
 const HEAD_BYTES: usize = 3;
-/// Flows whose last guess is remembered. Others begin with a ratio that all but random data reaches.
+/// Flows whose last guess is remembered. Others begin with a ratio that all but random data
+/// reaches.
 const GUESSES: usize = 64;
 const FIRST_RATIO: f64 = 0.5;
 /// Guessed a little short: a unit that is one byte too long is one encoding in vain.
@@ -105,8 +106,8 @@ impl Packer {
         self.judge.decision((policy.owner, flow), policy.method)
     }
 
-    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method` is
-    /// taken at its word: nothing is probed or measured, and `auto` means `zstd`.
+    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method`
+    /// is taken at its word: nothing is probed or measured, and `auto` means `zstd`.
     pub fn compress(
         &mut self,
         method: Method,
@@ -125,8 +126,8 @@ impl Packer {
         Encoded::Raw
     }
 
-    /// Cuts the next unit, and appends its body to `out` if it is compressed. An empty payload makes a
-    /// unit of the head alone.
+    /// Cuts the next unit, and appends its body to `out` if it is compressed. An empty payload
+    /// makes a unit of the head alone.
     pub fn pack(
         &mut self,
         flow: u64,
@@ -167,8 +168,8 @@ impl Packer {
         packed.unwrap_or(raw)
     }
 
-    /// The best body that was found, appended to `out`, and how much payload it holds; nothing if the raw
-    /// unit does as well.
+    /// The best body that was found, appended to `out`, and how much payload it holds; nothing if
+    /// the raw unit does as well.
     fn fill(
         &mut self,
         key: FlowKey,

@@ -1,7 +1,8 @@
-//! The compression policy of each flow: the first rule of the configuration that matches, cached per flow.
+//! The compression policy of each flow: the first rule of the configuration that matches, cached
+//! per flow.
 //!
-//! Two flows may have the same hash. So an entry of the cache also has all fields that a rule or an owner
-//! depends on, and a frame with other fields is looked up anew.
+//! Two flows may have the same hash. So an entry of the cache also has all fields that a rule or an
+//! owner depends on, and a frame with other fields is looked up anew.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ use crate::compress::{Decision, Method, Owner, Policy};
 /// Entries of the cache; a full cache is emptied.
 const FLOWS: usize = 4096;
 
-/// The compression rules with their counters. The last of `stats` counts frames that no rule matches.
+/// The compression rules with their counters. The last of `stats` counts frames that no rule
+/// matches.
 #[derive(Clone)]
 pub struct RuleSet {
     pub rules: Rules,
@@ -219,7 +221,8 @@ mod tests {
             let mut encoder = Encoder::new(Limits::default());
             let mut length = |policy: Policy, frame: &[u8]| {
                 let mut body = Vec::new();
-                // Behind the addresses, the same bytes, of letters: little is gained but by repetition.
+                // Behind the addresses, the same bytes, of letters: little is gained but by
+                // repetition.
                 let letters: Vec<_> = frame[12..].iter().map(|byte| b'A' + byte % 32).collect();
                 let encoded = encoder.encode(flow, &policy, &[&letters], 0, &mut body);
                 assert_eq!(encoded, Encoded::Compressed);

@@ -1,8 +1,8 @@
 //! The thread that decides: it keeps the peers' state machines and makes sessions.
 //!
-//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the state
-//! machines want goes to the data threads as orders. Handshakes run on threads of their own, a bounded
-//! number of them, and end by a deadline.
+//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the
+//! state machines want goes to the data threads as orders. Handshakes run on threads of their own,
+//! a bounded number of them, and end by a deadline.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -116,8 +116,8 @@ impl PeerEntry {
         self.machine.status()
     }
 
-    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another address, or
-    /// was asked for long ago.
+    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another
+    /// address, or was asked for long ago.
     fn ask_route(&mut self) -> Option<u16> {
         let installed = self.installed.get(&self.used?)?;
         let to = installed.address;

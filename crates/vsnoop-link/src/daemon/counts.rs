@@ -11,8 +11,8 @@ pub struct SessionCounts {
     pub expected_packets: Tally,
     pub sent_packets: Tally,
     pub sent_bytes: Tally,
-    /// Rate of the path that one connection has measured, for those that have sent nothing yet: bytes per second, 0 if
-    /// unknown.
+    /// Rate of the path that one connection has measured, for those that have sent nothing yet:
+    /// bytes per second, 0 if unknown.
     pub path_bytes_per_s: Tally,
 }
 

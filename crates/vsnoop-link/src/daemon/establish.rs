@@ -1,8 +1,9 @@
-//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of them.
+//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of
+//! them.
 //!
-//! The control connection ends with the handshake. A session over UDP has all it needs then; one over
-//! an ordered transport dials its data connections next, each with a handshake of its own, and each for
-//! one direction only, so that one thread at each end owns it.
+//! The control connection ends with the handshake. A session over UDP has all it needs then; one
+//! over an ordered transport dials its data connections next, each with a handshake of its own, and
+//! each for one direction only, so that one thread at each end owns it.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -31,7 +32,8 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Data connections of a session that are dialled at the same time: half of what a listener lets one source have.
+/// Data connections of a session that are dialled at the same time: half of what a listener lets
+/// one source have.
 const ABREAST: usize = 8;
 /// What IPv6 demands of every path, less the headers of IPv6 and TCP.
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
@@ -128,7 +130,8 @@ pub enum Incoming {
 
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
 ///
-/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a process that ends.
+/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a
+/// process that ends.
 pub fn dial(
     address: &str,
     dialer: &Dialer,
@@ -163,8 +166,8 @@ fn made(control: Established, dialer: &Dialer, reached: SocketAddr) -> Result<Ma
     ordered(control, connections, reached, true)
 }
 
-/// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would take longer over a
-/// long path than the acceptor waits.
+/// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
+/// take longer over a long path than the acceptor waits.
 fn dial_connections(
     control: &Established,
     dialer: &Dialer,
@@ -226,8 +229,8 @@ fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, String>
     })
 }
 
-/// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP
-/// would send the first flight again and again. Both ends keep to what the SYN says.
+/// For a handshake, in segments that every path takes: on one that swallows longer packets and says
+/// nothing, TCP would send the first flight again and again. Both ends keep to what the SYN says.
 fn call(address: &SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
     socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
@@ -325,8 +328,9 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic, which
-    // costs less time. Where the kernel has not got it, or does not allow it, it stays as it is.
+    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic,
+    // which costs less time. Where the kernel has not got it, or does not allow it, it stays as it
+    // is.
     let far = tcp::round_trip(stream).is_none_or(|round_trip| round_trip > FAR);
     let _ = socket.set_tcp_congestion(if far { b"bbr" } else { b"cubic" });
     Ok(())

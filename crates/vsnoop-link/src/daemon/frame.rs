@@ -98,7 +98,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`] has.
+/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`]
+/// has.
 pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
     let header = frame.offload.header(frame.headers.as_ref());
     let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];

@@ -8,11 +8,11 @@
 //!                          events |  |   | commands, signals
 //!                                    +-- short-lived threads: handshakes
 //! ```
-//! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's way is
-//! waited for but the forwarding table. While there is little to do one thread does both ([`threads`]).
-//! [`control_thread`] keeps the peers' sessions; it runs on the thread that called [`run`], beside the control
-//! socket and the signals. [`establish`] makes sessions. [`divert`] is the second way into the link, past
-//! ports and table.
+//! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's
+//! way is waited for but the forwarding table. While there is little to do one thread does both
+//! ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread that called
+//! [`run`], beside the control socket and the signals. [`establish`] makes sessions. [`divert`] is
+//! the second way into the link, past ports and table.
 
 mod bridge;
 mod complaints;
@@ -75,9 +75,9 @@ const SURVEY: Duration = Duration::from_millis(200);
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
 
-/// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP. `ready` is called
-/// when it is up: it has its name, its ports and its sockets; `log` when another level is wanted of the log. Called
-/// before the process has other threads.
+/// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP.
+/// `ready` is called when it is up: it has its name, its ports and its sockets; `log` when another
+/// level is wanted of the log. Called before the process has other threads.
 pub fn run(
     config: Config,
     ready: impl FnOnce(),

@@ -1,9 +1,10 @@
 //! How the ports are: looked at each second, and when one has failed.
 //!
-//! An interface that exists without the link goes down and up, and a VM's tap is deleted and made anew with
-//! the VM: then the packet socket joins the new one, the same descriptor, so that the data threads need not
-//! know. A tap of the link's own, once deleted, is made with the next start of the link only; while it is there
-//! it is kept in its bridge ([`bridge`]). What is wrong is logged when it changes, never by frame.
+//! An interface that exists without the link goes down and up, and a VM's tap is deleted and made
+//! anew with the VM: then the packet socket joins the new one, the same descriptor, so that the
+//! data threads need not know. A tap of the link's own, once deleted, is made with the next start
+//! of the link only; while it is there it is kept in its bridge ([`bridge`]). What is wrong is
+//! logged when it changes, never by frame.
 
 use std::io;
 use std::sync::Arc;
@@ -175,7 +176,8 @@ impl PortState {
         (seen, mended)
     }
 
-    /// Whether the interface of the port is another one than before, which is joined; else why there is none.
+    /// Whether the interface of the port is another one than before, which is joined; else why
+    /// there is none.
     fn find(&mut self, port: &Port) -> Result<bool, String> {
         let name = port.name();
         match (port, index_of(name)) {
@@ -195,7 +197,8 @@ impl PortState {
         }
     }
 
-    /// Has a port read again that has failed, and believes that it works when it has not failed since.
+    /// Has a port read again that has failed, and believes that it works when it has not failed
+    /// since.
     fn retry(&mut self, read_again: impl FnOnce() -> bool) {
         match &mut self.failure {
             Some(failure) if failure.is_tried => self.failure = None,

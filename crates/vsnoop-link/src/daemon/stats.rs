@@ -123,8 +123,8 @@ impl RuleStats {
     }
 }
 
-/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the link's own
-/// with each frame, so that the difference alone could be more than there was.
+/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the
+/// link's own with each frame, so that the difference alone could be more than there was.
 fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
     let saved = from.get().saturating_sub(to.get());
     bytes.get().saturating_sub(saved).max(to.get())

@@ -1,15 +1,16 @@
 //! The two threads that move frames, and when one of them is enough.
 //!
-//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps takes
-//! long to wake, on a virtual machine longer than all the rest of a frame's way, and the longer the more
-//! cores are asleep with it. So while there is little to do the ingress thread waits for both halves and
-//! the egress thread sleeps: an answer that a VM gives at once is taken by who brought the question.
-//! When more than a few frames wait at a time, or a turn takes long, the work is divided, and united again
-//! after a moment in which the egress thread had next to nothing to do.
+//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps
+//! takes long to wake, on a virtual machine longer than all the rest of a frame's way, and the
+//! longer the more cores are asleep with it. So while there is little to do the ingress thread
+//! waits for both halves and the egress thread sleeps: an answer that a VM gives at once is taken
+//! by who brought the question. When more than a few frames wait at a time, or a turn takes long,
+//! the work is divided, and united again after a moment in which the egress thread had next to
+//! nothing to do.
 //!
-//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let to do
-//! that first: then the core has one thread that runs, and the kernel wakes the next on a frame's way on
-//! this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
+//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let
+//! to do that first: then the core has one thread that runs, and the kernel wakes the next on a
+//! frame's way on this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,8 @@ impl Crew {
         }
     }
 
-    /// From peers to ports, and while there is little to do the other way too, until it is told to stop.
+    /// From peers to ports, and while there is little to do the other way too, until it is told to
+    /// stop.
     pub fn run_ingress(&self) {
         let poll = lock(&self.ingress).poll();
         let goes_on = || {

@@ -2,9 +2,9 @@
 //!
 //! A host's links are one learning bridge: a frame's source address says where its sender is, and
 //! what is sent to that address goes there. Peers are a full mesh, so a frame that came from a peer
-//! is never handed to another one (split horizon), and nothing ever goes back to where it came from;
-//! no loop can form within the mesh. Loops that are closed outside of it, by a second way between
-//! two LANs, show as addresses that keep moving, and are cut there.
+//! is never handed to another one (split horizon), and nothing ever goes back to where it came
+//! from; no loop can form within the mesh. Loops that are closed outside of it, by a second way
+//! between two LANs, show as addresses that keep moving, and are cut there.
 
 mod frame_addresses;
 mod location;

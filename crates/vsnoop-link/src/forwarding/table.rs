@@ -1,13 +1,14 @@
 //! The learned addresses, each VLAN's for itself.
 //!
-//! Frames from an address make and move its entry, which expires when none came for a while. Expired
-//! entries are removed when others need their room. A frame refreshes its entry with shared access only,
-//! at most once a second, so that only new addresses and moves write to a table behind a read-write lock.
+//! Frames from an address make and move its entry, which expires when none came for a while.
+//! Expired entries are removed when others need their room. A frame refreshes its entry with shared
+//! access only, at most once a second, so that only new addresses and moves write to a table behind
+//! a read-write lock.
 //!
-//! The table is bounded, and so is each location in it: a location that is full gives up one of its own
-//! entries, a full table one of the location that has most. A flood of invented addresses thus pushes
-//! out none of another location's. Which entry goes is decided by a sample, its oldest: finding the
-//! oldest of all would make such a flood expensive.
+//! The table is bounded, and so is each location in it: a location that is full gives up one of its
+//! own entries, a full table one of the location that has most. A flood of invented addresses thus
+//! pushes out none of another location's. Which entry goes is decided by a sample, its oldest:
+//! finding the oldest of all would make such a flood expensive.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

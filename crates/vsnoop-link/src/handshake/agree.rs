@@ -1,4 +1,5 @@
-//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
+//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the
+//! choice.
 
 use super::{Agreed, Hello, HelloTransport, Purpose, Refusal, RefusalKind, Versions};
 

@@ -1,13 +1,15 @@
 //! What callers may use up before they have said who they are.
 //!
-//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing, a
-//! thread, and seconds of waiting for one that says nothing more. So the number of handshakes is bounded by slots.
-//! A part of them is reserved for callers from addresses of peers, configured or proved before; and each
-//! source has a rate and a share of its own. An IPv6 source is a /64, within which a host may choose its
-//! address. A handshake that proves a peer costs its source nothing.
+//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
+//! a thread, and seconds of waiting for one that says nothing more. So the number of handshakes is
+//! bounded by slots. A part of them is reserved for callers from addresses of peers, configured or
+//! proved before; and each source has a rate and a share of its own. An IPv6 source is a /64,
+//! within which a host may choose its address. A handshake that proves a peer costs its source
+//! nothing.
 //!
-//! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources call,
-//! all of them that have nothing under way are forgotten, and begin with a full allowance again.
+//! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources
+//! call, all of them that have nothing under way are forgotten, and begin with a full allowance
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -107,7 +109,8 @@ impl Guard {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
 
-    /// The addresses of a configured peer, by its number, instead of those given before; only so many count.
+    /// The addresses of a configured peer, by its number, instead of those given before; only so
+    /// many count.
     pub fn set_peer(&self, peer: usize, addresses: impl IntoIterator<Item = IpAddr>) {
         let addresses = addresses.into_iter().map(|a| a.to_canonical()).take(PEER_ADDRESSES);
         self.book().configured.insert(peer, addresses.collect());

@@ -4,8 +4,8 @@
 //! versions older and newer than this one: fields that are not known are ignored, new fields get a
 //! default. Whether there is a common version is looked at before everything else.
 //!
-//! A message comes from a peer that has proved who it is, which does not make it a good one: every text
-//! and list is bounded, and what people will read has no control characters.
+//! A message comes from a peer that has proved who it is, which does not make it a good one: every
+//! text and list is bounded, and what people will read has no control characters.
 
 use std::fmt;
 

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! [`dial`] and [`accept`] do it over a TCP connection and block, for a bounded time. Beneath them
-//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it bounds
-//! what callers that have not said who they are can use up.
+//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it
+//! bounds what callers that have not said who they are can use up.
 //!
-//! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake, and
-//! the connection itself is closed. For other keys there is another handshake. A data connection joins
-//! a session and carries its frames.
+//! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
+//! and the connection itself is closed. For other keys there is another handshake. A data
+//! connection joins a session and carries its frames.
 
 mod agree;
 mod error;

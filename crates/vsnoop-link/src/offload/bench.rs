@@ -1,4 +1,5 @@
-//! How fast the hot path is: `cargo test --release -p vsnoop-link --lib offload::bench -- --ignored --nocapture`.
+//! How fast the hot path is: `cargo test --release -p vsnoop-link --lib offload::bench -- --ignored
+//! --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;

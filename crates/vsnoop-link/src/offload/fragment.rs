@@ -1,10 +1,10 @@
 //! Frames that do not fit a datagram and cannot be cut as TCP: sent in fragments and rejoined.
 //!
-//! A frame's fragments share an identification, which counts up by one with every frame that is sent
-//! in fragments; they may arrive in any order and more than once. What misses one is given up: after
-//! a time, when 256 later frames have begun, or when there is no room for more. So neither loss nor
-//! a hostile peer can hold more than [`FRAMES`] frames and [`BYTES`], and a number that comes round
-//! again meets nothing of its former frame.
+//! A frame's fragments share an identification, which counts up by one with every frame that is
+//! sent in fragments; they may arrive in any order and more than once. What misses one is given up:
+//! after a time, when 256 later frames have begun, or when there is no room for more. So neither
+//! loss nor a hostile peer can hold more than [`FRAMES`] frames and [`BYTES`], and a number that
+//! comes round again meets nothing of its former frame.
 
 use super::state::OffloadState;
 

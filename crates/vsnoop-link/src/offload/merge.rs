@@ -1,9 +1,9 @@
 //! Consecutive segments of a flow become one super-packet, by reference: no byte of payload moves.
 //!
 //! Follows the kernel's generic receive offload (`tcp_gro_receive`): segments are merged if they
-//! differ in nothing but what follows from their position; only the last may be shorter; PSH and FIN
-//! end a super-packet. Within a flow the order is kept always: what cannot be merged lets out first
-//! what was merged before it. Across flows there is no order to keep.
+//! differ in nothing but what follows from their position; only the last may be shorter; PSH and
+//! FIN end a super-packet. Within a flow the order is kept always: what cannot be merged lets out
+//! first what was merged before it. Across flows there is no order to keep.
 //!
 //! A super-packet leaves its checksum to be done, so a complete checksum is verified before its
 //! segment is merged: what was corrupted on the way passes alone, and its receiver sees it.

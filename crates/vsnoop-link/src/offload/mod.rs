@@ -1,8 +1,8 @@
 //! Super-packets cut into segments or datagrams and merged again, fragments, the MSS.
 //!
-//! A frame has an [`OffloadState`], which says which offloads are left to do, and [`Headers`], which say
-//! where its layers begin. Everything here works on borrowed bytes and allocates nothing per frame. A
-//! frame that cannot be parsed passes unchanged.
+//! A frame has an [`OffloadState`], which says which offloads are left to do, and [`Headers`],
+//! which say where its layers begin. Everything here works on borrowed bytes and allocates nothing
+//! per frame. A frame that cannot be parsed passes unchanged.
 
 pub mod checksum;
 pub mod fragment;

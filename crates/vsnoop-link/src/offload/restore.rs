@@ -1,8 +1,8 @@
 //! A part of a TCP super-packet that travelled with the headers of the whole.
 //!
-//! Compression cuts a super-packet where the result fits a datagram, which it knows only afterwards. So
-//! each part goes with the headers as they were and its offset; the receiver makes the headers of a piece
-//! of them, as [`super::split`] would have.
+//! Compression cuts a super-packet where the result fits a datagram, which it knows only
+//! afterwards. So each part goes with the headers as they were and its offset; the receiver makes
+//! the headers of a piece of them, as [`super::split`] would have.
 
 use super::checksum::{add, pseudo_header, sum};
 use super::headers::{CWR, FIN, Headers, PSH, be16, be32};
@@ -10,8 +10,8 @@ use super::state::{OffloadState, TCP_CHECKSUM};
 
 /// Makes a frame of a part of a super-packet, and returns its offload state.
 ///
-/// `frame` has the headers of the super-packet and the part at `offset` of its payload. `None`: it is no
-/// such part.
+/// `frame` has the headers of the super-packet and the part at `offset` of its payload. `None`: it
+/// is no such part.
 pub fn restore(frame: &mut [u8], offset: usize, offload: OffloadState) -> Option<OffloadState> {
     let whole = Headers::of_start(frame)?;
     let (ip, l4, payload) =

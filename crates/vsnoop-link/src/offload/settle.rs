@@ -1,7 +1,7 @@
 //! Does the offloads of a frame that its receiver cannot do.
 //!
-//! A guest with a tunnel may leave the checksum of an inner packet to its device. An [`OffloadState`]
-//! cannot describe that, so the checksum is filled in here.
+//! A guest with a tunnel may leave the checksum of an inner packet to its device. An
+//! [`OffloadState`] cannot describe that, so the checksum is filled in here.
 
 use vsnoop_frame::vnet::VirtioNetHdr;
 
@@ -9,7 +9,8 @@ use super::checksum::sum;
 use super::headers::Headers;
 use super::state::{OffloadState, UDP_CHECKSUM};
 
-/// The offload state of a frame that was read from a tap, after an offload that it cannot describe was done.
+/// The offload state of a frame that was read from a tap, after an offload that it cannot describe
+/// was done.
 ///
 /// `None`: the header asks for something unknown or impossible; the caller drops the frame.
 pub fn settle(

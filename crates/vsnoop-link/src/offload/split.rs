@@ -1,15 +1,17 @@
 //! One TCP frame, perhaps a super-packet, as frames that are deliverable alone.
 //!
 //! Follows the kernel's `tcp_gso_segment`: sequence numbers and IPv4 identifications go on, FIN and
-//! PSH stay on the last piece, CWR on the first. TCP is a stream of bytes, so the size of the pieces
-//! is free below the sender's own; the payload is spread evenly, because a link pays per datagram.
-//! The checksum of each piece is left to do: whoever receives it usually merges pieces again.
+//! PSH stay on the last piece, CWR on the first. TCP is a stream of bytes, so the size of the
+//! pieces is free below the sender's own; the payload is spread evenly, because a link pays per
+//! datagram. The checksum of each piece is left to do: whoever receives it usually merges pieces
+//! again.
 
 use super::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_is_right};
 use super::headers::{CWR, FIN, Headers, PSH, RST, SYN, URG, be16, be32};
 use super::state::{OffloadState, TCP_CHECKSUM};
 
-/// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no super-packet.
+/// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
+/// super-packet.
 #[derive(Debug)]
 pub struct Split<'a> {
     frame: &'a [u8],

@@ -1,9 +1,9 @@
 //! The offload state of a frame: whether its checksum is partial, and whether it is a super-packet.
 //!
-//! A `virtio_net_hdr` has offsets into the frame. They follow from the frame's own headers, so a link
-//! carries only whether the checksum is left to do and how large the segments are. A frame from another
-//! host can thus not make a tap read outside its headers. Super-packets of UDP are cut before a link
-//! carries them ([`super::udp`]).
+//! A `virtio_net_hdr` has offsets into the frame. They follow from the frame's own headers, so a
+//! link carries only whether the checksum is left to do and how large the segments are. A frame
+//! from another host can thus not make a tap read outside its headers. Super-packets of UDP are cut
+//! before a link carries them ([`super::udp`]).
 
 use vsnoop_frame::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 

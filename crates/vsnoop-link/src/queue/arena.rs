@@ -1,6 +1,7 @@
 //! Items in lines, all in one bounded piece of memory: a line is a chain of slots.
 //!
-//! Hundreds of lines that each kept room of their own would hold the sum of their longest lengths for ever.
+//! Hundreds of lines that each kept room of their own would hold the sum of their longest lengths
+//! for ever.
 
 /// No slot.
 const NONE: u32 = u32::MAX;

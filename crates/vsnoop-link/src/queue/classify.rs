@@ -1,12 +1,13 @@
-//! Chooses the data connection of a flow: connection 0 (*express*) for flows that send little, the others (*bulk*)
-//! for the rest.
+//! Chooses the data connection of a flow: connection 0 (*express*) for flows that send little, the
+//! others (*bulk*) for the rest.
 //!
-//! Frames keep their order only within a connection, so a flow that moves to another one may be reordered. Its
-//! sender takes that for a loss, and CUBIC leaves slow start after its first loss. A flow starts on connection 0.
-//! With its first large frame, which a sender makes as soon as it has much to send, it moves to a bulk connection
-//! chosen by its hash: then only the segments of its handshake can be overtaken. A flow that sends small frames
-//! moves once it has sent many. It stays on the bulk connection until it has been idle for so long that none of its
-//! frames is on the way any more.
+//! Frames keep their order only within a connection, so a flow that moves to another one may be
+//! reordered. Its sender takes that for a loss, and CUBIC leaves slow start after its first loss. A
+//! flow starts on connection 0. With its first large frame, which a sender makes as soon as it has
+//! much to send, it moves to a bulk connection chosen by its hash: then only the segments of its
+//! handshake can be overtaken. A flow that sends small frames moves once it has sent many. It stays
+//! on the bulk connection until it has been idle for so long that none of its frames is on the way
+//! any more.
 
 /// More than this per second, or at once, is bulk.
 const SPARSE_BYTES: u64 = 64 << 10;

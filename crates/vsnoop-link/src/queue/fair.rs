@@ -1,14 +1,16 @@
 //! Flows take turns, by bytes, and who has little to send goes first (RFC 8290).
 //!
-//! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of them. Each
-//! line may send a quantum per round (deficit round robin). One that was empty joins the new lines, which go
-//! before the old ones and may send a plain packet there: a ping never waits for the rounds of the bulk. A
-//! super-packet always does; else many bulk flows, each empty now and then, would all be new.
+//! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of
+//! them. Each line may send a quantum per round (deficit round robin). One that was empty joins the
+//! new lines, which go before the old ones and may send a plain packet there: a ping never waits
+//! for the rounds of the bulk. A super-packet always does; else many bulk flows, each empty now and
+//! then, would all be new.
 //!
-//! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the bound in bytes,
-//! which follows the connection's rate ([`super::rate`]) so that all of it drains in [`BOUND_NS`]; and what has waited
-//! so long that its sender will have repeated it is not sent at all. When the bound is reached, the first of the
-//! longest line is dropped, not the one that comes: its sender hears of it soonest.
+//! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the
+//! bound in bytes, which follows the connection's rate ([`super::rate`]) so that all of it drains
+//! in [`BOUND_NS`]; and what has waited so long that its sender will have repeated it is not sent
+//! at all. When the bound is reached, the first of the longest line is dropped, not the one that
+//! comes: its sender hears of it soonest.
 
 use std::collections::VecDeque;
 
@@ -18,9 +20,9 @@ use super::rate::DrainRate;
 
 /// Lines.
 const LINES: usize = 256;
-/// What a line may send per round, and before the rounds: a full frame with tags and headers. It must be small:
-/// a flow is sparse if it sends less often than once a round, so rounds have to be short. A super-packet takes
-/// its line some dozens of rounds.
+/// What a line may send per round, and before the rounds: a full frame with tags and headers. It
+/// must be small: a flow is sparse if it sends less often than once a round, so rounds have to be
+/// short. A super-packet takes its line some dozens of rounds.
 const QUANTUM_BYTES: i64 = 1600;
 /// What all that waits may take to drain.
 pub const BOUND_NS: u64 = 100_000_000;
@@ -50,8 +52,9 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        // The interval is as long as bbr, in the kernel, sends next to nothing to measure the round trip: a
-        // queue of that time is not the flow's doing. Shorter, it costs a cubic flow a tenth of its rate.
+        // The interval is as long as bbr, in the kernel, sends next to nothing to measure the round
+        // trip: a queue of that time is not the flow's doing. Shorter, it costs a cubic flow a
+        // tenth of its rate.
         Self { bytes: 8 << 20, packets: 4096, target_ns: 10_000_000, interval_ns: 200_000_000 }
     }
 }
@@ -134,8 +137,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that alone is
-    /// larger than the queue may be is dropped itself. [`Self::stats`] counts both.
+    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that
+    /// alone is larger than the queue may be is dropped itself. [`Self::stats`] counts both.
     pub fn push(&mut self, flow: u64, bytes: usize, item: T, now_ns: u64) {
         self.stats.pushed_packets += 1;
         self.stats.pushed_bytes += bytes as u64;
@@ -180,8 +183,8 @@ impl<T> FairQueue<T> {
                 continue;
             }
             let Some(entry) = self.take(at, now_ns) else {
-                // An empty new line passes through the old ones once: else one that sends an item at a time,
-                // just when its last has left, would be new for ever.
+                // An empty new line passes through the old ones once: else one that sends an item
+                // at a time, just when its last has left, would be new for ever.
                 if new && !self.old.is_empty() {
                     self.rotate(index, new);
                 } else {
@@ -226,8 +229,8 @@ impl<T> FairQueue<T> {
         self.rate.bytes_per_s()
     }
 
-    /// How large the items given to the queue should be. A drop costs its flow a whole item, and who comes next
-    /// waits for a whole item: on a slow connection super-packets are better cut.
+    /// How large the items given to the queue should be. A drop costs its flow a whole item, and
+    /// who comes next waits for a whole item: on a slow connection super-packets are better cut.
     pub fn unit_bytes(&self) -> usize {
         let unit = self.rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
         unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)

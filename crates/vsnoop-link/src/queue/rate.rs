@@ -1,10 +1,11 @@
 //! Estimates how fast a connection drains, from the queue before it.
 //!
-//! Only what leaves while more waits behind it tells: then the connection had as much as it could take. Bytes and
-//! times of such spans are added up until they make a sample, and samples are smoothed.
+//! Only what leaves while more waits behind it tells: then the connection had as much as it could
+//! take. Bytes and times of such spans are added up until they make a sample, and samples are
+//! smoothed.
 
-/// A sample needs this much time with a queue. Long enough that a send buffer that was empty and took a burst
-/// does not count for much.
+/// A sample needs this much time with a queue. Long enough that a send buffer that was empty and
+/// took a burst does not count for much.
 const SAMPLE_NS: u64 = 20_000_000;
 /// A new sample's weight is one in so many.
 const WEIGHT: u64 = 4;

@@ -1,5 +1,6 @@
-//! Senders as guests have them (CUBIC and Reno with SACK, in super-packets), a queue, and a connection of some rate and
-//! delay that drains it through a short send buffer, under a simulated clock.
+//! Senders as guests have them (CUBIC and Reno with SACK, in super-packets), a queue, and a
+//! connection of some rate and delay that drains it through a short send buffer, under a simulated
+//! clock.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -91,7 +92,8 @@ impl Sender {
         Some((number, bytes))
     }
 
-    /// An item has arrived, and its acknowledgement here. Nothing is reordered, so all before it are lost.
+    /// An item has arrived, and its acknowledgement here. Nothing is reordered, so all before it
+    /// are lost.
     fn acknowledged(&mut self, number: u64, now_ns: u64) {
         self.heard_ns = now_ns;
         let Some((sent_ns, bytes)) = self.sent.remove(&number) else { return };

@@ -58,7 +58,8 @@ fn a_ping_does_not_wait_behind_sixteen_bulk_flows() {
             world.share(30 * S)
         );
         assert!(world.pings_ns.len() > 2990, "none is lost: {}", world.pings_ns.len());
-        // The send buffer with one item beyond its size, and a few items in the queue: 80 ns a byte.
+        // The send buffer with one item beyond its size, and a few items in the queue: 80 ns a
+        // byte.
         let buffer_ns = (world.buffer_bytes + world.queue.unit_bytes()) as u64 * 80;
         let queue_ns = max.saturating_sub(buffer_ns);
         assert!(queue_ns <= 2 * MS, "{queue_ns} ns in the queue");

@@ -1,8 +1,8 @@
 //! Messages of two peers under a session: probe, answer, close.
 //!
-//! A message begins with its kind and the length of what follows up to the padding, so that a later version may
-//! append fields: an older end reads those it knows. Numbers are in network order. Counters are those of the
-//! session, in the direction towards who tells them.
+//! A message begins with its kind and the length of what follows up to the padding, so that a later
+//! version may append fields: an older end reads those it knows. Numbers are in network order.
+//! Counters are those of the session, in the direction towards who tells them.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

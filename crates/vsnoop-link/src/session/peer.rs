@@ -1,12 +1,13 @@
 //! One peer: events in, actions out.
 //!
-//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who dialled it probes at
-//! once, so the first packet shows each end that the other one has it; then it is *in use*, and the one before it
-//! *retires*: received for a while, for what is still on the way. Which of several stays is in [`super::order`].
-//! A break is never made before the new session is known to work.
+//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who
+//! dialled it probes at once, so the first packet shows each end that the other one has it; then it
+//! is *in use*, and the one before it *retires*: received for a while, for what is still on the
+//! way. Which of several stays is in [`super::order`]. A break is never made before the new session
+//! is known to work.
 //!
-//! A peer is alive while packets come under the session in use. Probes see to it that some do; after several of
-//! them and some seconds without any it is dead, and is dialled again.
+//! A peer is alive while packets come under the session in use. Probes see to it that some do;
+//! after several of them and some seconds without any it is dead, and is dialled again.
 
 use std::net::SocketAddr;
 
@@ -24,7 +25,8 @@ use super::types::{
 
 /// Sessions at the same time, whatever a peer does.
 const SESSIONS: usize = 8;
-/// Unanswered probes before a peer is dead: one that was sent before we were suspended proves nothing.
+/// Unanswered probes before a peer is dead: one that was sent before we were suspended proves
+/// nothing.
 const UNANSWERED: u32 = 3;
 /// Probes of a pending session, and regular ones while the path is suspected, come so much faster.
 const FASTER: u64 = 5;
@@ -58,8 +60,8 @@ struct Session {
     old_at_ns: u64,
     /// Of an instance of the peer that is gone: anything is better.
     void: bool,
-    /// Where its datagrams come from is known: not of one that the peer has dialled, until the first of them.
-    /// The handshake came from another port.
+    /// Where its datagrams come from is known: not of one that the peer has dialled, until the
+    /// first of them. The handshake came from another port.
     located: bool,
 }
 
@@ -91,8 +93,9 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
-    /// A reason that the peer itself has given: its close message, until the next handshake, or that nothing has
-    /// arrived under a session that it dialled, until something does. Failed dials must not hide either.
+    /// A reason that the peer itself has given: its close message, until the next handshake, or
+    /// that nothing has arrived under a session that it dialled, until something does. Failed dials
+    /// must not hide either.
     known: Option<String>,
     reported: Option<String>,
     probes: Probes,
@@ -154,9 +157,11 @@ impl Peer {
         peer
     }
 
-    /// Something has happened. Times never go back; if they do, nothing worse than a wrong measurement follows.
+    /// Something has happened. Times never go back; if they do, nothing worse than a wrong
+    /// measurement follows.
     ///
-    /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be dropped.
+    /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be
+    /// dropped.
     pub fn handle(&mut self, event: PeerEvent, now_ns: u64) -> Vec<Action> {
         if !self.closed {
             self.event(event, now_ns);
@@ -320,7 +325,8 @@ impl Peer {
         });
     }
 
-    /// A peer that makes sessions without end loses its own: those that retire, then those that wait.
+    /// A peer that makes sessions without end loses its own: those that retire, then those that
+    /// wait.
     fn make_room(&mut self) {
         while self.sessions.len() >= SESSIONS {
             let worst = self.sessions.iter().min_by_key(|session| match session.phase {

@@ -1,7 +1,7 @@
 //! Probes on the way: what each was sent for, and when it counts as lost.
 //!
-//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all, still tells of
-//! the path.
+//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all,
+//! still tells of the path.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
-//! Two peers, their daemons in a few lines, and a network between them that loses, doubles, delays, reorders and
-//! cuts, under a simulated clock.
+//! Two peers, their daemons in a few lines, and a network between them that loses, doubles, delays,
+//! reorders and cuts, under a simulated clock.
 //!
-//! A handshake is what the daemon's is: two round trips after which the acceptor has the session, and half a round
-//! trip later the dialler, unless the network is cut meanwhile.
+//! A handshake is what the daemon's is: two round trips after which the acceptor has the session,
+//! and half a round trip later the dialler, unless the network is cut meanwhile.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;

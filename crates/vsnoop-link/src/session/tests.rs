@@ -178,7 +178,8 @@ fn after_any_faults_they_agree_again_in_bounded_time() {
                 world.start(side);
             }
         }
-        // Death is noticed (6 s), an attempt is under way (5 s), and the longest pause passes (37.5 s).
+        // Death is noticed (6 s), an attempt is under way (5 s), and the longest pause passes (37.5
+        // s).
         world.run(50 * S);
         assert!(world.run_until_agreed(2 * S).is_some(), "seed {seed}: {:?}", world.a.reports);
         let (downs_a, downs_b) = (world.a.downs(), world.b.downs());
@@ -444,7 +445,8 @@ fn a_connection_that_breaks_is_made_again_at_once() {
 
 #[test]
 fn being_suspended_is_no_death() {
-    // Also when the answer to a probe is still on the way then: some probe is, at one of these times.
+    // Also when the answer to a probe is still on the way then: some probe is, at one of these
+    // times.
     for ms in (0..1100).step_by(9) {
         let mut world = up(1, Dials::A, &settings(1500));
         world.run(ms * MS);

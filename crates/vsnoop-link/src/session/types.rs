@@ -31,8 +31,8 @@ pub struct SessionInfo {
     pub epoch: u32,
     /// The peer's instance: another one after each start of its process.
     pub instance: u64,
-    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled, where the
-    /// handshake came from: the first datagram says more.
+    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled,
+    /// where the handshake came from: the first datagram says more.
     pub address: SocketAddr,
 }
 
@@ -41,11 +41,11 @@ pub struct SessionInfo {
 pub struct PeerSettings {
     /// Whom to dial, as configured; `None`: the peer calls.
     pub address: Option<String>,
-    /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The two ends must
-    /// see this differently.
+    /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The
+    /// two ends must see this differently.
     pub favoured: bool,
-    /// For datagrams: the largest IP packet that the interface takes, bytes, until [`PeerEvent::Largest`] says
-    /// otherwise. `None`: an ordered transport.
+    /// For datagrams: the largest IP packet that the interface takes, bytes, until
+    /// [`PeerEvent::Largest`] says otherwise. `None`: an ordered transport.
     pub largest_packet_bytes: Option<u16>,
     /// From one regular probe to the next.
     pub probe_ns: u64,
@@ -53,8 +53,8 @@ pub struct PeerSettings {
     pub dead_ns: u64,
     /// Age of keys.
     pub rekey_ns: u64,
-    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28 of AES-GCM
-    /// for packets of up to 2^11 bytes.
+    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28
+    /// of AES-GCM for packets of up to 2^11 bytes.
     pub rekey_records: u64,
     /// Bytes, likewise: 2^23 packets of up to 2^16 bytes.
     pub rekey_bytes: u64,
@@ -86,15 +86,16 @@ impl Default for PeerSettings {
     }
 }
 
-/// What the data path has counted under a session since it was installed. It need not be told per packet:
-/// before each tick is enough.
+/// What the data path has counted under a session since it was installed. It need not be told per
+/// packet: before each tick is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionTraffic {
     /// Authenticated packets, messages included.
     pub received_packets: u64,
     /// In them.
     pub received_bytes: u64,
-    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as received.
+    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as
+    /// received.
     pub expected_packets: u64,
     /// Sent, messages included.
     pub sent_packets: u64,
@@ -113,8 +114,8 @@ pub enum PeerEvent {
     Accepted(SessionInfo),
     /// Counters of a session.
     Traffic(SessionId, SessionTraffic),
-    /// An authenticated packet. To be told of the first under a session, and of each that came from another
-    /// address than the session's; more often does no harm.
+    /// An authenticated packet. To be told of the first under a session, and of each that came from
+    /// another address than the session's; more often does no harm.
     Received {
         /// Under which it was sealed.
         session: SessionId,
@@ -139,8 +140,8 @@ pub enum PeerEvent {
         /// IP packet, bytes.
         size_bytes: u16,
     },
-    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be told of the
-    /// address of each session that comes into use, and of each that the peer moves to.
+    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be
+    /// told of the address of each session that comes into use, and of each that the peer moves to.
     Largest(u16),
     /// A session cannot go on: its connection was closed or reset.
     Failed {

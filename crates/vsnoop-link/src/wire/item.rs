@@ -11,9 +11,9 @@
 //! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
-//! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the kind of
-//! a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]): a peer that knows
-//! nothing of diversion meets a kind that it does not know.
+//! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the
+//! kind of a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]):
+//! a peer that knows nothing of diversion meets a kind that it does not know.
 
 use crate::offload::fragment::Fragment;
 use crate::offload::state::{Gso, GsoKind, OffloadState};

@@ -4,10 +4,10 @@
 //! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag: 16 bytes |
 //! '---------------- additional data: 12 bytes, big-endian ---------------'
 //! ```
-//! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a secret
-//! base). Each direction and each sending thread (*stream*) has its own key, so that no number is ever
-//! used twice with one key: the counter only rises, a session ends before it is used up, and a new
-//! session has new keys. The plain form, for measurement, has the header and no tag.
+//! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a
+//! secret base). Each direction and each sending thread (*stream*) has its own key, so that no
+//! number is ever used twice with one key: the counter only rises, a session ends before it is used
+//! up, and a new session has new keys. The plain form, for measurement, has the header and no tag.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -98,8 +98,8 @@ impl Sealer {
         self.suite
     }
 
-    /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end (to its
-    /// end in the plain form). `false`: all numbers are used up, nothing was sealed.
+    /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end
+    /// (to its end in the plain form). `false`: all numbers are used up, nothing was sealed.
     #[must_use]
     pub fn seal(&mut self, record: &mut [u8]) -> bool {
         if self.counter >> COUNTER_BITS != 0 || record.len() < self.suite.overhead_bytes() {

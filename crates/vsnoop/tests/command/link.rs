@@ -1,4 +1,5 @@
-//! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one clear line.
+//! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one
+//! clear line.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -343,7 +344,8 @@ fn killed() -> Result<()> {
     Ok(())
 }
 
-/// A lock with the number of a process that is another one by now, a socket without a lock, and no socket at all.
+/// A lock with the number of a process that is another one by now, a socket without a lock, and no
+/// socket at all.
 fn left_over() -> Result<()> {
     let place = Place::new("left")?;
     fs::create_dir_all(SOCKETS)?;
@@ -583,7 +585,8 @@ impl Place {
         Ok(status["links"][0].clone())
     }
 
-    /// Names of all interfaces of the namespace. Not more: a bridge takes its address from its ports.
+    /// Names of all interfaces of the namespace. Not more: a bridge takes its address from its
+    /// ports.
     fn links(&self) -> Result<String> {
         let output = self.netns.command("ip").args(["-br", "link"]).output().context("ip")?;
         let all = text(&output.stdout);

@@ -1,4 +1,5 @@
-//! State that the owner of a relay shares with one of its two [`Forwarder`](super::forwarder::Forwarder)s.
+//! State that the owner of a relay shares with one of its two
+//! [`Forwarder`](super::forwarder::Forwarder)s.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

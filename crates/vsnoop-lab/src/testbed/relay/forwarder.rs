@@ -264,7 +264,8 @@ impl Forwarder {
             {
                 count(&self.control.counters.damaged);
             } else if self.hits(self.faults.forge) {
-                // Of what arrives as it is: else it would be the first of these bytes, and believed rightly.
+                // Of what arrives as it is: else it would be the first of these bytes, and believed
+                // rightly.
                 self.forge(&packet, to);
             }
             if self.hits(self.faults.duplicate) {
@@ -316,8 +317,8 @@ impl Forwarder {
         }
     }
 
-    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None` when it
-    /// is dropped.
+    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None`
+    /// when it is dropped.
     fn go_through_bottleneck(&mut self, packet: &mut Packet, now: Instant) -> Option<Instant> {
         let Some(link) = &self.faults.bottleneck else { return Some(now) };
         let bytes = packet.frame().len() as u64;

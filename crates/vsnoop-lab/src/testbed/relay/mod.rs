@@ -4,12 +4,13 @@
 //! What a tap's reader may get (super-packets, unfinished checksums) is set on the tap
 //! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
 //! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
-//! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry VLAN tags: frames from it must have them and lose them, frames
-//! to it get them. A tap may have several queues ([`queues`]).
+//! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry
+//! VLAN tags: frames from it must have them and lose them, frames to it get them. A tap may have
+//! several queues ([`queues`]).
 //!
-//! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already have
-//! acknowledged. One before the bridge has the faults of a network: nothing there may ever show in a
-//! byte stream.
+//! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already
+//! have acknowledged. One before the bridge has the faults of a network: nothing there may ever
+//! show in a byte stream.
 
 mod bottleneck;
 mod control;
@@ -53,7 +54,8 @@ pub struct RelayOptions {
     /// Tags on the left side, outermost first.
     pub left_tags: Vec<Tag>,
     pub right_tags: Vec<Tag>,
-    /// The thread goes before all ordinary ones, so that delays are as long as they were meant to be.
+    /// The thread goes before all ordinary ones, so that delays are as long as they were meant to
+    /// be.
     pub realtime: bool,
 }
 
@@ -99,7 +101,8 @@ impl Relay {
                     if realtime && let Err(error) = become_realtime() {
                         tracing::warn!("delays will be longer than asked for: {error:#}");
                     }
-                    // A tap that its namespace took down under us is the end of the relay, not a fault.
+                    // A tap that its namespace took down under us is the end of the relay, not a
+                    // fault.
                     if let Err(error) = work(&shared, &left, &right, &mut forwarders) {
                         tracing::debug!("relay between {left:?} and {right:?} ended: {error:#}");
                     }

@@ -1,7 +1,7 @@
 //! A link at its simplest: it reads the tap at one host and writes that at the other.
 //!
-//! It is a thread of the test, or a process of its own that the test may kill ([`Process`]): this program,
-//! started again.
+//! It is a thread of the test, or a process of its own that the test may kill ([`Process`]): this
+//! program, started again.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -88,7 +88,8 @@ impl Link {
             let (carried, stop) = (carried.clone(), stop.clone());
             move || {
                 let (taps, reentries) = ([left, right], [left_reentry, right_reentry]);
-                // A tap that was deleted under us is the end of the link, not a fault of the test's.
+                // A tap that was deleted under us is the end of the link, not a fault of the
+                // test's.
                 if let Err(error) = carry(&taps, &reentries, &carried, &stop) {
                     eprintln!("the link has ended: {error:#}");
                     // Its taps stay open, as those of a process that does not look.

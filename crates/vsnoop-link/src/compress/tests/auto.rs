@@ -153,8 +153,8 @@ fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
     assert_eq!(encoder.decision(1, &policy), Some((0, Decision::RateUnknown)));
 }
 
-/// The way that most of the last messages of many took, when each way leaves so much of a byte (parts of a
-/// thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
+/// The way that most of the last messages of many took, when each way leaves so much of a byte
+/// (parts of a thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
 fn settles_on(effects: [(usize, u64); 4]) -> Method {
     let key = (Owner::Named(1), 1);
     let (message, mut stats) = (payload(Kind::Text, 1, 64_000), Stats::default());

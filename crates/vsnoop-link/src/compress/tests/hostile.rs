@@ -1,5 +1,5 @@
-//! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory beyond
-//! the limits.
+//! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory
+//! beyond the limits.
 
 use proptest::prelude::*;
 use zstd_safe::{CCtx, CParameter, FrameFormat};
@@ -127,7 +127,8 @@ proptest! {
         prop_assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
     }
 
-    /// What was damaged on its way (below a link that does not seal) is found or comes out at its length.
+    /// What was damaged on its way (below a link that does not seal) is found or comes out at its
+    /// length.
     #[test]
     fn cut_flipped_repeated_and_missing_bodies_never_exceed_the_bound(
         damage in prop::collection::vec((0..5u8, any::<prop::sample::Index>(), any::<u8>()), 1..12),

@@ -1,9 +1,9 @@
 //! From the text of a file to a checked [`Config`]; docs/link.md describes every key.
 //!
-//! Two steps: serde puts the values of any type under the keys that there are (an unknown one is an error, for
-//! it was meant for something), then each value is read by [`Reader`], which knows where it stands and says
-//! its line and key with what is wrong. What concerns several tables (names that must differ, or must be
-//! there) is checked last.
+//! Two steps: serde puts the values of any type under the keys that there are (an unknown one is an
+//! error, for it was meant for something), then each value is read by [`Reader`], which knows where
+//! it stands and says its line and key with what is wrong. What concerns several tables (names that
+//! must differ, or must be there) is checked last.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -36,8 +36,8 @@ impl Config {
         Self::parse(file, &text)
     }
 
-    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose directory
-    /// is where relative paths begin.
+    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose
+    /// directory is where relative paths begin.
     pub fn parse(file: &Path, text: &str) -> Result<Self> {
         parse(file, text)
     }

@@ -1,9 +1,9 @@
 //! What a link is to be, as its file says: plain structs, checked before anything is made.
 //!
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
-//! single values, `peer` is another host, `rules` is the list of compression rules, which may change
-//! while the link runs. Nothing here looks at the host: whether a bridge is there, or a key readable,
-//! is found out by whoever uses it.
+//! single values, `peer` is another host, `rules` is the list of compression rules, which may
+//! change while the link runs. Nothing here looks at the host: whether a bridge is there, or a key
+//! readable, is found out by whoever uses it.
 
 mod file;
 mod peer;
@@ -63,7 +63,8 @@ pub struct Config {
     /// First match wins.
     pub compress: Rules,
     pub diverts: Vec<Divert>,
-    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no others.
+    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no
+    /// others.
     pub local: Vec<IpNet>,
 }
 

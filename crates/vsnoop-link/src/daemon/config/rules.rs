@@ -1,9 +1,9 @@
 //! Which traffic is compressed, and how: rules in order, of which the first that fits counts.
 //!
-//! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the same
-//! selector; with an empty selector it stands for everything, so that nothing behind it counts any more and
-//! earlier ones of `set` go. Narrower ones stay, and count no more: they are told ([`RuleChange`]). The list is
-//! bounded, whoever sets how often.
+//! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the
+//! same selector; with an empty selector it stands for everything, so that nothing behind it counts
+//! any more and earlier ones of `set` go. Narrower ones stay, and count no more: they are told
+//! ([`RuleChange`]). The list is bounded, whoever sets how often.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -33,9 +33,11 @@ pub struct Rules {
 pub struct Compress {
     pub selector: Selector,
     pub method: Method,
-    /// Nothing is shared between owners: neither contexts nor dictionaries. `None`: each VM is its own.
+    /// Nothing is shared between owners: neither contexts nor dictionaries. `None`: each VM is its
+    /// own.
     pub owner: Option<String>,
-    /// Window of the dictionary that all flows of the rule and owner share, bytes; `None`: no sharing.
+    /// Window of the dictionary that all flows of the rule and owner share, bytes; `None`: no
+    /// sharing.
     pub dictionary_bytes: Option<u32>,
 }
 
@@ -138,7 +140,8 @@ impl Rules {
         self.rules.iter().enumerate().find(|(_, rule)| rule.selector.fits(traffic))
     }
 
-    /// Puts a rule in front. `owner` of the rule that it replaces, or that stood for the same, is kept.
+    /// Puts a rule in front. `owner` of the rule that it replaces, or that stood for the same, is
+    /// kept.
     pub fn set(&mut self, mut rule: Compress) -> Result<RuleChange, TooManyRules> {
         if rule.owner.is_none() {
             let same = self.rules.iter().find(|old| old.selector == rule.selector);
@@ -166,7 +169,8 @@ impl Selector {
         *self == Self::default()
     }
 
-    /// All traffic of the other is of this one, too. A VM's MAC and IP address are not known to be of one.
+    /// All traffic of the other is of this one, too. A VM's MAC and IP address are not known to be
+    /// of one.
     fn covers(&self, other: &Self) -> bool {
         fn same<T: PartialEq>(ours: &Option<T>, theirs: &Option<T>) -> bool {
             ours.is_none() || ours == theirs

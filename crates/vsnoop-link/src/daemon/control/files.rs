@@ -1,11 +1,13 @@
-//! The files of a running link: NAME.lock and NAME.sock. A name is unique on a host, across network namespaces.
+//! The files of a running link: NAME.lock and NAME.sock. A name is unique on a host, across network
+//! namespaces.
 //!
-//! The link's process holds an exclusive lock on NAME.lock while it lives; the kernel frees it however the
-//! process ends. A socket whose lock is free is stale, and a process that holds the lock may remove it. Only
-//! a process with the exclusive lock removes the lock file: the link at its end, or a process that finds the
-//! files of a killed link. A process that has locked a file which was removed meanwhile tries again. Processes
-//! that look at the same time hold shared locks and may keep each other from the exclusive one. Then the
-//! lock file stays, but the name is free, and the next process that looks removes it.
+//! The link's process holds an exclusive lock on NAME.lock while it lives; the kernel frees it
+//! however the process ends. A socket whose lock is free is stale, and a process that holds the
+//! lock may remove it. Only a process with the exclusive lock removes the lock file: the link at
+//! its end, or a process that finds the files of a killed link. A process that has locked a file
+//! which was removed meanwhile tries again. Processes that look at the same time hold shared locks
+//! and may keep each other from the exclusive one. Then the lock file stays, but the name is free,
+//! and the next process that looks removes it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,7 +24,8 @@ use nix::fcntl::{Flock, FlockArg};
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
 
-/// A process that looks whether a link runs takes its lock for a moment: so often and so long others wait for it.
+/// A process that looks whether a link runs takes its lock for a moment: so often and so long
+/// others wait for it.
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
@@ -72,8 +75,8 @@ impl LinkFiles {
         self.directory.join(format!("{}.lock", self.name))
     }
 
-    /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that was killed
-    /// has left.
+    /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that
+    /// was killed has left.
     pub(super) fn take(&self) -> Result<Flock<File>> {
         // Only the innermost is private: others have files beside it.
         if let Some(parent) = self.directory.parent() {

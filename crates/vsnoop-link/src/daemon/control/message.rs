@@ -1,6 +1,6 @@
-//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json` prints for
-//! each link (docs/json.md): times are nanoseconds, points in time seconds since the epoch, counters since
-//! the link came up.
+//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json`
+//! prints for each link (docs/json.md): times are nanoseconds, points in time seconds since the
+//! epoch, counters since the link came up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -222,9 +222,9 @@ pub struct PeerStatus {
     pub queue_bytes: u64,
     /// Messages of its sessions, more than these need, that were not looked at.
     pub excess: u64,
-    /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by reason: "down" (no
-    /// session, or it ended), "queue_full" (no room), "queue_late" (waited too long); "send" counts datagrams,
-    /// which the host refused.
+    /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
+    /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
+    /// long); "send" counts datagrams, which the host refused.
     pub dropped: BTreeMap<String, u64>,
     /// Bytes of those.
     pub dropped_bytes: BTreeMap<String, u64>,

@@ -1,8 +1,8 @@
 //! Talking to a running link: a Unix socket, one JSON line each way per connection.
 //!
-//! `message` has what is said, `server` is the link's end, `client` the command's, and `files` knows the
-//! files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it lives, so that the socket
-//! of one that was killed is told from that of one that runs.
+//! `message` has what is said, `server` is the link's end, `client` the command's, and `files`
+//! knows the files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it
+//! lives, so that the socket of one that was killed is told from that of one that runs.
 
 mod client;
 mod files;

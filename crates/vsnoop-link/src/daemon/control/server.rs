@@ -1,10 +1,11 @@
 //! The link's end of the control socket.
 //!
-//! It has no thread of its own and never waits: [`Server::poll_fd`] becomes readable (it is an epoll of its
-//! own, so it may be polled or stand in another epoll) when a client wants something, and [`Server::serve`]
-//! then does what can be done at once. A client has a time in which to say its line and to take its answer;
-//! one that is stuck costs a descriptor until then, or until others want its slot. `serve` should be called
-//! once a second or so even if nothing is readable, for those whose time is over.
+//! It has no thread of its own and never waits: [`Server::poll_fd`] becomes readable (it is an
+//! epoll of its own, so it may be polled or stand in another epoll) when a client wants something,
+//! and [`Server::serve`] then does what can be done at once. A client has a time in which to say
+//! its line and to take its answer; one that is stuck costs a descriptor until then, or until
+//! others want its slot. `serve` should be called once a second or so even if nothing is readable,
+//! for those whose time is over.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
@@ -90,9 +91,9 @@ impl Server {
         self.epoll.0.as_fd()
     }
 
-    /// Takes requests, calls `handler` for each, and sends answers, as far as that goes without waiting. When
-    /// it returns, the answer to [`Request::Down`] has been given to the kernel (it is short), so that the
-    /// caller may end.
+    /// Takes requests, calls `handler` for each, and sends answers, as far as that goes without
+    /// waiting. When it returns, the answer to [`Request::Down`] has been given to the kernel (it
+    /// is short), so that the caller may end.
     pub fn serve(&mut self, handler: &mut dyn FnMut(Request) -> Response) -> Result<()> {
         let now = Instant::now();
         self.clients.retain(|_, client| now.duration_since(client.since) < PATIENCE);

@@ -1,8 +1,9 @@
 //! The hooks on VMs' taps, one for each `[[divert]]`, and whether they divert.
 //!
-//! A hook diverts while its peer has a session and has said in its handshake that it takes all prefixes of
-//! the table; an older peer, or one that is configured otherwise, takes none, and no packet is lost there. A
-//! VM's tap may go and come back, with another index: looked at each second, it is hooked again.
+//! A hook diverts while its peer has a session and has said in its handshake that it takes all
+//! prefixes of the table; an older peer, or one that is configured otherwise, takes none, and no
+//! packet is lost there. A VM's tap may go and come back, with another index: looked at each
+//! second, it is hooked again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -93,8 +94,8 @@ impl Hooks {
         Ok(hooks)
     }
 
-    /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index; `None` while it
-    /// has no session.
+    /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index;
+    /// `None` while it has no session.
     pub fn follow<'a>(&mut self, takes: impl Fn(usize) -> Option<&'a [IpNet]>) {
         let now = Instant::now();
         if self.looked.is_none_or(|looked| now - looked >= LOOK) {
@@ -122,7 +123,8 @@ impl Hooks {
 }
 
 impl Hook {
-    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to divert into.
+    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to
+    /// divert into.
     fn look(&mut self) -> Result<()> {
         let found = ifindex_of(&self.divert.interface);
         let is_divert_tap_there = ifindex_of(&self.divert_tap) == Some(self.divert_tap_ifindex);

@@ -1,8 +1,8 @@
 //! Divert taps: they carry diverted traffic out of the host's stack to peers, and back into it.
 //!
-//! A divert tap has no addresses and no neighbours. A frame read from one was sent there by the hook on its
-//! VM's tap, or by the host itself; the latter is dropped. Frames of peers are not trusted: only unicast
-//! packets to VMs of this host enter it, and each refusal is counted.
+//! A divert tap has no addresses and no neighbours. A frame read from one was sent there by the
+//! hook on its VM's tap, or by the host itself; the latter is dropped. Frames of peers are not
+//! trusted: only unicast packets to VMs of this host enter it, and each refusal is counted.
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
@@ -37,7 +37,8 @@ pub struct Entered {
     pub bytes: Counter,
     /// The destination is no VM of this host.
     pub refused_prefix: Counter,
-    /// It may not be routed: broadcast, VLAN tag, link-local address, neighbour discovery, malformed packet.
+    /// It may not be routed: broadcast, VLAN tag, link-local address, neighbour discovery,
+    /// malformed packet.
     pub refused_form: Counter,
 }
 
@@ -110,7 +111,8 @@ impl DivertTaps {
 }
 
 impl Entered {
-    /// Whether a frame of `bytes` with these first bytes enters the host. If so, sets its destination MAC to the tap's.
+    /// Whether a frame of `bytes` with these first bytes enters the host. If so, sets its
+    /// destination MAC to the tap's.
     fn judge(&self, reentry: &Reentry, front: &mut [u8], bytes: usize) -> bool {
         let is_admitted = reentry.admit(front);
         if is_admitted {

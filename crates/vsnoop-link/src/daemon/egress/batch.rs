@@ -1,7 +1,7 @@
 //! Frames read from a port, one behind the other in one buffer.
 //!
-//! Small frames lie close together, so that a batch of them stays in the processor's cache; there is
-//! always room for one more of the longest before a read.
+//! Small frames lie close together, so that a batch of them stays in the processor's cache; there
+//! is always room for one more of the longest before a read.
 
 use std::io;
 use std::ops::Range;
@@ -42,9 +42,9 @@ pub struct BatchBuffer {
 impl BatchBuffer {
     /// Reads what waits, up to the room there is.
     ///
-    /// An offload that [`OffloadState`] cannot describe is done here ([`settle`]), or the frame is dropped and
-    /// counted. The link's own packets are dropped and counted, too. The MSS of SYNs is lowered, so that
-    /// TCP makes no frames longer than `limit_bytes`.
+    /// An offload that [`OffloadState`] cannot describe is done here ([`settle`]), or the frame is
+    /// dropped and counted. The link's own packets are dropped and counted, too. The MSS of SYNs is
+    /// lowered, so that TCP makes no frames longer than `limit_bytes`.
     pub fn fill(
         &mut self,
         port: &Port,

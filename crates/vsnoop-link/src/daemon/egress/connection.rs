@@ -1,10 +1,10 @@
 //! Sends items to a peer over one data connection of an ordered transport.
 //!
-//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`). Items that the socket does
-//! not take wait in a fair queue, which drops whole super-packets at its entry before anything waits long.
-//! Compression and encryption come after the queue, since their state must follow exactly what is sent. A
-//! frame that need not wait goes from the port's buffer through compression and encryption to the socket
-//! without another copy.
+//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`). Items that the socket
+//! does not take wait in a fair queue, which drops whole super-packets at its entry before anything
+//! waits long. Compression and encryption come after the queue, since their state must follow
+//! exactly what is sent. A frame that need not wait goes from the port's buffer through compression
+//! and encryption to the socket without another copy.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -35,7 +35,8 @@ const MAX_PARTS: usize = 80;
 pub enum Encryption {
     /// TLS records.
     Tls(Box<rustls::Connection>),
-    /// One record for each item, sealed under a key exported from the connection's handshake; or plain.
+    /// One record for each item, sealed under a key exported from the connection's handshake; or
+    /// plain.
     Records(Sealer),
 }
 
@@ -115,8 +116,8 @@ impl Connection {
         self.encoder.decision(flow, policy)
     }
 
-    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
-    /// the kernel may hold.
+    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how
+    /// much the kernel may hold.
     fn look_at_path(&mut self, now_ns: u64) {
         if !self.path.due(now_ns) {
             return;

@@ -1,10 +1,11 @@
 //! Sends frames to a peer over UDP.
 //!
-//! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments that
-//! fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that each can be
-//! delivered alone, of one datagram on a path with losses, of a few on one without. Records of one size collect in one buffer and
-//! leave with one system call (`UDP_SEGMENT`); the last record of a super-packet, a few bytes shorter
-//! than the others, is padded, so that the next super-packet can follow in the same call.
+//! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments
+//! that fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that
+//! each can be delivered alone, of one datagram on a path with losses, of a few on one without.
+//! Records of one size collect in one buffer and leave with one system call (`UDP_SEGMENT`); the
+//! last record of a super-packet, a few bytes shorter than the others, is padded, so that the next
+//! super-packet can follow in the same call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,12 +98,14 @@ impl DatagramSender {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
     }
 
-    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last call.
+    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last
+    /// call.
     pub fn take_too_long(&mut self) -> Option<usize> {
         self.too_long.take()
     }
 
-    /// What is known of the path: the share of datagrams that it loses, and its rate where it is known.
+    /// What is known of the path: the share of datagrams that it loses, and its rate where it is
+    /// known.
     pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
         self.unit_datagrams = unit::datagrams(loss);
         self.packer.set_link_rate(bytes_per_s);
@@ -181,8 +184,8 @@ impl DatagramSender {
 
     /// Sends a TCP frame in compressed units; `false`: it cannot be, and nothing was sent.
     ///
-    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each byte
-    /// once and in order.
+    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each
+    /// byte once and in order.
     #[allow(clippy::too_many_arguments)]
     fn units(
         &mut self,
@@ -292,7 +295,8 @@ impl DatagramSender {
         self.in_parts(socket, stats, frame.len(), fragments, header);
     }
 
-    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is dropped.
+    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is
+    /// dropped.
     fn in_parts<H: AsRef<[u8]>>(
         &mut self,
         socket: &UdpSocket,

@@ -1,11 +1,11 @@
 //! The half that carries frames from local ports to peers.
 //!
-//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads what
-//! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
-//! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
-//! peer's sender. Divert taps are read alike; their frames are routed by prefix, without the forwarding
-//! table. Datagrams leave at the end of each batch. The control thread installs and retires sessions by
-//! [`Order`]s.
+//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads
+//! what waits at a port into one arena, merges what guests without offloads sent in pieces (for
+//! ordered transports and compression, which gain from it), looks up where each frame goes, and
+//! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
+//! without the forwarding table. Datagrams leave at the end of each batch. The control thread
+//! installs and retires sessions by [`Order`]s.
 
 mod batch;
 pub mod connection;
@@ -94,7 +94,8 @@ const BATCHES_PER_TURN: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS` and its index.
+/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS`
+/// and its index.
 const CONNECTIONS: u64 = 1 << 32;
 const DIVERT_TAPS: u64 = 1 << 31;
 

@@ -44,8 +44,8 @@ impl Connections {
 
     /// Sends a frame on the connection of its flow; `false` if that connection has ended.
     ///
-    /// On a slow connection a super-packet is split, so that a drop costs its flow less, and other flows
-    /// wait for less.
+    /// On a slow connection a super-packet is split, so that a drop costs its flow less, and other
+    /// flows wait for less.
     fn send(
         &mut self,
         stats: &PeerStats,
@@ -56,7 +56,8 @@ impl Connections {
     ) -> bool {
         let flow = frame.flow();
         let chosen = self.classifier.connection(flow, frame.bytes, frame.kind(), now_ns);
-        // Each connection has its own dictionaries: all flows that share one use the same connection.
+        // Each connection has its own dictionaries: all flows that share one use the same
+        // connection.
         let shared = compression.policy.filter(|policy| policy.dictionary.is_some());
         let bulk = self.connections.len().saturating_sub(1).max(1);
         let chosen = shared.map_or(chosen, |policy| 1 + policy.owner.spread() % bulk);
@@ -96,7 +97,8 @@ impl Connections {
     }
 }
 
-/// A super-packet as smaller ones of about `unit_bytes`; `None`: it is small enough, or cannot be cut.
+/// A super-packet as smaller ones of about `unit_bytes`; `None`: it is small enough, or cannot be
+/// cut.
 fn parts_of<'s>(
     frame: &Frame<'_>,
     unit_bytes: usize,

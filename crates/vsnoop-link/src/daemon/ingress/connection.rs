@@ -94,7 +94,8 @@ impl Connection {
         }
     }
 
-    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
+    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger
+    /// buffer.
     fn receive_tls(
         &mut self,
         stats: &PeerStats,

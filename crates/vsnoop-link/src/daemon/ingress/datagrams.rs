@@ -1,8 +1,8 @@
 //! Receives frames from peers over UDP.
 //!
 //! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
-//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them earlier
-//! where that buffer is full: units may become far more than they were.
+//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them
+//! earlier where that buffer is full: units may become far more than they were.
 
 use std::collections::HashMap;
 use std::io;
@@ -96,8 +96,8 @@ impl DatagramReceiver {
         self.sessions.retain(|_, (_, of, _)| *of != session);
     }
 
-    /// Receives and opens one batch, and hands on its frames, in order, with the peer that each came from and
-    /// the way that it is to go; `false`: nothing waits.
+    /// Receives and opens one batch, and hands on its frames, in order, with the peer that each
+    /// came from and the way that it is to go; `false`: nothing waits.
     pub fn receive(
         &mut self,
         shared: &Shared,

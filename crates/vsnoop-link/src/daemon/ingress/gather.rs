@@ -1,9 +1,9 @@
-//! Frames that came together over a connection, kept until all of them are there, so that segments of a flow can
-//! become one super-packet.
+//! Frames that came together over a connection, kept until all of them are there, so that segments
+//! of a flow can become one super-packet.
 //!
-//! After a loss outside, everything behind it arrives at once. Given to a guest in small pieces, each of them is
-//! work and an acknowledgement, and the many acknowledgements that tell of one delay make a sender leave slow
-//! start (HyStart, RFC 9406) long before the link is full.
+//! After a loss outside, everything behind it arrives at once. Given to a guest in small pieces,
+//! each of them is work and an acknowledgement, and the many acknowledgements that tell of one
+//! delay make a sender leave slow start (HyStart, RFC 9406) long before the link is full.
 
 use std::ops::Range;
 

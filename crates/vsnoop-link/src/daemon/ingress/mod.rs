@@ -1,8 +1,8 @@
 //! The half that carries frames from peers to local ports.
 //!
-//! It alone reads from the network. What came is opened and decompressed in place or into one scratch
-//! buffer; then segments of one flow, however many datagrams they came in, are merged into super-packets
-//! by reference and each is written to its port with one system call.
+//! It alone reads from the network. What came is opened and decompressed in place or into one
+//! scratch buffer; then segments of one flow, however many datagrams they came in, are merged into
+//! super-packets by reference and each is written to its port with one system call.
 
 pub mod connection;
 pub mod datagrams;
@@ -124,7 +124,8 @@ impl Ingress {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    // What the network said of an earlier datagram; the session finds out by itself.
+                    // What the network said of an earlier datagram; the session finds out by
+                    // itself.
                     tracing::debug!("receiving datagrams: {error}");
                     return;
                 }

@@ -1,6 +1,8 @@
-//! What a peer's own items tell the control thread: so much in a second, however much the peer sends.
+//! What a peer's own items tell the control thread: so much in a second, however much the peer
+//! sends.
 //!
-//! A message costs that thread far more than it costs its sender, and waits in memory until its turn comes.
+//! A message costs that thread far more than it costs its sender, and waits in memory until its
+//! turn comes.
 
 use std::net::SocketAddr;
 
@@ -32,7 +34,8 @@ impl Reports {
         }
     }
 
-    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told again.
+    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told
+    /// again.
     pub fn moved(&mut self, peer: usize, session: u64, from: SocketAddr, now_ns: u64) -> bool {
         let may = self.may(peer, now_ns);
         if may {

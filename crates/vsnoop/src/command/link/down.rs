@@ -1,4 +1,5 @@
-//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with it.
+//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with
+//! it.
 
 use std::thread;
 use std::time::{Duration, Instant};

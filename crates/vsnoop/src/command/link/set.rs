@@ -1,4 +1,5 @@
-//! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while packets flow.
+//! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while
+//! packets flow.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -82,7 +83,8 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
 fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
     match answer {
         Response::Set(outcome) => Ok(outcome),
-        // A link that was started by an older version, which does not tell what became of other rules.
+        // A link that was started by an older version, which does not tell what became of other
+        // rules.
         Response::Done => Ok(RuleChange::default()),
         Response::Refused { reason } => Err(usage(reason)),
         Response::Status(_) => bail!("link {name} gave an answer to something else"),

@@ -1,4 +1,5 @@
-//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and what to do.
+//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and
+//! what to do.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
