@@ -2,6 +2,10 @@
 SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
+SHARE := $(DESTDIR)/usr/local/share
+BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
+ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
+FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
 
 .PHONY: help setup build demo lab check test soak bench fuzz install clean
 
@@ -14,7 +18,8 @@ setup: ## packages, toolchain, BPF file system; safe to repeat
 build: setup ## the vsnoop command, the lab and the guests' init
 	cargo build --release --locked
 
-demo: build ## uploads to a web server in a VM that is short of CPU; results/demo/
+demo: setup ## uploads to a web server in a VM that is short of CPU; results/demo/
+	cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest
 	$(LAB) run demo
 
 lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
@@ -36,8 +41,13 @@ bench: build ## costs and throughput; results/bench/
 fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
 	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
-install: build ## the command to $(DESTDIR)/usr/local/sbin
+install: build ## command, manual pages and completions, to $(DESTDIR)/usr/local
 	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop
+	target/release/vsnoop man $(SHARE)/man/man8
+	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
+	target/release/vsnoop completions bash >$(BASH_COMPLETION)
+	target/release/vsnoop completions zsh >$(ZSH_COMPLETION)
+	target/release/vsnoop completions fish >$(FISH_COMPLETION)
 
 clean: ## build output, guest image and results
 	rm -rf target build results

@@ -135,10 +135,9 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	/* Else it is another flow's by now, or has another hold. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->tag == tag && f->hold == wait.number)
-		verdict = config.hold && h ? hold_to_vm(f, h, s, &port->state, &port->policy,
-							out->now, out) :
-					     flow_to_vm(f, 0, s, &port->state, &port->policy,
-							out->now, out);
+		verdict = config.hold && h ?
+				  hold_to_vm(f, h, s, &port->state, &port->policy, out->now, out) :
+				  flow_to_vm(f, 0, s, &port->state, &port->policy, out->now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
@@ -148,8 +147,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 /* The frequent cases need no lock and little time. */
 static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 						       const struct flow_key *key,
-						       const struct segment *s,
-						       struct outcome *out)
+						       const struct segment *s, struct outcome *out)
 {
 	struct flow *f = flow_of(port, key);
 
@@ -269,8 +267,8 @@ __noinline int decide_news(struct port *port, const struct flow_key *key, struct
 
 /* The newest ACK and window of the sender, for a segment that the engine made.  False: it
  * has them. */
-__noinline int decide_engine(struct port *port, const struct flow_key *key,
-			     const struct segment *s, struct ack_fields *ack)
+__noinline int decide_engine(struct port *port, const struct flow_key *key, const struct segment *s,
+			     struct ack_fields *ack)
 {
 	struct flow *f;
 	struct hold *h;

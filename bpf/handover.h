@@ -35,8 +35,7 @@ static __always_inline bool handover_is_exact(struct __sk_buff *skb)
 		return false;
 	if (skb->protocol == bpf_htons(ETH_P_IP) && skb->len >= dev->gso_ipv4_max_size)
 		return false;
-	shared = bpf_rdonly_cast(k->head + k->end,
-				 bpf_core_type_id_kernel(struct skb_shared_info));
+	shared = bpf_rdonly_cast(k->head + k->end, bpf_core_type_id_kernel(struct skb_shared_info));
 	/* A super-packet that another VM made is marked as untrusted; the stack
 	 * looks it over and sends it whole (tcp_gso_segment()). */
 	needed = (__u64)(shared->gso_type & ~SKB_GSO_DODGY) << NETIF_F_GSO_SHIFT;

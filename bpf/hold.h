@@ -91,7 +91,7 @@ static __always_inline void want_slabs(struct port *port)
 /* Of connections of this VM port: one failed for a reason of the host's own, or its listener
  * takes no data. */
 static __noinline void note_failure(const struct port *port, const struct flow_key *key,
-				   bool failed)
+				    bool failed)
 {
 	__u32 port_number = bpf_ntohs(key->vm_port);
 	void *map = table(failures, port);
@@ -342,8 +342,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	 * back is nowhere; it stays just behind the chain. */
 	if (fresh || seq_lt(h->ahead_base, seq_of(base)))
 		h->ahead_base = seq_of(base - 1);
-	from_ahead = seq_gt(h->ahead_base, seq_of(from_base)) &&
-		     seq_le(h->ahead_base, seq_of(seq));
+	from_ahead = seq_gt(h->ahead_base, seq_of(from_base)) && seq_le(h->ahead_base, seq_of(seq));
 	if (from_ahead)
 		from_base = h->ahead_base.v;
 	seek.steps = (seq - from_base) / HOLD_CHUNK;

@@ -40,8 +40,7 @@ __noinline int incast_syn(struct port *port, const struct flow_key *key, __u32 i
 }
 
 /* Did the connection's SYN come another way than through the uplink? */
-static __always_inline bool incast_began_beside(const struct port *port,
-						const struct flow_key *key)
+static __always_inline bool incast_began_beside(const struct port *port, const struct flow_key *key)
 {
 	return INCAST_USED && find(table(beside, port), key);
 }
@@ -51,8 +50,8 @@ static __always_inline bool incast_began_beside(const struct port *port,
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {
-	enum incast_waiting waits = incast_open(f, &uplink, &port->state.incast,
-						incast_reason(f, vm), now);
+	enum incast_waiting waits =
+		incast_open(f, &uplink, &port->state.incast, incast_reason(f, vm), now);
 
 	incast_note_shown(f, vm, now);
 	return waits;
@@ -112,8 +111,7 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 }
 
 /* The VM sends something. */
-__noinline int incast_answer(struct port *port, const struct flow_key *key,
-			     const struct segment *s)
+__noinline int incast_answer(struct port *port, const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f;
 	enum incast_waiting waits;

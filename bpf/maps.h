@@ -11,12 +11,12 @@
 #include "tables.h"
 #include "uplink.h"
 
-#define ALL_PORTS(name, of)                           \
-	struct {                                      \
-		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); \
-		__uint(max_entries, PORT_SLOTS);          \
-		__uint(key_size, sizeof(__u32));          \
-		__array(values, struct of);               \
+#define ALL_PORTS(name, of)                                                                        \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                          \
+		__uint(max_entries, PORT_SLOTS);                                                   \
+		__uint(key_size, sizeof(__u32));                                                   \
+		__array(values, struct of);                                                        \
 	} name SEC(".maps")
 
 ALL_PORTS(ports, port_map);
@@ -123,10 +123,22 @@ static __always_inline __u32 histogram_bucket(__u64 ns)
 {
 	__u32 high = ns >> 32, v = high ? high : (__u32)ns, bucket = high ? 32 : 0;
 
-	if (v >> 16) { v >>= 16; bucket += 16; }
-	if (v >> 8) { v >>= 8; bucket += 8; }
-	if (v >> 4) { v >>= 4; bucket += 4; }
-	if (v >> 2) { v >>= 2; bucket += 2; }
+	if (v >> 16) {
+		v >>= 16;
+		bucket += 16;
+	}
+	if (v >> 8) {
+		v >>= 8;
+		bucket += 8;
+	}
+	if (v >> 4) {
+		v >>= 4;
+		bucket += 4;
+	}
+	if (v >> 2) {
+		v >>= 2;
+		bucket += 2;
+	}
 	bucket += v >> 1;
 	return bucket < HISTOGRAM_BUCKETS ? bucket : HISTOGRAM_BUCKETS - 1;
 }

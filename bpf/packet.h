@@ -146,8 +146,7 @@ static long parse_option(__u32 i, struct options *o)
 	return 0;
 }
 
-static __noinline bool parse_options(struct __sk_buff *skb, struct packet *p,
-					  struct segment *s)
+static __noinline bool parse_options(struct __sk_buff *skb, struct packet *p, struct segment *s)
 {
 	struct options o = { .s = s, .p = p };
 	__u32 len = p->tcp_len - sizeof(struct tcphdr);
@@ -301,15 +300,16 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
 }
 
-/* As parse(), enum parsed; headers that are not where they can be read directly are fetched
+/* As parse(); headers that are not where they can be read directly are fetched
  * first.  They nearly always are: pulling more than is missing would copy.  A global
  * function: the verifier proves it once and by itself. */
-__noinline int parse_packet(struct __sk_buff *skb, bool to_vm, struct packet *p,
-			    struct flow_key *key, struct segment *s)
+__noinline enum parsed parse_packet(struct __sk_buff *skb, bool to_vm, struct packet *p,
+				    struct flow_key *key, struct segment *s)
 {
-	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) +
-		     sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
-	int parsed, tries;
+	__u32 want = sizeof(struct ethhdr) + 2 * sizeof(struct vlan_tag) + sizeof(struct ipv6hdr) +
+		     sizeof(struct tcphdr);
+	enum parsed parsed;
+	int tries;
 
 	if (!p || !key || !s)
 		return PARSED_OTHER;

@@ -91,7 +91,8 @@ static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt
 /* With CHECKSUM_PARTIAL the field holds the pseudo-header's sum. */
 static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_options *opt,
 					  const struct flow_key *key, bool ipv6, bool timestamps,
-					  const struct sack_option *sack, __u32 tcp_len, bool partial)
+					  const struct sack_option *sack, __u32 tcp_len,
+					  bool partial)
 {
 	__u64 sum = pseudo_sum(key, ipv6, tcp_len);
 
@@ -126,8 +127,8 @@ static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
 
 /* Rewrites the packet's addresses, headers and length; what the host sends for the VM goes
  * the way of the VM's own packets (a->next_hop, a->traffic).  0 on success. */
-__noinline int make_reply(struct __sk_buff *skb, const struct packet *p,
-				 const struct flow_key *key, const struct ack_fields *a, __u32 what)
+__noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
+			  const struct ack_fields *a, __u32 what)
 {
 	bool to_sender = what & REPLY_TO_SENDER, partial;
 	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);

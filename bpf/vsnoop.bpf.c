@@ -98,8 +98,8 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 	copied = !hold_copy(skb, port, s, out, p->l4 + p->tcp_len);
 	if (copied && out->hand == HAND_AND_ACK)
 		taken = hand_over(skb, port, st);
-	verdict = decide_kept(port, key, s,
-			      (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0), out);
+	verdict = decide_kept(port, key, s, (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0),
+			      out);
 	if (verdict != KEPT_PASS && out->events & EVENT_NEWS && !taken &&
 	    tell_vm(skb, port, p, key))
 		return HOOK_DROP;
@@ -247,7 +247,7 @@ static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
 	bpf_clone_redirect(skb, skb->ifindex, 0);
 	set_mark(skb, 0);
 	return make_reply(skb, p, key, &to_sender, REPLY_TO_SENDER | TCP_RST) ? HOOK_DROP :
-										 HOOK_NEXT;
+										HOOK_NEXT;
 }
 
 /* A packet of the VM that passes (HOOK_NEXT) brings along an ACK for a flow in line; a superfluous
@@ -302,7 +302,8 @@ int from_vm(struct __sk_buff *skb)
 	if (s.tcp_flags & TCP_SYN) {
 		__u32 window = syn_of_vm(port, &key, &s);
 
-		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT : HOOK_DROP;
+		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT :
+										HOOK_DROP;
 	}
 	if (incast_is_used())
 		incast_answer(port, &key, &s);
@@ -373,9 +374,8 @@ int turn(struct __sk_buff *skb)
 	if (!port || parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
 		return TURN_NOBODY;
 	if (!take_turn(port, &key))
-		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ?
-			       TURN_LATER :
-			       TURN_NOBODY;
+		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ? TURN_LATER :
+										       TURN_NOBODY;
 	if (become_turn(skb, &p))
 		return TURN_LATER;
 	set_mark(skb, MARK_REPLY);

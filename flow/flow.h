@@ -12,6 +12,7 @@
  *   from_vm.h  a segment of the VM     seq.h      sequence numbers
  *   hold.h     a flow that the host keeps copies of
  *   incast.h   windows of all flows behind an uplink
+ *   types.h    what all of them share with bpf/ and with user space
  */
 #ifndef VSNOOP_FLOW_H
 #define VSNOOP_FLOW_H

@@ -56,8 +56,7 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
  * the sender still has: less can wait for the next early ACK or the ACK of
  * NEXT_SEQ (silly window syndrome, RFC 9293, section 3.8.6.2). */
 static __always_inline bool flow_window_opens(const struct flow *f, const struct hold *h,
-					      const struct port_state *port,
-					      const struct policy *p)
+					      const struct port_state *port, const struct policy *p)
 {
 	struct seq edge = flow_shown_edge(f, h, port, p);
 	__s32 growth = seq_diff(edge, f->adv_edge);
@@ -91,9 +90,8 @@ static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const 
 }
 
 /* Nobody can hand over what is held: both ends are to be reset. */
-static __always_inline enum from_vm_verdict flow_abandon(struct flow *f, struct hold *h,
-							 const struct segment *s,
-							 struct outcome *out)
+static __always_inline enum from_vm_verdict
+flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct outcome *out)
 {
 	h->flags |= HOLD_OVER;
 	f->retired = flow_outstanding(f);
@@ -177,8 +175,7 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 /* An ACK that is old, or beyond belief, has nothing to learn from, and nothing to hide. */
 static __always_inline bool flow_believes(const struct flow *f, const struct segment *s)
 {
-	return seq_ge(s->ack, f->vm_seq) &&
-	       seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
+	return seq_ge(s->ack, f->vm_seq) && seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
 }
 
 /* Learn: what the ACK tells.  True: it moved VM_SEQ. */
@@ -299,8 +296,8 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 
 /* `h`: the flow's hold; null where it has none. */
 static __always_inline enum from_vm_verdict
-flow_from_vm(struct flow *f, struct hold *h, const struct segment *s,
-	     const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
+flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
+	     const struct policy *p, __u64 now, struct outcome *out)
 {
 	struct seq end = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN)), next = f->next_seq;
 	bool pure = seq_eq(s->seq, end), advanced;

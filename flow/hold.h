@@ -139,9 +139,8 @@ static __always_inline bool hold_is_drained(const struct flow *f, const struct h
 }
 
 /* Learns what the engine has done. */
-static __always_inline void hold_sync(struct flow *f, struct hold *h,
-				      const struct port_state *port, const struct policy *p,
-				      __u64 now)
+static __always_inline void hold_sync(struct flow *f, struct hold *h, const struct port_state *port,
+				      const struct policy *p, __u64 now)
 {
 	struct seq released = h->released;
 
@@ -361,8 +360,7 @@ static __always_inline bool hold_opens(struct flow *f, struct hold *h, const str
 
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACTIVE || s->len ||
 	    (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
-	    !seq_lt(s->seq, f->next_seq) || flow_is_refused(f, s) ||
-	    flow_vm_is_silent(f, p, now))
+	    !seq_lt(s->seq, f->next_seq) || flow_is_refused(f, s) || flow_vm_is_silent(f, p, now))
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;
@@ -388,8 +386,7 @@ static __always_inline bool hold_fills(const struct flow *f, const struct segmen
 /* A flow that is held: a segment that is not kept. */
 static __always_inline enum to_vm_verdict
 hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
-	      const struct port_state *port, const struct policy *p, __u64 now,
-	      struct outcome *out)
+	      const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
 {
 	bool is_silent = flow_vm_is_silent(f, p, now);
 	struct seq end = seq_add(s->seq, s->len);
@@ -454,8 +451,8 @@ static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 
 /* As flow_to_vm(), for a flow with a hold. */
 static __always_inline enum to_vm_verdict
-hold_to_vm(struct flow *f, struct hold *h, const struct segment *s,
-	   const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
+hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
+	   const struct policy *p, __u64 now, struct outcome *out)
 {
 	enum to_vm_verdict verdict;
 	bool news;
@@ -663,9 +660,9 @@ static __always_inline bool hold_is_idle(const struct flow *f, const struct hold
 {
 	return !h->busy && !h->chunks && !h->ahead_count && f->mode != FLOW_HOLDING &&
 	       !(h->flags & HOLD_FIN) && !flow_outstanding(f) &&
-	       since_ns(now, f->last_ns) >=
-		       (seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss ? HOLD_IDLE_NS
-									   : HOLD_IDLE_LONG_NS);
+	       since_ns(now, f->last_ns) >= (seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss ?
+						     HOLD_IDLE_NS :
+						     HOLD_IDLE_LONG_NS);
 }
 
 /* A hold for this flow, which has none; `number` from 1. */

@@ -154,7 +154,8 @@ static __always_inline __u32 incast_least(const struct flow *f, const struct upl
 {
 	__u32 mss = incast_mss(f);
 
-	return f->incast.bits & INCAST_WIDE && incast_share(u, port) < mss + (mss >> 2) ? mss : 2 * mss;
+	return f->incast.bits & INCAST_WIDE && incast_share(u, port) < mss + (mss >> 2) ? mss :
+											  2 * mss;
 }
 
 /* A window of so many bytes in whole segments: a sender waits for the rest of one that the
@@ -313,9 +314,8 @@ static __always_inline void incast_count_until(struct flow *f, struct uplink *u,
 }
 
 /* The flow's edges are these from now on. */
-static __always_inline void incast_move(struct flow *f, struct uplink *u,
-					struct incast_port *port, struct seq received,
-					struct seq edge)
+static __always_inline void incast_move(struct flow *f, struct uplink *u, struct incast_port *port,
+					struct seq received, struct seq edge)
 {
 	struct incast *i = &f->incast;
 	__s64 before = incast_owed(f);
@@ -340,11 +340,10 @@ static __always_inline void incast_note_rounding(struct flow *f, struct uplink *
 }
 
 /* The flow is active: its debt counts from now on, or counts longer. */
-static __always_inline void incast_touch(struct flow *f, struct uplink *u,
-					 struct incast_port *port)
+static __always_inline void incast_touch(struct flow *f, struct uplink *u, struct incast_port *port)
 {
-	__u32 epoch = u->all.epoch + (f->incast.bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED :
-								   INCAST_EPOCHS_ACTIVE);
+	__u32 epoch = u->all.epoch +
+		      (f->incast.bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED : INCAST_EPOCHS_ACTIVE);
 
 	if (f->incast.epoch != epoch)
 		incast_count_until(f, u, port, epoch);

@@ -48,8 +48,8 @@ static __always_inline enum incast_why incast_reason(const struct flow *f, const
 	return f->flags & FLOW_F_REPLY_DUE ? INCAST_PROBED : INCAST_NO_REASON;
 }
 
-static __always_inline void incast_give(struct flow *f, struct uplink *u,
-					struct incast_port *port, __u32 window)
+static __always_inline void incast_give(struct flow *f, struct uplink *u, struct incast_port *port,
+					__u32 window)
 {
 	struct incast *i = &f->incast;
 

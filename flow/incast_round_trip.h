@@ -35,7 +35,8 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 
 	if (!i->asked_at)
 		return;
-	if (i->bits & INCAST_BY_TSVAL ? (__s32)(s->tsecr - i->asked) < 0 : seq_le(end, seq_of(i->asked)))
+	if (i->bits & INCAST_BY_TSVAL ? (__s32)(s->tsecr - i->asked) < 0 :
+					seq_le(end, seq_of(i->asked)))
 		return;
 	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
 	i->asked_at = 0;
@@ -43,7 +44,8 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 		return; /* the sender had nothing to send, or lost its window */
 	if (!rtt)
 		rtt = 1;
-	if (rtt <= INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
+	if (rtt <=
+	    INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
 		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
 			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
 		if (rtt < u->base_rtt_ns)

@@ -13,7 +13,8 @@
 static __always_inline __u32 incast_first_window(const struct uplink *u,
 						 const struct incast_port *port, __u32 mss)
 {
-	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2 - port->own.granted;
+	__s64 left = incast_left(u, port),
+	      half = incast_port_share(u, port) / 2 - port->own.granted;
 	__u32 part;
 
 	if (half < left)
@@ -41,8 +42,7 @@ static __always_inline void incast_restart(struct flow *f, const struct uplink *
 
 /* A flow is shaped from now on.  What it was shown in the handshake is charged to it; of
  * one that is older, with a window of any size, nothing is: it may never use it. */
-static __always_inline void incast_begin(struct flow *f, struct uplink *u,
-					 struct incast_port *port)
+static __always_inline void incast_begin(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 	__s32 shown;
@@ -81,13 +81,15 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 {
 	struct incast *i = &f->incast;
 	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
-	__u32 share = incast_share(u, port), least = incast_least(f, u, port), credit = incast_credit(u);
+	__u32 share = incast_share(u, port), least = incast_least(f, u, port),
+	      credit = incast_credit(u);
 	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
 	__u32 ample = incast_ample(f, u, port);
 	__u64 sample, expected, missing;
 
 	sample = ((__u64)i->sample_bytes << INCAST_TICK_BITS) / elapsed;
-	i->measured = sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
+	i->measured =
+		sample > i->measured ? sample : i->measured - (i->measured >> 2) + (sample >> 2);
 	expected = ((__u64)i->window << INCAST_TICK_BITS) / rtt;
 	if (expected < i->measured)
 		expected = i->measured;

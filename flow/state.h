@@ -77,7 +77,8 @@ static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct
 /* Of a key: what a record is compared with once it is locked. */
 static __always_inline __u16 flow_tag(const struct flow_key *key)
 {
-	const __u16 *from = (const void *)&key->sender_addr[12], *to = (const void *)&key->vm_addr[12];
+	const __u16 *from = (const void *)&key->sender_addr[12],
+		    *to = (const void *)&key->vm_addr[12];
 
 	return key->sender_port ^ key->vm_port * 31 ^ from[0] ^ from[1] * 7 ^ to[0] ^ to[1] * 3 ^
 	       key->vlan_outer ^ key->vlan_inner * 5;
@@ -210,7 +211,8 @@ static __always_inline void port_learn(struct port_state *port, const struct out
 	if (!(out->events & (EVENT_LATE | EVENT_PROMPT)))
 		return;
 	if (out->events & EVENT_LATE) {
-		port->late_in_run_ns += since_ns(now, since > port->late_ns ? since : port->late_ns);
+		port->late_in_run_ns +=
+			since_ns(now, since > port->late_ns ? since : port->late_ns);
 		port->late_ns = now;
 		if (since_ns(now, since) > FLOW_TURN_NS) {
 			port->prompt_until_ns = 0;

@@ -126,8 +126,8 @@ static __always_inline bool flow_continues_aside(const struct flow *f, const str
 
 	return f->mode == FLOW_ASIDE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_gt(f->high_seq, f->vm_seq) && f->sample &&
-	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
+	       seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
+	       s->unit_len <= f->mss && !flow_is_late(f, now) &&
 	       (p->run != PORT_ACTIVE || flow_may_stand_aside(f, s, end, port, p, now));
 }
 
@@ -234,9 +234,9 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	}
 	if (!clean || !seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
 		flow_offline(f, FLOW_UNEXPECTED_SEQ,
-			     s->bits & SEG_CE		       ? EVENT_OFFLINE_CE
-			     : !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ
-							       : 0,
+			     s->bits & SEG_CE		  ? EVENT_OFFLINE_CE :
+			     !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ :
+							    0,
 			     out);
 		flow_handed_over(f, end, false, now);
 		return TO_VM_PASS;

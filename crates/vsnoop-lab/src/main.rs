@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
@@ -83,8 +82,10 @@ struct Run {
 }
 
 fn main() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // RUST_LOG shows more than warnings.
+    let level = std::env::var("RUST_LOG").ok().and_then(|level| level.parse().ok());
+    let level = level.unwrap_or(tracing::Level::WARN);
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
     let result = act(Arguments::parse().action);
     if let Err(error) = result {
         if interrupt::interrupted() {

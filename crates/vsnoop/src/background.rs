@@ -11,7 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::fcntl::Flock;
-use tracing_subscriber::{EnvFilter, reload};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry, reload};
 
 use crate::lock::{self, try_lock};
 use crate::output::watch::Interrupt;
@@ -167,34 +171,27 @@ pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
 /// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does what is
 /// returned.
 pub fn log_to(foreground: bool) -> Result<LogBy> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
+    let (filter, handle) =
+        reload::Layer::new(filter.unwrap_or_else(|| Targets::new().with_default(Level::INFO)));
+    let lines = fmt::layer().with_target(false);
     if foreground {
         let is_terminal = std::io::stderr().is_terminal();
-        let builder = builder.with_writer(std::io::stderr).with_ansi(is_terminal);
-        let builder = builder.with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.init();
-        return Ok(changing(move |filter| handle.reload(filter)));
+        let lines = lines.with_writer(std::io::stderr).with_ansi(is_terminal);
+        registry().with(lines.with_filter(filter)).init();
+    } else {
+        let syslog = syslog_tracing::Syslog::new(
+            c"vsnoop",
+            syslog_tracing::Options::LOG_PID,
+            syslog_tracing::Facility::Daemon,
+        )
+        .context("open the system's log")?;
+        // The log stamps its lines itself.
+        let lines = lines.without_time().with_ansi(false).with_level(false).with_writer(syslog);
+        registry().with(lines.with_filter(filter)).init();
     }
-    let syslog = syslog_tracing::Syslog::new(
-        c"vsnoop",
-        syslog_tracing::Options::LOG_PID,
-        syslog_tracing::Facility::Daemon,
-    )
-    .context("open the system's log")?;
-    // The log stamps its lines itself.
-    let builder = builder.without_time().with_ansi(false).with_level(false).with_writer(syslog);
-    let builder = builder.with_filter_reloading();
-    let handle = builder.reload_handle();
-    builder.init();
-    Ok(changing(move |filter| handle.reload(filter)))
-}
-
-/// Takes the filter as text.
-fn changing(reload: impl Fn(EnvFilter) -> Result<(), reload::Error> + 'static) -> LogBy {
-    Box::new(move |text| {
-        let filter = EnvFilter::try_new(text).with_context(|| format!("log by {text}"))?;
-        reload(filter).context("change what is logged")
-    })
+    Ok(Box::new(move |words| {
+        let filter: Targets = words.parse().with_context(|| format!("log by {words}"))?;
+        handle.reload(filter).context("change what is logged")
+    }))
 }

@@ -12,6 +12,9 @@ use vsnoop_bpf::Limits;
 use crate::config;
 use crate::incast;
 
+/// Options of all commands, which follow those of a command in its help and its manual page.
+const GLOBAL: &str = "Global options";
+
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
 /// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run time,
@@ -20,14 +23,14 @@ use crate::incast;
 #[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
 pub struct Cli {
     /// Ports are in this network namespace: a name that `ip netns` lists, a path, or a process id.
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub netns: Option<String>,
     /// Print JSON for programs (docs/json.md) instead of tables.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
     /// Settings of the host, read by `attach` and `doctor` [default: /etc/vsnoop/vsnoop.toml, if it is
     /// there].
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
@@ -35,7 +38,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Is this host ready, which VMs would gain and how much.
+    /// Say whether this host is ready, which VMs would gain, and how much.
     Doctor(Doctor),
     /// Measure how long VMs take to acknowledge; changes no packet.
     Observe(Observe),
@@ -43,23 +46,23 @@ pub enum Command {
     Attach(Attach),
     /// Change how much is held for attached ports, while packets flow.
     Set(Set),
-    /// Stop accelerating: waits until the VM has acknowledged everything, then lets go.
+    /// Wait until the VM has acknowledged everything, then stop accelerating.
     Detach(Drain),
     /// Stop early acknowledgements and wait likewise, but stay attached (before a live migration).
     Pause(Drain),
     /// Go on after `pause`.
     Resume(Ports),
-    /// Which ports are attached, and how they are.
+    /// Show which ports are attached, and how they are.
     Status(Watched),
-    /// The connections on record.
+    /// Show the connections on record.
     Flows(Flows),
-    /// Counters and histograms.
+    /// Show counters and histograms.
     Stats(Watched),
-    /// The uplinks with incast control, and what all connections behind them have.
+    /// Show the uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
-    /// Links: frames of VMs carried to other hosts, compressed where that pays (docs/link.md).
+    /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
     Link(Link),
-    /// The panic switch: take everything off all ports at once, damaged state included.
+    /// Take everything off all ports at once, damaged state included: the panic switch.
     Off(Off),
     /// Expires idle flows, resets those whose bytes nobody can hand over; started by other commands.
     #[command(hide = true)]
@@ -67,6 +70,12 @@ pub enum Command {
     /// Hands over what is held for VMs; started by the helper.
     #[command(hide = true)]
     Engine(Helper),
+    /// Write the manual pages; `make install` does.
+    #[command(hide = true)]
+    Man(Man),
+    /// Print what completes the command line in a shell; `make install` does.
+    #[command(hide = true)]
+    Completions(Completions),
 }
 
 #[derive(Debug, Args)]
@@ -224,7 +233,7 @@ pub enum IncastAction {
     /// Change rate or buffer while packets flow, for all ports behind an uplink; a rate turns incast control
     /// on again.
     Set(IncastSet),
-    /// Turn it off, without detaching anything: windows are the VMs' own again.
+    /// Turn incast control off, without detaching anything: windows are the VMs' own again.
     Off(IncastOff),
 }
 
@@ -262,7 +271,7 @@ pub enum LinkAction {
     Up(LinkUp),
     /// End a link.
     Down(LinkDown),
-    /// Which links are up, and how they and their peers are.
+    /// Show which links are up, and how they and their peers are.
     Status(LinkStatus),
     /// Change which traffic is compressed, and how, or what is logged, while packets flow; the configuration
     /// file stays as it is.
@@ -355,6 +364,17 @@ pub struct Helper {
     /// Stay in the foreground and log to stderr.
     #[arg(long)]
     pub foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Where to; it is made if it is missing.
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    pub shell: clap_complete::Shell,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

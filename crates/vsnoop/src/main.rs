@@ -94,5 +94,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
         Command::Off(_) => command::off::run(cli),
+        Command::Man(arguments) => command::manual::write_pages(&arguments.dir),
+        Command::Completions(arguments) => command::manual::print_completions(arguments.shell),
     }
 }

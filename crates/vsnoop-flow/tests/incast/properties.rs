@@ -266,7 +266,7 @@ impl Machine {
                 let line = &self.host.ports[self.host.port_of(id)].line;
                 assert!(line.contains(&id), "waits, and is not in line");
             }
-            if u32::from(i.waiting) > incast_waiting::INCAST_IN_LINE {
+            if waits(f, incast_waiting::INCAST_SHUT) || waits(f, incast_waiting::INCAST_IDLE) {
                 let shut = &self.host.ports[self.host.port_of(id)].shut;
                 assert!(shut.contains(&id), "is shut, and not on the list");
             }

@@ -35,9 +35,9 @@ extern u8_t __start_lwip_data[], __stop_lwip_data[];
 struct end {
 	struct tcp_pcb *listener;
 	struct tcp_pcb *pcb; /* while lwIP has it */
-	u32_t irs;	     /* the peer's first sequence number */
-	u32_t accepted;	     /* by the time that lwIP gave it up */
-	u32_t first;	     /* in `unread`, a ring */
+	u32_t irs; /* the peer's first sequence number */
+	u32_t accepted; /* by the time that lwIP gave it up */
+	u32_t first; /* in `unread`, a ring */
 	u32_t len;
 	u8_t unread[UNREAD];
 	bool was_open;

@@ -12,12 +12,12 @@
 /* What is known of an end. */
 struct lwip_vm_state {
 	uint32_t accepted; /* of the peer's stream; its SYN is one, its FIN another */
-	uint32_t unread;   /* bytes that the application may read */
-	uint32_t room;	   /* bytes that it may write */
-	bool is_open;	   /* it was established, and is not over */
-	bool has_fin;	   /* the peer has closed */
-	bool is_done;	   /* both have closed, and the peer knows all */
-	bool is_reset;	   /* it has ended otherwise */
+	uint32_t unread; /* bytes that the application may read */
+	uint32_t room; /* bytes that it may write */
+	bool is_open; /* it was established, and is not over */
+	bool has_fin; /* the peer has closed */
+	bool is_done; /* both have closed, and the peer knows all */
+	bool is_reset; /* it has ended otherwise */
 };
 
 /* An IP address: the first 4 bytes, or all 16. */

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod flows;
 pub mod incast;
 pub mod link;
+pub mod manual;
 pub mod observe;
 pub mod off;
 pub mod pause;

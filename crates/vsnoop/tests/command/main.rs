@@ -12,6 +12,7 @@ mod held;
 mod helper;
 mod hold;
 mod incast;
+mod install;
 mod interrupted;
 mod link;
 mod off;
@@ -37,6 +38,7 @@ fn main() {
         helper::trials(),
         hold::trials(),
         incast::trials(),
+        install::trials(),
         interrupted::trials(),
         link::trials(),
         surroundings::trials(),
