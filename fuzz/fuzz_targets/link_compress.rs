@@ -1,12 +1,12 @@
-//! Compressed messages and units as a hostile peer would send them. The input is a tape: what an honest
-//! encoder makes of its bytes is damaged by other bytes of it, so that contexts are reached that
-//! arbitrary bytes do not begin. Whatever comes is refused or within the limits.
+//! Compressed messages and units as a hostile peer would send them. The input is a tape: what an
+//! honest encoder makes of its bytes is damaged by other bytes of it, so that contexts are reached
+//! that arbitrary bytes do not begin. Whatever comes is refused or within the limits.
 //!
 //!     cargo +nightly fuzz run link_compress
 #![no_main]
 
 use vsnoop_link::compress::unit::Unpacker;
-use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Method, Owner};
+use vsnoop_link::compress::{Decoder, Encoded, Encoder, Limits, Method, Owner, Policy};
 
 const LIMITS: Limits = Limits {
     flows: 3,
@@ -28,10 +28,10 @@ libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
             body.clear();
             let method = if what & 2 == 0 { Method::Zstd { level: 1 } } else { Method::Lz4 };
             let dictionary = (what & 4 != 0).then_some(1 << 18);
-            let class = Class { method, owner: Owner::Named(1), dictionary };
+            let policy = Policy { method, owner: Owner::Named(1), dictionary };
             let parts = [bytes, bytes, bytes];
             let flow = u64::from(what >> 6);
-            if encoder.encode(flow, &class, &parts, 0, &mut body) == Encoded::Raw {
+            if encoder.encode(flow, &policy, &parts, 0, &mut body) == Encoded::Raw {
                 continue;
             }
             let at = usize::from(place) % body.len();

@@ -1,6 +1,6 @@
-//! What a peer sends under a session: a stream cut into items as it comes in pieces, and each item read as
-//! what it says it is. Items are those of the stream, in order, and mean the same after having been written
-//! again. The input is a tape: lengths of pieces and the stream.
+//! What a peer sends under a session: a stream cut into items as it comes in pieces, and each item
+//! read as what it says it is. Items are those of the stream, in order, and mean the same after
+//! having been written again. The input is a tape: lengths of pieces and the stream.
 //!
 //!     cargo +nightly fuzz run link_item
 #![no_main]
@@ -56,18 +56,18 @@ fn read(bytes: &[u8]) {
     let way = Way::of(bytes);
     let again = |header: &[u8], rest: &[u8]| [header, rest].concat();
     match Item::parse(bytes) {
-        Some(Item::Frame(owed, frame)) => {
-            let written = again(FrameHeader::of(owed, way).bytes(), frame);
-            assert_eq!(Item::parse(&written), Some(Item::Frame(owed, frame)));
-            assert!(owed.checksum || owed.gso.is_none());
+        Some(Item::Frame(offload, frame)) => {
+            let written = again(FrameHeader::of(offload, way).bytes(), frame);
+            assert_eq!(Item::parse(&written), Some(Item::Frame(offload, frame)));
+            assert!(offload.needs_checksum || offload.gso.is_none());
         }
-        Some(Item::Fragment(owed, fragment, part)) => {
-            let written = again(&item::fragment_header(owed, fragment, way), part);
-            assert_eq!(Item::parse(&written), Some(Item::Fragment(owed, fragment, part)));
+        Some(Item::Fragment(offload, fragment, part)) => {
+            let written = again(&item::fragment_header(offload, fragment, way), part);
+            assert_eq!(Item::parse(&written), Some(Item::Fragment(offload, fragment, part)));
         }
-        Some(Item::Unit { owed, offset, body }) => {
-            let written = again(&item::unit_header(owed, offset, way), body);
-            assert_eq!(Item::parse(&written), Some(Item::Unit { owed, offset, body }));
+        Some(Item::Unit { offload, offset, body }) => {
+            let written = again(&item::unit_header(offload, offset, way), body);
+            assert_eq!(Item::parse(&written), Some(Item::Unit { offload, offset, body }));
         }
         Some(Item::UnitPart(fragment, part)) => {
             assert_eq!(again(&item::unit_part_header(fragment), part), bytes);

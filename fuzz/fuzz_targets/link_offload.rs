@@ -1,6 +1,6 @@
-//! Frames of guests and of peers that mean harm, through all that reads their headers: cut into segments, merged,
-//! restored, cut into fragments and joined again. The input is a tape of frames: good ones, written from it, that it
-//! then damages, and noise.
+//! Frames of guests and of peers that mean harm, through all that reads their headers: cut into
+//! segments, merged, restored, cut into fragments and joined again. The input is a tape of frames:
+//! good ones, written from it, that it then damages, and noise.
 //!
 //!     cargo +nightly fuzz run link_offload
 #![no_main]
@@ -8,7 +8,8 @@
 use vsnoop_frame::vnet::GSO_UDP_L4;
 use vsnoop_link::offload::restore::restore;
 use vsnoop_link::offload::{
-    Fragment, Fragments, Gso, GsoKind, Headers, Merger, Owed, Rejoin, Split, mss, settle, udp,
+    Fragment, Fragments, Gso, GsoKind, Headers, Merger, OffloadState, Rejoin, Split, mss, settle,
+    udp,
 };
 
 /// More pieces than this of one frame are as good as these.
@@ -27,19 +28,19 @@ libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
             size: 1 + u16::from(limit) * 8,
             ecn: what & 8 != 0,
         });
-        let owed = Owed { checksum: gso.is_some() || what & 16 != 0, gso };
-        alone(owed, &frame, 16 * usize::from(limit), at);
+        let offload = OffloadState { needs_checksum: gso.is_some() || what & 16 != 0, gso };
+        alone(offload, &frame, 16 * usize::from(limit), at);
         if Headers::of(&frame).is_some() && gso.is_some() && what & 32 != 0 {
-            frames.extend(pieces(owed, &frame, 16 * usize::from(limit)));
+            frames.extend(pieces(offload, &frame, 16 * usize::from(limit)));
         }
-        frames.push((owed, frame));
+        frames.push((offload, frame));
     }
     merged(&frames);
     rejoined(tape);
 });
 
 /// What a host does with one frame.
-fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
+fn alone(offload: OffloadState, frame: &[u8], limit_bytes: usize, at: u8) {
     let headers = Headers::of(frame);
     // A frame whose end is elsewhere.
     if let Some(start) = Headers::of_start(&frame[..frame.len().min(usize::from(at))]) {
@@ -51,20 +52,20 @@ fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
         assert!(ip <= l4 && l4 <= payload && u32::from(payload) <= headers.end);
         assert!(headers.end as usize <= frame.len());
         assert!(headers.payload_bytes() <= frame.len());
-        mss::clamp(&owed, &headers, &mut frame.to_vec(), limit_bytes as u16);
+        mss::clamp(&offload, &headers, &mut frame.to_vec(), limit_bytes as u16);
     }
-    let header = owed.header(headers.as_ref());
+    let header = offload.header(headers.as_ref());
     settle::settle(&header, headers.as_ref(), &mut frame.to_vec());
     datagrams(frame, limit_bytes as u16);
     for offset in [0, usize::from(at), limit_bytes, u32::MAX as usize] {
         let mut part = frame[..frame.len() - frame.len() / 4 * usize::from(at & 3)].to_vec();
-        if let Some(now) = restore(&mut part, offset, owed) {
-            assert!(now.gso.is_none() || now.checksum);
+        if let Some(now) = restore(&mut part, offset, offload) {
+            assert!(now.gso.is_none() || now.needs_checksum);
             assert!(Headers::of(&part).is_some());
         }
     }
-    for (piece_owed, piece) in pieces(owed, frame, limit_bytes) {
-        assert_eq!(piece_owed, Split::OWED);
+    for (piece_offload, piece) in pieces(offload, frame, limit_bytes) {
+        assert_eq!(piece_offload, Split::OFFLOAD);
         assert!(piece.len() <= limit_bytes && Headers::of(&piece).is_some());
     }
     if let Some(fragments) = Fragments::new(7, frame, limit_bytes) {
@@ -74,19 +75,19 @@ fn alone(owed: Owed, frame: &[u8], limit_bytes: usize, at: u8) {
         // Whatever comes first.
         for (fragment, part) in first.iter().rev() {
             assert!(part.len() <= limit_bytes);
-            assert!(rejoin.push(*fragment, owed, part, 0).is_none());
+            assert!(rejoin.push(*fragment, offload, part, 0).is_none());
         }
-        assert_eq!(rejoin.push(last.0, owed, last.1, 0), Some((owed, frame)));
+        assert_eq!(rejoin.push(last.0, offload, last.1, 0), Some((offload, frame)));
     }
 }
 
 /// As datagrams of so many bytes, if it can be; as the kernel describes such a super-packet.
 fn datagrams(frame: &[u8], size: u16) {
     let Some(headers) = Headers::of(frame) else { return };
-    let mut header = Owed { checksum: true, gso: None }.header(Some(&headers));
+    let mut header = OffloadState { needs_checksum: true, gso: None }.header(Some(&headers));
     header.gso_type = GSO_UDP_L4;
     header.gso_size.set(size);
-    let Some(mut datagrams) = udp::Datagrams::of(&header, &headers, frame) else { return };
+    let Some(mut datagrams) = udp::UdpSplit::of(&header, &headers, frame) else { return };
     let mut out = vec![0; datagrams.longest_bytes()];
     let (mut count, mut bytes) = (0, 0);
     while let Some(length) = datagrams.next(frame, &mut out) {
@@ -97,29 +98,29 @@ fn datagrams(frame: &[u8], size: u16) {
     assert_eq!((count, bytes), (datagrams.count(), headers.payload_bytes()));
 }
 
-fn pieces(owed: Owed, frame: &[u8], limit_bytes: usize) -> Vec<(Owed, Vec<u8>)> {
+fn pieces(offload: OffloadState, frame: &[u8], limit_bytes: usize) -> Vec<(OffloadState, Vec<u8>)> {
     let Some(headers) = Headers::of(frame) else { return Vec::new() };
-    let Some(mut split) = Split::new(owed, &headers, frame, limit_bytes) else {
+    let Some(mut split) = Split::new(offload, &headers, frame, limit_bytes) else {
         return Vec::new();
     };
     let mut out = vec![0; split.piece_bytes()];
     let pieces = std::iter::from_fn(|| split.next(&mut out).map(|bytes| out[..bytes].to_vec()));
-    pieces.take(PIECES).map(|piece| (Split::OWED, piece)).collect()
+    pieces.take(PIECES).map(|piece| (Split::OFFLOAD, piece)).collect()
 }
 
 /// Nothing is made up: what comes out is not more than what came in, and whole.
-fn merged(frames: &[(Owed, Vec<u8>)]) {
+fn merged(frames: &[(OffloadState, Vec<u8>)]) {
     let (mut came, mut count) = (0, 0);
     let mut merger = Merger::new();
     let mut emit = |merged: vsnoop_link::offload::Merged<'_, '_>| {
         let parts: usize = merged.parts.iter().map(|part| part.len()).sum();
         assert_eq!(merged.head.len() + parts, merged.bytes);
-        assert!(merged.owed.gso.is_none() || merged.owed.checksum);
+        assert!(merged.offload.gso.is_none() || merged.offload.needs_checksum);
         came += merged.bytes;
         count += 1;
     };
-    for (owed, frame) in frames {
-        merger.push(*owed, frame, &mut emit);
+    for (offload, frame) in frames {
+        merger.push(*offload, frame, &mut emit);
     }
     merger.flush(&mut emit);
     assert!(count <= frames.len());
@@ -135,13 +136,14 @@ fn rejoined(tape: &[u8]) {
         now_ns += u64::from(passes) * 16;
         let fragment = Fragment { id: (id & 7).into(), index: index & 15, count: count & 15 };
         let part = part.repeat(1 + usize::from(passes & 7) * 600);
-        if let Some((_, whole)) = rejoin.push(fragment, Owed::default(), &part, now_ns) {
+        if let Some((_, whole)) = rejoin.push(fragment, OffloadState::default(), &part, now_ns) {
             assert!(!whole.is_empty());
         }
     }
 }
 
-/// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the tape's.
+/// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the
+/// tape's.
 fn segment(what: u8, payload: u8, bytes: &[u8]) -> Vec<u8> {
     let v6 = what & 2 != 0;
     let payload_bytes = usize::from(payload) * 40;

@@ -1,9 +1,9 @@
 //! What compression of a link costs and gains, on one core.
 //!
-//! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give them,
-//! through encoder and decoder of an ordered transport and through units for UDP; what comes out is
-//! compared with what went in. Time is CPU time of the thread, so that others cost little; ways take turns
-//! in rounds, and a figure is the median over them.
+//! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give
+//! them, through encoder and decoder of an ordered transport and through units for UDP; what comes
+//! out is compared with what went in. Time is CPU time of the thread, so that others cost little;
+//! ways take turns in rounds, and a figure is the median over them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
 use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_link::compress::{Class, Decoder, Encoded, Encoder, Limits, Owner, unit};
+use vsnoop_link::compress::{Decoder, Encoded, Encoder, Limits, Owner, Policy, unit};
 
 use crate::figures::{figure, median, say};
 use crate::stage::VM_CORE as CORE;
@@ -125,16 +125,16 @@ pub fn measure() -> Result<Vec<Figure>> {
 }
 
 fn pass(data: &[u8], way: Way) -> Result<Passage> {
-    let class = |method: &str| -> Result<Class> {
-        Ok(Class { method: method.parse()?, owner: Owner::Named(1), dictionary: None })
+    let policy = |method: &str| -> Result<Policy> {
+        Ok(Policy { method: method.parse()?, owner: Owner::Named(1), dictionary: None })
     };
     match way {
-        Way::Ordered(method) => ordered(data, &class(method)?),
-        Way::Units(method) => units(data, &class(method)?),
+        Way::Ordered(method) => ordered(data, &policy(method)?),
+        Way::Units(method) => units(data, &policy(method)?),
     }
 }
 
-fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
+fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
     let (mut encoder, mut decoder) =
         (Encoder::new(Limits::default()), Decoder::new(Limits::default()));
     encoder.set_link_rate(Some(LINK_BYTES_PER_S));
@@ -145,7 +145,7 @@ fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
         let now_ns = number as u64 * GAP_NS;
         body.clear();
         let begun = cpu()?;
-        let encoded = encoder.encode(1, class, &[&head, payload], now_ns, &mut body);
+        let encoded = encoder.encode(1, policy, &[&head, payload], now_ns, &mut body);
         passage.compressing += cpu()? - begun;
         let expand = |body: &[u8], out: &mut Vec<u8>| Ok(decoder.decode(body, out)?);
         passage.count([&head, payload], encoded, &body, expand)?;
@@ -153,7 +153,7 @@ fn ordered(data: &[u8], class: &Class) -> Result<Passage> {
     Ok(passage)
 }
 
-fn units(data: &[u8], class: &Class) -> Result<Passage> {
+fn units(data: &[u8], policy: &Policy) -> Result<Passage> {
     let (mut packer, mut unpacker) = (unit::Packer::default(), unit::Unpacker::default());
     packer.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
@@ -170,7 +170,7 @@ fn units(data: &[u8], class: &Class) -> Result<Passage> {
                 limit_bytes: UNIT_BYTES,
             };
             let begun = cpu()?;
-            let packed = packer.pack(1, class, cut, now_ns, &mut body);
+            let packed = packer.pack(1, policy, cut, now_ns, &mut body);
             passage.compressing += cpu()? - begun;
             let (taken, rest) = payload.split_at(packed.payload_bytes);
             payload = rest;
@@ -181,8 +181,8 @@ fn units(data: &[u8], class: &Class) -> Result<Passage> {
     Ok(passage)
 }
 
-/// Ethernet, IPv4 and TCP with a timestamp, of the super-packet with this number: what differs from one to the
-/// next differs here.
+/// Ethernet, IPv4 and TCP with a timestamp, of the super-packet with this number: what differs from
+/// one to the next differs here.
 fn head(number: usize) -> [u8; HEAD_BYTES] {
     let mut head = [0x45; HEAD_BYTES];
     let number = number as u32;

@@ -28,7 +28,7 @@ const TCX_REDIRECT: i32 = 7;
 pub type FromVm<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(i32, Vec<u8>)>;
 
 /// What the packets go through.
-pub struct HookPath<'a> {
+pub struct Datapath<'a> {
     pub port: &'a Port,
     pub hooks: &'a Hooks,
     pub tap: &'a Tap,
@@ -71,12 +71,12 @@ pub struct Conversation {
 impl Conversation {
     /// Puts `count` flows on record; the VM has something to say to each. `shown`: what senders were
     /// shown in the handshake.
-    pub fn begin(place: &HookPath, count: u32, window: u32, shown: u32) -> Result<Self> {
+    pub fn begin(datapath: &Datapath, count: u32, window: u32, shown: u32) -> Result<Self> {
         let mut senders = Vec::with_capacity(count as usize);
         for n in 0..count {
-            place.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
+            datapath.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
             let greeting = flows::ack(n, BEGIN, window, Timestamps(1, 1))?;
-            place.hooks.from_vm.run(&greeting, 1)?;
+            datapath.hooks.from_vm.run(&greeting, 1)?;
             let told = [1; IN_FLIGHT];
             senders.push(Sender { next: BEGIN, edge: BEGIN + shown, told, is_queued: true });
         }
@@ -98,7 +98,7 @@ impl Conversation {
 
     /// Takes the flow that has waited longest since it was allowed to send. While none is, the VM
     /// repeats an ACK now and then, as senders that probe closed windows would have it do.
-    pub fn next_granted(&mut self, place: &HookPath) -> Result<u32> {
+    pub fn next_granted(&mut self, datapath: &Datapath) -> Result<u32> {
         for _ in 0..PROBES {
             if let Some(n) = self.allowed.pop_front() {
                 self.senders[n as usize].is_queued = false;
@@ -106,15 +106,15 @@ impl Conversation {
             }
             std::thread::sleep(PROBE);
             let ack = flows::ack(0, self.senders[0].next, self.window, self.told_by_vm())?;
-            let (_, reply) = place.hooks.from_vm.run(&ack, 1)?;
+            let (_, reply) = datapath.hooks.from_vm.run(&ack, 1)?;
             self.hear(0, &reply)?;
-            self.look_at_all(place)?;
+            self.look_at_all(datapath)?;
         }
         bail!("no sender has been allowed to send for {:?}", PROBES * PROBE)
     }
 
     /// One segment of flow `n`, and the VM's ACK of it.
-    pub fn exchange(&mut self, place: &HookPath, n: u32, from_vm: FromVm) -> Result<()> {
+    pub fn exchange(&mut self, datapath: &Datapath, n: u32, from_vm: FromVm) -> Result<()> {
         let Timestamps(now, _) = self.told_by_vm();
         let sender = &mut self.senders[n as usize];
         let echo = sender.told[0];
@@ -122,14 +122,14 @@ impl Conversation {
         sender.next = sender.next.wrapping_add(MSS);
         let ack = flows::ack(n, sender.next, self.window, self.told_by_vm())?;
 
-        if let Some(count) = &place.hooks.count {
+        if let Some(count) = &datapath.hooks.count {
             count.run(&segment, 1)?;
         }
-        let (verdict, reply) = place.hooks.to_vm.run(&segment, 1)?;
+        let (verdict, reply) = datapath.hooks.to_vm.run(&segment, 1)?;
         if verdict == TCX_REDIRECT {
             self.hear(n, &reply)?;
             let mut clone = self.pool.take();
-            ensure!(place.tap.read(&mut clone)?, "a segment was acknowledged and not handed over");
+            ensure!(datapath.tap.read(&mut clone)?, "a segment was acknowledged and not handed over");
             self.pool.give_back(clone);
         } else {
             ensure!(verdict == TCX_NEXT, "a segment was neither passed nor acknowledged early");
@@ -150,8 +150,8 @@ impl Conversation {
     }
 
     /// What flows may do by their records: if a helper runs, it grants windows as well.
-    pub fn look_at_all(&mut self, place: &HookPath) -> Result<()> {
-        for (key, record) in place.port.flows()? {
+    pub fn look_at_all(&mut self, datapath: &Datapath) -> Result<()> {
+        for (key, record) in datapath.port.flows()? {
             self.allow(flows::number(key.sender_addr), record.adv_edge.v);
         }
         Ok(())
@@ -159,8 +159,8 @@ impl Conversation {
 
     /// The same of flow `n`: where an ACK has become another flow's grant, its own went as a clone,
     /// which nobody here sees.
-    pub fn look(&mut self, place: &HookPath, n: u32) -> Result<()> {
-        let record = place.port.flow(&flows::key(n))?.context("a flow is not on record")?;
+    pub fn look(&mut self, datapath: &Datapath, n: u32) -> Result<()> {
+        let record = datapath.port.flow(&flows::key(n))?.context("a flow is not on record")?;
         self.allow(n, record.adv_edge.v);
         Ok(())
     }

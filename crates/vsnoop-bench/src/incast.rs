@@ -36,7 +36,7 @@ use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
-use crate::conversation::{Conversation, FromVm, HookPath, Hooks, IN_FLIGHT};
+use crate::conversation::{Conversation, FromVm, Datapath, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
 use crate::flows::{MSS, SCALE};
 use crate::memory::Growing;
@@ -209,12 +209,12 @@ impl Scene {
     /// The calling thread is in the namespace.
     fn set(netns: &Netns, case: &'static Case, flows: u32) -> Result<Self> {
         let site = Site::attach(netns, case, flows)?;
-        let conversation = Conversation::begin(&site.place(), flows, case.window, case.shown)?;
+        let conversation = Conversation::begin(&site.datapath(), flows, case.window, case.shown)?;
         Ok(Self { case, site, conversation, exchanged: 0, random: fastrand::Rng::with_seed(1) })
     }
 
     fn round(&mut self, cores: usize) -> Result<Cost> {
-        self.conversation.look_at_all(&self.site.place())?;
+        self.conversation.look_at_all(&self.site.datapath())?;
         let before = self.site.accounts()?;
         self.exchanges(EXCHANGES, cores)?;
         let after = self.site.accounts()?;
@@ -233,7 +233,7 @@ impl Scene {
         let hook = &site.hooks().from_vm;
         let from_vm = |frame: Vec<u8>| Ok(hook.run(&frame, 1)?);
         if cores == 1 {
-            talk(case, &site.place(), conversation, random, number, &mut { from_vm })?;
+            talk(case, &site.datapath(), conversation, random, number, &mut { from_vm })?;
         } else {
             std::thread::scope(|scope| {
                 let (ask, questions) = sync_channel(1);
@@ -252,7 +252,7 @@ impl Scene {
                     ask.send(frame).context("the VM's core has stopped")?;
                     next(&answers).context("the VM's core has stopped")?
                 };
-                talk(case, &site.place(), conversation, random, number, &mut from_vm)
+                talk(case, &site.datapath(), conversation, random, number, &mut from_vm)
             })?;
         }
         self.exchanged += number;
@@ -286,7 +286,7 @@ impl Scene {
 /// So many segments and their ACKs.
 fn talk(
     case: &Case,
-    place: &HookPath,
+    datapath: &Datapath,
     conversation: &mut Conversation,
     random: &mut fastrand::Rng,
     number: u32,
@@ -297,11 +297,11 @@ fn talk(
         match case.order {
             Order::Trains if at % TRAIN != 0 => {}
             Order::Trains | Order::Single => flow = random.u32(0..conversation.flows()),
-            Order::Granted => flow = conversation.next_granted(place)?,
+            Order::Granted => flow = conversation.next_granted(datapath)?,
         }
-        conversation.exchange(place, flow, from_vm)?;
+        conversation.exchange(datapath, flow, from_vm)?;
         if case.order == Order::Granted {
-            conversation.look(place, flow)?;
+            conversation.look(datapath, flow)?;
         }
     }
     Ok(())
@@ -386,8 +386,8 @@ impl Site {
         self.hooks.as_ref().expect("a site that is whole has its hooks open")
     }
 
-    fn place(&self) -> HookPath<'_> {
-        HookPath { port: self.port(), hooks: self.hooks(), tap: &self.tap }
+    fn datapath(&self) -> Datapath<'_> {
+        Datapath { port: self.port(), hooks: self.hooks(), tap: &self.tap }
     }
 
     /// Of `to_vm`, `from_vm` and the uplink's hook.

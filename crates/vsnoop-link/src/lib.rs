@@ -5,8 +5,8 @@
 //! port <- forwarding <-  merge  <- decompress <-------------------------------- wire (opened) <- network
 //! ```
 //!
-//! Everything but [`daemon`] is free of input and output: it is fed with bytes and a clock and returns
-//! bytes, actions and times, so that the same code runs under test on a hostile network.
+//! Everything but [`daemon`] is free of input and output: it is fed with bytes and a clock and
+//! returns bytes, actions and times, so that the same code runs under test on a hostile network.
 
 pub mod compress;
 pub mod daemon;

@@ -1,6 +1,8 @@
-//! Diversion: what VMs send each other goes through links and comes out with its addresses unchanged.
+//! Diversion: what VMs send each other goes through links and comes out with its addresses
+//! unchanged.
 //!
-//! Where a test is to show that it goes through the link, the hosts have no other way to each other's VMs.
+//! Where a test is to show that it goes through the link, the hosts have no other way to each
+//! other's VMs.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
@@ -118,8 +120,8 @@ fn compressed(transport: &'static str) -> Result<()> {
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
     let status = network.hosts[0].status()?;
-    for (class, name) in [(0, "the interface's rule"), (1, "the prefix's rule")] {
-        let sent = &status["classes"][class]["sent"];
+    for (rule, name) in [(0, "the interface's rule"), (1, "the prefix's rule")] {
+        let sent = &status["compression"][rule]["sent"];
         ensure!(count(sent, "bytes")? > BYTES, "{name} met {sent}");
         let ratio = sent["ratio"].as_f64().context("no ratio")?;
         ensure!(ratio > 1.05, "{name} compressed nothing: {sent}");
@@ -168,9 +170,9 @@ fn killed() -> Result<()> {
     let mut network = Routed::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
-    let door = diverted(&network.hosts[0], &net_v4(1))?["tap"].clone();
-    let door = door.as_str().context("no tap")?;
-    network.hosts[0].netns.ip(&format!("link show {door}"))?;
+    let tap = diverted(&network.hosts[0], &net_v4(1))?["tap"].clone();
+    let tap = tap.as_str().context("no tap")?;
+    network.hosts[0].netns.ip(&format!("link show {tap}"))?;
     let moved = AtomicU64::new(0);
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &right[0]);
@@ -184,7 +186,7 @@ fn killed() -> Result<()> {
     });
     a.vms = vm;
     done?;
-    ensure!(a.netns.ip(&format!("link show {door}")).is_err(), "{door} is left");
+    ensure!(a.netns.ip(&format!("link show {tap}")).is_err(), "{tap} is left");
     exchange(&network, 0, 1)
 }
 
@@ -300,7 +302,8 @@ fn made_again() -> Result<()> {
     Ok(())
 }
 
-/// Host 0 has a second VM behind another tap, in a network of number 50; only what it sends is compressed.
+/// Host 0 has a second VM behind another tap, in a network of number 50; only what it sends is
+/// compressed.
 fn two_interfaces() -> Result<()> {
     const OTHER: usize = 50;
     fn both(number: usize) -> Option<String> {
@@ -324,7 +327,7 @@ fn two_interfaces() -> Result<()> {
     let _relay = connect(&a.netns, "tap1", &vm, OTHER)?;
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;
-    let compressed = || count(&a.status()?["classes"][0]["sent"], "bytes");
+    let compressed = || count(&a.status()?["compression"][0]["sent"], "bytes");
     exchange(&network, 0, 1)?;
     ensure!(compressed()? == 0, "the rule of tap1 met what came from tap0");
     let moved = AtomicU64::new(0);
@@ -343,8 +346,8 @@ fn down() -> Result<()> {
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;
-    let door = diverted(a, &net_v4(1))?["tap"].clone();
-    let door = door.as_str().context("no tap")?;
+    let tap = diverted(a, &net_v4(1))?["tap"].clone();
+    let tap = tap.as_str().context("no tap")?;
     let moved = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
         let running =
@@ -354,7 +357,7 @@ fn down() -> Result<()> {
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })?;
     until_diverts(b, "peer_down")?;
-    ensure!(a.netns.ip(&format!("link show {door}")).is_err(), "{door} is left");
+    ensure!(a.netns.ip(&format!("link show {tap}")).is_err(), "{tap} is left");
     exchange(&network, 0, 1)
 }
 
@@ -395,7 +398,8 @@ fn longest() -> Result<()> {
     Ok(())
 }
 
-/// Host 0 is configured for more than host 1 has, and sends it what no hook would: frames put into its door.
+/// Host 0 diverts to more prefixes than host 1 has, and the test writes frames into its divert tap
+/// that no hook would send.
 fn foreign() -> Result<()> {
     fn vm_only(number: usize) -> Option<String> {
         Some(format!("[\"{}\"]", vm_v4(number)))
@@ -404,29 +408,29 @@ fn foreign() -> Result<()> {
     let network = Routed::up(plan)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     until_diverts(a, "not_taken")?;
-    let door = diverted(a, &net_v4(1))?["tap"].clone();
-    let door = Door::open(&a.netns, door.as_str().context("no tap")?)?;
+    let tap = diverted(a, &net_v4(1))?["tap"].clone();
+    let tap = DivertTap::open(&a.netns, tap.as_str().context("no tap")?)?;
     let is_refused = |reason: &str, count: u64| {
         let what = format!("{count} frames are refused for {reason}");
         b.until(&what, |status| status["entry"]["peers"][0]["refused"][reason] == count)
     };
-    door.send(router_v4(1))?;
+    tap.send(router_v4(1))?;
     is_refused("prefix", 1)?;
-    door.send(vm_v6(1))?;
+    tap.send(vm_v6(1))?;
     is_refused("prefix", 2)?;
     ensure!(entered(b, "h0")?["frames"] == 0, "let in: {}", entered(b, "h0")?);
-    door.send(vm_v4(1))?;
+    tap.send(vm_v4(1))?;
     b.until("the VM's frame is let in", |status| status["entry"]["peers"][0]["frames"] == 1)?;
     exchange(&network, 0, 1)
 }
 
-/// A door of a link, from the host's side.
-struct Door {
+/// A divert tap of a link, from the host's side.
+struct DivertTap {
     socket: Socket,
     address: SockAddr,
 }
 
-impl Door {
+impl DivertTap {
     fn open(netns: &Netns, name: &str) -> Result<Self> {
         let (socket, ifindex) = netns.run(|| {
             let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
@@ -459,7 +463,7 @@ impl Door {
             _ => anyhow::bail!("two families"),
         }
         frame.extend([0, 9, 0, 9, 0, 8, 0, 0]);
-        self.socket.send_to(&frame, &self.address).context("sending into a door")?;
+        self.socket.send_to(&frame, &self.address).context("sending into a divert tap")?;
         Ok(())
     }
 }

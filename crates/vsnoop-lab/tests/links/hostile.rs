@@ -1,5 +1,5 @@
-//! Whole links over networks that mean harm: packets lost, doubled, late, cut short, changed, replayed, made up,
-//! and connections cut after each number of bytes.
+//! Whole links over networks that mean harm: packets lost, doubled, late, cut short, changed,
+//! replayed, made up, and connections cut after each number of bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,12 +15,14 @@ use vsnoop_lab::testbed::relay::{Counters, Faults};
 use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, inner_v6, outer, stranger};
 use crate::{transfer, trial};
 
-/// Connections are cut after each so many bytes, up to the last: through the handshake and into the stream.
+/// Connections are cut after each so many bytes, up to the last: through the handshake and into the
+/// stream.
 const CUT_EVERY: usize = 37;
 const CUT_LAST: usize = 6000;
 /// Pairs of hosts among which the cuts are shared out: each waits for its peer most of the time.
 const PAIRS: usize = 4;
-/// The connections of a session: the first, and four lanes in each direction.
+/// The connections of a session: the control connection, and four data connections in each
+/// direction.
 const CONNECTIONS: usize = 1 + 2 * 4;
 
 /// Two hosts have VM, port, bridge and the link's tap each.
@@ -150,7 +152,7 @@ fn cuts(transport: &'static str) -> Result<()> {
             .try_for_each(|pair| pair.join().map_err(|_| anyhow::anyhow!("a pair panicked"))?)
     })?;
     let (cut, planned) = (cut.load(Ordering::Relaxed), CUT_LAST / CUT_EVERY);
-    // A lane on which there is little to say may not come so far.
+    // A connection that carries little data may end before it has carried so many bytes.
     ensure!(cut > planned / 2, "{cut} connections of {planned} were cut");
     Ok(())
 }

@@ -340,7 +340,7 @@ impl Host {
         Ok(())
     }
 
-    /// Kills the link without a farewell.
+    /// Kills the link, which sends no close message then.
     pub fn kill(&mut self) {
         if let Some(mut link) = self.link.take() {
             // It may have ended already.

@@ -1,4 +1,5 @@
-//! Ports that are interfaces of somebody else: VMs' frames cross them, whatever becomes of the interfaces.
+//! Ports that are interfaces of somebody else: VMs' frames cross them, whatever becomes of the
+//! interfaces.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicU64;
@@ -33,7 +34,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("interfaces::an_interface_that_was_down_carries_frames_again", down_and_up));
     trials.push(trial("interfaces::an_interface_that_is_made_anew_is_joined", made_anew));
     trials.push(trial("interfaces::a_tap_of_the_link_that_was_deleted_is_told", own_tap));
-    trials.push(trial("interfaces::frames_that_owe_a_checksum_are_exact", owing));
+    trials.push(trial("interfaces::frames_with_a_partial_checksum_are_exact", partial_checksums));
     trials.push(trial("interfaces::datagrams_of_a_super_packet_are_exact", exact));
     trials.push(trial("interfaces::what_cannot_be_described_is_counted_and_ends_nothing", unknown));
     trials.push(trial("interfaces::the_links_own_packets_are_not_carried", own_packets));
@@ -165,7 +166,8 @@ fn segmented(transport: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Sends until all datagrams have come, in order; the first may be lost while neighbours are asked for.
+/// Sends until all datagrams have come, in order; the first may be lost while neighbours are asked
+/// for.
 fn until_arrived(from: &UdpSocket, to: &UdpSocket, sent: &[u8], size: usize) -> Result<()> {
     let since = Instant::now();
     let mut buffer = vec![0; 65_536];
@@ -283,8 +285,9 @@ fn arrives(from: &Tap, to: &Tap, sent: &(VirtioNetHdr, Vec<u8>), wanted: &[Vec<u
     anyhow::bail!("{} frames arrived, not {}; first other: {differs:?}", got.len(), wanted.len())
 }
 
-/// A packet socket is told of a tag beside the frame, and of the checksum's place as if there were none.
-fn owing() -> Result<()> {
+/// A packet socket is told of a tag beside the frame, and of the checksum's place as if there were
+/// none.
+fn partial_checksums() -> Result<()> {
     let network = build("udp", 0)?;
     let taps = raw(&network)?;
     let _network = start(network)?;

@@ -29,10 +29,11 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
-    trials.push(trial("paths::tls::many_lanes_come_up_over_a_long_path", long));
+    trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
-        let name = format!("paths::{transport}::lanes_that_are_cut_in_mid_transfer_are_made_anew");
+        let name =
+            format!("paths::{transport}::connections_that_are_cut_in_mid_transfer_are_made_anew");
         let trial = trial(name, move || cut(transport));
         trials.push(match &uncuttable {
             Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
@@ -42,8 +43,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it lists
-/// what it has closed.
+/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it
+/// lists what it has closed.
 fn not_to_be_cut() -> Option<String> {
     let closed = || -> Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -59,7 +60,8 @@ fn not_to_be_cut() -> Option<String> {
     }
 }
 
-/// One after another, the handshakes of 32 lanes would take 96 round trips: longer than is waited for.
+/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is
+/// waited for.
 fn long() -> Result<()> {
     const CONNECTIONS: u64 = 16;
     let plan = Plan { relayed: true, transport: "tls", ..Plan::default() };
@@ -225,7 +227,7 @@ fn jumbo() -> Result<()> {
     Ok(())
 }
 
-/// One lane first, then all.
+/// One connection first, then all.
 fn cut(transport: &'static str) -> Result<()> {
     let network = Network::up(Plan { transport, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
@@ -235,7 +237,7 @@ fn cut(transport: &'static str) -> Result<()> {
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
         for (after, count) in [(8 << 20, 1), (32 << 20, usize::MAX)] {
             transfer::until_moved(&moved, after)?;
-            cut_lanes(a, count)?;
+            cut_connections(a, count)?;
         }
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })?;
@@ -249,11 +251,11 @@ fn cut(transport: &'static str) -> Result<()> {
 }
 
 /// Four connections, by default, each for one direction of two.
-const LANES: usize = 8;
+const CONNECTIONS: usize = 8;
 
-/// Resets up to `count` connections of a host's link as the kernel does, once the session has all its
-/// lanes: after a cut it has none for a moment.
-fn cut_lanes(host: &Host, count: usize) -> Result<()> {
+/// Resets up to `count` connections of a host's link as the kernel does, once the session has all
+/// its connections: after a cut it has none for a moment.
+fn cut_connections(host: &Host, count: usize) -> Result<()> {
     let ss = |arguments: &[&str]| -> Result<String> {
         let output = host.netns.command("ss").args(arguments).output().context("running ss")?;
         ensure!(output.status.success(), "ss: {}", String::from_utf8_lossy(&output.stderr));
@@ -267,16 +269,16 @@ fn cut_lanes(host: &Host, count: usize) -> Result<()> {
         Some((words.next()?, words.next()?))
     };
     let since = Instant::now();
-    let lanes = loop {
-        let lanes: Vec<_> =
+    let connections = loop {
+        let connections: Vec<_> =
             ss(&[&["-tnH"][..], &ours].concat())?.lines().filter_map(ends).collect();
-        if lanes.len() == LANES {
-            break lanes;
+        if connections.len() == CONNECTIONS {
+            break connections;
         }
-        ensure!(since.elapsed() < PATIENCE, "{} lanes, not {LANES}", lanes.len());
+        ensure!(since.elapsed() < PATIENCE, "{} connections, not {CONNECTIONS}", connections.len());
         std::thread::sleep(Duration::from_millis(5));
     };
-    for (local, remote) in lanes.iter().take(count) {
+    for (local, remote) in connections.iter().take(count) {
         ss(&["-tnHK", "src", local, "dst", remote])?;
     }
     Ok(())

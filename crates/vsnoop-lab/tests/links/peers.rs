@@ -146,15 +146,12 @@ fn down() -> Result<()> {
     ensure!(ended.success(), "it ended with {ended}");
     ensure!(!socket(b.name()).exists(), "its socket is still there");
     ensure!(b.netns.ip("link show vsl0").is_err(), "its tap is still there");
-    a.until(
-        "the peer is gone, and its farewell is not hidden by calls that find nobody",
-        |status| {
-            let peer = &status["peers"][0];
-            let reason = peer["reason"].as_str().unwrap_or_default();
-            let is_said = reason.contains("taken the link down; since then: ");
-            let is_measured =
-                ["rtt_ns", "rtt_min_ns", "jitter_ns"].iter().any(|key| !peer[key].is_null());
-            peer["state"] != "up" && is_said && !is_measured
-        },
-    )
+    a.until("the peer has closed, and calls that find nobody do not hide that", |status| {
+        let peer = &status["peers"][0];
+        let reason = peer["reason"].as_str().unwrap_or_default();
+        let is_said = reason.contains("taken the link down; since then: ");
+        let is_measured =
+            ["rtt_ns", "rtt_min_ns", "jitter_ns"].iter().any(|key| !peer[key].is_null());
+        peer["state"] != "up" && is_said && !is_measured
+    })
 }

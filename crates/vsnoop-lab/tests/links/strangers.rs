@@ -1,7 +1,7 @@
 //! Callers that are nobody's peers, a thousand a second, beside a link that works.
 //!
-//! A call counts when its connection was made. On a slow machine there are fewer in a second: then the transfers
-//! beside them go on until there were enough seconds with a thousand.
+//! A call counts when its connection was made. On a slow machine there are fewer in a second: then
+//! the transfers beside them go on until there were enough seconds with a thousand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_lab::testbed::net::Netns;
-use vsnoop_link::handshake::{self, Hello, Purpose, Transport, Versions};
+use vsnoop_link::handshake::{self, Hello, HelloTransport, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, Identity, PeerId, PublicKey, Trust};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Each may have its own share of what the link gives to strangers.
 const ADDRESSES: u8 = 20;
 const CALLERS: u32 = 32;
-/// Addresses of a flood that takes all places that strangers may have.
+/// Addresses of a flood that takes all slots that strangers may have.
 const FLOOD_ADDRESSES: u8 = 50;
 const FLOODERS: usize = 4;
 /// Calls of each that are open, or made anew, all the time.
@@ -141,8 +141,9 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
 }
 
-/// Nobody has proved who he is to a link that has just started, and strangers take all that is left to them.
-/// The peer is let in for its address. It is not to be called from there: its port is another.
+/// Nobody has proved who he is to a link that has just started, and strangers take all that is left
+/// to them. The peer is let in for its address. It is not to be called from there: its port is
+/// another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     let mut network = Network::build(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
@@ -274,7 +275,8 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
         }
         Manner::Pretends => {
             let deadline = Instant::now() + Duration::from_millis(100);
-            // That it is refused is what it is for; that it is taken would be seen as one peer more.
+            // That it is refused is what it is for; that it is taken would be seen as one peer
+            // more.
             let _ = handshake::dial(stream, dialer, hello(), deadline);
             None
         }
@@ -289,8 +291,8 @@ fn hello() -> Hello {
         instance: 1,
         session: 1,
         epoch: 0,
-        transport: Transport::Udp,
-        lanes: 1,
+        transport: HelloTransport::Udp,
+        connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
         software: String::new(),

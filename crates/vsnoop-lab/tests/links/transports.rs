@@ -145,10 +145,15 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     })?;
     let bytes = |sent: &Value| sent["wire_bytes"].as_u64().context("no wire_bytes");
     let of_classes = |status: &Value| -> Result<u64> {
-        status["classes"].as_array().context("no classes")?.iter().map(|c| bytes(&c["sent"])).sum()
+        status["compression"]
+            .as_array()
+            .context("no compression")?
+            .iter()
+            .map(|c| bytes(&c["sent"]))
+            .sum()
     };
-    // Of the peer first and then last, so that nothing sent meanwhile is of the classes alone. The sets before
-    // have taken counters away with their rules.
+    // Of the peer first and then last, so that nothing sent meanwhile counts for the rules alone.
+    // The sets before have taken counters away with their rules.
     let of_peer = bytes(&a.peer("h1")?["sent"])?;
     let of_rules = of_classes(&a.status()?)?;
     // What follows is compressed from its first byte on.
@@ -163,13 +168,13 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     let ratio = sent["ratio"].as_f64().context("no ratio")?;
     // auto does not compress where nothing is gained, as between two namespaces.
     ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
-    let class = a.status()?["classes"][0].clone();
-    let flows = class["methods"].as_object().context("no methods")?;
+    let rule = a.status()?["compression"][0].clone();
+    let flows = rule["methods"].as_object().context("no methods")?;
     // Whatever auto has made of the data of both transfers, it is said.
     let is_said = |said: &String| method == "auto" || said == method;
-    ensure!(flows.keys().any(is_said), "no flow goes by {method}: {class}");
-    ensure!(class["flows"].as_u64() == flows.values().map(Value::as_u64).sum(), "{class}");
-    ensure!(method == "auto" || a.peer("h1")?["cpu"]["compress_ns"].as_u64() > Some(0), "{class}");
+    ensure!(flows.keys().any(is_said), "no flow goes by {method}: {rule}");
+    ensure!(rule["flows"].as_u64() == flows.values().map(Value::as_u64).sum(), "{rule}");
+    ensure!(method == "auto" || a.peer("h1")?["cpu"]["compress_ns"].as_u64() > Some(0), "{rule}");
     Ok(())
 }
 

@@ -3,16 +3,16 @@
 //! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
 //! [`Probe`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
 //!
-//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as it is.
-//! While the link sends, the next message is encoded: the slower of both sets the pace, and the CPU's time
-//! is not for nothing either. The rate of the link is given, what encoding costs and gains is measured
-//! while it is done. A way must be a tenth better than the present one to take its place. What less effort
-//! would do is only supposed while more is made, and wrong for some data: so it is tried for a while, ever
-//! more seldom. Where nothing pays, one message is tried at the same falling pace, so that a link that
-//! became slow, or a CPU that became free, is noticed.
+//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as
+//! it is. While the link sends, the next message is encoded: the slower of both sets the pace, and
+//! the CPU's time is not for nothing either. The rate of the link is given, what encoding costs and
+//! gains is measured while it is done. A way must be a tenth better than the present one to take
+//! its place. What less effort would do is only supposed while more is made, and wrong for some
+//! data: so it is tried for a while, ever more seldom. Where nothing pays, one message is tried at
+//! the same falling pace, so that a link that became slow, or a CPU that became free, is noticed.
 //!
-//! What a dictionary gains is known only when something comes again. So it is not judged by its gain: `auto`
-//! uses it where encoding is faster than the link, and the link alone sets the pace.
+//! What a dictionary gains is known only when something comes again. So it is not judged by its
+//! gain: `auto` uses it where encoding is faster than the link, and the link alone sets the pace.
 
 use std::collections::HashMap;
 
@@ -20,18 +20,18 @@ use super::probe::Probe;
 use super::{Decision, Method, Owner, Stats};
 
 /// A way to compress, with what is assumed until it was measured.
-struct Way {
+struct Candidate {
     method: Method,
     /// What it makes of the bytes that lz4 leaves.
     of_lz4: f64,
     ns_per_byte: f64,
 }
 
-const WAYS: [Way; 4] = [
-    Way { method: Method::Lz4, of_lz4: 1.0, ns_per_byte: 2.5 },
-    Way { method: Method::Zstd { level: 1 }, of_lz4: 0.66, ns_per_byte: 3.5 },
-    Way { method: Method::Zstd { level: 3 }, of_lz4: 0.61, ns_per_byte: 6.0 },
-    Way { method: Method::Zstd { level: 6 }, of_lz4: 0.54, ns_per_byte: 15.0 },
+const WAYS: [Candidate; 4] = [
+    Candidate { method: Method::Lz4, of_lz4: 1.0, ns_per_byte: 2.5 },
+    Candidate { method: Method::Zstd { level: 1 }, of_lz4: 0.66, ns_per_byte: 3.5 },
+    Candidate { method: Method::Zstd { level: 3 }, of_lz4: 0.61, ns_per_byte: 6.0 },
+    Candidate { method: Method::Zstd { level: 6 }, of_lz4: 0.54, ns_per_byte: 15.0 },
 ];
 
 /// The new measurement's part in an average.
@@ -54,8 +54,8 @@ const FLOWS: usize = 4096;
 /// A byte in a dictionary, until that was measured.
 const DICTIONARY_NS_PER_BYTE: f64 = 5.0;
 
-/// Who is judged: the owner and the flow.
-pub type Key = (Owner, u64);
+/// Owner and flow that a record is kept of.
+pub type FlowKey = (Owner, u64);
 
 /// What a way does to a byte.
 #[derive(Clone, Copy)]
@@ -66,7 +66,7 @@ struct Effect {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Flow {
+struct FlowRecord {
     /// Failed looks in a row; messages to let pass before the next, and when it is due anyhow.
     back_off: u8,
     pass: u32,
@@ -90,7 +90,7 @@ struct Flow {
     seen_ns: u64,
 }
 
-impl Flow {
+impl FlowRecord {
     fn fail(&mut self, now_ns: u64) {
         self.good = false;
         self.pass = (1 << self.back_off) - 1;
@@ -128,8 +128,8 @@ pub struct Judge {
     /// Average over all flows, for those that have not been measured.
     ns_per_byte: [f64; WAYS.len()],
     /// Two generations: when the young are too many they become the old, and the old are forgotten.
-    young: HashMap<Key, Flow>,
-    old: HashMap<Key, Flow>,
+    young: HashMap<FlowKey, FlowRecord>,
+    old: HashMap<FlowKey, FlowRecord>,
     probe: Probe,
     /// Of all dictionaries: time for a byte, and when the next trial of a slow one is due.
     dictionary_ns_per_byte: f64,
@@ -169,7 +169,7 @@ impl Judge {
     /// How the next message is to be sent: `Off`, or a method that is not `Auto`.
     pub fn method(
         &mut self,
-        key: Key,
+        key: FlowKey,
         asked: Method,
         parts: &[&[u8]],
         now_ns: u64,
@@ -190,7 +190,7 @@ impl Judge {
     }
 
     /// What becomes of a flow, and when it was seen last.
-    pub fn decision(&self, key: Key, asked: Method) -> Option<(u64, Decision)> {
+    pub fn decision(&self, key: FlowKey, asked: Method) -> Option<(u64, Decision)> {
         let flow = self.young.get(&key).or_else(|| self.old.get(&key))?;
         let unknown = asked == Method::Auto && self.rate_bytes_per_s.is_none();
         let judged = flow.decision.filter(|_| !unknown);
@@ -199,7 +199,7 @@ impl Judge {
 
     fn judge(
         &mut self,
-        flow: &mut Flow,
+        flow: &mut FlowRecord,
         asked: Method,
         parts: &[&[u8]],
         now_ns: u64,
@@ -241,8 +241,8 @@ impl Judge {
             flow.measured[best] = None;
             return WAYS[best].method;
         }
-        // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a look is
-        // a trial, and `measured` says how it went.
+        // Nothing pays, by what is known. Costs change: where the pace of looking has fallen, a
+        // look is a trial, and `measured` says how it went.
         (flow.way, flow.instead_of) = (None, None);
         if !flow.good && flow.back_off > TRIALS_FROM {
             return WAYS[best].method;
@@ -255,7 +255,7 @@ impl Judge {
     /// What came of a message that was to be sent by `method`.
     pub fn measured(
         &mut self,
-        key: Key,
+        key: FlowKey,
         asked: Method,
         method: Method,
         result: Measured,
@@ -317,14 +317,14 @@ impl Judge {
     }
 
     /// Time for a byte that goes this way.
-    fn way_ns(&self, flow: &Flow, way: usize) -> f64 {
+    fn way_ns(&self, flow: &FlowRecord, way: usize) -> f64 {
         let Effect { left, ns } = flow.measured[way].unwrap_or_else(|| self.expected(flow, way));
         let link_ns = left * self.raw_ns();
         ns.max(link_ns) + HIDDEN * ns.min(link_ns)
     }
 
     /// What a way would do: as the present way does, in the proportion that is usual.
-    fn expected(&self, flow: &Flow, way: usize) -> Effect {
+    fn expected(&self, flow: &FlowRecord, way: usize) -> Effect {
         let usual = |way: usize| (WAYS[way].of_lz4, self.ns_per_byte[way]);
         let (left, ns) = usual(way);
         match flow.way.and_then(|present| Some((usual(present), flow.measured[present]?))) {
@@ -336,12 +336,12 @@ impl Judge {
         }
     }
 
-    fn best(&self, flow: &Flow) -> (usize, f64) {
+    fn best(&self, flow: &FlowRecord) -> (usize, f64) {
         let all = (0..WAYS.len()).map(|way| (way, self.way_ns(flow, way)));
         all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
     }
 
-    fn flow(&mut self, key: Key) -> Flow {
+    fn flow(&mut self, key: FlowKey) -> FlowRecord {
         if self.young.len() >= FLOWS && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
         }

@@ -8,7 +8,8 @@
 //! rest       lz4: one block. zstd: what the stream of this context adds for this message, flushed
 //! ```
 //!
-//! zstd frames are magicless, without content size and checksum: length and integrity are the link's.
+//! zstd frames are magicless, without content size and checksum: length and integrity are the
+//! link's.
 
 use std::fmt;
 

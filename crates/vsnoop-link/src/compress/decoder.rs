@@ -1,16 +1,17 @@
 //! The receiver's side of one ordered connection.
 //!
-//! A decoder keeps the contexts that the sender has begun, each in the place that the sender named. It
-//! believes nothing: numbers, windows and lengths are held against its own [`Limits`] before memory is
-//! touched, and whatever does not come out at exactly the length it has said is an error. After an error
-//! the two sides' contexts are out of step, so the connection must end.
+//! A decoder keeps the contexts that the sender has begun, each in the slot that the sender named.
+//! It believes nothing: numbers, windows and lengths are held against its own [`Limits`] before
+//! memory is touched, and whatever does not come out at exactly the length it has said is an error.
+//! After an error the two sides' contexts are out of step, so the connection must end.
 
 use super::body::{Codec, ContextId, DecodeError, Head};
 use super::clock::cpu_ns;
 use super::stream::Decompressor;
 use super::{Limits, Stats};
 
-/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128 MB.
+/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128
+/// MB.
 const LEAST_WINDOW_LOG: u8 = 10;
 
 /// Receiver's side of one ordered connection.
@@ -63,7 +64,7 @@ impl Decoder {
         new_window_log: Option<u8>,
     ) -> Result<&mut Decompressor, DecodeError> {
         let limits = &self.limits;
-        let (places, count, window_log_max) = match id.dictionary {
+        let (slots, count, window_log_max) = match id.dictionary {
             false => (&mut self.flows, limits.flows, limits.flow_window_log),
             true => (&mut self.dictionaries, limits.dictionaries, limits.dictionary_window_log),
         };
@@ -76,19 +77,19 @@ impl Decoder {
             if !(LEAST_WINDOW_LOG..=window_log_max).contains(&log) {
                 return Err(DecodeError::Window { log });
             }
-            // Numbers come in no order that could be relied on: at most `count` empty places.
-            if places.len() <= index {
-                places.resize_with(index + 1, || None);
+            // Numbers come in no order that could be relied on: at most `count` empty slots.
+            if slots.len() <= index {
+                slots.resize_with(index + 1, || None);
             }
-            match &mut places[index] {
+            match &mut slots[index] {
                 Some(context) => context.restart(log)?,
-                place => {
-                    *place = Some(Decompressor::new(log)?);
+                slot => {
+                    *slot = Some(Decompressor::new(log)?);
                     self.stats.contexts += 1;
                 }
             }
         }
-        places.get_mut(index).and_then(Option::as_mut).ok_or(missing)
+        slots.get_mut(index).and_then(Option::as_mut).ok_or(missing)
     }
 
     /// What the contexts hold, in bytes.

@@ -1,10 +1,11 @@
 //! The sender's side of one ordered connection.
 //!
-//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the receiver
-//! has its counterpart under the same number. There are as many as the [`Limits`] allow; a further flow
-//! takes the place of the one that was silent longest, and the flag NEW tells the receiver. A message
-//! that did not become smaller goes raw, and its context, which has taken it in already, starts anew
-//! with the next one. A dictionary is not thrown away for that: it carries the few bytes more.
+//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the
+//! receiver has its counterpart under the same number. There are as many as the [`Limits`] allow; a
+//! further flow takes the slot of the one that was silent longest, and the flag NEW tells the
+//! receiver. A message that did not become smaller goes raw, and its context, which has taken it in
+//! already, starts anew with the next one. A dictionary is not thrown away for that: it carries the
+//! few bytes more.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::clock::{Clock, cpu_ns};
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{Class, DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Stats};
+use super::{DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Policy, Stats};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +44,8 @@ struct Context {
 /// Sender's side of one ordered connection: contexts of flows.
 pub struct Encoder {
     limits: Limits,
-    flows: Places,
-    dictionaries: Places,
+    flows: ContextSlots,
+    dictionaries: ContextSlots,
     judge: Judge,
     clock_ns: Clock,
     /// Counts messages, to know which context was used last.
@@ -61,8 +62,8 @@ impl Encoder {
 
     pub fn with_clock(limits: Limits, clock_ns: Clock) -> Self {
         Self {
-            flows: Places::new(limits.flows),
-            dictionaries: Places::new(limits.dictionaries),
+            flows: ContextSlots::new(limits.flows),
+            dictionaries: ContextSlots::new(limits.dictionaries),
             judge: Judge::default(),
             clock_ns,
             limits,
@@ -84,23 +85,23 @@ impl Encoder {
 
     /// What becomes of a flow, and when it was seen last; `None`: it is not known, or belongs to a
     /// dictionary, where nothing is decided.
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.judge.decision((class.owner, flow), class.method)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.judge.decision((policy.owner, flow), policy.method)
     }
 
-    /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it does
-    /// not become smaller that way.
+    /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it
+    /// does not become smaller that way.
     ///
     /// What is `Compressed` must be sent, in this order: the context counts on it.
     pub fn encode(
         &mut self,
         flow: u64,
-        class: &Class,
+        policy: &Policy,
         parts: &[&[u8]],
         now_ns: u64,
         out: &mut Vec<u8>,
     ) -> Encoded {
-        if class.method == Method::Off {
+        if policy.method == Method::Off {
             return Encoded::Raw;
         }
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -109,7 +110,7 @@ impl Encoder {
         self.stats.bytes_in += bytes as u64;
         let start = out.len();
         let fits = bytes >= MESSAGE_BYTES_MIN && bytes <= self.limits.message_bytes as usize;
-        if fits && self.try_encode(flow, class, parts, bytes, now_ns, out) {
+        if fits && self.try_encode(flow, policy, parts, bytes, now_ns, out) {
             self.stats.bytes_out += (out.len() - start) as u64;
             return Encoded::Compressed;
         }
@@ -122,7 +123,7 @@ impl Encoder {
     fn try_encode(
         &mut self,
         flow: u64,
-        class: &Class,
+        policy: &Policy,
         parts: &[&[u8]],
         bytes: usize,
         now_ns: u64,
@@ -131,31 +132,31 @@ impl Encoder {
         let began = (self.clock_ns)();
         let start = out.len();
         // A dictionary is for what came before, also if it is random in itself: there is no probe.
-        let level = match class.method {
+        let level = match policy.method {
             Method::Zstd { level } => Some(level),
             Method::Auto => Some(DEFAULT_ZSTD_LEVEL),
             Method::Off | Method::Lz4 => None,
         };
-        if let (Some(window), Some(level)) = (class.dictionary, level)
+        if let (Some(window), Some(level)) = (policy.dictionary, level)
             && self.limits.dictionaries > 0
         {
-            if class.method == Method::Auto && !self.judge.dictionary_keeps_up(bytes, now_ns) {
+            if policy.method == Method::Auto && !self.judge.dictionary_keeps_up(bytes, now_ns) {
                 self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
                 return false;
             }
             let log = window_log_of(window).min(self.limits.dictionary_window_log);
-            let whose = Whose::All { owner: class.owner, window_log: log };
+            let whose = Whose::All { owner: policy.owner, window_log: log };
             let parameters = Parameters { level, window_log: log, long_distance: true };
             let done = self.zstd(whose, parameters, parts, bytes, out);
             let ns = (self.clock_ns)().saturating_sub(began);
             self.stats.busy_ns += ns;
-            if class.method == Method::Auto {
+            if policy.method == Method::Auto {
                 self.judge.measured_dictionary(bytes, ns);
             }
             return done;
         }
-        let key = (class.owner, flow);
-        let method = self.judge.method(key, class.method, parts, now_ns, &mut self.stats);
+        let key = (policy.owner, flow);
+        let method = self.judge.method(key, policy.method, parts, now_ns, &mut self.stats);
         let smaller = match method {
             Method::Off | Method::Auto => {
                 self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
@@ -164,7 +165,7 @@ impl Encoder {
             Method::Lz4 => self.lz4(parts, bytes, out),
             Method::Zstd { level } => {
                 let window_log = self.limits.flow_window_log;
-                let whose = Whose::Flow { owner: class.owner, flow };
+                let whose = Whose::Flow { owner: policy.owner, flow };
                 let parameters = Parameters { level, window_log, long_distance: false };
                 self.zstd(whose, parameters, parts, bytes, out)
             }
@@ -173,7 +174,7 @@ impl Encoder {
         self.stats.busy_ns += ns;
         let bytes_out = if smaller { out.len() - start } else { bytes };
         let result = Measured { bytes_in: bytes, bytes_out, smaller, ns };
-        self.judge.measured(key, class.method, method, result, now_ns);
+        self.judge.measured(key, policy.method, method, result, now_ns);
         smaller
     }
 
@@ -193,8 +194,8 @@ impl Encoder {
         out: &mut Vec<u8>,
     ) -> bool {
         let dictionary = matches!(whose, Whose::All { .. });
-        let places = if dictionary { &mut self.dictionaries } else { &mut self.flows };
-        let found = places.of(whose, parameters, self.turn, &mut self.stats);
+        let slots = if dictionary { &mut self.dictionaries } else { &mut self.flows };
+        let found = slots.of(whose, parameters, self.turn, &mut self.stats);
         let Ok((number, context)) = found else { return false };
         let start = out.len();
         let id = ContextId { dictionary, number };
@@ -238,19 +239,19 @@ fn window_log_of(window_bytes: u32) -> u8 {
     window_bytes.clamp(1 << 10, 1 << 31).next_power_of_two().trailing_zeros() as u8
 }
 
-/// The numbered places of one kind of context.
-struct Places {
+/// The numbered slots of one kind of context.
+struct ContextSlots {
     limit: usize,
     contexts: Vec<Context>,
     numbers: HashMap<Whose, u16>,
 }
 
-impl Places {
+impl ContextSlots {
     fn new(limit: u16) -> Self {
         Self { limit: limit.into(), contexts: Vec::new(), numbers: HashMap::new() }
     }
 
-    /// The context of `whose`: its own, a new one, or the place of the one that was used least lately.
+    /// The context of `whose`: its own, a new one, or the slot of the least recently used one.
     fn of(
         &mut self,
         whose: Whose,

@@ -89,7 +89,8 @@ impl<'de> Deserialize<'de> for Method {
     }
 }
 
-/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody else.
+/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody
+/// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A VM for itself: its port, and the address that it sends from.
@@ -108,12 +109,12 @@ impl Owner {
     }
 }
 
-/// How the flows that one rule matches are treated. Flows of one class and owner share a dictionary,
-/// if the rule asks for one.
+/// How the frames of a flow are compressed. Flows with the same policy and owner share a
+/// dictionary, if the policy has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct Policy {
     pub method: Method,
-    /// What is learned from one owner's bytes is never used for another's.
+    /// Contexts of one owner's bytes are never used for another's.
     pub owner: Owner,
     /// Opt-in: one context for all flows of this owner with a window of that many bytes, so that
     /// content that was sent before, in whatever flow, is sent as a reference. See the module's

@@ -1,27 +1,29 @@
 //! Payload made smaller where that pays.
 //!
-//! A *message* (a link's head and one super-packet) passes the [`Encoder`] of its connection and comes
-//! out of the peer's [`Decoder`] as it was. On an ordered connection each flow keeps a context, so that
-//! a message refers to earlier ones of its own flow; on UDP each [`unit`] stands alone. Nothing here
-//! reads a socket or waits; what encoding costs is read from a [`Clock`].
+//! A *message* (a link's head and one super-packet) passes the [`Encoder`] of its connection and
+//! comes out of the peer's [`Decoder`] as it was. On an ordered connection each flow keeps a
+//! context, so that a message refers to earlier ones of its own flow; on UDP each [`unit`] stands
+//! alone. Nothing here reads a socket or waits; what encoding costs is read from a [`Clock`].
 //!
-//! What is `Compressed` has changed the context: it must reach the peer, in order, or the connection must
-//! end. Whatever is to be dropped is dropped before it comes here.
+//! What is `Compressed` has changed the context: it must reach the peer, in order, or the
+//! connection must end. Whatever is to be dropped is dropped before it comes here.
 //!
 //! # Oracles
 //!
-//! The length of what was compressed tells whether its parts resemble each other. Somebody who sees the
-//! lengths on the link *and* has text of his choice compressed together with a secret of someone else
-//! can guess the secret piece by piece; encryption does not help (CRIME, BREACH, and for tunnels
-//! VORACLE). What can be together is therefore kept small:
+//! The length of what was compressed tells whether its parts resemble each other. Somebody who sees
+//! the lengths on the link *and* has text of his choice compressed together with a secret of
+//! someone else can guess the secret piece by piece; encryption does not help (CRIME, BREACH, and
+//! for tunnels VORACLE). What can be together is therefore kept small:
 //!
-//! - A context belongs to one flow of one owner. Other VMs, and other connections of the same VM, neither
-//!   read nor write it, and a place that changes hands is emptied first.
-//! - What is encrypted in the guest (TLS, SSH) is random here. It stays raw, and there is no oracle.
-//! - Open to the attack is one plaintext connection that carries both: cookies beside a page that an
-//!   attacker can write to, say. Compression is off unless a rule asks for it; do not ask for it there.
-//! - A dictionary (`Class::dictionary`) joins all flows of an owner, so text of the attacker in one
-//!   flow meets secrets in another. It is for bulk of one trust: backups, images, replication.
+//! - A context belongs to one flow of one owner. Other VMs, and other connections of the same VM,
+//!   neither read nor write it, and a slot that another flow takes is emptied first.
+//! - What is encrypted in the guest (TLS, SSH) is random here. It stays raw, and there is no
+//!   oracle.
+//! - Open to the attack is one plaintext connection that carries both: cookies beside a page that
+//!   an attacker can write to, say. Compression is off unless a rule asks for it; do not ask for it
+//!   there.
+//! - A dictionary (`Policy::dictionary`) joins all flows of an owner, so text of the attacker in
+//!   one flow meets secrets in another. It is for bulk of one trust: backups, images, replication.
 
 mod auto;
 mod body;
@@ -40,11 +42,11 @@ pub use clock::Clock;
 pub use decision::Decision;
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};
-pub use method::{Class, DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, ZSTD_LEVELS};
+pub use method::{DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, Policy, ZSTD_LEVELS};
 pub use stats::Stats;
 
-/// What a connection's contexts may take: the receiver has room for it, the sender keeps to it. Both ends have the
-/// default; other ones would be another version of the protocol.
+/// What a connection's contexts may take: the receiver has room for it, the sender keeps to it.
+/// Both ends have the default; other ones would be another version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Flows with a context at a time.
@@ -71,8 +73,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The most that a receiver's contexts take, whatever its sender does. Measured: half a megabyte
-    /// beside each window.
+    /// The most that a receiver's contexts take, whatever its sender does. Measured: half a
+    /// megabyte beside each window.
     pub fn decoder_bytes_max(&self) -> u64 {
         let all = |count: u16, log: u8| u64::from(count) * ((1 << log.min(40)) + (512 << 10));
         all(self.flows, self.flow_window_log) + all(self.dictionaries, self.dictionary_window_log)

@@ -1,7 +1,7 @@
 //! Can these bytes be made smaller at all? Answered from a sample, for a few microseconds.
 //!
-//! Two looks at 4 KB from the middle of the message, past headers and past the first bytes of a file:
-//! bytes that are not equally frequent (an entropy coder gains), or repetitions (lz4 gains).
+//! Two looks at 4 KB from the middle of the message, past headers and past the first bytes of a
+//! file: bytes that are not equally frequent (an entropy coder gains), or repetitions (lz4 gains).
 
 const SAMPLE_BYTES: usize = 4096;
 /// A smaller sample has too few bytes of each value to tell chance from skew.
@@ -31,8 +31,8 @@ fn middle(part: &[u8]) -> &[u8] {
     &part[from..(from + SAMPLE_BYTES).min(part.len())]
 }
 
-/// The chance of two bytes being equal is at least a quarter above that of random bytes: base64 is at 4
-/// times, xz and ciphertext are at 1.
+/// The chance of two bytes being equal is at least a quarter above that of random bytes: base64 is
+/// at 4 times, xz and ciphertext are at 1.
 fn skewed(sample: &[u8]) -> bool {
     if sample.len() < SKEW_BYTES_MIN {
         return false;

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// Of an encoder: in is what the guests sent, out what the link carries. Of a decoder: the other way round.
+/// Of an encoder: in is what the guests sent, out what the link carries. Of a decoder: the other
+/// way round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Messages that were asked to be compressed, or came compressed.

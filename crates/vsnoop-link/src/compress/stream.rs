@@ -1,5 +1,5 @@
-//! One zstd stream in pieces: what a message adds is flushed, so that its receiver has all of it at once,
-//! and what earlier messages said is still referred to.
+//! One zstd stream in pieces: what a message adds is flushed, so that its receiver has all of it at
+//! once, and what earlier messages said is still referred to.
 
 use zstd_safe::zstd_sys::ZSTD_EndDirective::{ZSTD_e_continue, ZSTD_e_flush};
 use zstd_safe::{
@@ -24,7 +24,8 @@ pub struct Parameters {
     pub long_distance: bool,
 }
 
-/// A message is one block. zstd's own limit is twice that, and takes half a megabyte more of memory.
+/// A message is one block. zstd's own limit is twice that, and takes half a megabyte more of
+/// memory.
 const BLOCK_BYTES: u32 = 66 << 10;
 
 const LONG_HASH_RATE_LOG: u8 = 9;
@@ -63,8 +64,8 @@ impl Compressor {
             checked(stream.set_parameter(parameter))?;
         }
         if parameters.long_distance {
-            // An entry for each 512 bytes, and as many entries as the window needs: measured, that finds a
-            // file again as well as zstd's own choice, whose table does not fit a cache.
+            // An entry for each 512 bytes, and as many entries as the window needs: measured, that
+            // finds a file again as well as zstd's own choice, whose table does not fit a cache.
             let hash_log = parameters.window_log.saturating_sub(LONG_HASH_RATE_LOG).max(10);
             for parameter in [
                 CParameter::LdmHashRateLog(LONG_HASH_RATE_LOG.into()),

@@ -36,8 +36,8 @@ pub fn payload(kind: Kind, seed: u64, bytes: usize) -> Vec<u8> {
     }
 }
 
-pub fn class(method: &str, owner: u32) -> Class {
-    Class { method: method.parse().unwrap(), owner: Owner::Named(owner), dictionary: None }
+pub fn policy(method: &str, owner: u32) -> Policy {
+    Policy { method: method.parse().unwrap(), owner: Owner::Named(owner), dictionary: None }
 }
 
 /// Few contexts, small windows: what is rare in life happens all the time.
@@ -52,9 +52,9 @@ pub fn tight() -> Limits {
 }
 
 /// The body of a message, if it was compressed.
-pub fn body(encoder: &mut Encoder, flow: u64, class: &Class, message: &[u8]) -> Option<Vec<u8>> {
+pub fn body(encoder: &mut Encoder, flow: u64, policy: &Policy, message: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
-    match encoder.encode(flow, class, &[message], 0, &mut body) {
+    match encoder.encode(flow, policy, &[message], 0, &mut body) {
         Encoded::Compressed => Some(body),
         Encoded::Raw => {
             assert!(body.is_empty(), "a raw message leaves nothing behind");

@@ -1,26 +1,27 @@
 //! Units that stand alone: deliverable whatever became of the others.
 //!
-//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian: units are below 64 KB)
-//! and one block or one magicless zstd frame.
+//! A body is a tag (0 lz4, 1 zstd), the original length (two bytes, big endian: units are below 64
+//! KB) and one block or one magicless zstd frame.
 //!
 //! A unit is as large as its sender wants to lose at once, and the larger it is the better it
-//! compresses: text is a third smaller in units of four datagrams than in units of one. Per datagram
-//! that is on the way, a stream meets the same number of losses either way, so [`datagrams`] goes by
-//! the loss that was measured: short units where many would be lost, long ones where none is.
-//! The payload of a super-packet is [cut](Packer::pack) so that each unit just fits: how much to take is
-//! guessed from the flow's last unit and corrected once or twice.
+//! compresses: text is a third smaller in units of four datagrams than in units of one. Per
+//! datagram that is on the way, a stream meets the same number of losses either way, so
+//! [`datagrams`] goes by the loss that was measured: short units where many would be lost, long
+//! ones where none is. The payload of a super-packet is [cut](Packer::pack) so that each unit just
+//! fits: how much to take is guessed from the flow's last unit and corrected once or twice.
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
-use super::auto::{Judge, Key, Measured};
+use super::auto::{FlowKey, Judge, Measured};
 use super::clock::{Clock, cpu_ns};
 use super::encoder::{joined, lz4_block};
-use super::{Class, Decision, DecodeError, Encoded, Method, Stats, decoder};
+use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
 const HEAD_BYTES: usize = 3;
-/// Flows whose last guess is remembered. Others begin with a ratio that all but random data reaches.
+/// Flows whose last guess is remembered. Others begin with a ratio that all but random data
+/// reaches.
 const GUESSES: usize = 64;
 const FIRST_RATIO: f64 = 0.5;
 /// Guessed a little short: a unit that is one byte too long is one encoding in vain.
@@ -66,8 +67,8 @@ pub struct Packer {
     scratch: Vec<u8>,
     trial: Vec<u8>,
     judge: Judge,
-    /// Of the last flow that had each place.
-    guesses: Vec<Option<(Key, f64)>>,
+    /// Of the last flow that had each slot.
+    guesses: Vec<Option<(FlowKey, f64)>>,
     clock_ns: Clock,
     stats: Stats,
 }
@@ -101,12 +102,12 @@ impl Packer {
     }
 
     /// See [`super::Encoder::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.judge.decision((class.owner, flow), class.method)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.judge.decision((policy.owner, flow), policy.method)
     }
 
-    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method` is
-    /// taken at its word: nothing is probed or measured, and `auto` means `zstd`.
+    /// Appends a body of at most `limit_bytes` that is smaller than the parts, or nothing. `method`
+    /// is taken at its word: nothing is probed or measured, and `auto` means `zstd`.
     pub fn compress(
         &mut self,
         method: Method,
@@ -125,12 +126,12 @@ impl Packer {
         Encoded::Raw
     }
 
-    /// Cuts the next unit, and appends its body to `out` if it is compressed. An empty payload makes a
-    /// unit of the head alone.
+    /// Cuts the next unit, and appends its body to `out` if it is compressed. An empty payload
+    /// makes a unit of the head alone.
     pub fn pack(
         &mut self,
         flow: u64,
-        class: &Class,
+        policy: &Policy,
         cut: Cut<'_>,
         now_ns: u64,
         out: &mut Vec<u8>,
@@ -138,14 +139,14 @@ impl Packer {
         let raw_bytes = cut.step(cut.limit_bytes.saturating_sub(cut.head.len())).max(1);
         let raw_bytes = raw_bytes.min(cut.payload.len());
         let raw = Packed { payload_bytes: raw_bytes, encoded: Encoded::Raw };
-        if class.method == Method::Off {
+        if policy.method == Method::Off {
             return raw;
         }
         let began = (self.clock_ns)();
         self.stats.messages += 1;
-        let key = (class.owner, flow);
+        let key = (policy.owner, flow);
         let parts = [cut.head, cut.payload];
-        let method = self.judge.method(key, class.method, &parts, now_ns, &mut self.stats);
+        let method = self.judge.method(key, policy.method, &parts, now_ns, &mut self.stats);
         let start = out.len();
         let payload_bytes = match method {
             Method::Off | Method::Auto => None,
@@ -162,16 +163,16 @@ impl Packer {
         self.stats.busy_ns += ns;
         if method != Method::Off {
             let result = Measured { bytes_in, bytes_out, smaller: packed.is_some(), ns };
-            self.judge.measured(key, class.method, method, result, now_ns);
+            self.judge.measured(key, policy.method, method, result, now_ns);
         }
         packed.unwrap_or(raw)
     }
 
-    /// The best body that was found, appended to `out`, and how much payload it holds; nothing if the raw
-    /// unit does as well.
+    /// The best body that was found, appended to `out`, and how much payload it holds; nothing if
+    /// the raw unit does as well.
     fn fill(
         &mut self,
-        key: Key,
+        key: FlowKey,
         method: Method,
         cut: Cut<'_>,
         raw_bytes: usize,

@@ -1,6 +1,6 @@
-//! The tap of a port and its bridge: it may fall out of it, and a bridge may go and come again, as another one
-//! of the same name. A tap that is in no bridge is put back; one that is in another was put there by
-//! somebody, and stays.
+//! The tap of a port and its bridge: it may fall out of it, and a bridge may go and come again, as
+//! another one of the same name. A tap that is in no bridge is put back; one that is in another was
+//! put there by somebody, and stays.
 
 use anyhow::Result;
 use vsnoop_netdev as netdev;
@@ -18,7 +18,8 @@ pub struct Standing {
     pub reason: Option<String>,
 }
 
-/// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `ports`: bridges of all ports.
+/// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `ports`: bridges of all
+/// ports.
 pub fn look(tap: &str, bridge: &str, ports: &[String]) -> Standing {
     let unknown = |error| Standing {
         carries: true,
@@ -51,9 +52,9 @@ fn is_bridge(device: &netdev::Device) -> bool {
     device.kind == "bridge"
 }
 
-/// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's name; `other`:
-/// what the tap is in instead; `ports`: bridges of all ports. It is in `wanted` if that is a bridge and there is
-/// no `other`.
+/// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's
+/// name; `other`: what the tap is in instead; `ports`: bridges of all ports. It is in `wanted` if
+/// that is a bridge and there is no `other`.
 fn judge(
     tap: &str,
     bridge: &str,

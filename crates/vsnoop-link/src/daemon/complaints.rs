@@ -1,8 +1,9 @@
 //! Which callers that were turned away the operator is warned of: peers, and those that present a
 //! certificate which is not believed; strangers have none.
 //!
-//! They call again and again, so each is warned of once an hour for each reason. Anybody can present
-//! something, from any address: so many warnings are remembered, and beyond them there are none.
+//! They call again and again, so each is warned of once an hour for each reason. Anybody can
+//! present something, from any address: so many warnings are remembered, and beyond them there are
+//! none.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

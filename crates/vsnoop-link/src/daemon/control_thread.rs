@@ -1,8 +1,8 @@
 //! The thread that decides: it keeps the peers' state machines and makes sessions.
 //!
-//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the state
-//! machines want goes to the data threads as orders. Handshakes run on threads of their own, a bounded
-//! number of them, and end by a deadline.
+//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the
+//! state machines want goes to the data threads as orders. Handshakes run on threads of their own,
+//! a bounded number of them, and end by a deadline.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
 use super::complaints::Complaints;
-use super::config::{Address, Config, Peer as PeerConfig, Transport, Trust};
+use super::config::{Address, Config, PeerConfig, Transport, TrustConfig};
 use super::counts::SessionCounts;
 use super::egress::fault::Fault;
 use super::establish::{self, Incoming, Introduction, Made};
@@ -28,16 +28,16 @@ use crate::handshake::{
 };
 use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use crate::session::{
-    Action, DialError, End, Event as PeerEvent, Message, Peer, SessionId, SessionInfo, Settings,
-    Status, canonical,
+    Action, DialError, End, Message, Peer, PeerEvent, PeerSettings, PeerSnapshot, SessionId,
+    SessionInfo, canonical,
 };
 use crate::wire::item::{FRAME_HEADER_BYTES, SESSION};
 use crate::wire::seal::{HEADER_BYTES, TAG_BYTES};
 
-/// Lanes that were ready before their session was known here; more are let go.
+/// Data connections that may wait for the control connection of their session; more are closed.
 const STRAYS: usize = 64;
-/// A session that waits for its next lane for so long is given up.
-const LANES_IN: Duration = Duration::from_secs(10);
+/// A session that gets no further data connection for so long is given up.
+const CONNECTIONS_IN: Duration = Duration::from_secs(10);
 /// How often the egress thread hears of the path.
 const PATH_EVERY: Duration = Duration::from_secs(1);
 /// How often the host is asked how large packets to a peer may be.
@@ -51,11 +51,11 @@ const V6_HEADERS_BYTES: usize = 40 + 8;
 const LEAST_MTU_BYTES: u16 = 1280;
 const ORDINARY_MTU_BYTES: u16 = 1500;
 
-/// A session that still waits for lanes.
+/// A session that still waits for data connections.
 struct Incomplete {
     control: Established,
     from: SocketAddr,
-    lanes: Vec<Established>,
+    connections: Vec<Established>,
     /// Since the last of them, or the beginning.
     since: Instant,
 }
@@ -67,17 +67,17 @@ struct Installed {
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
-    /// See [`Known::takes`].
+    /// See [`PeerEntry::takes`].
     takes: Vec<IpNet>,
-    /// See [`Known::mtu_bytes`].
+    /// See [`PeerEntry::mtu_bytes`].
     mtu_bytes: u16,
 }
 
 /// One peer.
-pub struct Known {
+pub struct PeerEntry {
     pub config: PeerConfig,
     pub machine: Peer,
-    settings: Settings,
+    settings: PeerSettings,
     dialer: Arc<Dialer>,
     made: HashMap<SessionId, Box<Made>>,
     installed: HashMap<SessionId, Installed>,
@@ -95,7 +95,7 @@ pub struct Known {
     mtu_bytes_said: Option<u16>,
 }
 
-impl Known {
+impl PeerEntry {
     /// Version of the protocol and transport of the session in use.
     pub fn session(&self) -> Option<(u16, Transport)> {
         let installed = self.installed.get(&self.used?)?;
@@ -112,12 +112,12 @@ impl Known {
         Some(self.installed.get(&self.used?)?.mtu_bytes)
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> PeerSnapshot {
         self.machine.status()
     }
 
-    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another address, or
-    /// was asked for long ago.
+    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another
+    /// address, or was asked for long ago.
     fn ask_route(&mut self) -> Option<u16> {
         let installed = self.installed.get(&self.used?)?;
         let to = installed.address;
@@ -138,7 +138,7 @@ pub struct Control {
     introduction: Introduction,
     acceptor: Acceptor,
     ours: PublicKey,
-    pub peers: Vec<Known>,
+    pub peers: Vec<PeerEntry>,
     strays: Vec<(Instant, Established)>,
     next_session: u64,
     egress: wake::Sender<egress::Order>,
@@ -173,15 +173,15 @@ impl Control {
         let now_ns = shared.now_ns();
         let peers = config.peers.iter().zip(dialers).map(|(peer, dialer)| {
             let address = peer.address.as_ref().map(ToString::to_string);
-            let settings = Settings {
-                favoured: matches!(&peer.trust, Trust::Key(theirs) if ours > *theirs),
+            let settings = PeerSettings {
+                favoured: matches!(&peer.trust, TrustConfig::Key(theirs) if ours > *theirs),
                 largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
                 dead_ns: config.dead_after.as_nanos() as u64,
                 rekey_ns: config.rekey.as_nanos() as u64,
                 address,
-                ..Settings::default()
+                ..PeerSettings::default()
             };
-            Known {
+            PeerEntry {
                 config: peer.clone(),
                 machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
                 settings,
@@ -225,7 +225,7 @@ impl Control {
         control
     }
 
-    /// See [`Known::takes`].
+    /// See [`PeerEntry::takes`].
     pub fn takes(&self, peer: usize) -> Option<&[IpNet]> {
         self.peers.get(peer)?.takes()
     }
@@ -233,7 +233,7 @@ impl Control {
     /// Callers that were turned away before they had said anything.
     pub fn callers_turned_away(&self) -> u64 {
         let counts = self.guard.counts();
-        counts.refused_full + counts.refused_source_places + counts.refused_source_rate
+        counts.refused_full + counts.refused_source_slots + counts.refused_source_rate
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -250,13 +250,13 @@ impl Control {
             self.tell_traffic(peer);
             self.tell(peer, PeerEvent::Tick);
             self.tell_path(peer);
-            self.peers[peer].incomplete.retain(|session| session.since.elapsed() < LANES_IN);
+            self.peers[peer].incomplete.retain(|session| session.since.elapsed() < CONNECTIONS_IN);
         }
-        self.strays.retain(|(since, _)| since.elapsed() < LANES_IN);
+        self.strays.retain(|(since, _)| since.elapsed() < CONNECTIONS_IN);
         self.ports.follow();
     }
 
-    /// Says farewell to all peers.
+    /// Sends a close message to all peers, and stops the data threads.
     pub fn close(&mut self) {
         for peer in 0..self.peers.len() {
             self.tell(peer, PeerEvent::Close);
@@ -282,9 +282,13 @@ impl Control {
             }
             Event::PortFailed { port, error } => self.ports.failed(port, error),
             // Its hook sees that, too, and says what follows.
-            Event::DoorFailed { door, error } => {
-                let doors = self.shared.doors.as_ref().and_then(|doors| doors.doors.get(door));
-                let name = doors.map_or("?", |door| door.port.name());
+            Event::DivertTapFailed { divert_tap, error } => {
+                let divert_taps = self
+                    .shared
+                    .divert_taps
+                    .as_ref()
+                    .and_then(|divert_taps| divert_taps.taps.get(divert_tap));
+                let name = divert_taps.map_or("?", |divert_tap| divert_tap.port.name());
                 warn!("tap {name}: {error}; no diverted frames come from it");
             }
             Event::Dialled { peer, result } => match result {
@@ -327,7 +331,7 @@ impl Control {
         }
     }
 
-    fn message(&mut self, got: &event::Message) {
+    fn message(&mut self, got: &event::ReceivedMessage) {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
@@ -374,7 +378,7 @@ impl Control {
                 let incomplete = Incomplete {
                     control: established,
                     from,
-                    lanes: Vec::new(),
+                    connections: Vec::new(),
                     since: Instant::now(),
                 };
                 let known = &mut self.peers[peer];
@@ -382,20 +386,21 @@ impl Control {
                 known.incomplete.clear();
                 known.incomplete.push(incomplete);
                 for (since, stray) in std::mem::take(&mut self.strays) {
-                    self.lane(since, stray);
+                    self.add_connection(since, stray);
                 }
             }
             Purpose::Control => match establish::datagrams(established, from, false) {
                 Ok(made) => self.take_in(peer, Box::new(made)),
                 Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
             },
-            Purpose::Lane { .. } => self.lane(Instant::now(), established),
+            Purpose::Data { .. } => self.add_connection(Instant::now(), established),
         }
     }
 
-    /// A lane joins its session, or waits for it.
-    fn lane(&mut self, since: Instant, lane: Established) {
-        let (Some(peer), Purpose::Lane { session, .. }) = (self.index_of(&lane.peer), lane.purpose)
+    /// Adds a data connection to its session, or keeps it until the session is known.
+    fn add_connection(&mut self, since: Instant, connection: Established) {
+        let (Some(peer), Purpose::Data { session, .. }) =
+            (self.index_of(&connection.peer), connection.purpose)
         else {
             return;
         };
@@ -403,18 +408,18 @@ impl Control {
         let Some(at) = incomplete.iter().position(|waits| waits.control.ours.session == session)
         else {
             if self.strays.len() < STRAYS {
-                self.strays.push((since, lane));
+                self.strays.push((since, connection));
             }
             return;
         };
-        incomplete[at].lanes.push(lane);
+        incomplete[at].connections.push(connection);
         incomplete[at].since = Instant::now();
-        let wanted = 2 * usize::from(incomplete[at].control.agreed.lanes.max(1));
-        if incomplete[at].lanes.len() < wanted {
+        let wanted = 2 * usize::from(incomplete[at].control.agreed.connections.max(1));
+        if incomplete[at].connections.len() < wanted {
             return;
         }
-        let Incomplete { control, from, lanes, .. } = incomplete.swap_remove(at);
-        match establish::ordered(control, lanes, from, false) {
+        let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
+        match establish::ordered(control, connections, from, false) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
         }
@@ -551,13 +556,15 @@ impl Control {
             Incoming::Datagrams(opened) => {
                 ingress::Order::Datagrams { peer, session: id.0, index, opened }
             }
-            Incoming::Lanes(lanes) => ingress::Order::Lanes { peer, session: id.0, lanes },
+            Incoming::Connections(connections) => {
+                ingress::Order::Connections { peer, session: id.0, connections }
+            }
         };
         self.ingress.send(order);
         self.egress.send(egress::Order::Install {
             peer,
             session: id.0,
-            transport: Box::new(outgoing),
+            sender: Box::new(outgoing),
         });
     }
 
@@ -576,7 +583,7 @@ impl Control {
 
     /// What TCP is told, so that no frame has to be cut: the least of what datagrams to peers hold.
     fn bound_frames(&self) {
-        let room = |known: &Known| {
+        let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;
             if installed.transport.is_ordered() {
                 return None;

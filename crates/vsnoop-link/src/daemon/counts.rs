@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::session::Traffic;
+use crate::session::SessionTraffic;
 
 #[derive(Debug, Default)]
 pub struct SessionCounts {
@@ -11,8 +11,8 @@ pub struct SessionCounts {
     pub expected_packets: Tally,
     pub sent_packets: Tally,
     pub sent_bytes: Tally,
-    /// What one lane has learned of the path, for those that have sent nothing yet: bytes per second, 0 if
-    /// unknown.
+    /// Rate of the path that one connection has measured, for those that have sent nothing yet:
+    /// bytes per second, 0 if unknown.
     pub path_bytes_per_s: Tally,
 }
 
@@ -54,9 +54,9 @@ impl Counter {
 }
 
 impl SessionCounts {
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> SessionTraffic {
         let received_packets = self.received_packets.get();
-        Traffic {
+        SessionTraffic {
             received_packets,
             received_bytes: self.received_bytes.get(),
             expected_packets: self.expected_packets.get().max(received_packets),

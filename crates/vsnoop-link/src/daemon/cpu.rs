@@ -1,8 +1,8 @@
 //! What a link takes of the CPUs.
 //!
-//! Whole threads are asked of from outside, so that it costs nothing where frames pass. Sealing and opening
-//! are calls of less than a microsecond, too short to look at the clock each time: a [`Stopwatch`] measures one in
-//! a few and takes it for all of them.
+//! Whole threads are asked of from outside, so that it costs nothing where frames pass. Sealing and
+//! opening are calls of less than a microsecond, too short to look at the clock each time: a
+//! [`Stopwatch`] measures one in a few and takes it for all of them.
 
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
@@ -12,7 +12,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::counts::{Counter, Tally};
 
-/// One call in so many is measured; a number that the pieces of super-packets are seldom a multiple of.
+/// One call in so many is measured; a number that the pieces of super-packets are seldom a multiple
+/// of.
 const STRIDE: u64 = 13;
 /// In a longer call another program had the CPU.
 const LONGEST_NS: u64 = 1_000_000;
@@ -54,8 +55,8 @@ pub fn process_ns() -> u64 {
 /// Of a thread that has not been joined; 0 once it has ended.
 pub fn thread_ns<T>(thread: &JoinHandle<T>) -> u64 {
     let mut clock = 0;
-    // SAFETY: the handle is held, so the thread was neither joined nor detached, and its pthread_t is valid
-    // also after its end; `clock` is written before the call returns.
+    // SAFETY: the handle is held, so the thread was neither joined nor detached, and its pthread_t
+    // is valid also after its end; `clock` is written before the call returns.
     let result = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &mut clock) };
     if result == 0 { clock_ns(ClockId::from_raw(clock)) } else { 0 }
 }

@@ -1,8 +1,9 @@
-//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of them.
+//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of
+//! them.
 //!
-//! The control connection ends with the handshake. A session over UDP has all it needs then; one over
-//! an ordered transport dials its lanes next, each with a handshake of its own, and each for one
-//! direction only, so that one thread at each end owns it.
+//! The control connection ends with the handshake. A session over UDP has all it needs then; one
+//! over an ordered transport dials its data connections next, each with a handshake of its own, and
+//! each for one direction only, so that one thread at each end owns it.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,8 +18,8 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::config::Transport;
 use super::counts::SessionCounts;
 use super::egress;
-use super::egress::datagrams::Datagrams;
-use super::egress::outlet;
+use super::egress::datagrams::DatagramSender;
+use super::egress::peer_sender::{Connections, SessionSender};
 use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
@@ -31,13 +32,14 @@ use crate::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Of a connection attempt, each address.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Lanes of a session that are dialled at the same time: half of what a listener lets one source have.
+/// Data connections of a session that are dialled at the same time: half of what a listener lets
+/// one source have.
 const ABREAST: usize = 8;
 /// What IPv6 demands of every path, less the headers of IPv6 and TCP.
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A round trip of more is a long path.
 const FAR: Duration = Duration::from_millis(2);
-/// A lane that says nothing for so long is broken, whatever TCP hopes.
+/// The kernel ends a data connection whose bytes the peer has not acknowledged for so long.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The stream of records that the egress thread seals.
 const STREAM: u8 = 0;
@@ -56,7 +58,7 @@ pub struct Introduction {
 
 impl Introduction {
     /// A hello for a new session.
-    pub fn hello(&self, epoch: u32, transport: Transport, lanes: u8) -> Hello {
+    pub fn hello(&self, epoch: u32, transport: Transport, connections: u8) -> Hello {
         Hello {
             versions: Versions::OURS,
             purpose: Purpose::Control,
@@ -65,7 +67,7 @@ impl Introduction {
             session: fastrand::u32(..),
             epoch: epoch.min(u16::MAX.into()) as u16,
             transport: wire_transport(transport),
-            lanes,
+            connections,
             mtu_bytes: self.mtu_bytes,
             takes: self.takes.clone(),
             software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -88,7 +90,7 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// Of the VMs' network there.
     pub mtu_bytes: u16,
-    pub outgoing: outlet::Transport,
+    pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
 }
@@ -99,7 +101,7 @@ impl Made {
         transport: Transport,
         address: SocketAddr,
         dialled: bool,
-        outgoing: outlet::Transport,
+        outgoing: SessionSender,
         incoming: Incoming,
         counts: Arc<SessionCounts>,
     ) -> Self {
@@ -123,12 +125,13 @@ impl Made {
 
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
-    Lanes(Vec<ingress::lane::Lane>),
+    Connections(Vec<ingress::connection::Connection>),
 }
 
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
 ///
-/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a process that ends.
+/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a
+/// process that ends.
 pub fn dial(
     address: &str,
     dialer: &Dialer,
@@ -154,33 +157,33 @@ pub fn dial(
     })
 }
 
-/// What a handshake that we began has come to, with the lanes that it takes.
+/// Makes the session that a dialled handshake has agreed on, and dials its data connections.
 fn made(control: Established, dialer: &Dialer, reached: SocketAddr) -> Result<Made> {
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
-    let lanes = dial_lanes(&control, dialer, reached)?;
-    ordered(control, lanes, reached, true)
+    let connections = dial_connections(&control, dialer, reached)?;
+    ordered(control, connections, reached, true)
 }
 
-/// Dials all lanes of a session, some at a time: one after another they would take longer over a long path than
-/// the acceptor waits.
-fn dial_lanes(
+/// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
+/// take longer over a long path than the acceptor waits.
+fn dial_connections(
     control: &Established,
     dialer: &Dialer,
     reached: SocketAddr,
 ) -> Result<Vec<Established>> {
     let session = control.theirs.session;
-    let wanted: Vec<_> = (0..control.agreed.lanes.max(1))
+    let wanted: Vec<_> = (0..control.agreed.connections.max(1))
         .flat_map(|index| {
-            [Direction::ToAcceptor, Direction::ToDialler].map(|direction| Purpose::Lane {
+            [Direction::ToAcceptor, Direction::ToDialler].map(|direction| Purpose::Data {
                 session,
                 index,
                 direction,
             })
         })
         .collect();
-    let mut lanes = Vec::new();
+    let mut connections = Vec::new();
     for abreast in wanted.chunks(ABREAST) {
         thread::scope(|scope| -> Result<()> {
             let dialling = abreast
@@ -188,24 +191,26 @@ fn dial_lanes(
                 .map(|purpose| {
                     let hello = Hello { purpose: *purpose, ..control.ours.clone() };
                     thread::Builder::new()
-                        .name("lane".into())
-                        .spawn_scoped(scope, move || dial_lane(dialer, hello, reached))
-                        .context("no thread for a lane")
+                        .name("connection".into())
+                        .spawn_scoped(scope, move || dial_connection(dialer, hello, reached))
+                        .context("no thread for a data connection")
                 })
                 .collect::<Result<Vec<_>>>()?;
-            for lane in dialling {
-                let Ok(lane) = lane.join() else { bail!("the thread of a lane has panicked") };
-                lanes.push(lane?);
+            for connection in dialling {
+                let Ok(connection) = connection.join() else {
+                    bail!("the thread of a data connection has panicked")
+                };
+                connections.push(connection?);
             }
             Ok(())
         })?;
     }
-    Ok(lanes)
+    Ok(connections)
 }
 
-fn dial_lane(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
+fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
     let stream = TcpStream::connect_timeout(&reached, CONNECT)
-        .with_context(|| format!("calling {reached} for a lane"))?;
+        .with_context(|| format!("calling {reached} for a data connection"))?;
     let deadline = Instant::now() + handshake::DEADLINE;
     Ok(handshake::dial(stream, dialer, hello, deadline)?)
 }
@@ -224,8 +229,8 @@ fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, String>
     })
 }
 
-/// For a handshake, in segments that every path takes: on one that swallows longer packets and says nothing, TCP
-/// would send the first flight again and again. Both ends keep to what the SYN says.
+/// For a handshake, in segments that every path takes: on one that swallows longer packets and says
+/// nothing, TCP would send the first flight again and again. Both ends keep to what the SYN says.
 fn call(address: &SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
     socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
@@ -245,76 +250,87 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     let counts = Arc::new(SessionCounts::default());
     // An acceptor learns from the first datagram where the dialler's come from.
     let known = dialled.then_some(address);
-    let outgoing = Datagrams::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
-    let outgoing = outlet::Transport::Datagrams(Box::new(outgoing));
+    let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
+    let outgoing = SessionSender::Datagrams(Box::new(outgoing));
     let incoming =
         Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
-/// What a session over lanes is, when all of them are there.
+/// Makes a session over an ordered transport of its data connections.
 pub fn ordered(
     control: Established,
-    lanes: Vec<Established>,
+    connections: Vec<Established>,
     address: SocketAddr,
     dialled: bool,
 ) -> Result<Made> {
     let transport = transport_of(&control)?;
     let counts = Arc::new(SessionCounts::default());
     let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
-    for lane in lanes {
+    for connection in connections {
         // The acceptor repeats what the dialler said.
-        let purpose = if dialled { lane.ours.purpose } else { lane.theirs.purpose };
-        let Purpose::Lane { index, direction, .. } = purpose else {
-            bail!("a connection that is no lane");
+        let purpose = if dialled { connection.ours.purpose } else { connection.theirs.purpose };
+        let Purpose::Data { index, direction, .. } = purpose else {
+            bail!("a connection that carries no data");
         };
-        ensure!(lane.peer == control.peer, "a lane of another peer");
-        let Established { stream, tls, secrets, cipher, .. } = lane;
-        prepare(&stream).context("preparing a lane")?;
+        ensure!(connection.peer == control.peer, "a data connection of another peer");
+        let Established { stream, tls, secrets, cipher, .. } = connection;
+        prepare(&stream).context("preparing a data connection")?;
         let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
         let keys = material(&secrets, direction);
         let epoch = control.agreed.epoch as u8;
         let sends = (direction == Direction::ToAcceptor) == dialled;
         let records = transport != Transport::Tls;
         if sends {
-            let codec = if records {
+            let encryption = if records {
                 let sealer = Sealer::new(suite, &keys, control.theirs.session, epoch, index);
-                egress::lane::Codec::Records(sealer)
+                egress::connection::Encryption::Records(sealer)
             } else {
                 let mut tls = tls;
                 tls.set_buffer_limit(None);
-                egress::lane::Codec::Tls(Box::new(tls))
+                egress::connection::Encryption::Tls(Box::new(tls))
             };
             let limits = queue::Limits::default();
             let encoder = Encoder::new(Limits::default());
             let counts = Arc::clone(&counts);
-            outgoing.push((index, egress::lane::Lane::new(stream, codec, limits, encoder, counts)));
+            outgoing.push((
+                index,
+                egress::connection::Connection::new(stream, encryption, limits, encoder, counts),
+            ));
         } else {
-            let codec = if records {
-                ingress::lane::Codec::Records(Box::new(Opener::new(suite, &keys, epoch, index)))
+            let decryption = if records {
+                ingress::connection::Decryption::Records(Box::new(Opener::new(
+                    suite, &keys, epoch, index,
+                )))
             } else {
-                ingress::lane::Codec::Tls(Box::new(tls))
+                ingress::connection::Decryption::Tls(Box::new(tls))
             };
             let decoder = Decoder::new(Limits::default());
-            incoming.push(ingress::lane::Lane::new(stream, codec, decoder, Arc::clone(&counts)));
+            incoming.push(ingress::connection::Connection::new(
+                stream,
+                decryption,
+                decoder,
+                Arc::clone(&counts),
+            ));
         }
     }
-    ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a lane");
+    ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a data connection");
     outgoing.sort_by_key(|(index, _)| *index);
-    let outgoing = outgoing.into_iter().map(|(_, lane)| lane).collect();
-    let outgoing = outlet::Transport::Lanes(Box::new(outlet::Lanes::new(outgoing)));
-    let incoming = Incoming::Lanes(incoming);
+    let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
+    let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
+    let incoming = Incoming::Connections(incoming);
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
-/// A lane's socket: never blocks, keeps little unsent, does not wait for full segments.
+/// Makes the socket of a data connection non-blocking, and lets it send short segments at once.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic, which
-    // costs less time. Where the kernel has not got it, or does not allow it, it stays as it is.
+    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic,
+    // which costs less time. Where the kernel has not got it, or does not allow it, it stays as it
+    // is.
     let far = tcp::round_trip(stream).is_none_or(|round_trip| round_trip > FAR);
     let _ = socket.set_tcp_congestion(if far { b"bbr" } else { b"cubic" });
     Ok(())
@@ -339,29 +355,31 @@ fn suite_of(cipher: Cipher) -> Suite {
     }
 }
 
-pub fn wire_transport(transport: Transport) -> handshake::Transport {
+pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
     match transport {
-        Transport::Udp => handshake::Transport::Udp,
-        Transport::Tls => handshake::Transport::Tls,
-        Transport::Tcp => handshake::Transport::Tcp,
-        Transport::UdpPlain => handshake::Transport::UdpPlain,
-        Transport::TcpPlain => handshake::Transport::TcpPlain,
+        Transport::Udp => handshake::HelloTransport::Udp,
+        Transport::Tls => handshake::HelloTransport::Tls,
+        Transport::Tcp => handshake::HelloTransport::Tcp,
+        Transport::UdpPlain => handshake::HelloTransport::UdpPlain,
+        Transport::TcpPlain => handshake::HelloTransport::TcpPlain,
     }
 }
 
 fn transport_of(control: &Established) -> Result<Transport> {
     Ok(match control.agreed.transport {
-        handshake::Transport::Udp => Transport::Udp,
-        handshake::Transport::Tls => Transport::Tls,
-        handshake::Transport::Tcp => Transport::Tcp,
-        handshake::Transport::UdpPlain => Transport::UdpPlain,
-        handshake::Transport::TcpPlain => Transport::TcpPlain,
-        handshake::Transport::Unknown => bail!("the peer wants a transport of a newer version"),
+        handshake::HelloTransport::Udp => Transport::Udp,
+        handshake::HelloTransport::Tls => Transport::Tls,
+        handshake::HelloTransport::Tcp => Transport::Tcp,
+        handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
+        handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
+        handshake::HelloTransport::Unknown => {
+            bail!("the peer wants a transport of a newer version")
+        }
     })
 }
 
-pub fn is_ordered(transport: handshake::Transport) -> bool {
-    use handshake::Transport::{Tcp, TcpPlain, Tls};
+pub fn is_ordered(transport: handshake::HelloTransport) -> bool {
+    use handshake::HelloTransport::{Tcp, TcpPlain, Tls};
     matches!(transport, Tls | Tcp | TcpPlain)
 }
 

@@ -10,8 +10,8 @@ use crate::session::DialError;
 
 /// From the data threads, and from those that make sessions.
 pub enum Event {
-    /// An item of a session itself.
-    Message(Message),
+    /// A message of a session was received.
+    Message(ReceivedMessage),
     /// The newest datagram of a session came from elsewhere than those before.
     Moved {
         peer: usize,
@@ -35,9 +35,9 @@ pub enum Event {
         port: usize,
         error: io::Error,
     },
-    /// No frames come from this door any more.
-    DoorFailed {
-        door: usize,
+    /// A read of a divert tap has failed; it is not read any more.
+    DivertTapFailed {
+        divert_tap: usize,
         error: io::Error,
     },
     Dialled {
@@ -50,8 +50,8 @@ pub enum Event {
     },
 }
 
-/// What a session's own item says, for the control thread.
-pub struct Message {
+/// A message of a session as it was received, for the control thread.
+pub struct ReceivedMessage {
     pub peer: usize,
     pub session: u64,
     pub item: Vec<u8>,

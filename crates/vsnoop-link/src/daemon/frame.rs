@@ -6,13 +6,13 @@ use super::io::port::{MAX_PARTS, Port};
 use super::stats::PortStats;
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::queue::Kind;
 use crate::wire::item::Way;
 
 /// A frame that lies in parts; the first holds all headers.
 pub struct Frame<'a> {
-    pub owed: Owed,
+    pub offload: OffloadState,
     pub way: Way,
     head: &'a [u8],
     parts: &'a [&'a [u8]],
@@ -22,9 +22,9 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// One that lies in one piece, `part[0]`.
-    pub fn whole(owed: Owed, part: &'a [&'a [u8]; 1]) -> Self {
+    pub fn whole(offload: OffloadState, part: &'a [&'a [u8]; 1]) -> Self {
         let headers = Headers::of(part[0]);
-        Self { owed, way: Way::Forwarded, head: &[], parts: part, bytes: part[0].len(), headers }
+        Self { offload, way: Way::Forwarded, head: &[], parts: part, bytes: part[0].len(), headers }
     }
 
     pub fn of(merged: &'a Merged<'_, 'a>) -> Self
@@ -33,7 +33,7 @@ impl<'a> Frame<'a> {
     {
         let start = if merged.head.is_empty() { merged.parts[0] } else { merged.head };
         Self {
-            owed: merged.owed,
+            offload: merged.offload,
             way: Way::Forwarded,
             head: merged.head,
             parts: merged.parts,
@@ -98,9 +98,10 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`] has.
+/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`]
+/// has.
 pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
-    let header = frame.owed.header(frame.headers.as_ref());
+    let header = frame.offload.header(frame.headers.as_ref());
     let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
     let mut count = 0;
     if !front.is_empty() {

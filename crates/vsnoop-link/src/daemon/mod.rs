@@ -8,15 +8,15 @@
 //!                          events |  |   | commands, signals
 //!                                    +-- short-lived threads: handshakes
 //! ```
-//! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's way is
-//! waited for but the forwarding table. While there is little to do one thread does both ([`threads`]).
-//! [`control_thread`] keeps the peers' sessions; it runs on the thread that called [`run`], beside the control
-//! socket and the signals. [`establish`] makes sessions. [`divert`] is the second way into the link, past
-//! ports and table.
+//! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's
+//! way is waited for but the forwarding table. While there is little to do one thread does both
+//! ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread that called
+//! [`run`], beside the control socket and the signals. [`establish`] makes sessions. [`divert`] is
+//! the second way into the link, past ports and table.
 
 mod bridge;
-mod classes;
 mod complaints;
+mod compression_policy;
 pub mod config;
 pub mod control;
 mod control_thread;
@@ -46,12 +46,12 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use socket2::{Domain, Socket, Type};
 
-use self::classes::{Classes, Ruled};
-use self::config::{Config, PortKind, Trust};
+use self::compression_policy::{Policies, RuleSet};
+use self::config::{Config, PortKind, TrustConfig};
 use self::control::{LinkCpu, LogLevel, Request, Response, Server, Set};
 use self::control_thread::{Control, Parts};
-use self::divert::doors::Doors;
 use self::divert::hooks::Hooks;
+use self::divert::taps::DivertTaps;
 use self::egress::Egress;
 use self::ingress::Ingress;
 use self::io::device::Device;
@@ -75,9 +75,9 @@ const SURVEY: Duration = Duration::from_millis(200);
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
 
-/// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP. `ready` is called
-/// when it is up: it has its name, its ports and its sockets; `log` when another level is wanted of the log. Called
-/// before the process has other threads.
+/// Runs a link until it is told to end, by [`Request::Down`] or by SIGTERM, SIGINT or SIGHUP.
+/// `ready` is called when it is up: it has its name, its ports and its sockets; `log` when another
+/// level is wanted of the log. Called before the process has other threads.
 pub fn run(
     config: Config,
     ready: impl FnOnce(),
@@ -102,24 +102,24 @@ pub fn run(
     let udp = UdpSocket::bind(config.listen).map_err(|error| in_use(&config, "UDP", &error))?;
     let listener = listen(&config)?;
     let ports = config.ports.iter().map(|port| open(&config, port)).collect::<Result<Vec<_>>>()?;
-    let doors = Doors::open(&config)?;
+    let divert_taps = DivertTaps::open(&config)?;
 
     let ageing_ns = config.age.as_nanos() as u64;
-    let table = forwarding::Settings { ageing_ns, ..forwarding::Settings::default() };
+    let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
     let own = Own::new(&config);
-    let shared = Arc::new(Shared::new(table, ports, doors, config.peers.len(), udp, own));
+    let shared = Arc::new(Shared::new(table, ports, divert_taps, config.peers.len(), udp, own));
     let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
     let (events, told) = wake::channel().context("making an eventfd")?;
     let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
     let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
-    let mut ruled = Ruled::new(config.compress.clone());
-    let classes = classes_of(&config, &ruled);
+    let mut rule_set = RuleSet::new(config.compress.clone());
+    let policies = policies_of(&config, &rule_set);
     let both = Arc::new(Poll::new().context("making an epoll")?);
     let watch = |half| Watch::new(&both, half).context("making an epoll");
     let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
     let crew = Arc::new(Crew::new(
         both,
-        Egress::new(Arc::clone(&shared), egress_orders, events.clone(), classes, out)?,
+        Egress::new(Arc::clone(&shared), egress_orders, events.clone(), policies, out)?,
         Ingress::new(Arc::clone(&shared), ingress_orders, events.clone(), back)?,
     )?);
     let second = Arc::clone(&crew);
@@ -166,7 +166,7 @@ pub fn run(
                 let _ = is_done.recv_timeout(SURVEY);
                 control.ports.look();
                 let mut status =
-                    status::of(&about, &config, &ruled, &shared, &control, &hooks, addresses);
+                    status::of(&about, &config, &rule_set, &shared, &control, &hooks, addresses);
                 let [egress, ingress] = &threads;
                 status.cpu = LinkCpu {
                     egress_ns: cpu::thread_ns(egress),
@@ -181,11 +181,11 @@ pub fn run(
                 if let Err(reason) = config.check(&rule) {
                     return Response::Refused { reason };
                 }
-                let mut rules = ruled.rules.clone();
+                let mut rules = rule_set.rules.clone();
                 match rules.set(rule) {
                     Ok(outcome) => {
-                        ruled.replace(rules);
-                        egress.send(egress::Order::Classes(classes_of(&config, &ruled)));
+                        rule_set.replace(rules);
+                        egress.send(egress::Order::Policies(policies_of(&config, &rule_set)));
                         Response::Set(outcome)
                     }
                     Err(error) => Response::Refused { reason: error.to_string() },
@@ -225,21 +225,23 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 /// The rules as the egress thread uses them.
-fn classes_of(config: &Config, ruled: &Ruled) -> Classes {
+fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
     let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
-    // Doors behind ports.
+    // Divert taps come after the ports.
     let ports = config.port_names().cloned().collect();
-    Classes::new(ruled.clone(), peers, ports)
+    Policies::new(rule_set.clone(), peers, ports)
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
     let authority =
         config.authority.as_ref().map(|files| Authority::load(&files.ca)).transpose()?;
-    let trust = |peer: &config::Peer| {
+    let trust = |peer: &config::PeerConfig| {
         let trust = match (&peer.trust, &authority) {
-            (Trust::Key(key), _) => identity::Trust::Key(*key),
-            (Trust::Subject(name), Some(authority)) => identity::Trust::named(authority, name)?,
-            (Trust::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
+            (TrustConfig::Key(key), _) => identity::Trust::Key(*key),
+            (TrustConfig::Subject(name), Some(authority)) => {
+                identity::Trust::named(authority, name)?
+            }
+            (TrustConfig::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
         };
         Ok((PeerId::new(&peer.name), trust))
     };
@@ -271,7 +273,7 @@ fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Er
     anyhow::anyhow!("listening at {} ({protocol}): {error}{hint}", config.listen)
 }
 
-fn open(config: &Config, port: &config::Port) -> Result<Port> {
+fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
     if port.kind == PortKind::Interface {
         return Port::interface(&port.name);
     }

@@ -1,9 +1,10 @@
 //! How the ports are: looked at each second, and when one has failed.
 //!
-//! An interface that exists without the link goes down and up, and a VM's tap is deleted and made anew with
-//! the VM: then the packet socket joins the new one, the same descriptor, so that the data threads need not
-//! know. A tap of the link's own, once deleted, is made with the next start of the link only; while it is there
-//! it is kept in its bridge ([`bridge`]). What is wrong is logged when it changes, never by frame.
+//! An interface that exists without the link goes down and up, and a VM's tap is deleted and made
+//! anew with the VM: then the packet socket joins the new one, the same descriptor, so that the
+//! data threads need not know. A tap of the link's own, once deleted, is made with the next start
+//! of the link only; while it is there it is kept in its bridge ([`bridge`]). What is wrong is
+//! logged when it changes, never by frame.
 
 use std::io;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Ports {
     shared: Arc<Shared>,
     egress: wake::Sender<Order>,
-    states: Vec<State>,
+    states: Vec<PortState>,
     /// Those of all ports; no two have the same.
     bridges: Vec<String>,
     looked: Instant,
 }
 
-struct State {
+struct PortState {
     /// Of the interface when the link began.
     first_index: Option<u32>,
     /// Of a tap that is to be in one.
@@ -69,11 +70,11 @@ struct Failure {
 impl Ports {
     /// `configured`: as those of `shared`, one by one.
     pub fn new(
-        configured: &[config::Port],
+        configured: &[config::PortConfig],
         shared: Arc<Shared>,
         egress: wake::Sender<Order>,
     ) -> Self {
-        let state = |((port, _), configured): (&(Port, _), &config::Port)| State {
+        let state = |((port, _), configured): (&(Port, _), &config::PortConfig)| PortState {
             first_index: index_of(port.name()),
             bridge: match &configured.kind {
                 PortKind::Bridge(bridge) => Some(bridge.clone()),
@@ -146,7 +147,7 @@ impl Ports {
     }
 }
 
-impl State {
+impl PortState {
     /// How the port is now, and what was mended. `bridges`: those of all ports.
     fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
@@ -175,7 +176,8 @@ impl State {
         (seen, mended)
     }
 
-    /// Whether the interface of the port is another one than before, which is joined; else why there is none.
+    /// Whether the interface of the port is another one than before, which is joined; else why
+    /// there is none.
     fn find(&mut self, port: &Port) -> Result<bool, String> {
         let name = port.name();
         match (port, index_of(name)) {
@@ -195,7 +197,8 @@ impl State {
         }
     }
 
-    /// Has a port read again that has failed, and believes that it works when it has not failed since.
+    /// Has a port read again that has failed, and believes that it works when it has not failed
+    /// since.
     fn retry(&mut self, read_again: impl FnOnce() -> bool) {
         match &mut self.failure {
             Some(failure) if failure.is_tried => self.failure = None,
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
         let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
-        let mut state = State {
+        let mut state = PortState {
             first_index: None,
             bridge: None,
             is_there: true,
@@ -224,7 +227,7 @@ mod tests {
             failure: failure(),
         };
         let mut tries = 0;
-        let mut pass = |state: &mut State| {
+        let mut pass = |state: &mut PortState| {
             state.retry(|| {
                 tries += 1;
                 true

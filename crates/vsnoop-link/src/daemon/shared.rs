@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::divert::doors::Doors;
+use super::divert::taps::DivertTaps;
 use super::frame::{self, Frame};
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
@@ -13,10 +13,10 @@ use crate::forwarding;
 
 pub struct Shared {
     begun: Instant,
-    pub table: forwarding::Shared,
+    pub table: forwarding::SharedTable,
     pub ports: Vec<(Port, PortStats)>,
     /// `None` without diversion.
-    pub doors: Option<Doors>,
+    pub divert_taps: Option<DivertTaps>,
     pub peers: Vec<PeerStats>,
     pub udp: UdpSocket,
     /// Which packets are the link's own.
@@ -28,18 +28,18 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(
-        table: forwarding::Settings,
+        table: forwarding::TableSettings,
         ports: Vec<Port>,
-        doors: Option<Doors>,
+        divert_taps: Option<DivertTaps>,
         peers: usize,
         udp: UdpSocket,
         own: Own,
     ) -> Self {
         Self {
             begun: Instant::now(),
-            table: forwarding::Shared::new(table),
+            table: forwarding::SharedTable::new(table),
             ports: ports.into_iter().map(|port| (port, PortStats::default())).collect(),
-            doors,
+            divert_taps,
             peers: (0..peers).map(|_| PeerStats::default()).collect(),
             udp,
             own,

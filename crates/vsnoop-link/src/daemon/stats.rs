@@ -88,7 +88,7 @@ impl PeerStats {
 /// Of the link.
 #[derive(Debug, Default)]
 pub struct LinkStats {
-    /// Dropped by the forwarding table: no other place to go, control frames, forged sources.
+    /// Dropped by the forwarding table: no other location to go to, control frames, forged sources.
     pub dropped_forwarding: Counter,
     /// Datagrams of no session, or of a kind that is not understood.
     pub unknown_datagrams: Counter,
@@ -100,7 +100,7 @@ pub struct LinkStats {
 
 /// Of one rule of compression.
 #[derive(Debug, Default)]
-pub struct ClassStats {
+pub struct RuleStats {
     /// Frames for peers, and their bytes.
     pub frames: Counter,
     pub bytes: Counter,
@@ -116,15 +116,15 @@ pub struct ClassStats {
     pub flows: Mutex<BTreeMap<String, u64>>,
 }
 
-impl ClassStats {
-    /// What became of [`ClassStats::bytes`] when some were compressed.
+impl RuleStats {
+    /// [`RuleStats::bytes`] after compression.
     pub fn after_compression(&self) -> u64 {
         after(&self.bytes, &self.compressed_from, &self.compressed_to)
     }
 }
 
-/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the link's own
-/// with each frame, so that the difference alone could be more than there was.
+/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the
+/// link's own with each frame, so that the difference alone could be more than there was.
 fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
     let saved = from.get().saturating_sub(to.get());
     bytes.get().saturating_sub(saved).max(to.get())

@@ -7,21 +7,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ipnet::IpNet;
 use vsnoop_bpf::divert::RuleCounters;
 
-use super::classes::Ruled;
+use super::compression_policy::RuleSet;
 use super::config::{Config, PortKind};
 use super::control::{
-    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, Status, Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
 };
-use super::control_thread::{Control, Known, other_mtu};
+use super::control_thread::{Control, PeerEntry, other_mtu};
 use super::counts::Counter;
-use super::divert::doors::{Doors, Entered};
 use super::divert::hooks::{Hook, Hooks};
+use super::divert::taps::{DivertTaps, Entered};
 use super::ports::Ports;
 use super::shared::Shared;
-use super::stats::{ClassStats, PeerStats};
-use crate::forwarding::Place;
-use crate::session::State;
+use super::stats::{PeerStats, RuleStats};
+use crate::forwarding::Location;
+use crate::session::SessionState;
 
 /// What does not change while a link runs.
 pub struct About {
@@ -34,7 +34,7 @@ pub struct About {
 pub fn of(
     about: &About,
     config: &Config,
-    ruled: &Ruled,
+    rule_set: &RuleSet,
     shared: &Shared,
     control: &Control,
     hooks: &Hooks,
@@ -71,16 +71,16 @@ pub fn of(
         ]),
         ports,
         peers,
-        classes: classes(ruled),
+        compression: compression(rule_set),
         diverts: diverts(hooks),
-        entry: shared.doors.as_ref().and_then(|doors| entry(config, doors)),
+        entry: shared.divert_taps.as_ref().and_then(|divert_taps| entry(config, divert_taps)),
         problems: problems(config, control, hooks),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
-            let show = |entry: &crate::forwarding::Entry| {
-                let (port, peer) = match entry.place {
-                    Place::Port(index) => (config.ports.get(usize::from(index)), None),
-                    Place::Peer(index) => (None, config.peers.get(usize::from(index))),
+            let show = |entry: &crate::forwarding::LearnedAddress| {
+                let (port, peer) = match entry.location {
+                    Location::Port(index) => (config.ports.get(usize::from(index)), None),
+                    Location::Peer(index) => (None, config.peers.get(usize::from(index))),
                 };
                 Learned {
                     mac: entry.mac,
@@ -98,7 +98,7 @@ pub fn of(
 fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
     let rows = |hook: &Hook| {
         let prefixes = hook.divert.prefixes.iter().zip(hook.counted());
-        let row = |(prefix, counted): (&IpNet, RuleCounters)| DivertStatus {
+        let row = |(prefix, counters): (&IpNet, RuleCounters)| DivertStatus {
             interface: hook.divert.interface.clone(),
             prefix: prefix.to_string(),
             peer: hook.divert.peer.clone(),
@@ -106,29 +106,29 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             state: hook.state,
             reason: hook.reason(prefix),
             when_down: hook.divert.when_down,
-            tap: hook.door.clone(),
-            packets: counted.packets,
-            bytes: counted.bytes,
-            missed: counted.missed,
+            tap: hook.divert_tap.clone(),
+            packets: counters.packets,
+            bytes: counters.bytes,
+            missed: counters.missed,
         };
         prefixes.map(row).collect::<Vec<_>>()
     };
     hooks.hooks.iter().flat_map(rows).collect()
 }
 
-fn entry(config: &Config, doors: &Doors) -> Option<EntryStatus> {
-    let door = doors.doors.first()?;
-    let entered = |(peer, entered): (&super::config::Peer, &Entered)| EnteredStatus {
+fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
+    let divert_tap = divert_taps.taps.first()?;
+    let entered = |(peer, entered): (&super::config::PeerConfig, &Entered)| EnteredStatus {
         peer: peer.name.clone(),
         frames: entered.frames.get(),
         bytes: entered.bytes.get(),
         refused: reasons([("prefix", &entered.refused_prefix), ("form", &entered.refused_form)]),
     };
     Some(EntryStatus {
-        tap: door.port.name().to_owned(),
-        prefixes: doors.local.clone(),
-        peers: config.peers.iter().zip(&doors.peers).map(entered).collect(),
-        dropped: door.stats.dropped_out.get(),
+        tap: divert_tap.port.name().to_owned(),
+        prefixes: divert_taps.local.clone(),
+        peers: config.peers.iter().zip(&divert_taps.peers).map(entered).collect(),
+        dropped: divert_tap.stats.dropped_out.get(),
     })
 }
 
@@ -137,7 +137,7 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
         what: trouble.clone(),
         remedy: "until then diverted packets of peers are lost here".to_owned(),
     };
-    let apart = |known: &Known| {
+    let apart = |known: &PeerEntry| {
         let (ours, theirs) = (config.mtu_bytes, known.mtu_bytes()?);
         let remedy = "larger packets are lost at one of both; give them the same".to_owned();
         let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
@@ -147,29 +147,29 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
     hooks.trouble.iter().map(lost).chain(mtus).collect()
 }
 
-fn classes(ruled: &Ruled) -> Vec<ClassStatus> {
-    let rules = ruled.rules.iter().cloned().map(Some).chain([None]);
+fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
+    let rules = rule_set.rules.iter().cloned().map(Some).chain([None]);
     let methods =
-        |counted: &ClassStats| counted.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let status = |(rule, counted): (_, &std::sync::Arc<ClassStats>)| ClassStatus {
+        |stats: &RuleStats| stats.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = |(rule, stats): (_, &std::sync::Arc<RuleStats>)| RuleStatus {
         rule,
-        flows: methods(counted).values().sum(),
-        methods: methods(counted),
+        flows: methods(stats).values().sum(),
+        methods: methods(stats),
         sent: Carried::new(
-            counted.frames.get(),
-            counted.bytes.get(),
-            counted.after_compression(),
-            counted.wire_bytes.get(),
+            stats.frames.get(),
+            stats.bytes.get(),
+            stats.after_compression(),
+            stats.wire_bytes.get(),
         ),
-        raw_frames: counted.raw.get(),
-        compress_ns: counted.compress_ns.get(),
+        raw_frames: stats.raw.get(),
+        compress_ns: stats.compress_ns.get(),
     };
-    rules.zip(&ruled.counted).map(status).collect()
+    rules.zip(&rule_set.stats).map(status).collect()
 }
 
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
     type Counted = (super::io::port::Port, super::stats::PortStats);
-    let status = |(index, (port, (_, stats))): (usize, (&super::config::Port, &Counted))| {
+    let status = |(index, (port, (_, stats))): (usize, (&super::config::PortConfig, &Counted))| {
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),
@@ -189,14 +189,14 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
     config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()
 }
 
-fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
+fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let status = known.status();
     let state = match status.state {
-        State::Up(_) => PeerState::Up,
-        State::Dialling { attempt } if attempt > 1 => PeerState::Down,
-        State::Dialling { .. } => PeerState::Dialling,
-        State::Waiting => PeerState::Waiting,
-        State::Closed => PeerState::Down,
+        SessionState::Up(_) => PeerState::Up,
+        SessionState::Dialling { attempt } if attempt > 1 => PeerState::Down,
+        SessionState::Dialling { .. } => PeerState::Dialling,
+        SessionState::Waiting => PeerState::Waiting,
+        SessionState::Closed => PeerState::Down,
     };
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
@@ -258,8 +258,8 @@ fn peer(known: &Known, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     }
 }
 
-fn traffic(frames: &Counter, bytes: &Counter) -> Traffic {
-    Traffic { frames: frames.get(), bytes: bytes.get() }
+fn traffic(frames: &Counter, bytes: &Counter) -> FrameCounts {
+    FrameCounts { frames: frames.get(), bytes: bytes.get() }
 }
 
 fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, u64> {

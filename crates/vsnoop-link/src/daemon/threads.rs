@@ -1,15 +1,16 @@
 //! The two threads that move frames, and when one of them is enough.
 //!
-//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps takes
-//! long to wake, on a virtual machine longer than all the rest of a frame's way, and the longer the more
-//! cores are asleep with it. So while there is little to do the ingress thread waits for both halves and
-//! the egress thread sleeps: an answer that a VM gives at once is taken by who brought the question.
-//! When more than a few frames wait at a time, or a turn takes long, the work is divided, and united again
-//! after a moment in which the egress thread had next to nothing to do.
+//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps
+//! takes long to wake, on a virtual machine longer than all the rest of a frame's way, and the
+//! longer the more cores are asleep with it. So while there is little to do the ingress thread
+//! waits for both halves and the egress thread sleeps: an answer that a VM gives at once is taken
+//! by who brought the question. When more than a few frames wait at a time, or a turn takes long,
+//! the work is divided, and united again after a moment in which the egress thread had next to
+//! nothing to do.
 //!
-//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let to do
-//! that first: then the core has one thread that runs, and the kernel wakes the next on a frame's way on
-//! this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
+//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let
+//! to do that first: then the core has one thread that runs, and the kernel wakes the next on a
+//! frame's way on this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,8 @@ impl Crew {
         }
     }
 
-    /// From peers to ports, and while there is little to do the other way too, until it is told to stop.
+    /// From peers to ports, and while there is little to do the other way too, until it is told to
+    /// stop.
     pub fn run_ingress(&self) {
         let poll = lock(&self.ingress).poll();
         let goes_on = || {
@@ -206,7 +208,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::daemon::classes::{Classes, Ruled};
+    use crate::daemon::compression_policy::{Policies, RuleSet};
     use crate::daemon::config::Rules;
     use crate::daemon::event::Event;
     use crate::daemon::io::poll::Watch;
@@ -227,7 +229,7 @@ mod tests {
 
     fn running() -> Running {
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let table = forwarding::Settings::default();
+        let table = forwarding::TableSettings::default();
         let shared = Arc::new(Shared::new(table, Vec::new(), None, 0, udp, Own::default()));
         let (events, told) = wake::channel().unwrap();
         let (egress, egress_orders) = wake::channel().unwrap();
@@ -235,8 +237,9 @@ mod tests {
         let both = Arc::new(Poll::new().unwrap());
         let watch = |half| Watch::new(&both, half).unwrap();
         let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
-        let classes = Classes::new(Ruled::new(Rules::default()), [].into(), [].into());
-        let out = Egress::new(shared.clone(), egress_orders, events.clone(), classes, out).unwrap();
+        let policies = Policies::new(RuleSet::new(Rules::default()), [].into(), [].into());
+        let out =
+            Egress::new(shared.clone(), egress_orders, events.clone(), policies, out).unwrap();
         let back = Ingress::new(shared, ingress_orders, events, back).unwrap();
         let crew = Arc::new(Crew::new(both, out, back).unwrap());
         let (end, ended) = mpsc::channel();

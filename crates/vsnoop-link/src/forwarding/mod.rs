@@ -2,18 +2,18 @@
 //!
 //! A host's links are one learning bridge: a frame's source address says where its sender is, and
 //! what is sent to that address goes there. Peers are a full mesh, so a frame that came from a peer
-//! is never handed to another one (split horizon), and nothing ever goes back to where it came from;
-//! no loop can form within the mesh. Loops that are closed outside of it, by a second way between
-//! two LANs, show as addresses that keep moving, and are cut there.
+//! is never handed to another one (split horizon), and nothing ever goes back to where it came
+//! from; no loop can form within the mesh. Loops that are closed outside of it, by a second way
+//! between two LANs, show as addresses that keep moving, and are cut there.
 
-mod ends;
+mod frame_addresses;
+mod location;
 mod mac;
-mod place;
-mod shared;
+mod shared_table;
 mod table;
 
-pub use ends::Ends;
+pub use frame_addresses::FrameAddresses;
+pub use location::{DropReason, ForwardingDecision, Location};
 pub use mac::Mac;
-pub use place::{Decision, Place, Reason};
-pub use shared::Shared;
-pub use table::{Entry, Settings, Table};
+pub use shared_table::SharedTable;
+pub use table::{LearnedAddress, Table, TableSettings};

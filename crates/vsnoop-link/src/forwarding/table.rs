@@ -1,46 +1,46 @@
 //! The learned addresses, each VLAN's for itself.
 //!
-//! An entry is made and moved by frames from its address, and believed no more when none came for a while; its
-//! place in memory goes to another address when there is need.
-//! That it is still in use is noted with shared access only, at most once a second, so that a table
-//! behind a read-write lock is written to by new addresses and moves alone.
+//! Frames from an address make and move its entry, which expires when none came for a while.
+//! Expired entries are removed when others need their room. A frame refreshes its entry with shared
+//! access only, at most once a second, so that only new addresses and moves write to a table behind
+//! a read-write lock.
 //!
-//! The table is bounded, and so is each place in it: a place that is full gives up one of its own
-//! entries, a full table one of the place that has most. A flood of invented addresses thus pushes
-//! out none of another place's. Which entry goes is decided by a sample, its oldest: finding the
-//! oldest of all would make such a flood expensive.
+//! The table is bounded, and so is each location in it: a location that is full gives up one of its
+//! own entries, a full table one of the location that has most. A flood of invented addresses thus
+//! pushes out none of another location's. Which entry goes is decided by a sample, its oldest:
+//! finding the oldest of all would make such a flood expensive.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::ends::Ends;
+use super::frame_addresses::FrameAddresses;
+use super::location::{DropReason, ForwardingDecision, Location};
 use super::mac::Mac;
-use super::place::{Decision, Place, Reason};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Entries of which the oldest gives way.
 const SAMPLE: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct TableSettings {
     /// How long an address is known without a frame from it.
     pub ageing_ns: u64,
     /// Entries in all.
     pub entries: usize,
-    /// Entries of one place.
-    pub entries_of_place: usize,
+    /// Entries of one location.
+    pub entries_per_location: usize,
     /// Moves of an address within a second that are believed.
     pub moves_per_second: u32,
     /// How long an address that moved more often stays where it was before.
     pub hold_ns: u64,
 }
 
-impl Default for Settings {
+impl Default for TableSettings {
     fn default() -> Self {
         Self {
             ageing_ns: 300 * SECOND_NS,
             entries: 8192,
-            entries_of_place: 2048,
+            entries_per_location: 2048,
             moves_per_second: 4,
             hold_ns: 10 * SECOND_NS,
         }
@@ -49,61 +49,61 @@ impl Default for Settings {
 
 /// An address as it is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct LearnedAddress {
     pub vlan: u16,
     pub mac: Mac,
-    pub place: Place,
+    pub location: Location,
     pub age_ns: u64,
     pub held: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Key {
+struct AddressKey {
     mac: Mac,
     vlan: u16,
 }
 
 #[derive(Debug)]
-struct Known {
-    place: Place,
-    /// Where its key stands in the place's list.
+struct LearnedEntry {
+    location: Location,
+    /// Where its key stands in the location's list.
     index: usize,
     seen_ns: AtomicU64,
     moves: u32,
     /// Since when `moves` is counted, and where the address was until then.
     moves_since_ns: u64,
-    home: Place,
+    home: Location,
     held_until_ns: u64,
 }
 
 #[derive(Debug)]
 pub struct Table {
-    settings: Settings,
-    known: HashMap<Key, Known>,
-    /// The keys of each place, in no order. There are as many as ports and peers.
-    places: HashMap<Place, Vec<Key>>,
+    settings: TableSettings,
+    known: HashMap<AddressKey, LearnedEntry>,
+    /// The keys of each location, in no order. There are as many as ports and peers.
+    locations: HashMap<Location, Vec<AddressKey>>,
 }
 
 impl Table {
-    pub fn new(settings: Settings) -> Self {
-        Self { settings, known: HashMap::new(), places: HashMap::new() }
+    pub fn new(settings: TableSettings) -> Self {
+        Self { settings, known: HashMap::new(), locations: HashMap::new() }
     }
 
     /// Where an address is, if it is known and not too old.
-    pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Place> {
-        let known = self.known.get(&Key { mac, vlan })?;
-        self.is_fresh(known, now_ns).then_some(known.place)
+    pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Location> {
+        let known = self.known.get(&AddressKey { mac, vlan })?;
+        self.is_fresh(known, now_ns).then_some(known.location)
     }
 
-    fn is_fresh(&self, known: &Known, now_ns: u64) -> bool {
+    fn is_fresh(&self, known: &LearnedEntry, now_ns: u64) -> bool {
         let age_ns = now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed));
         age_ns <= self.settings.ageing_ns
     }
 
     /// Notes a frame from a known address; `false` if [`Self::learn`] has something to do.
-    pub fn confirm(&self, vlan: u16, mac: Mac, place: Place, now_ns: u64) -> bool {
-        let Some(known) = self.known.get(&Key { mac, vlan }) else { return false };
-        if known.place != place || !self.is_fresh(known, now_ns) {
+    pub fn confirm(&self, vlan: u16, mac: Mac, location: Location, now_ns: u64) -> bool {
+        let Some(known) = self.known.get(&AddressKey { mac, vlan }) else { return false };
+        if known.location != location || !self.is_fresh(known, now_ns) {
             return false;
         }
         // Not at every frame, since other cores read it.
@@ -114,37 +114,43 @@ impl Table {
     }
 
     /// Learns from a frame; the reason if the frame is not to be believed, and therefore dropped.
-    pub fn learn(&mut self, vlan: u16, mac: Mac, place: Place, now_ns: u64) -> Result<(), Reason> {
+    pub fn learn(
+        &mut self,
+        vlan: u16,
+        mac: Mac,
+        location: Location,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
         if mac.is_group() || mac.0 == [0; 6] {
-            return Err(Reason::BadSource);
+            return Err(DropReason::BadSource);
         }
-        let key = Key { mac, vlan };
+        let key = AddressKey { mac, vlan };
         let Some(known) = self.known.get_mut(&key) else {
-            self.insert(key, place, now_ns);
+            self.insert(key, location, now_ns);
             return Ok(());
         };
-        if known.place != place {
+        if known.location != location {
             if now_ns < known.held_until_ns {
-                return Err(Reason::Flapping);
+                return Err(DropReason::Flapping);
             }
             if now_ns.saturating_sub(known.moves_since_ns) >= SECOND_NS {
                 (known.moves, known.moves_since_ns) = (0, now_ns);
-                known.home = known.place;
+                known.home = known.location;
             }
             if known.moves >= self.settings.moves_per_second {
                 known.held_until_ns = now_ns.saturating_add(self.settings.hold_ns);
                 known.moves = 0;
-                // In a loop the first place is the right one: the copies come later.
+                // In a loop the first location is the right one: the copies come later.
                 let home = known.home;
-                if known.place != home {
+                if known.location != home {
                     self.relist(key, home);
                 }
-                if place != home {
-                    return Err(Reason::Flapping);
+                if location != home {
+                    return Err(DropReason::Flapping);
                 }
             } else {
                 known.moves += 1;
-                self.relist(key, place);
+                self.relist(key, location);
             }
         }
         if let Some(known) = self.known.get(&key) {
@@ -154,12 +160,12 @@ impl Table {
     }
 
     /// Everything that is known and not too old, in no order.
-    pub fn entries(&self, now_ns: u64) -> impl Iterator<Item = Entry> {
+    pub fn entries(&self, now_ns: u64) -> impl Iterator<Item = LearnedAddress> {
         self.known.iter().filter(move |(_, known)| self.is_fresh(known, now_ns)).map(
-            move |(key, known)| Entry {
+            move |(key, known)| LearnedAddress {
                 vlan: key.vlan,
                 mac: key.mac,
-                place: known.place,
+                location: known.location,
                 age_ns: now_ns.saturating_sub(known.seen_ns.load(Ordering::Relaxed)),
                 held: now_ns < known.held_until_ns,
             },
@@ -167,53 +173,62 @@ impl Table {
     }
 
     /// Where a frame goes whose source is believed.
-    pub fn decide(&self, ends: &Ends, from: Place, now_ns: u64) -> Decision {
-        if ends.destination.is_control() {
-            return Decision::Drop(Reason::Control);
+    pub fn decide(
+        &self,
+        addresses: &FrameAddresses,
+        from: Location,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        if addresses.destination.is_control() {
+            return ForwardingDecision::Drop(DropReason::Control);
         }
-        if ends.destination.is_group() {
-            return Decision::Flood;
+        if addresses.destination.is_group() {
+            return ForwardingDecision::Flood;
         }
-        match self.lookup(ends.vlan, ends.destination, now_ns) {
-            None => Decision::Flood,
-            Some(to) if to == from => Decision::Drop(Reason::SamePlace),
-            Some(to) if !from.reaches(to) => Decision::Drop(Reason::SplitHorizon),
-            Some(to) => Decision::To(to),
+        match self.lookup(addresses.vlan, addresses.destination, now_ns) {
+            None => ForwardingDecision::Flood,
+            Some(to) if to == from => ForwardingDecision::Drop(DropReason::SameLocation),
+            Some(to) if !from.reaches(to) => ForwardingDecision::Drop(DropReason::SplitHorizon),
+            Some(to) => ForwardingDecision::To(to),
         }
     }
 
-    fn insert(&mut self, key: Key, place: Place, now_ns: u64) {
-        if self.places.get(&place).map_or(0, Vec::len) >= self.settings.entries_of_place.max(1) {
-            self.displace(place);
+    fn insert(&mut self, key: AddressKey, location: Location, now_ns: u64) {
+        if self.locations.get(&location).map_or(0, Vec::len)
+            >= self.settings.entries_per_location.max(1)
+        {
+            self.displace(location);
         } else if self.known.len() >= self.settings.entries.max(1)
             && let Some(largest) = self.largest_place()
         {
             self.displace(largest);
         }
-        let keys = self.places.entry(place).or_default();
+        let keys = self.locations.entry(location).or_default();
         let index = keys.len();
         keys.push(key);
         self.known.insert(
             key,
-            Known {
-                place,
+            LearnedEntry {
+                location,
                 index,
                 seen_ns: AtomicU64::new(now_ns),
                 moves: 0,
                 moves_since_ns: now_ns,
-                home: place,
+                home: location,
                 held_until_ns: 0,
             },
         );
     }
 
-    fn largest_place(&self) -> Option<Place> {
-        self.places.iter().max_by_key(|(_, keys)| keys.len()).map(|(place, _)| *place)
+    fn largest_place(&self) -> Option<Location> {
+        self.locations.iter().max_by_key(|(_, keys)| keys.len()).map(|(location, _)| *location)
     }
 
-    /// Removes the oldest of a sample of a place's entries.
-    fn displace(&mut self, place: Place) {
-        let Some(keys) = self.places.get(&place).filter(|keys| !keys.is_empty()) else { return };
+    /// Removes the oldest of a sample of a location's entries.
+    fn displace(&mut self, location: Location) {
+        let Some(keys) = self.locations.get(&location).filter(|keys| !keys.is_empty()) else {
+            return;
+        };
         let begin = if keys.len() > SAMPLE { fastrand::usize(..keys.len()) } else { 0 };
         let oldest =
             (0..SAMPLE.min(keys.len())).map(|step| keys[(begin + step) % keys.len()]).min_by_key(
@@ -224,38 +239,40 @@ impl Table {
         }
     }
 
-    fn remove(&mut self, key: Key) {
+    fn remove(&mut self, key: AddressKey) {
         if let Some(known) = self.known.remove(&key) {
-            self.unlist(known.place, known.index);
+            self.unlist(known.location, known.index);
         }
     }
 
-    /// Puts a known key on another place's list.
-    fn relist(&mut self, key: Key, to: Place) {
-        let Some((place, index)) = self.known.get(&key).map(|known| (known.place, known.index))
+    /// Puts a known key on another location's list.
+    fn relist(&mut self, key: AddressKey, to: Location) {
+        let Some((location, index)) =
+            self.known.get(&key).map(|known| (known.location, known.index))
         else {
             return;
         };
-        self.unlist(place, index);
-        if self.places.get(&to).map_or(0, Vec::len) >= self.settings.entries_of_place.max(1) {
+        self.unlist(location, index);
+        if self.locations.get(&to).map_or(0, Vec::len) >= self.settings.entries_per_location.max(1)
+        {
             self.displace(to);
         }
-        let keys = self.places.entry(to).or_default();
+        let keys = self.locations.entry(to).or_default();
         keys.push(key);
         if let Some(known) = self.known.get_mut(&key) {
-            (known.place, known.index) = (to, keys.len() - 1);
+            (known.location, known.index) = (to, keys.len() - 1);
         }
     }
 
-    /// Takes a key off a place's list; the last one takes its position.
-    fn unlist(&mut self, place: Place, index: usize) {
-        let Some(keys) = self.places.get_mut(&place) else { return };
+    /// Takes a key off a location's list; the last one takes its position.
+    fn unlist(&mut self, location: Location, index: usize) {
+        let Some(keys) = self.locations.get_mut(&location) else { return };
         keys.swap_remove(index);
         if let Some(known) = keys.get(index).and_then(|moved| self.known.get_mut(moved)) {
             known.index = index;
         }
         if keys.is_empty() {
-            self.places.remove(&place);
+            self.locations.remove(&location);
         }
     }
 }
@@ -265,9 +282,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PORT: Place = Place::Port(1);
-    const OTHER: Place = Place::Port(2);
-    const PEER: Place = Place::Peer(1);
+    const PORT: Location = Location::Port(1);
+    const OTHER: Location = Location::Port(2);
+    const PEER: Location = Location::Peer(1);
 
     fn mac(number: u32) -> Mac {
         let [a, b, c, d] = number.to_be_bytes();
@@ -275,11 +292,11 @@ mod tests {
     }
 
     fn table() -> Table {
-        Table::new(Settings::default())
+        Table::new(TableSettings::default())
     }
 
-    fn ends(destination: Mac) -> Ends {
-        Ends { destination, source: mac(99), vlan: 0 }
+    fn addresses(destination: Mac) -> FrameAddresses {
+        FrameAddresses { destination, source: mac(99), vlan: 0 }
     }
 
     #[test]
@@ -295,7 +312,7 @@ mod tests {
     #[test]
     fn an_address_is_forgotten_when_it_is_silent() {
         let mut table = table();
-        let ageing = Settings::default().ageing_ns;
+        let ageing = TableSettings::default().ageing_ns;
         assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
         assert!(table.confirm(0, mac(1), PORT, ageing));
         assert_eq!(table.lookup(0, mac(1), 2 * ageing), Some(PORT));
@@ -309,38 +326,48 @@ mod tests {
         let mut table = table();
         assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
         assert_eq!(table.learn(0, mac(2), PEER, 0), Ok(()));
-        let decide = |to: u32, from| table.decide(&ends(mac(to)), from, 0);
-        assert_eq!(decide(1, PEER), Decision::To(PORT));
-        assert_eq!(decide(1, OTHER), Decision::To(PORT));
-        assert_eq!(decide(2, PORT), Decision::To(PEER));
-        assert_eq!(decide(1, PORT), Decision::Drop(Reason::SamePlace));
-        assert_eq!(decide(2, Place::Peer(2)), Decision::Drop(Reason::SplitHorizon));
-        assert_eq!(decide(3, PORT), Decision::Flood);
-        assert!(!PEER.reaches(Place::Peer(2)) && !PORT.reaches(PORT));
+        let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, 0);
+        assert_eq!(decide(1, PEER), ForwardingDecision::To(PORT));
+        assert_eq!(decide(1, OTHER), ForwardingDecision::To(PORT));
+        assert_eq!(decide(2, PORT), ForwardingDecision::To(PEER));
+        assert_eq!(decide(1, PORT), ForwardingDecision::Drop(DropReason::SameLocation));
+        assert_eq!(
+            decide(2, Location::Peer(2)),
+            ForwardingDecision::Drop(DropReason::SplitHorizon)
+        );
+        assert_eq!(decide(3, PORT), ForwardingDecision::Flood);
+        assert!(!PEER.reaches(Location::Peer(2)) && !PORT.reaches(PORT));
         assert!(PEER.reaches(PORT) && PORT.reaches(PEER) && PORT.reaches(OTHER));
     }
 
     #[test]
     fn groups_are_flooded_and_control_is_not() {
         let table = table();
-        assert_eq!(table.decide(&ends(Mac([0xff; 6])), PORT, 0), Decision::Flood);
-        assert_eq!(table.decide(&ends(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, 0), Decision::Flood);
+        assert_eq!(table.decide(&addresses(Mac([0xff; 6])), PORT, 0), ForwardingDecision::Flood);
+        assert_eq!(
+            table.decide(&addresses(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, 0),
+            ForwardingDecision::Flood
+        );
         let stp = Mac([1, 0x80, 0xc2, 0, 0, 0]);
-        assert_eq!(table.decide(&ends(stp), PORT, 0), Decision::Drop(Reason::Control));
+        assert_eq!(
+            table.decide(&addresses(stp), PORT, 0),
+            ForwardingDecision::Drop(DropReason::Control)
+        );
     }
 
     #[test]
     fn a_group_address_is_never_learned() {
         let mut table = table();
         for source in [Mac([0xff; 6]), Mac([1, 2, 3, 4, 5, 6]), Mac([0; 6])] {
-            assert_eq!(table.learn(0, source, PORT, 0), Err(Reason::BadSource));
+            assert_eq!(table.learn(0, source, PORT, 0), Err(DropReason::BadSource));
         }
         assert!(table.known.is_empty());
     }
 
     #[test]
     fn a_flood_from_one_place_pushes_out_its_own_only() {
-        let settings = Settings { entries: 100, entries_of_place: 60, ..Settings::default() };
+        let settings =
+            TableSettings { entries: 100, entries_per_location: 60, ..TableSettings::default() };
         let mut table = Table::new(settings);
         for number in 0..40 {
             assert_eq!(table.learn(0, mac(number), PORT, 0), Ok(()));
@@ -352,16 +379,17 @@ mod tests {
         for number in 0..40 {
             assert_eq!(table.lookup(0, mac(number), 0), Some(PORT), "address {number}");
         }
-        // A third place still finds room, taken from who has most.
+        // A third location still finds room, taken from who has most.
         assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(()));
         assert_eq!(table.lookup(0, mac(77), 20_000), Some(OTHER));
-        assert_eq!(table.places[&PORT].len(), 40);
+        assert_eq!(table.locations[&PORT].len(), 40);
         assert_eq!(table.known.len(), 100);
     }
 
     #[test]
     fn the_oldest_gives_way() {
-        let mut table = Table::new(Settings { entries_of_place: 3, ..Settings::default() });
+        let mut table =
+            Table::new(TableSettings { entries_per_location: 3, ..TableSettings::default() });
         for (number, now) in [(1, 0), (2, 1), (3, 2)] {
             assert_eq!(table.learn(0, mac(number), PORT, now), Ok(()));
         }
@@ -377,19 +405,19 @@ mod tests {
         assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
         let mut believed = 0;
         for now in 1..100 {
-            let place = if now % 2 == 0 { PORT } else { PEER };
+            let location = if now % 2 == 0 { PORT } else { PEER };
             let before = table.lookup(0, mac(1), now);
-            match table.learn(0, mac(1), place, now) {
-                Ok(()) => believed += u32::from(before != Some(place)),
-                Err(reason) => assert_eq!(reason, Reason::Flapping),
+            match table.learn(0, mac(1), location, now) {
+                Ok(()) => believed += u32::from(before != Some(location)),
+                Err(reason) => assert_eq!(reason, DropReason::Flapping),
             }
         }
-        assert_eq!(believed, Settings::default().moves_per_second);
+        assert_eq!(believed, TableSettings::default().moves_per_second);
         assert!(table.entries(100).all(|entry| entry.held));
         // Where it is held it is believed; afterwards it may move again.
         assert_eq!(table.lookup(0, mac(1), 100), Some(PORT));
         assert_eq!(table.learn(0, mac(1), PORT, 100), Ok(()));
-        let later = 100 + Settings::default().hold_ns;
+        let later = 100 + TableSettings::default().hold_ns;
         assert_eq!(table.learn(0, mac(1), PEER, later), Ok(()));
         assert_eq!(table.lookup(0, mac(1), later), Some(PEER));
     }
@@ -397,7 +425,8 @@ mod tests {
     #[test]
     fn an_address_is_held_where_it_was_before_it_began_to_move() {
         for moves_per_second in 1..6 {
-            let mut table = Table::new(Settings { moves_per_second, ..Settings::default() });
+            let mut table =
+                Table::new(TableSettings { moves_per_second, ..TableSettings::default() });
             assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(()));
             for now in 1..20 {
                 let _ = table.learn(0, mac(1), if now % 2 == 0 { PORT } else { PEER }, now);
@@ -421,24 +450,24 @@ mod tests {
         fn lists_and_entries_agree_whatever_happens(
             steps in proptest::collection::vec((0..4u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
         ) {
-            let settings = Settings { entries: 20, entries_of_place: 8, ..Settings::default() };
+            let settings = TableSettings { entries: 20, entries_per_location: 8, ..TableSettings::default() };
             let mut table = Table::new(settings);
             let mut now = 0;
             for (step, number, at, seconds) in steps {
-                let place = if at < 3 { Place::Port(at) } else { Place::Peer(at) };
+                let location = if at < 3 { Location::Port(at) } else { Location::Peer(at) };
                 now += seconds * SECOND_NS / 20;
                 match step {
-                    0..=2 => { let _ = table.learn(0, mac(number), place, now); }
-                    _ => { table.confirm(0, mac(number), place, now); }
+                    0..=2 => { let _ = table.learn(0, mac(number), location, now); }
+                    _ => { table.confirm(0, mac(number), location, now); }
                 }
                 prop_assert!(table.known.len() <= 20);
-                let listed: usize = table.places.values().map(Vec::len).sum();
+                let listed: usize = table.locations.values().map(Vec::len).sum();
                 prop_assert_eq!(listed, table.known.len());
-                for (place, keys) in &table.places {
+                for (location, keys) in &table.locations {
                     prop_assert!(!keys.is_empty() && keys.len() <= 8);
                     for (index, key) in keys.iter().enumerate() {
                         let known = &table.known[key];
-                        prop_assert_eq!((known.place, known.index), (*place, index));
+                        prop_assert_eq!((known.location, known.index), (*location, index));
                     }
                 }
             }

@@ -1,6 +1,7 @@
-//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the choice.
+//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the
+//! choice.
 
-use super::{Agreed, Hello, Purpose, Refusal, RefusalKind, Transport, Versions};
+use super::{Agreed, Hello, HelloTransport, Purpose, Refusal, RefusalKind, Versions};
 
 /// What an acceptor's owner answers to a peer's hello.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ impl Agreed {
                 "the link has called itself; its peer's address is its own".into(),
             );
         }
-        // A lane is of a session, for which this has been agreed on.
+        // A data connection joins a session, whose control connection has agreed on this.
         let control = dialler.purpose == Purpose::Control;
         if control && dialler.transport != acceptor.transport {
             return refuse(
@@ -45,14 +46,14 @@ impl Agreed {
                 ),
             );
         }
-        if dialler.transport == Transport::Unknown {
+        if dialler.transport == HelloTransport::Unknown {
             return refuse(RefusalKind::Transport, "no such transport here".into());
         }
         Ok(Self {
             version,
             epoch: dialler.epoch.max(acceptor.epoch),
             transport: dialler.transport,
-            lanes: dialler.lanes.min(acceptor.lanes),
+            connections: dialler.connections.min(acceptor.connections),
         })
     }
 
@@ -69,8 +70,8 @@ impl Agreed {
             "purpose"
         } else if self.transport != dialler.transport {
             "transport"
-        } else if self.lanes == 0 || self.lanes > dialler.lanes {
-            "lanes"
+        } else if self.connections == 0 || self.connections > dialler.connections {
+            "connections"
         } else if self.epoch < dialler.epoch {
             "epoch"
         } else {

@@ -9,7 +9,8 @@ use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose};
 use super::{BadHello, Refusal};
 use crate::identity::{PeerId, PublicKey};
 
-/// Why a handshake failed. `proved`: the other end had shown by then that it is a peer, or the one that was called.
+/// Why a handshake failed. `proved`: the other end had shown by then that it is a peer, or the one
+/// that was called.
 #[derive(Debug)]
 pub enum Error {
     /// It took too long.
@@ -63,7 +64,8 @@ impl Error {
         }
     }
 
-    /// The other end has shown who it is: what went wrong is between the two, and not somebody else's doing.
+    /// The other end has shown who it is: what went wrong is between the two, and not somebody
+    /// else's doing.
     pub fn proved(&self) -> bool {
         match self {
             Self::TimedOut { proved, .. } | Self::Cut { proved, .. } => *proved,

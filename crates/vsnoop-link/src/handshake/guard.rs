@@ -1,13 +1,15 @@
 //! What callers may use up before they have said who they are.
 //!
-//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing, a
-//! thread, and seconds of waiting for one that says nothing more. So handshakes have a number of places.
-//! A part of them is reserved for callers from addresses of peers, configured or proved before; and each
-//! source has a rate and a share of its own. An IPv6 source is a /64, within which a host may choose its
-//! address. A handshake that proves a peer costs its source nothing.
+//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
+//! a thread, and seconds of waiting for one that says nothing more. So the number of handshakes is
+//! bounded by slots. A part of them is reserved for callers from addresses of peers, configured or
+//! proved before; and each source has a rate and a share of its own. An IPv6 source is a /64,
+//! within which a host may choose its address. A handshake that proves a peer costs its source
+//! nothing.
 //!
-//! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources call,
-//! all of them that have nothing under way are forgotten, and begin with a full allowance again.
+//! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources
+//! call, all of them that have nothing under way are forgotten, and begin with a full allowance
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,11 +26,11 @@ const PEER_ADDRESSES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct GuardLimits {
     /// Handshakes under way, of all sources.
-    pub places: usize,
+    pub slots: usize,
     /// Those of them that only known sources get.
     pub reserved: usize,
     /// Handshakes under way of one source.
-    pub source_places: usize,
+    pub source_slots: usize,
     /// Handshakes of one source that fail, per second.
     pub source_per_s: u32,
     /// Those it may have at once, after a pause.
@@ -37,17 +39,17 @@ pub struct GuardLimits {
     pub sources: usize,
     /// Addresses of authenticated peers that are remembered.
     pub proved: usize,
-    /// What an unknown caller may take for its handshake while half of the places are taken.
+    /// What an unknown caller may take for its handshake while half of the slots are taken.
     pub hurried: Duration,
 }
 
 impl Default for GuardLimits {
     fn default() -> Self {
         Self {
-            places: 64,
+            slots: 64,
             reserved: 16,
-            // A session of several lanes begins with all of them at once.
-            source_places: 16,
+            // A session opens several data connections at the same time.
+            source_slots: 16,
             source_per_s: 8,
             source_burst: 32,
             sources: 4096,
@@ -59,20 +61,20 @@ impl Default for GuardLimits {
 
 /// Why a caller is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// All places that it could have are taken.
+pub enum CallRefused {
+    /// All slots that it could have are taken.
     Full,
     /// Its source has all it may have at a time.
-    SourcePlaces,
+    SourceSlots,
     /// Its source has had too many handshakes that failed.
     SourceRate,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for CallRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Full => "too many handshakes are under way",
-            Self::SourcePlaces => "too many handshakes of this source are under way",
+            Self::SourceSlots => "too many handshakes of this source are under way",
             Self::SourceRate => "too many handshakes of this source have failed",
         })
     }
@@ -84,7 +86,7 @@ pub struct GuardCounts {
     pub admitted: u64,
     pub authenticated: u64,
     pub refused_full: u64,
-    pub refused_source_places: u64,
+    pub refused_source_slots: u64,
     pub refused_source_rate: u64,
 }
 
@@ -92,7 +94,7 @@ pub struct GuardCounts {
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<Mutex<Book>>);
 
-/// A place for one handshake; free again when this is dropped.
+/// A slot for one handshake; free again when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     guard: Guard,
@@ -107,14 +109,15 @@ impl Guard {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
 
-    /// The addresses of a configured peer, by its number, instead of those given before; only so many count.
+    /// The addresses of a configured peer, by its number, instead of those given before; only so
+    /// many count.
     pub fn set_peer(&self, peer: usize, addresses: impl IntoIterator<Item = IpAddr>) {
         let addresses = addresses.into_iter().map(|a| a.to_canonical()).take(PEER_ADDRESSES);
         self.book().configured.insert(peer, addresses.collect());
     }
 
     /// May a caller from this address have a handshake, now?
-    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Permit, Refused> {
+    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Permit, CallRefused> {
         let from = from.to_canonical();
         let allowance = self.book().admit(from, now_ns)?;
         Ok(Permit { guard: self.clone(), from, allowance, authenticated: false })
@@ -208,33 +211,33 @@ impl Book {
         self.cost_ns() * u64::from(self.limits.source_burst.max(1))
     }
 
-    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, Refused> {
+    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, CallRefused> {
         let configured = self.configured.values().any(|addresses| addresses.contains(&from));
         let known = configured || self.proved.contains(&from);
-        let places = if known { self.limits.places } else { self.limits.places - self.reserved() };
-        if self.under_way >= places {
+        let slots = if known { self.limits.slots } else { self.limits.slots - self.reserved() };
+        if self.under_way >= slots {
             self.counts.refused_full += 1;
-            return Err(Refused::Full);
+            return Err(CallRefused::Full);
         }
         let (cost, most) = (self.cost_ns(), self.most_credit_ns());
-        let most_under_way = self.limits.source_places;
+        let most_under_way = self.limits.source_slots;
         let account = self.account(source_of(from), now_ns);
         let passed = now_ns.saturating_sub(account.as_of_ns);
         account.credit_ns = account.credit_ns.saturating_add(passed).min(most);
         account.as_of_ns = account.as_of_ns.max(now_ns);
         if account.under_way >= most_under_way {
-            self.counts.refused_source_places += 1;
-            return Err(Refused::SourcePlaces);
+            self.counts.refused_source_slots += 1;
+            return Err(CallRefused::SourceSlots);
         }
         if account.credit_ns < cost {
             self.counts.refused_source_rate += 1;
-            return Err(Refused::SourceRate);
+            return Err(CallRefused::SourceRate);
         }
         account.credit_ns -= cost;
         account.under_way += 1;
         self.under_way += 1;
         self.counts.admitted += 1;
-        let hurry = !known && self.under_way * 2 > self.limits.places;
+        let hurry = !known && self.under_way * 2 > self.limits.slots;
         Ok(if hurry { self.limits.hurried } else { DEADLINE })
     }
 
@@ -259,7 +262,7 @@ impl Book {
     }
 
     fn reserved(&self) -> usize {
-        self.limits.reserved.min(self.limits.places)
+        self.limits.reserved.min(self.limits.slots)
     }
 
     fn account(&mut self, source: Source, now_ns: u64) -> &mut Account {
@@ -287,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_sources_cannot_take_the_places_of_peers() {
+    fn unknown_sources_cannot_take_the_slots_of_peers() {
         let guard = Guard::new(GuardLimits::default());
         guard.set_peer(0, [peer()]);
         let taken: Vec<_> = (0..1000).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
         assert_eq!(taken.len(), 48);
-        assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), Refused::Full);
+        assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), CallRefused::Full);
         let peers: Vec<_> = (0..100).map_while(|_| guard.admit(peer(), 0).ok()).collect();
         assert_eq!(peers.len(), 16);
         drop(taken);
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_peer_whose_name_stands_for_other_addresses_now_is_known_by_those_and_not_by_a_thousand() {
-        let guard = Guard::new(GuardLimits { places: 1, reserved: 1, ..GuardLimits::default() });
+        let guard = Guard::new(GuardLimits { slots: 1, reserved: 1, ..GuardLimits::default() });
         let is_known = |address| guard.admit(address, 0).is_ok();
         guard.set_peer(0, [unknown(1), unknown(2)]);
         guard.set_peer(1, [peer()]);
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_in_a_hurry_only_when_it_is_unknown_and_places_are_scarce() {
+    fn a_caller_is_in_a_hurry_only_when_it_is_unknown_and_slots_are_scarce() {
         let guard = Guard::new(GuardLimits::default());
         guard.set_peer(0, [peer()]);
         let taken: Vec<_> = (0..40).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
@@ -327,14 +330,14 @@ mod tests {
         let limits = GuardLimits::default();
         let guard = Guard::new(limits);
         let held: Vec<_> = (0..100).map_while(|_| guard.admit(unknown(1), 0).ok()).collect();
-        assert_eq!(held.len(), limits.source_places);
-        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), Refused::SourcePlaces);
+        assert_eq!(held.len(), limits.source_slots);
+        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), CallRefused::SourceSlots);
         drop(held);
         let in_ten_seconds =
             (0..10_000).filter(|ms| guard.admit(unknown(1), ms * SECOND_NS / 1000).is_ok()).count();
         let most = (limits.source_burst + 10 * limits.source_per_s) as usize;
-        assert!(in_ten_seconds + limits.source_places <= most, "{in_ten_seconds}");
-        assert!(in_ten_seconds + limits.source_places + 2 > most, "{in_ten_seconds}");
+        assert!(in_ten_seconds + limits.source_slots <= most, "{in_ten_seconds}");
+        assert!(in_ten_seconds + limits.source_slots + 2 > most, "{in_ten_seconds}");
         assert!(guard.admit(unknown(2), 0).is_ok());
     }
 
@@ -355,7 +358,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_address_is_the_same_one_on_an_ipv6_listener() {
-        let guard = Guard::new(GuardLimits { places: 1, reserved: 1, ..GuardLimits::default() });
+        let guard = Guard::new(GuardLimits { slots: 1, reserved: 1, ..GuardLimits::default() });
         guard.set_peer(0, [peer()]);
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
         assert!(guard.admit(mapped, 0).is_ok());

@@ -4,8 +4,8 @@
 //! versions older and newer than this one: fields that are not known are ignored, new fields get a
 //! default. Whether there is a common version is looked at before everything else.
 //!
-//! A message comes from a peer that has proved who it is, which does not make it a good one: every text
-//! and list is bounded, and what people will read has no control characters.
+//! A message comes from a peer that has proved who it is, which does not make it a good one: every
+//! text and list is bounded, and what people will read has no control characters.
 
 use std::fmt;
 
@@ -43,10 +43,10 @@ pub struct Hello {
     #[serde(default)]
     pub epoch: u16,
     /// What data is to be carried by.
-    pub transport: Transport,
+    pub transport: HelloTransport,
     /// Data connections in each direction that it would have at most, for ordered transports.
     #[serde(default = "one")]
-    pub lanes: u8,
+    pub connections: u8,
     /// MTU of the network of its VMs, in bytes.
     pub mtu_bytes: u16,
     /// Diverted packets to these prefixes are let in there, and to no others.
@@ -96,10 +96,10 @@ pub enum Purpose {
     /// Makes a session, then is closed.
     Control,
     /// Carries data of a session that exists.
-    Lane {
+    Data {
         /// The number that the acceptor chose for the session.
         session: u32,
-        /// Which of the session's lanes in this direction.
+        /// Which of the session's data connections in this direction.
         index: u8,
         /// Where its data goes.
         direction: Direction,
@@ -109,7 +109,7 @@ pub enum Purpose {
 /// What data is carried by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum HelloTransport {
     /// Sealed records in datagrams.
     Udp,
     /// TLS connections.
@@ -125,7 +125,7 @@ pub enum Transport {
     Unknown,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for HelloTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Udp => "udp",
@@ -146,10 +146,10 @@ pub struct Agreed {
     /// What its keys are counted by.
     #[serde(default)]
     pub epoch: u16,
-    pub transport: Transport,
+    pub transport: HelloTransport,
     /// Data connections in each direction.
     #[serde(default)]
-    pub lanes: u8,
+    pub connections: u8,
 }
 
 /// What the acceptor says to a [`Hello`].
@@ -260,8 +260,8 @@ impl Hello {
         if self.takes.len() > MOST_TAKES {
             return bad("too many prefixes");
         }
-        if self.lanes == 0 {
-            return bad("no lanes");
+        if self.connections == 0 {
+            return bad("no connections");
         }
         self.network = readable(&self.network, MOST_NAME);
         self.software = readable(&self.software, MOST_NAME);

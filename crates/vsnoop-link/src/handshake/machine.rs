@@ -1,7 +1,8 @@
 //! One end of the handshake, free of input and output: it is given bytes and gives bytes.
 //!
-//! It asks for its input in pieces that never reach beyond a record of TLS ([`Step::Read`]). So, when it
-//! is done, nothing has been read that belongs to what follows, and the connection may go on without TLS.
+//! It asks for its input in pieces that never reach beyond a record of TLS ([`Step::Read`]). So,
+//! when it is done, nothing has been read that belongs to what follows, and the connection may go
+//! on without TLS.
 
 use std::io::{self, Read, Write};
 
@@ -15,7 +16,8 @@ use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
 
 /// Bytes of the header of a TLS record: its type, version and length.
 const HEADER_BYTES: usize = 5;
-/// Bytes that the two flights of a handshake may have: certificates of an authority and some above it.
+/// Bytes that the two flights of a handshake may have: certificates of an authority and some above
+/// it.
 const MOST_HANDSHAKE_BYTES: usize = 128 << 10;
 
 /// What a machine needs next.

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! [`dial`] and [`accept`] do it over a TCP connection and block, for a bounded time. Beneath them
-//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it bounds
-//! what callers that have not said who they are can use up.
+//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it
+//! bounds what callers that have not said who they are can use up.
 //!
-//! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake, and
-//! the connection itself is closed. For other keys there is another handshake. A lane is a further
-//! connection that joins a session and carries data itself.
+//! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
+//! and the connection itself is closed. For other keys there is another handshake. A data
+//! connection joins a session and carries its frames.
 
 mod agree;
 mod error;
@@ -30,10 +30,10 @@ mod tests;
 
 pub use agree::Answer;
 pub use error::{Error, ErrorKind};
-pub use guard::{Guard, GuardCounts, GuardLimits, Permit, Refused};
+pub use guard::{CallRefused, Guard, GuardCounts, GuardLimits, Permit};
 pub use hello::{
-    Agreed, BadHello, Hello, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind, Reply,
-    Transport, Versions,
+    Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
+    Reply, Versions,
 };
 pub use machine::{Machine, Outcome, Step};
 pub use run::{DEADLINE, Established, accept, dial};

@@ -1,4 +1,5 @@
-//! The handshake over a TCP connection. Blocks, so it is for a short-lived thread; it ends by a deadline.
+//! The handshake over a TCP connection. Blocks, so it is for a short-lived thread; it ends by a
+//! deadline.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -150,8 +151,8 @@ fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Res
     Ok(())
 }
 
-/// Closing while there is something to read sends a reset, which makes the other end lose what it has
-/// not read yet: the reason. So what it still sends is thrown away until it closes.
+/// Closing while there is something to read sends a reset, which makes the other end lose what it
+/// has not read yet: the reason. So what it still sends is thrown away until it closes.
 fn linger(stream: &mut TcpStream, deadline: Instant) {
     let _ = stream.shutdown(Shutdown::Write);
     let mut buffer = [0; 1024];

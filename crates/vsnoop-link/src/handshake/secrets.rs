@@ -1,8 +1,9 @@
 //! Keys for what is carried beside TLS.
 //!
-//! TLS exports one secret per session (RFC 8446, section 7.5) under a label of ours, with the epoch as its
-//! context; HKDF (RFC 5869) expands it into a key and a nonce for each stream of records, one sender each:
-//! a direction and a number, such as that of a thread. Both ends get the same, nobody else any.
+//! TLS exports one secret per session (RFC 8446, section 7.5) under a label of ours, with the epoch
+//! as its context; HKDF (RFC 5869) expands it into a key and a nonce for each stream of records,
+//! one sender each: a direction and a number, such as that of a thread. Both ends get the same,
+//! nobody else any.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! What TLS is told: version 1.3 and nothing that a link has no use for.
 //!
-//! No tickets and no early data: every handshake is a full one, in which both ends prove who they are,
-//! and whose keys have never been used before. The key exchange is hybrid (X25519 and ML-KEM-768), so
-//! that traffic recorded today stays secret from the quantum computers of tomorrow.
+//! No tickets and no early data: every handshake is a full one, in which both ends prove who they
+//! are, and whose keys have never been used before. The key exchange is hybrid (X25519 and
+//! ML-KEM-768), so that traffic recorded today stays secret from the quantum computers of tomorrow.
 
 use std::sync::Arc;
 

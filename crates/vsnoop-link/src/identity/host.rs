@@ -18,8 +18,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The host with the private key in the file `key`. `certificate` is a file with the certificate
-    /// that an authority has signed for this key, and those between it and the authority.
+    /// The host with the private key in the file `key`. `certificate` is a file with the
+    /// certificate that an authority has signed for this key, and those between it and the
+    /// authority.
     pub fn load(key: &Path, certificate: Option<&Path>) -> Result<Self> {
         let (der, signer) = key_file::read(key)?;
         let public = key_file::public_key(&*signer)?;

@@ -1,8 +1,8 @@
 //! The file with a host's private key: PEM, PKCS#8, for nobody but its owner.
 //!
-//! New keys are Ed25519: TLS 1.3 libraries know it in both roles, its signatures need no random numbers
-//! (a bad generator gives the key away with ECDSA), and the key is the smallest. Keys of other kinds
-//! are read, too: an authority may have been given one.
+//! New keys are Ed25519: TLS 1.3 libraries know it in both roles, its signatures need no random
+//! numbers (a bad generator gives the key away with ECDSA), and the key is the smallest. Keys of
+//! other kinds are read, too: an authority may have been given one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,13 +1,14 @@
 //! Who a host is: its key, and whom it believes.
 //!
-//! A host has one private key in a file ([`keygen`]). Its peers know it by the key's [`PublicKey`], which
-//! they have pinned, or by a name in a certificate that a private authority has signed ([`Trust`]). Either
-//! way the host proves in a TLS 1.3 handshake that it has the key ([`Dialer`], [`Acceptor`]).
+//! A host has one private key in a file ([`keygen`]). Its peers know it by the key's [`PublicKey`],
+//! which they have pinned, or by a name in a certificate that a private authority has signed
+//! ([`Trust`]). Either way the host proves in a TLS 1.3 handshake that it has the key ([`Dialer`],
+//! [`Acceptor`]).
 //!
-//! Both kinds of trust are met with X.509 certificates: a host without a certificate of an authority
-//! presents one that it has signed itself, of which nothing but the key is looked at. So one listener
-//! serves peers of both kinds, which raw public keys (RFC 7250) would not allow: there the kind is
-//! chosen for all callers of a listener, before it is known who calls.
+//! Both kinds of trust are met with X.509 certificates: a host without a certificate of an
+//! authority presents one that it has signed itself, of which nothing but the key is looked at. So
+//! one listener serves peers of both kinds, which raw public keys (RFC 7250) would not allow: there
+//! the kind is chosen for all callers of a listener, before it is known who calls.
 
 mod config;
 mod host;

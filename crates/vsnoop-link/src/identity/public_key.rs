@@ -1,7 +1,7 @@
 //! A public key as people copy it from host to host: one short line.
 //!
-//! It is the SHA-256 of the key's SubjectPublicKeyInfo in base64, 44 characters for every kind of key, and
-//! what other tools compute for the same file:
+//! It is the SHA-256 of the key's SubjectPublicKeyInfo in base64, 44 characters for every kind of
+//! key, and what other tools compute for the same file:
 //! `openssl pkey -in FILE -pubout -outform der | openssl dgst -sha256 -binary | base64`.
 
 use std::fmt;

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::testing::{Files, TestAuthority, Validity, peer, pinned};
 use super::*;
 
-/// A key as `openssl genpkey -algorithm ed25519` writes it, and what the command in public_key.rs says of it.
+/// A key as `openssl genpkey -algorithm ed25519` writes it, and what the command in public_key.rs
+/// says of it.
 const OPENSSL_KEY: &str = "-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f
 -----END PRIVATE KEY-----

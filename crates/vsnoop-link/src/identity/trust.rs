@@ -24,7 +24,8 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// The host for which `authority` has signed a certificate with `name`, a DNS name or an address.
+    /// The host for which `authority` has signed a certificate with `name`, a DNS name or an
+    /// address.
     pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| anyhow!("{name:?} is neither a DNS name nor an IP address"))?;

@@ -1,10 +1,11 @@
-//! How fast the hot path is: `cargo test --release -p vsnoop-link --lib offload::bench -- --ignored --nocapture`.
+//! How fast the hot path is: `cargo test --release -p vsnoop-link --lib offload::bench -- --ignored
+//! --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use super::testing::Segment;
-use super::{Headers, Merger, Owed, Split, checksum};
+use super::{Headers, Merger, OffloadState, Split, checksum};
 
 /// Prints bytes per nanosecond of `work`, which handles `bytes` each time; the best of
 /// short rounds, since the others were interrupted.
@@ -25,7 +26,7 @@ fn measure(name: &str, bytes: usize, mut work: impl FnMut()) {
 fn speed() {
     let spec = Segment { payload: 64_000, ..Segment::default() };
     let (header, frame) = spec.partial(Some(1448));
-    let owed = Owed::of(&header).expect("understood");
+    let offload = OffloadState::of(&header).expect("understood");
     let complete = spec.build();
     let limit = 1382 + 66;
     measure("checksum of 64 KB", frame.len(), || {
@@ -44,11 +45,12 @@ fn speed() {
         black_box(headers.flow_hash(&frame));
     });
     let mut out = vec![0; 70_000];
-    for (name, owed, frame) in [("partial", owed, &frame), ("complete", Owed::default(), &complete)]
+    for (name, offload, frame) in
+        [("partial", offload, &frame), ("complete", OffloadState::default(), &complete)]
     {
         measure(&format!("split of 64 KB, {name}"), frame.len(), || {
             let headers = Headers::of(frame).expect("IP");
-            let mut split = Split::new(owed, &headers, frame, limit).expect("can be cut");
+            let mut split = Split::new(offload, &headers, frame, limit).expect("can be cut");
             let mut at = 0;
             while let Some(bytes) = split.next(&mut out[at..]) {
                 at += bytes;
@@ -57,21 +59,21 @@ fn speed() {
         });
     }
     let headers = Headers::of(&frame).expect("IP");
-    let mut split = Split::new(owed, &headers, &frame, limit).expect("can be cut");
+    let mut split = Split::new(offload, &headers, &frame, limit).expect("can be cut");
     let mut partial = Vec::new();
     while let Some(bytes) = split.next(&mut out) {
         partial.push(out[..bytes].to_vec());
     }
     let mut whole = partial.clone();
     whole.iter_mut().for_each(|frame| super::testing::complete(frame));
-    for (name, owed, pieces) in
-        [("partial", Split::OWED, &partial), ("complete", Owed::default(), &whole)]
+    for (name, offload, pieces) in
+        [("partial", Split::OFFLOAD, &partial), ("complete", OffloadState::default(), &whole)]
     {
         measure(&format!("merge of {} pieces, {name}", pieces.len()), frame.len(), || {
             let mut merger = Merger::new();
             let mut out = 0;
             for piece in pieces {
-                merger.push(owed, piece, &mut |merged| out += merged.bytes);
+                merger.push(offload, piece, &mut |merged| out += merged.bytes);
             }
             merger.flush(&mut |merged| out += merged.bytes);
             assert_eq!(black_box(out), frame.len());

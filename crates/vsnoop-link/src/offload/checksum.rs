@@ -1,8 +1,8 @@
 //! The Internet checksum, eight bytes at a time (RFC 1071).
 //!
 //! Sums are `u16` numbers in network byte order, added with end-around carry. Since the carry makes
-//! the order of bytes irrelevant until the end (RFC 1071, 2B), words are added as they lie in memory.
-//! The four chains have no data in common, so that a core can work on all of them at once.
+//! the order of bytes irrelevant until the end (RFC 1071, 2B), words are added as they lie in
+//! memory. The four chains have no data in common, so that a core can work on all of them at once.
 
 use super::headers::Headers;
 

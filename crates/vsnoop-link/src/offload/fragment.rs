@@ -1,12 +1,12 @@
 //! Frames that do not fit a datagram and cannot be cut as TCP: sent in fragments and rejoined.
 //!
-//! A frame's fragments share an identification, which counts up by one with every frame that is sent
-//! in fragments; they may arrive in any order and more than once. What misses one is given up: after
-//! a time, when 256 later frames have begun, or when there is no room for more. So neither loss nor
-//! a hostile peer can hold more than [`FRAMES`] frames and [`BYTES`], and a number that comes round
-//! again meets nothing of its former frame.
+//! A frame's fragments share an identification, which counts up by one with every frame that is
+//! sent in fragments; they may arrive in any order and more than once. What misses one is given up:
+//! after a time, when 256 later frames have begun, or when there is no room for more. So neither
+//! loss nor a hostile peer can hold more than [`FRAMES`] frames and [`BYTES`], and a number that
+//! comes round again meets nothing of its former frame.
 
-use super::owed::Owed;
+use super::state::OffloadState;
 
 /// Frames under way at once.
 pub const FRAMES: usize = 64;
@@ -97,12 +97,12 @@ pub struct Rejoin {
 struct Waiting {
     id: u16,
     count: u8,
-    owed: Owed,
+    offload: OffloadState,
     begun_ns: u64,
     /// The bytes in the order of their arrival.
     bytes: Vec<u8>,
     /// Where each fragment lies in `bytes`; empty if it has not arrived.
-    places: Vec<(u32, u32)>,
+    spans: Vec<(u32, u32)>,
     arrived: u8,
 }
 
@@ -115,10 +115,10 @@ impl Rejoin {
     pub fn push(
         &mut self,
         fragment: Fragment,
-        owed: Owed,
+        offload: OffloadState,
         part: &[u8],
         now_ns: u64,
-    ) -> Option<(Owed, &[u8])> {
+    ) -> Option<(OffloadState, &[u8])> {
         let Fragment { id, index, count } = fragment;
         if index >= count || count > FRAGMENTS || part.is_empty() || part.len() > FRAME_BYTES {
             return None;
@@ -129,7 +129,7 @@ impl Rejoin {
             distance > WINDOW
                 || age_ns > patience_ns
                 // The same number for something else: the counter began anew.
-                || (frame.id == id && (frame.count, frame.owed) != (count, owed))
+                || (frame.id == id && (frame.count, frame.offload) != (count, offload))
         });
         let at = match self.waiting.iter().position(|frame| frame.id == id) {
             Some(at) => at,
@@ -138,25 +138,25 @@ impl Rejoin {
                     self.remove(0);
                 }
                 let mut frame = self.spare.pop().unwrap_or_default();
-                (frame.id, frame.count, frame.owed) = (id, count, owed);
+                (frame.id, frame.count, frame.offload) = (id, count, offload);
                 (frame.begun_ns, frame.arrived) = (now_ns, 0);
                 frame.bytes.clear();
-                frame.places.clear();
-                frame.places.resize(usize::from(count), (0, 0));
+                frame.spans.clear();
+                frame.spans.resize(usize::from(count), (0, 0));
                 self.waiting.push(frame);
                 self.waiting.len() - 1
             }
         };
         let frame = &mut self.waiting[at];
-        let place = &mut frame.places[usize::from(index)];
-        if place.1 > 0 {
+        let span = &mut frame.spans[usize::from(index)];
+        if span.1 > 0 {
             return None;
         }
         if frame.bytes.len() + part.len() > FRAME_BYTES {
             self.remove(at);
             return None;
         }
-        *place = (frame.bytes.len() as u32, part.len() as u32);
+        *span = (frame.bytes.len() as u32, part.len() as u32);
         frame.bytes.extend_from_slice(part);
         frame.arrived += 1;
         self.bytes += part.len();
@@ -169,17 +169,17 @@ impl Rejoin {
         }
         let mut frame = self.waiting.remove(at);
         self.bytes -= frame.bytes.len();
-        if frame.places.is_sorted() {
+        if frame.spans.is_sorted() {
             std::mem::swap(&mut self.whole, &mut frame.bytes);
         } else {
             self.whole.clear();
-            for (from, bytes) in &frame.places {
+            for (from, bytes) in &frame.spans {
                 let from = *from as usize;
                 self.whole.extend_from_slice(&frame.bytes[from..from + *bytes as usize]);
             }
         }
         self.keep(frame);
-        Some((owed, &self.whole))
+        Some((offload, &self.whole))
     }
 
     fn give_up(&mut self, is_over: impl Fn(&Waiting, u64) -> bool) {
@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     const PATIENCE_NS: u64 = 1_000_000_000;
-    const NOTHING: Owed = Owed { checksum: false, gso: None };
+    const NOTHING: OffloadState = OffloadState { needs_checksum: false, gso: None };
 
     fn frame(id: u16, bytes: usize) -> Vec<u8> {
         (0..bytes).map(|at| (at * 31 + usize::from(id) * 7) as u8).collect()
@@ -273,10 +273,10 @@ mod tests {
     #[test]
     fn a_frame_of_other_fragments_is_not_mixed_in() {
         let mut rejoin = Rejoin::new(PATIENCE_NS);
-        let owes = Owed { checksum: true, gso: None };
+        let offload = OffloadState { needs_checksum: true, gso: None };
         assert!(rejoin.push(Fragment { id: 5, index: 0, count: 2 }, NOTHING, b"a", 0).is_none());
-        assert!(rejoin.push(Fragment { id: 5, index: 1, count: 2 }, owes, b"b", 0).is_none());
-        assert!(rejoin.push(Fragment { id: 5, index: 1, count: 3 }, owes, b"c", 0).is_none());
+        assert!(rejoin.push(Fragment { id: 5, index: 1, count: 2 }, offload, b"b", 0).is_none());
+        assert!(rejoin.push(Fragment { id: 5, index: 1, count: 3 }, offload, b"c", 0).is_none());
         assert_eq!(rejoin.waiting.len(), 1, "two were given up");
     }
 

@@ -36,7 +36,8 @@ pub struct Headers {
     pub ip: u16,
     /// What the IP header and its extension headers carry.
     pub l4: u16,
-    /// What a TCP or UDP header carries; equal to `l4` if there is no such header, or not all of it.
+    /// What a TCP or UDP header carries; equal to `l4` if there is no such header, or not all of
+    /// it.
     pub payload: u16,
     /// The end of the IP packet; Ethernet padding may follow.
     pub end: u32,
@@ -193,8 +194,8 @@ impl Headers {
 
     /// A number that is the same for all frames of a flow (addresses, protocol, ports, VLANs).
     ///
-    /// Fragments count by their addresses only, since but the first have no ports. Each process has a seed
-    /// of its own: who chooses addresses cannot choose flows that fall together.
+    /// Fragments count by their addresses only, since but the first have no ports. Each process has
+    /// a seed of its own: who chooses addresses cannot choose flows that fall together.
     #[inline]
     pub fn flow_hash(&self, frame: &[u8]) -> u64 {
         let [k0, k1] = *SEEDS;

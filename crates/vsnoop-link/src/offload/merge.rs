@@ -1,9 +1,9 @@
 //! Consecutive segments of a flow become one super-packet, by reference: no byte of payload moves.
 //!
 //! Follows the kernel's generic receive offload (`tcp_gro_receive`): segments are merged if they
-//! differ in nothing but what follows from their position; only the last may be shorter; PSH and FIN
-//! end a super-packet. Within a flow the order is kept always: what cannot be merged lets out first
-//! what was merged before it. Across flows there is no order to keep.
+//! differ in nothing but what follows from their position; only the last may be shorter; PSH and
+//! FIN end a super-packet. Within a flow the order is kept always: what cannot be merged lets out
+//! first what was merged before it. Across flows there is no order to keep.
 //!
 //! A super-packet leaves its checksum to be done, so a complete checksum is verified before its
 //! segment is merged: what was corrupted on the way passes alone, and its receiver sees it.
@@ -12,7 +12,7 @@ use vsnoop_frame::vnet::VirtioNetHdr;
 
 use super::checksum::{add, ip_is_right, pseudo_header, same, sum, transport_is_right};
 use super::headers::{ACK, CWR, FIN, Headers, PSH, TCP, be16, be32};
-use super::owed::{Gso, GsoKind, Owed, TCP_CHECKSUM};
+use super::state::{Gso, GsoKind, OffloadState, TCP_CHECKSUM};
 
 /// Flows under way at once; one gives way to the next.
 const FLOWS: usize = 8;
@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 128;
 #[derive(Debug)]
 pub struct Merged<'m, 'a> {
     pub header: VirtioNetHdr,
-    pub owed: Owed,
+    pub offload: OffloadState,
     /// The headers of a super-packet; empty if the frame stands in `parts` as it came.
     pub head: &'m [u8],
     pub parts: &'m [&'a [u8]],
@@ -39,17 +39,17 @@ pub struct Merged<'m, 'a> {
 ///
 /// Bounded and without allocation: about 10 KB, meant to live on the stack for one batch.
 pub struct Merger<'a> {
-    flows: [Flow<'a>; FLOWS],
+    flows: [OpenSuperPacket<'a>; FLOWS],
     /// Which flow gives way next, in turn.
     next: usize,
 }
 
-/// A super-packet in the making.
-struct Flow<'a> {
+/// A super-packet that segments are still merged into.
+struct OpenSuperPacket<'a> {
     hash: u64,
     first: &'a [u8],
     headers: Headers,
-    owed: Owed,
+    offload: OffloadState,
     /// Whether the checksum of the first segment is known to be right; put off until there is a
     /// second, since most segments stay alone in a batch of many flows.
     trusted: bool,
@@ -78,7 +78,7 @@ struct Segment {
 
 impl Segment {
     /// `None` if it cannot be part of a super-packet, whatever came before.
-    fn of(owed: &Owed, headers: &Headers, frame: &[u8]) -> Option<Self> {
+    fn of(offload: &OffloadState, headers: &Headers, frame: &[u8]) -> Option<Self> {
         let l4 = usize::from(headers.l4);
         let flags = *frame.get(l4 + 13)?;
         let bytes = headers.payload_bytes();
@@ -89,7 +89,7 @@ impl Segment {
         if flags & !(PSH | FIN | CWR | 0x40) != ACK {
             return None;
         }
-        let gso_size = match owed.gso {
+        let gso_size = match offload.gso {
             Some(gso) if !gso.fits(headers) => return None,
             Some(gso) => usize::from(gso.size),
             None => bytes,
@@ -118,26 +118,31 @@ impl Default for Merger<'_> {
 
 impl<'a> Merger<'a> {
     pub const fn new() -> Self {
-        Self { flows: [const { Flow::EMPTY }; FLOWS], next: 0 }
+        Self { flows: [const { OpenSuperPacket::EMPTY }; FLOWS], next: 0 }
     }
 
     /// Takes the next frame; `emit` gets what is thereby complete, or cannot be merged.
     ///
     /// The bytes of `frame` stay where they are until they were let out.
-    pub fn push(&mut self, owed: Owed, frame: &'a [u8], emit: &mut dyn FnMut(Merged<'_, 'a>)) {
-        let Some(headers) = Headers::of(frame) else { return pass(owed, None, frame, emit) };
+    pub fn push(
+        &mut self,
+        offload: OffloadState,
+        frame: &'a [u8],
+        emit: &mut dyn FnMut(Merged<'_, 'a>),
+    ) {
+        let Some(headers) = Headers::of(frame) else { return pass(offload, None, frame, emit) };
         if !headers.tcp() {
             // A fragment or a broken header may belong to any flow.
             if headers.protocol == TCP {
                 self.flush(emit);
             }
-            return pass(owed, Some(&headers), frame, emit);
+            return pass(offload, Some(&headers), frame, emit);
         }
         let hash = headers.flow_hash(frame);
-        let segment = Segment::of(&owed, &headers, frame);
+        let segment = Segment::of(&offload, &headers, frame);
         if let Some(flow) = self.flows.iter_mut().find(|flow| flow.is(hash, &headers, frame)) {
             if let Some(segment) = &segment
-                && flow.takes(segment, &owed, frame)
+                && flow.takes(segment, &offload, frame)
             {
                 flow.add(segment, frame);
                 if segment.ends(flow.size) {
@@ -158,9 +163,9 @@ impl<'a> Merger<'a> {
                         &mut self.flows[oldest]
                     }
                 };
-                flow.start(hash, &segment, owed, frame);
+                flow.start(hash, &segment, offload, frame);
             }
-            _ => pass(owed, Some(&headers), frame, emit),
+            _ => pass(offload, Some(&headers), frame, emit),
         }
     }
 
@@ -174,21 +179,21 @@ impl<'a> Merger<'a> {
 
 /// Hands on a frame as it came.
 fn pass<'a>(
-    owed: Owed,
+    offload: OffloadState,
     headers: Option<&Headers>,
     frame: &'a [u8],
     emit: &mut dyn FnMut(Merged<'_, 'a>),
 ) {
     emit(Merged {
-        header: owed.header(headers),
-        owed,
+        header: offload.header(headers),
+        offload,
         head: &[],
         parts: &[frame],
         bytes: frame.len(),
     });
 }
 
-impl<'a> Flow<'a> {
+impl<'a> OpenSuperPacket<'a> {
     const EMPTY: Self = Self {
         hash: 0,
         first: &[],
@@ -202,7 +207,7 @@ impl<'a> Flow<'a> {
             fragment: false,
             tags: 0,
         },
-        owed: Owed { checksum: false, gso: None },
+        offload: OffloadState { needs_checksum: false, gso: None },
         trusted: false,
         size: 0,
         payload_bytes: 0,
@@ -224,11 +229,11 @@ impl<'a> Flow<'a> {
             && self.first[usize::from(self.headers.l4)..][..4] == frame[l4..][..4]
     }
 
-    fn start(&mut self, hash: u64, segment: &Segment, owed: Owed, frame: &'a [u8]) {
+    fn start(&mut self, hash: u64, segment: &Segment, offload: OffloadState, frame: &'a [u8]) {
         self.hash = hash;
         self.first = frame;
         self.headers = segment.headers;
-        self.owed = owed;
+        self.offload = offload;
         self.trusted = false;
         self.size = segment.size;
         self.payload_bytes = segment.bytes;
@@ -238,7 +243,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Whether a segment of this flow may be merged now.
-    fn takes(&mut self, segment: &Segment, owed: &Owed, frame: &[u8]) -> bool {
+    fn takes(&mut self, segment: &Segment, offload: &OffloadState, frame: &[u8]) -> bool {
         let headers = &segment.headers;
         let (ip, l4, payload) =
             (usize::from(headers.ip), usize::from(headers.l4), usize::from(headers.payload));
@@ -275,7 +280,7 @@ impl<'a> Flow<'a> {
             && first[l4 + 14..l4 + 16] == frame[l4 + 14..l4 + 16]
             && first[l4 + 20..payload] == frame[l4 + 20..payload]
             && self.first_is_trusted()
-            && is_trusted(self.pseudo, headers, owed, frame)
+            && is_trusted(self.pseudo, headers, offload, frame)
     }
 
     /// With DF the identification means nothing (RFC 6864); else it counts segments.
@@ -288,7 +293,7 @@ impl<'a> Flow<'a> {
     fn first_is_trusted(&mut self) -> bool {
         if !self.trusted {
             self.pseudo = pseudo_header(&self.headers, self.first);
-            self.trusted = is_trusted(self.pseudo, &self.headers, &self.owed, self.first);
+            self.trusted = is_trusted(self.pseudo, &self.headers, &self.offload, self.first);
         }
         self.trusted
     }
@@ -308,15 +313,15 @@ impl<'a> Flow<'a> {
     fn finish(&mut self, emit: &mut dyn FnMut(Merged<'_, 'a>)) {
         match std::mem::take(&mut self.count) {
             0 => {}
-            1 => pass(self.owed, Some(&self.headers), self.first, emit),
+            1 => pass(self.offload, Some(&self.headers), self.first, emit),
             count => {
                 let mut space = [0; HEAD_BYTES];
                 let payload = usize::from(self.headers.payload);
                 let head = &mut space[..payload];
                 head.copy_from_slice(&self.first[..payload]);
                 self.rewrite(head);
-                let owed = Owed {
-                    checksum: true,
+                let offload = OffloadState {
+                    needs_checksum: true,
                     gso: Some(Gso {
                         kind: if self.headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 },
                         size: self.size as u16,
@@ -324,8 +329,8 @@ impl<'a> Flow<'a> {
                     }),
                 };
                 emit(Merged {
-                    header: owed.header(Some(&self.headers)),
-                    owed,
+                    header: offload.header(Some(&self.headers)),
+                    offload,
                     head,
                     parts: &self.parts[..count],
                     bytes: payload + self.payload_bytes,
@@ -355,11 +360,11 @@ impl<'a> Flow<'a> {
 }
 
 /// Whether the bytes of a segment may pass under a checksum that is yet to be done.
-fn is_trusted(pseudo: u16, headers: &Headers, owed: &Owed, frame: &[u8]) -> bool {
+fn is_trusted(pseudo: u16, headers: &Headers, offload: &OffloadState, frame: &[u8]) -> bool {
     let field = usize::from(headers.l4 + TCP_CHECKSUM);
     let tcp_bytes = headers.end - u32::from(headers.l4);
     ip_is_right(headers, frame)
-        && if owed.checksum {
+        && if offload.needs_checksum {
             be16(frame, field).is_some_and(|held| same(held, add(pseudo, tcp_bytes as u16)))
         } else {
             transport_is_right(headers, frame)
@@ -372,28 +377,28 @@ mod tests {
     use crate::offload::Split;
     use crate::offload::testing::{Segment as Spec, complete};
 
-    /// What a merger made of a frame: what it owes and its bytes.
-    type Out = (Owed, Vec<u8>);
+    /// A merged frame: its offload state and its bytes.
+    type Out = (OffloadState, Vec<u8>);
 
-    fn merge(frames: &[(Owed, Vec<u8>)]) -> Vec<Out> {
+    fn merge(frames: &[(OffloadState, Vec<u8>)]) -> Vec<Out> {
         let mut out = Vec::new();
         let mut emit = |merged: Merged<'_, '_>| {
             let mut bytes = merged.head.to_vec();
             merged.parts.iter().for_each(|part| bytes.extend_from_slice(part));
             assert_eq!(bytes.len(), merged.bytes);
-            assert_eq!(merged.header, merged.owed.header(Headers::of(&bytes).as_ref()));
-            out.push((merged.owed, bytes));
+            assert_eq!(merged.header, merged.offload.header(Headers::of(&bytes).as_ref()));
+            out.push((merged.offload, bytes));
         };
         let mut merger = Merger::new();
-        for (owed, frame) in frames {
-            merger.push(*owed, frame, &mut emit);
+        for (offload, frame) in frames {
+            merger.push(*offload, frame, &mut emit);
         }
         merger.flush(&mut emit);
         out
     }
 
     /// Consecutive segments of these sizes with complete checksums.
-    fn run(spec: &Spec, sizes: &[usize]) -> Vec<(Owed, Vec<u8>)> {
+    fn run(spec: &Spec, sizes: &[usize]) -> Vec<(OffloadState, Vec<u8>)> {
         let mut next = spec.clone();
         sizes
             .iter()
@@ -402,16 +407,16 @@ mod tests {
                 let frame = next.build();
                 next.sequence = next.sequence.wrapping_add(*size as u32);
                 next.identification = next.identification.wrapping_add(1);
-                (Owed::default(), frame)
+                (OffloadState::default(), frame)
             })
             .collect()
     }
 
     fn sizes(out: &[Out]) -> Vec<(usize, u16)> {
         out.iter()
-            .map(|(owed, frame)| {
+            .map(|(offload, frame)| {
                 let headers = Headers::of(frame).expect("IP");
-                (headers.payload_bytes(), owed.gso.map_or(0, |gso| gso.size))
+                (headers.payload_bytes(), offload.gso.map_or(0, |gso| gso.size))
             })
             .collect()
     }
@@ -424,13 +429,14 @@ mod tests {
                     let payload = if v6 { 65_535 - 32 } else { 65_535 - 52 };
                     let spec = Spec { v6, tags, payload, flags, ..Spec::default() };
                     let (header, frame) = spec.partial(Some(1448));
-                    let owed = Owed::of(&header).expect("understood");
+                    let offload = OffloadState::of(&header).expect("understood");
                     let headers = Headers::of(&frame).expect("IP");
-                    let mut split = Split::new(owed, &headers, &frame, 1448).expect("can be cut");
+                    let mut split =
+                        Split::new(offload, &headers, &frame, 1448).expect("can be cut");
                     let mut pieces = Vec::new();
                     let mut out = vec![0; split.piece_bytes()];
                     while let Some(length) = split.next(&mut out) {
-                        pieces.push((Split::OWED, out[..length].to_vec()));
+                        pieces.push((Split::OFFLOAD, out[..length].to_vec()));
                     }
                     let merged = merge(&pieces);
                     assert_eq!(merged.len(), 1, "{flags:x}");
@@ -448,8 +454,8 @@ mod tests {
             let spec = Spec { v6, sequence: u32::MAX - 2000, ..Spec::default() };
             let merged = merge(&run(&spec, &[1000, 1000, 1000, 500]));
             assert_eq!(sizes(&merged), [(3500, 1000)]);
-            let (owed, mut frame) = merged.into_iter().next().expect("one");
-            assert!(owed.checksum);
+            let (offload, mut frame) = merged.into_iter().next().expect("one");
+            assert!(offload.needs_checksum);
             complete(&mut frame);
             assert_eq!(frame, Spec { payload: 3500, ..spec }.build());
         }
@@ -482,7 +488,11 @@ mod tests {
             Spec { sequence: spec.sequence + 1000, identification: 8, payload: 1000, ..spec };
         let first = Spec { payload: 1000, ..Spec::default() };
         let two = |second: Spec| {
-            merge(&[(Owed::default(), first.build()), (Owed::default(), second.build())]).len()
+            merge(&[
+                (OffloadState::default(), first.build()),
+                (OffloadState::default(), second.build()),
+            ])
+            .len()
         };
         assert_eq!(two(next.clone()), 1);
         assert_eq!(two(Spec { sequence: next.sequence + 1, ..next.clone() }), 2);
@@ -502,7 +512,7 @@ mod tests {
         let mut frames = run(&Spec::default(), &[1000, 1000]);
         // An acknowledgement without data, then the stream goes on.
         let bare = Spec { sequence: 1_002_000, identification: 9, ..Spec::default() };
-        frames.push((Owed::default(), bare.build()));
+        frames.push((OffloadState::default(), bare.build()));
         frames.extend(run(&bare, &[1000, 1000]));
         assert_eq!(sizes(&merge(&frames)), [(2000, 1000), (0, 0), (2000, 1000)]);
     }
@@ -523,10 +533,10 @@ mod tests {
     fn super_packets_are_merged_onto_each_other() {
         let spec = Spec { payload: 3000, ..Spec::default() };
         let (header, first) = spec.partial(Some(1000));
-        let owed = Owed::of(&header).expect("understood");
+        let offload = OffloadState::of(&header).expect("understood");
         let next = Spec { sequence: spec.sequence + 3000, ..spec };
         let (_, second) = next.partial(Some(1000));
-        assert_eq!(sizes(&merge(&[(owed, first), (owed, second)])), [(6000, 1000)]);
+        assert_eq!(sizes(&merge(&[(offload, first), (offload, second)])), [(6000, 1000)]);
     }
 
     #[test]

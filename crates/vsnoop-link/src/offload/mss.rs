@@ -6,7 +6,7 @@
 
 use super::checksum::{add, subtract};
 use super::headers::{Headers, SYN, be16};
-use super::owed::{Owed, TCP_CHECKSUM};
+use super::state::{OffloadState, TCP_CHECKSUM};
 
 const TCP_HEADER: usize = 20;
 const END_OF_OPTIONS: u8 = 0;
@@ -14,7 +14,12 @@ const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 
 /// Lowers the MSS that a frame announces to `limit_bytes`; whether it was larger.
-pub fn clamp(owed: &Owed, headers: &Headers, frame: &mut [u8], limit_bytes: u16) -> bool {
+pub fn clamp(
+    offload: &OffloadState,
+    headers: &Headers,
+    frame: &mut [u8],
+    limit_bytes: u16,
+) -> bool {
     let l4 = usize::from(headers.l4);
     if !headers.tcp() || frame.get(l4 + 13).is_none_or(|flags| flags & SYN == 0) {
         return false;
@@ -28,8 +33,8 @@ pub fn clamp(owed: &Owed, headers: &Headers, frame: &mut [u8], limit_bytes: u16)
         return false;
     }
     frame[at..at + 2].copy_from_slice(&limit_bytes.to_be_bytes());
-    if !owed.checksum {
-        // At an odd place each byte of the value counts in the other half of a word.
+    if !offload.needs_checksum {
+        // At an odd offset each byte of the value counts in the other half of a word.
         let counted = |value: u16| if (at - l4) % 2 == 0 { value } else { value.swap_bytes() };
         let summed = add(subtract(!held, counted(value)), counted(limit_bytes));
         frame[field..field + 2].copy_from_slice(&(!summed).to_be_bytes());
@@ -76,9 +81,9 @@ mod tests {
         (headers, frame)
     }
 
-    const OWES: Owed = Owed { checksum: true, gso: None };
+    const PARTIAL: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
-    /// The options at an even and at an odd place.
+    /// The options at an even and at an odd offset.
     const EVEN: [u8; 12] = [2, 4, 0x05, 0xb4, 1, 3, 3, 7, 1, 1, 4, 2];
     const ODD: [u8; 12] = [1, 2, 4, 0x05, 0xb4, 3, 3, 7, 1, 1, 4, 2];
 
@@ -86,19 +91,19 @@ mod tests {
     fn a_larger_mss_is_lowered_and_the_checksum_follows() {
         for v6 in [false, true] {
             for flags in [SYN, SYN | ACK] {
-                for (options, place) in [(EVEN, 2), (ODD, 3)] {
+                for (options, shift) in [(EVEN, 2), (ODD, 3)] {
                     let (headers, frame) = syn(v6, flags, &options);
-                    let at = usize::from(headers.l4) + TCP_HEADER + place;
+                    let at = usize::from(headers.l4) + TCP_HEADER + shift;
 
                     let mut partial = frame.clone();
-                    assert!(clamp(&OWES, &headers, &mut partial, 1300));
+                    assert!(clamp(&PARTIAL, &headers, &mut partial, 1300));
                     assert_eq!(be16(&partial, at), Some(1300));
                     complete(&mut partial);
                     assert!(transport_is_right(&headers, &partial));
 
                     let mut whole = frame;
                     complete(&mut whole);
-                    assert!(clamp(&Owed::default(), &headers, &mut whole, 1300));
+                    assert!(clamp(&OffloadState::default(), &headers, &mut whole, 1300));
                     assert_eq!(whole, partial);
                 }
             }
@@ -108,7 +113,7 @@ mod tests {
     #[test]
     fn a_wrong_checksum_stays_wrong() {
         let (headers, mut frame) = syn(false, SYN, &EVEN);
-        assert!(clamp(&Owed::default(), &headers, &mut frame, 1300));
+        assert!(clamp(&OffloadState::default(), &headers, &mut frame, 1300));
         assert!(!transport_is_right(&headers, &frame));
     }
 
@@ -117,7 +122,7 @@ mod tests {
         for (flags, limit) in [(SYN, 1460), (SYN, 9000), (ACK, 1300)] {
             let (headers, frame) = syn(false, flags, &EVEN);
             let mut after = frame.clone();
-            assert!(!clamp(&OWES, &headers, &mut after, limit));
+            assert!(!clamp(&PARTIAL, &headers, &mut after, limit));
             assert_eq!(after, frame);
         }
     }
@@ -128,7 +133,7 @@ mod tests {
             let (headers, mut frame) = syn(false, SYN, &options);
             complete(&mut frame);
             let before = frame.clone();
-            let changed = clamp(&Owed::default(), &headers, &mut frame, limit);
+            let changed = clamp(&OffloadState::default(), &headers, &mut frame, limit);
             prop_assert_eq!(changed, before != frame);
             prop_assert!(transport_is_right(&headers, &frame));
         }

@@ -7,35 +7,37 @@ use proptest::prelude::*;
 
 use super::headers::{ACK, CWR, FIN, PSH, be32};
 use super::testing::{Segment, complete};
-use super::{Fragments, Gso, GsoKind, Headers, Merged, Merger, Owed, Split, checksum, mss, settle};
+use super::{
+    Fragments, Gso, GsoKind, Headers, Merged, Merger, OffloadState, Split, checksum, mss, settle,
+};
 
 /// The pieces of a frame.
-fn cut(owed: Owed, frame: &[u8], limit: usize) -> Vec<Vec<u8>> {
+fn cut(offload: OffloadState, frame: &[u8], limit: usize) -> Vec<Vec<u8>> {
     let headers = Headers::of(frame).expect("IP");
-    let mut split = Split::new(owed, &headers, frame, limit).expect("can be cut");
+    let mut split = Split::new(offload, &headers, frame, limit).expect("can be cut");
     let mut out = vec![0; split.piece_bytes()];
     std::iter::from_fn(|| split.next(&mut out).map(|bytes| out[..bytes].to_vec())).collect()
 }
 
 /// What comes out for `frames`, each as one run of bytes.
-fn merge(frames: &[(Owed, Vec<u8>)]) -> Vec<(Owed, Vec<u8>)> {
+fn merge(frames: &[(OffloadState, Vec<u8>)]) -> Vec<(OffloadState, Vec<u8>)> {
     let mut out = Vec::new();
     let mut emit = |merged: Merged<'_, '_>| {
         let mut bytes = merged.head.to_vec();
         merged.parts.iter().for_each(|part| bytes.extend_from_slice(part));
         assert_eq!(bytes.len(), merged.bytes);
-        out.push((merged.owed, bytes));
+        out.push((merged.offload, bytes));
     };
     let mut merger = Merger::new();
-    for (owed, frame) in frames {
-        merger.push(*owed, frame, &mut emit);
+    for (offload, frame) in frames {
+        merger.push(*offload, frame, &mut emit);
     }
     merger.flush(&mut emit);
     out
 }
 
 /// Each flow's bytes with their sequence numbers, in the order in which they stand in `frames`.
-fn streams(frames: &[(Owed, Vec<u8>)]) -> HashMap<u64, Vec<(u32, u8)>> {
+fn streams(frames: &[(OffloadState, Vec<u8>)]) -> HashMap<u64, Vec<(u32, u8)>> {
     let mut streams: HashMap<_, Vec<_>> = HashMap::new();
     for (_, frame) in frames {
         let headers = Headers::of(frame).expect("IP");
@@ -70,10 +72,10 @@ proptest! {
         spec in segments(), size in 1000..9000u16, limit in 1100..9000usize, done: bool,
     ) {
         let (header, frame) = spec.partial(Some(size));
-        let owed = Owed::of(&header).expect("understood");
+        let offload = OffloadState::of(&header).expect("understood");
         let mut pieces: Vec<_> =
-            cut(owed, &frame, limit).into_iter().map(|piece| (Split::OWED, piece)).collect();
-        for (owed, piece) in &mut pieces {
+            cut(offload, &frame, limit).into_iter().map(|piece| (Split::OFFLOAD, piece)).collect();
+        for (offload, piece) in &mut pieces {
             let headers = Headers::of(piece).expect("IP");
             prop_assert!(piece.len() <= limit);
             prop_assert!(headers.payload_bytes() <= usize::from(size));
@@ -82,7 +84,7 @@ proptest! {
             complete(&mut whole);
             prop_assert!(checksum::transport_is_right(&headers, &whole));
             if done {
-                (*owed, *piece) = (Owed::default(), whole);
+                (*offload, *piece) = (OffloadState::default(), whole);
             }
         }
         if done && pieces.len() == 1 {
@@ -90,7 +92,7 @@ proptest! {
         }
         let merged = merge(&pieces);
         prop_assert_eq!(merged.len(), pieces.len().div_ceil(64));
-        if let [(owed, whole)] = &merged[..] && owed.checksum {
+        if let [(offload, whole)] = &merged[..] && offload.needs_checksum {
             prop_assert_eq!(whole, &frame);
         }
     }
@@ -106,16 +108,16 @@ proptest! {
         for (at, (spec, port)) in specs.iter().enumerate() {
             let spec = Segment { port: port % 5, payload: spec.payload % 20_000 + 1, ..spec.clone() };
             let (header, frame) = spec.partial(Some(1000));
-            let owed = Owed::of(&header).expect("understood");
+            let offload = OffloadState::of(&header).expect("understood");
             if at % 4 == 3 {
-                frames.push((owed, frame));
+                frames.push((offload, frame));
                 continue;
             }
-            for mut piece in cut(owed, &frame, 1000) {
+            for mut piece in cut(offload, &frame, 1000) {
                 if done {
                     complete(&mut piece);
                 }
-                frames.push((Owed { checksum: !done, gso: None }, piece));
+                frames.push((OffloadState { needs_checksum: !done, gso: None }, piece));
             }
         }
         // Loss, duplicates and displacement within `window`.
@@ -134,10 +136,10 @@ proptest! {
 
         let merged = merge(&arrived);
         prop_assert_eq!(streams(&merged), streams(&arrived));
-        for (owed, mut frame) in merged {
+        for (offload, mut frame) in merged {
             let headers = Headers::of(&frame).expect("IP");
             prop_assert!(checksum::ip_is_right(&headers, &frame));
-            if owed.checksum {
+            if offload.needs_checksum {
                 complete(&mut frame);
             }
             prop_assert!(checksum::transport_is_right(&headers, &frame));
@@ -150,7 +152,7 @@ proptest! {
     ) {
         let spec = Segment { payload: spec.payload % 9000 + 1000, ..spec };
         let (header, frame) = spec.partial(Some(1000));
-        let mut pieces = cut(Owed::of(&header).expect("understood"), &frame, 1000);
+        let mut pieces = cut(OffloadState::of(&header).expect("understood"), &frame, 1000);
         pieces.iter_mut().for_each(|piece| complete(piece));
         let good = pieces.clone();
         for (piece, bit) in flips {
@@ -163,15 +165,15 @@ proptest! {
         }
         // What a receiver would have taken, it takes; of what it would have refused, it takes none.
         let frames: Vec<_> =
-            pieces.iter().map(|piece| (Owed::default(), piece.clone())).collect();
-        let taken = |frames: &[(Owed, Vec<u8>)]| -> Vec<(Owed, Vec<u8>)> {
+            pieces.iter().map(|piece| (OffloadState::default(), piece.clone())).collect();
+        let taken = |frames: &[(OffloadState, Vec<u8>)]| -> Vec<(OffloadState, Vec<u8>)> {
             frames
                 .iter()
-                .filter(|(owed, frame)| {
+                .filter(|(offload, frame)| {
                     Headers::of(frame).is_some_and(|headers| {
                         headers.tcp()
                             && checksum::ip_is_right(&headers, frame)
-                            && (owed.checksum || checksum::transport_is_right(&headers, frame))
+                            && (offload.needs_checksum || checksum::transport_is_right(&headers, frame))
                     })
                 })
                 .cloned()
@@ -191,7 +193,7 @@ proptest! {
     fn no_bytes_make_anything_panic(
         spec in segments(),
         noise in prop::collection::vec((any::<u16>(), any::<u8>()), 0..12),
-        cut_at: u16, limit in 0..2000usize, size: u16, owes: bool, is_super: bool,
+        cut_at: u16, limit in 0..2000usize, size: u16, needs_checksum: bool, is_super: bool,
     ) {
         let spec = Segment { payload: spec.payload % 3000, ..spec };
         let mut frames = Vec::new();
@@ -208,20 +210,20 @@ proptest! {
                 frame.truncate(usize::from(cut_at) % frame.len());
             }
             let kind = if spec.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-            let owed = Owed {
-                checksum: owes,
+            let offload = OffloadState {
+                needs_checksum,
                 gso: is_super.then_some(Gso { kind, size, ecn: false }),
             };
-            frames.push((owed, frame));
+            frames.push((offload, frame));
         }
         let merged = merge(&frames);
-        let bytes = |frames: &[(Owed, Vec<u8>)]| -> usize { frames.iter().map(|(_, f)| f.len()).sum() };
+        let bytes = |frames: &[(OffloadState, Vec<u8>)]| -> usize { frames.iter().map(|(_, f)| f.len()).sum() };
         prop_assert!(bytes(&merged) <= bytes(&frames));
-        for (owed, mut frame) in frames {
+        for (offload, mut frame) in frames {
             let headers = Headers::of(&frame);
-            let header = owed.header(headers.as_ref());
+            let header = offload.header(headers.as_ref());
             if let Some(headers) = &headers {
-                if let Some(mut split) = Split::new(owed, headers, &frame, limit) {
+                if let Some(mut split) = Split::new(offload, headers, &frame, limit) {
                     let mut out = vec![0; split.piece_bytes()];
                     prop_assert!(out.len() <= limit);
                     let mut count = 0;
@@ -230,7 +232,7 @@ proptest! {
                     }
                     prop_assert_eq!(count, split.pieces());
                 }
-                mss::clamp(&owed, headers, &mut frame, size);
+                mss::clamp(&offload, headers, &mut frame, size);
             }
             settle::settle(&header, headers.as_ref(), &mut frame);
             if let Some(fragments) = Fragments::new(1, &frame, limit) {

@@ -1,22 +1,24 @@
 //! A part of a TCP super-packet that travelled with the headers of the whole.
 //!
-//! Compression cuts a super-packet where the result fits a datagram, which it knows only afterwards. So
-//! each part goes with the headers as they were and its offset; the receiver makes the headers of a piece
-//! of them, as [`super::split`] would have.
+//! Compression cuts a super-packet where the result fits a datagram, which it knows only
+//! afterwards. So each part goes with the headers as they were and its offset; the receiver makes
+//! the headers of a piece of them, as [`super::split`] would have.
 
 use super::checksum::{add, pseudo_header, sum};
 use super::headers::{CWR, FIN, Headers, PSH, be16, be32};
-use super::owed::{Owed, TCP_CHECKSUM};
+use super::state::{OffloadState, TCP_CHECKSUM};
 
-/// Makes `frame`, headers of the whole and the part at `offset` of its payload, a frame of its own that
-/// owes what is returned. `None`: it is no such part.
-pub fn restore(frame: &mut [u8], offset: usize, owed: Owed) -> Option<Owed> {
+/// Makes a frame of a part of a super-packet, and returns its offload state.
+///
+/// `frame` has the headers of the super-packet and the part at `offset` of its payload. `None`: it
+/// is no such part.
+pub fn restore(frame: &mut [u8], offset: usize, offload: OffloadState) -> Option<OffloadState> {
     let whole = Headers::of_start(frame)?;
     let (ip, l4, payload) =
         (usize::from(whole.ip), usize::from(whole.l4), usize::from(whole.payload));
     let part_bytes = frame.len().checked_sub(payload)?;
     let total = whole.payload_bytes();
-    let size = usize::from(owed.gso?.size);
+    let size = usize::from(offload.gso?.size);
     if !whole.tcp() || !whole.plain() || size == 0 || part_bytes == 0 || offset + part_bytes > total
     {
         return None;
@@ -45,8 +47,8 @@ pub fn restore(frame: &mut [u8], offset: usize, owed: Owed) -> Option<Owed> {
     let field = l4 + usize::from(TCP_CHECKSUM);
     let pseudo = add(pseudo_header(&headers, frame), (frame.len() - l4) as u16);
     frame.get_mut(field..field + 2)?.copy_from_slice(&pseudo.to_be_bytes());
-    let gso = owed.gso.filter(|_| part_bytes > size);
-    Some(Owed { checksum: true, gso })
+    let gso = offload.gso.filter(|_| part_bytes > size);
+    Some(OffloadState { needs_checksum: true, gso })
 }
 
 #[cfg(test)]
@@ -63,16 +65,16 @@ mod tests {
                 let spec = Segment { v6, tags, payload: 10_000, ..Segment::default() };
                 let (header, frame) = spec.partial(Some(1000));
                 let headers = Headers::of(&frame).unwrap();
-                let owed = Owed::of(&header).unwrap();
+                let offload = OffloadState::of(&header).unwrap();
                 let at = usize::from(headers.payload);
-                let mut split = Split::new(owed, &headers, &frame, at + 1000).unwrap();
+                let mut split = Split::new(offload, &headers, &frame, at + 1000).unwrap();
                 for index in 0..10 {
                     let mut expected = vec![0; at + 1000];
                     assert_eq!(split.next(&mut expected), Some(at + 1000));
                     let part = &frame[at + index * 1000..][..1000];
                     let mut restored = [&frame[..at], part].concat();
-                    let owes = restore(&mut restored, index * 1000, owed);
-                    assert_eq!(owes, Some(Split::OWED));
+                    let piece = restore(&mut restored, index * 1000, offload);
+                    assert_eq!(piece, Some(Split::OFFLOAD));
                     assert_eq!(restored, expected, "piece {index}");
                     complete(&mut restored);
                     let headers = Headers::of(&restored).unwrap();
@@ -85,11 +87,11 @@ mod tests {
     #[test]
     fn a_part_of_several_segments_stays_a_super_packet() {
         let (header, frame) = Segment { payload: 10_000, ..Segment::default() }.partial(Some(1000));
-        let owed = Owed::of(&header).unwrap();
+        let offload = OffloadState::of(&header).unwrap();
         let at = usize::from(Headers::of(&frame).unwrap().payload);
         let mut part = frame[..at + 3000].to_vec();
-        assert_eq!(restore(&mut part, 0, owed), Some(owed));
-        assert_eq!(restore(&mut frame[..at + 3000].to_vec(), 7001, owed), None);
+        assert_eq!(restore(&mut part, 0, offload), Some(offload));
+        assert_eq!(restore(&mut frame[..at + 3000].to_vec(), 7001, offload), None);
     }
 
     proptest! {
@@ -98,14 +100,14 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             offset in 0usize..70_000,
         ) {
-            let owed = Owed { checksum: true, gso: Some(crate::offload::Gso {
+            let offload = OffloadState { needs_checksum: true, gso: Some(crate::offload::Gso {
                 kind: crate::offload::GsoKind::TcpV4, size: 1000, ecn: false,
             }) };
             let (_, mut frame) = Segment { payload: 10_000, ..Segment::default() }.partial(Some(1000));
             let length = bytes.len().min(frame.len());
             frame[..length].copy_from_slice(&bytes[..length]);
-            let _ = restore(&mut frame[..length], offset, owed);
-            let _ = restore(&mut frame, offset, owed);
+            let _ = restore(&mut frame[..length], offset, offload);
+            let _ = restore(&mut frame, offset, offload);
         }
     }
 }

@@ -1,28 +1,36 @@
-//! What has to be done to a frame here, because it cannot be left to whoever gets it.
+//! Does the offloads of a frame that its receiver cannot do.
 //!
-//! A guest may have left the checksum of an inner packet to do (a tunnel in the guest), which a link has no
-//! way to describe.
+//! A guest with a tunnel may leave the checksum of an inner packet to its device. An
+//! [`OffloadState`] cannot describe that, so the checksum is filled in here.
 
 use vsnoop_frame::vnet::VirtioNetHdr;
 
 use super::checksum::sum;
 use super::headers::Headers;
-use super::owed::{Owed, UDP_CHECKSUM};
+use super::state::{OffloadState, UDP_CHECKSUM};
 
-/// What a frame that was read from a tap owes, after whatever cannot be described was done.
+/// The offload state of a frame that was read from a tap, after an offload that it cannot describe
+/// was done.
 ///
-/// `None`: the header asks for something unknown or impossible; the frame is to be dropped.
-pub fn settle(header: &VirtioNetHdr, headers: Option<&Headers>, frame: &mut [u8]) -> Option<Owed> {
-    let owed = Owed::of(header)?;
-    if !owed.checksum || headers.is_some_and(|headers| Owed::stands_at(header, headers)) {
-        let fits = owed.gso.is_none_or(|gso| headers.is_some_and(|headers| gso.fits(headers)));
-        return fits.then_some(owed);
+/// `None`: the header asks for something unknown or impossible; the caller drops the frame.
+pub fn settle(
+    header: &VirtioNetHdr,
+    headers: Option<&Headers>,
+    frame: &mut [u8],
+) -> Option<OffloadState> {
+    let offload = OffloadState::of(header)?;
+    if !offload.needs_checksum
+        || headers.is_some_and(|headers| OffloadState::stands_at(header, headers))
+    {
+        let fits = offload.gso.is_none_or(|gso| headers.is_some_and(|headers| gso.fits(headers)));
+        return fits.then_some(offload);
     }
-    if owed.gso.is_some() {
+    if offload.gso.is_some() {
         return None;
     }
     let start = usize::from(header.csum_start.get());
-    fill_in(frame, headers, start, usize::from(header.csum_offset.get())).then(Owed::default)
+    fill_in(frame, headers, start, usize::from(header.csum_offset.get()))
+        .then(OffloadState::default)
 }
 
 /// Sums from `start` to the end of the IP packet into the field at `start + offset`.
@@ -54,8 +62,8 @@ mod tests {
                 let (header, mut frame) = spec.partial(None);
                 frame.extend([0xee; 5]);
                 let headers = Headers::of(&frame).expect("IP");
-                let owed = settle(&header, Some(&headers), &mut frame).expect("understood");
-                assert!(owed.checksum && !transport_is_right(&headers, &frame));
+                let offload = settle(&header, Some(&headers), &mut frame).expect("understood");
+                assert!(offload.needs_checksum && !transport_is_right(&headers, &frame));
                 complete(&mut frame);
                 assert_eq!(frame[..frame.len() - 5], spec.build());
             }
@@ -75,7 +83,7 @@ mod tests {
         header.csum_start.set(header.csum_start.get() + frame.len() as u16);
         frame.extend(&partial);
         let headers = Headers::of(&frame).expect("IP");
-        assert_eq!(settle(&header, Some(&headers), &mut frame), Some(Owed::default()));
+        assert_eq!(settle(&header, Some(&headers), &mut frame), Some(OffloadState::default()));
         assert_eq!(frame[14 + 28..], inner.build());
     }
 

@@ -1,15 +1,17 @@
 //! One TCP frame, perhaps a super-packet, as frames that are deliverable alone.
 //!
 //! Follows the kernel's `tcp_gso_segment`: sequence numbers and IPv4 identifications go on, FIN and
-//! PSH stay on the last piece, CWR on the first. TCP is a stream of bytes, so the size of the pieces
-//! is free below the sender's own; the payload is spread evenly, because a link pays per datagram.
-//! The checksum of each piece is left to do: whoever receives it usually merges pieces again.
+//! PSH stay on the last piece, CWR on the first. TCP is a stream of bytes, so the size of the
+//! pieces is free below the sender's own; the payload is spread evenly, because a link pays per
+//! datagram. The checksum of each piece is left to do: whoever receives it usually merges pieces
+//! again.
 
 use super::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_is_right};
 use super::headers::{CWR, FIN, Headers, PSH, RST, SYN, URG, be16, be32};
-use super::owed::{Owed, TCP_CHECKSUM};
+use super::state::{OffloadState, TCP_CHECKSUM};
 
-/// A frame that is being cut; hands out its pieces in order. Each owes its checksum and no cut.
+/// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
+/// super-packet.
 #[derive(Debug)]
 pub struct Split<'a> {
     frame: &'a [u8],
@@ -28,12 +30,17 @@ pub struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// What every piece owes.
-    pub const OWED: Owed = Owed { checksum: true, gso: None };
+    /// The offload state of every piece.
+    pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
     /// `None` if the frame is not to be cut: no TCP or one with SYN, RST or URG, IP options, a
     /// checksum that is wrong (cutting would hide that), or a limit too small for the headers.
-    pub fn new(owed: Owed, headers: &Headers, frame: &'a [u8], limit_bytes: usize) -> Option<Self> {
+    pub fn new(
+        offload: OffloadState,
+        headers: &Headers,
+        frame: &'a [u8],
+        limit_bytes: usize,
+    ) -> Option<Self> {
         let (ip, l4) = (usize::from(headers.ip), usize::from(headers.l4));
         // The headers must be this frame's: from here on its bytes are indexed by them.
         if !headers.tcp() || !headers.plain() || frame.len() < headers.end as usize {
@@ -45,14 +52,14 @@ impl<'a> Split<'a> {
         }
         let total = headers.payload_bytes();
         let mut most = limit_bytes.checked_sub(usize::from(headers.payload)).filter(|n| *n > 0)?;
-        if let Some(gso) = owed.gso {
+        if let Some(gso) = offload.gso {
             if !gso.fits(headers) {
                 return None;
             }
             most = most.min(usize::from(gso.size));
         }
         let field = be16(frame, l4 + usize::from(TCP_CHECKSUM))?;
-        let pseudo = if owed.checksum {
+        let pseudo = if offload.needs_checksum {
             // By difference, as the kernel does: what the sender summed is not summed anew.
             subtract(field, (headers.end as usize - l4) as u16)
         } else if transport_is_right(headers, frame) {
@@ -147,9 +154,9 @@ mod tests {
     use crate::offload::headers::ACK;
     use crate::offload::testing::{Segment, complete};
 
-    fn pieces(owed: Owed, frame: &[u8], limit: usize) -> Option<Vec<Vec<u8>>> {
+    fn pieces(offload: OffloadState, frame: &[u8], limit: usize) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame).expect("IP");
-        let mut split = Split::new(owed, &headers, frame, limit)?;
+        let mut split = Split::new(offload, &headers, frame, limit)?;
         let mut all = Vec::new();
         let mut out = vec![0; split.piece_bytes()];
         while let Some(length) = split.next(&mut out) {
@@ -177,8 +184,8 @@ mod tests {
                         ..Segment::default()
                     };
                     let (header, frame) = spec.partial(Some(1000));
-                    let owed = Owed::of(&header).expect("understood");
-                    let pieces = pieces(owed, &frame, 1400).expect("can be cut");
+                    let offload = OffloadState::of(&header).expect("understood");
+                    let pieces = pieces(offload, &frame, 1400).expect("can be cut");
                     let mut next = spec.clone();
                     let count = pieces.len();
                     for (index, mut piece) in pieces.into_iter().enumerate() {
@@ -211,7 +218,7 @@ mod tests {
     fn pieces_are_of_nearly_equal_size() {
         for payload in (1..5000).step_by(37) {
             let (_, frame) = Segment { payload, ..Segment::default() }.partial(None);
-            let pieces = pieces(Split::OWED, &frame, 66 + 400).expect("can be cut");
+            let pieces = pieces(Split::OFFLOAD, &frame, 66 + 400).expect("can be cut");
             assert_eq!(pieces.len(), payload.div_ceil(400));
             let last = pieces.last().map_or(0, Vec::len);
             assert!(pieces[0].len() - last < pieces.len(), "{payload} bytes");
@@ -221,12 +228,18 @@ mod tests {
     #[test]
     fn a_wrong_checksum_is_not_hidden() {
         let frame = Segment { payload: 3000, ..Segment::default() }.build();
-        assert_eq!(pieces(Owed::default(), &frame, 1400).map(|pieces| pieces.len()), Some(3));
+        assert_eq!(
+            pieces(OffloadState::default(), &frame, 1400).map(|pieces| pieces.len()),
+            Some(3)
+        );
         for bit in 14 * 8..frame.len() * 8 {
             let mut wrong = frame.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             if let Some(headers) = Headers::of(&wrong) {
-                assert!(Split::new(Owed::default(), &headers, &wrong, 1400).is_none(), "bit {bit}");
+                assert!(
+                    Split::new(OffloadState::default(), &headers, &wrong, 1400).is_none(),
+                    "bit {bit}"
+                );
             }
         }
     }
@@ -235,7 +248,7 @@ mod tests {
     fn connection_control_is_not_cut() {
         for flags in [SYN, RST | ACK, URG | ACK] {
             let (_, frame) = Segment { payload: 3000, flags, ..Segment::default() }.partial(None);
-            assert_eq!(pieces(Split::OWED, &frame, 1400), None);
+            assert_eq!(pieces(Split::OFFLOAD, &frame, 1400), None);
         }
     }
 
@@ -244,21 +257,21 @@ mod tests {
         let (_, mut frame) = Segment { payload: 1, ..Segment::default() }.partial(None);
         let end = frame.len();
         frame.resize(end + 9, 0xee);
-        assert_eq!(pieces(Split::OWED, &frame, 1400), Some(vec![frame[..end].to_vec()]));
+        assert_eq!(pieces(Split::OFFLOAD, &frame, 1400), Some(vec![frame[..end].to_vec()]));
     }
 
     #[test]
     fn room_for_the_headers_alone_is_no_room() {
         let (_, frame) = Segment { payload: 100, ..Segment::default() }.partial(None);
-        assert_eq!(pieces(Split::OWED, &frame, 66), None);
-        assert_eq!(pieces(Split::OWED, &frame, 67).map(|pieces| pieces.len()), Some(100));
+        assert_eq!(pieces(Split::OFFLOAD, &frame, 66), None);
+        assert_eq!(pieces(Split::OFFLOAD, &frame, 67).map(|pieces| pieces.len()), Some(100));
     }
 
     #[test]
     fn a_short_buffer_is_left_alone() {
         let (_, frame) = Segment { payload: 3000, ..Segment::default() }.partial(None);
         let headers = Headers::of(&frame).expect("IP");
-        let mut split = Split::new(Split::OWED, &headers, &frame, 1400).expect("can be cut");
+        let mut split = Split::new(Split::OFFLOAD, &headers, &frame, 1400).expect("can be cut");
         assert_eq!(split.next(&mut [0; 100]), None);
         assert!(split.next(&mut [0; 1400]).is_some());
     }

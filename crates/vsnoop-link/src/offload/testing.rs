@@ -177,7 +177,7 @@ fn pseudo(v6: bool, tags: usize, protocol: u16, frame: &[u8]) -> u16 {
     add(add(sum(&frame[addresses]), protocol), (frame.len() - l4) as u16)
 }
 
-/// Fills in the TCP or UDP checksum of a frame that owes it, by the plainest means.
+/// Completes the partial TCP or UDP checksum of a frame, by the plainest means.
 pub fn complete(frame: &mut [u8]) {
     let headers = Headers::of(frame).expect("IP");
     let l4 = usize::from(headers.l4);

@@ -1,15 +1,15 @@
 //! A UDP super-packet as the datagrams that it stands for.
 //!
-//! Who sends with `UDP_SEGMENT` hands its kernel many datagrams of one size, the last perhaps shorter, behind
-//! one header; packet sockets get them so. Unlike TCP the size is not free: each datagram is a message.
-//! Follows the kernel's `__udp_gso_segment`: each has its own length and checksum, IPv4 identifications go
-//! on. The checksum is left to do.
+//! Who sends with `UDP_SEGMENT` hands its kernel many datagrams of one size, the last perhaps
+//! shorter, behind one header; packet sockets get them so. Unlike TCP the size is not free: each
+//! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
+//! checksum, IPv4 identifications go on. The checksum is left to do.
 
 use vsnoop_frame::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
 
 use super::checksum::{add, pseudo_header, sum};
 use super::headers::{Headers, be16};
-use super::owed::{Owed, UDP_CHECKSUM};
+use super::state::{OffloadState, UDP_CHECKSUM};
 
 /// Of more datagrams none is made; kernels put up to 128 together.
 const MOST: usize = 1024;
@@ -19,9 +19,9 @@ pub fn is_super_packet(header: &VirtioNetHdr) -> bool {
     header.gso_type & !GSO_ECN == GSO_UDP_L4
 }
 
-/// A super-packet that is being cut; its bytes stay with the caller.
+/// Cuts a super-packet of UDP into datagrams; its bytes stay with the caller.
 #[derive(Debug)]
-pub struct Datagrams {
+pub struct UdpSplit {
     headers: Headers,
     /// Payload bytes of all datagrams but the last.
     size: usize,
@@ -32,17 +32,17 @@ pub struct Datagrams {
     pseudo: u16,
 }
 
-impl Datagrams {
-    /// What every datagram owes.
-    pub const OWED: Owed = Owed { checksum: true, gso: None };
+impl UdpSplit {
+    /// The offload state of every datagram.
+    pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
     /// `None` if the frame is no such super-packet, whatever its header says.
     pub fn of(header: &VirtioNetHdr, headers: &Headers, frame: &[u8]) -> Option<Self> {
         let size = usize::from(header.gso_size.get());
         let is_whole = headers.udp() && headers.end as usize <= frame.len();
         // A device must leave the checksum to do in a super-packet (virtio 1.2, 5.1.6.2).
-        let owes = header.needs_checksum() && Owed::stands_at(header, headers);
-        if !is_super_packet(header) || !is_whole || !owes || size == 0 {
+        let needs_checksum = header.needs_checksum() && OffloadState::stands_at(header, headers);
+        if !is_super_packet(header) || !is_whole || !needs_checksum || size == 0 {
             return None;
         }
         let count = headers.payload_bytes().div_ceil(size).max(1);
@@ -111,7 +111,7 @@ mod tests {
 
     fn pieces(header: &VirtioNetHdr, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame)?;
-        let mut split = Datagrams::of(header, &headers, frame)?;
+        let mut split = UdpSplit::of(header, &headers, frame)?;
         let mut all = Vec::new();
         let mut out = vec![0; split.longest_bytes()];
         while let Some(length) = split.next(frame, &mut out) {
@@ -180,7 +180,7 @@ mod tests {
             for l4 in [csum_start, 34, 54] {
                 header.csum_start = l4.into();
                 let headers = Headers::of(&frame);
-                let split = headers.and_then(|headers| Datagrams::of(&header, &headers, &frame));
+                let split = headers.and_then(|headers| UdpSplit::of(&header, &headers, &frame));
                 if let Some(mut split) = split {
                     let mut out = vec![0; room];
                     while split.next(&frame, &mut out).is_some() {}

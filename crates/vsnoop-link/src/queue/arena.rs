@@ -1,8 +1,9 @@
-//! Items in lines, all in one bounded piece of memory: a line is a chain of places.
+//! Items in lines, all in one bounded piece of memory: a line is a chain of slots.
 //!
-//! Hundreds of lines that each kept room of their own would hold the sum of their longest lengths for ever.
+//! Hundreds of lines that each kept room of their own would hold the sum of their longest lengths
+//! for ever.
 
-/// No place.
+/// No slot.
 const NONE: u32 = u32::MAX;
 
 /// An item that waits.
@@ -17,12 +18,12 @@ pub struct Entry<T> {
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     entry: Option<Entry<T>>,
     next: u32,
 }
 
-/// A line: its first and last place.
+/// A line: its first and last slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     first: u32,
@@ -39,10 +40,10 @@ impl Line {
     }
 }
 
-/// The places of all lines.
+/// The slots of all lines.
 #[derive(Debug)]
 pub struct Arena<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     free: u32,
     used: usize,
 }
@@ -50,7 +51,7 @@ pub struct Arena<T> {
 impl<T> Arena<T> {
     /// Memory is taken when it is needed first.
     pub fn new() -> Self {
-        Self { places: Vec::new(), free: NONE, used: 0 }
+        Self { slots: Vec::new(), free: NONE, used: 0 }
     }
 
     /// Items in all lines.
@@ -60,20 +61,20 @@ impl<T> Arena<T> {
 
     /// At the end of the line. The caller bounds the number of items, by far less than 2^32.
     pub fn append(&mut self, line: &mut Line, entry: Entry<T>) {
-        let place = Place { entry: Some(entry), next: NONE };
+        let slot = Slot { entry: Some(entry), next: NONE };
         let at = self.free;
-        let at = match self.places.get_mut(at as usize) {
+        let at = match self.slots.get_mut(at as usize) {
             Some(free) => {
                 self.free = free.next;
-                *free = place;
+                *free = slot;
                 at
             }
             None => {
-                self.places.push(place);
-                (self.places.len() - 1) as u32
+                self.slots.push(slot);
+                (self.slots.len() - 1) as u32
             }
         };
-        match self.places.get_mut(line.last as usize) {
+        match self.slots.get_mut(line.last as usize) {
             Some(last) => last.next = at,
             None => line.first = at,
         }
@@ -83,19 +84,19 @@ impl<T> Arena<T> {
 
     /// The first of a line.
     pub fn first(&self, line: &Line) -> Option<&Entry<T>> {
-        self.places.get(line.first as usize)?.entry.as_ref()
+        self.slots.get(line.first as usize)?.entry.as_ref()
     }
 
     /// Takes the first out of a line.
     pub fn take(&mut self, line: &mut Line) -> Option<Entry<T>> {
         let at = line.first;
-        let place = self.places.get_mut(at as usize)?;
-        let entry = place.entry.take();
-        line.first = place.next;
+        let slot = self.slots.get_mut(at as usize)?;
+        let entry = slot.entry.take();
+        line.first = slot.next;
         if line.first == NONE {
             line.last = NONE;
         }
-        place.next = self.free;
+        slot.next = self.free;
         self.free = at;
         self.used -= 1;
         entry
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_order_and_share_places() {
+    fn lines_keep_their_order_and_share_slots() {
         let mut arena = Arena::new();
         let (mut a, mut b) = (Line::EMPTY, Line::EMPTY);
         for round in 0..10 {
@@ -125,7 +126,7 @@ mod tests {
             }
             assert!(a.is_empty() && b.is_empty() && arena.take(&mut a).is_none());
         }
-        assert_eq!(arena.places.len(), 8, "places are used again");
+        assert_eq!(arena.slots.len(), 8, "slots are used again");
         assert_eq!(arena.len(), 0);
     }
 }

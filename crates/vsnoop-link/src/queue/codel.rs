@@ -1,9 +1,10 @@
-//! Controlled delay (RFC 8289) for one flow: who has waited too long too long is dropped, at a pace that rises
-//! until the flow gives way.
+//! Controlled delay (RFC 8289) for one flow: who has waited too long too long is dropped, at a pace
+//! that rises until the flow gives way.
 //!
-//! A queue is good while it absorbs a burst and bad while it stands. What tells them apart is the least time
-//! anybody waited during one interval: above the target the queue stands. Items are super-packets, one of
-//! which may be all that a flow has on the way, so a flow's last item is never dropped.
+//! A queue is good while it absorbs a burst and bad while it stands. What tells them apart is the
+//! least time anybody waited during one interval: above the target the queue stands. Items are
+//! super-packets, one of which may be all that a flow has on the way, so a flow's last item is
+//! never dropped.
 
 /// Control state of one flow.
 #[derive(Clone, Copy, Debug, Default)]

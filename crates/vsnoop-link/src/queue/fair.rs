@@ -1,14 +1,16 @@
 //! Flows take turns, by bytes, and who has little to send goes first (RFC 8290).
 //!
-//! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of them. Each
-//! line may send a quantum per round (deficit round robin). One that was empty joins the new lines, which go
-//! before the old ones and may send a plain packet there: a ping never waits for the rounds of the bulk. A
-//! super-packet always does; else many bulk flows, each empty now and then, would all be new.
+//! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of
+//! them. Each line may send a quantum per round (deficit round robin). One that was empty joins the
+//! new lines, which go before the old ones and may send a plain packet there: a ping never waits
+//! for the rounds of the bulk. A super-packet always does; else many bulk flows, each empty now and
+//! then, would all be new.
 //!
-//! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the bound in bytes,
-//! which follows the lane's rate ([`super::rate`]) so that all of it drains in [`BOUND_NS`]; and what has waited
-//! so long that its sender will have repeated it is not sent at all. When the bound is reached, the first of the
-//! longest line is dropped, not the one that comes: its sender hears of it soonest.
+//! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the
+//! bound in bytes, which follows the connection's rate ([`super::rate`]) so that all of it drains
+//! in [`BOUND_NS`]; and what has waited so long that its sender will have repeated it is not sent
+//! at all. When the bound is reached, the first of the longest line is dropped, not the one that
+//! comes: its sender hears of it soonest.
 
 use std::collections::VecDeque;
 
@@ -18,15 +20,15 @@ use super::rate::DrainRate;
 
 /// Lines.
 const LINES: usize = 256;
-/// What a line may send per round, and before the rounds: a full frame with tags and headers. It must be small:
-/// a flow is sparse if it sends less often than once a round, so rounds have to be short. A super-packet takes
-/// its line some dozens of rounds.
+/// What a line may send per round, and before the rounds: a full frame with tags and headers. It
+/// must be small: a flow is sparse if it sends less often than once a round, so rounds have to be
+/// short. A super-packet takes its line some dozens of rounds.
 const QUANTUM_BYTES: i64 = 1600;
 /// What all that waits may take to drain.
 pub const BOUND_NS: u64 = 100_000_000;
 /// Whatever the rate, so many of the largest items may wait.
 const LARGEST_ITEMS: usize = 4;
-/// What one item should take of the lane's time at most.
+/// What one item should take of the connection's time at most.
 const UNIT_NS: u64 = 2_000_000;
 /// Two segments of a full Ethernet frame: a smaller unit costs more than it gains.
 const SMALLEST_UNIT_BYTES: usize = 2 * 1514;
@@ -50,8 +52,9 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        // The interval is as long as bbr, outside, lets the lane stand still to measure its round trip: a
-        // queue of that time is not the flow's doing. Shorter, it costs a cubic flow a tenth of its rate.
+        // The interval is as long as bbr, in the kernel, sends next to nothing to measure the round
+        // trip: a queue of that time is not the flow's doing. Shorter, it costs a cubic flow a
+        // tenth of its rate.
         Self { bytes: 8 << 20, packets: 4096, target_ns: 10_000_000, interval_ns: 200_000_000 }
     }
 }
@@ -80,17 +83,17 @@ pub struct Stats {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FlowList {
     Idle,
     New,
     Old,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flow {
+struct FlowQueue {
     line: Line,
     codel: Codel,
-    place: Place,
+    list: FlowList,
     deficit_bytes: i64,
 }
 
@@ -99,7 +102,7 @@ struct Flow {
 pub struct FairQueue<T> {
     limits: Limits,
     arena: Arena<T>,
-    flows: Vec<Flow>,
+    flows: Vec<FlowQueue>,
     /// Of each line; apart from the rest because the longest is looked for.
     backlog_bytes: Vec<usize>,
     new: VecDeque<u16>,
@@ -114,10 +117,10 @@ pub struct FairQueue<T> {
 impl<T> FairQueue<T> {
     /// An empty queue.
     pub fn new(limits: Limits) -> Self {
-        let flow = Flow {
+        let flow = FlowQueue {
             line: Line::EMPTY,
             codel: Codel::default(),
-            place: Place::Idle,
+            list: FlowList::Idle,
             deficit_bytes: 0,
         };
         Self {
@@ -134,8 +137,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that alone is
-    /// larger than the queue may be is dropped itself. [`Self::stats`] counts both.
+    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that
+    /// alone is larger than the queue may be is dropped itself. [`Self::stats`] counts both.
     pub fn push(&mut self, flow: u64, bytes: usize, item: T, now_ns: u64) {
         self.stats.pushed_packets += 1;
         self.stats.pushed_bytes += bytes as u64;
@@ -148,8 +151,8 @@ impl<T> FairQueue<T> {
         let at = usize::from(index);
         let line = &mut self.flows[at];
         self.arena.append(&mut line.line, Entry { item, bytes, since_ns: now_ns });
-        if line.place == Place::Idle {
-            line.place = Place::New;
+        if line.list == FlowList::Idle {
+            line.list = FlowList::New;
             line.deficit_bytes = QUANTUM_BYTES;
             self.new.push_back(index);
         }
@@ -180,14 +183,14 @@ impl<T> FairQueue<T> {
                 continue;
             }
             let Some(entry) = self.take(at, now_ns) else {
-                // An empty new line passes through the old ones once: else one that sends an item at a time,
-                // just when its last has left, would be new for ever.
+                // An empty new line passes through the old ones once: else one that sends an item
+                // at a time, just when its last has left, would be new for ever.
                 if new && !self.old.is_empty() {
                     self.rotate(index, new);
                 } else {
                     let list = if new { &mut self.new } else { &mut self.old };
                     list.pop_front();
-                    self.flows[at].place = Place::Idle;
+                    self.flows[at].list = FlowList::Idle;
                 }
                 continue;
             };
@@ -221,13 +224,13 @@ impl<T> FairQueue<T> {
         self.stats
     }
 
-    /// How fast the lane drains; unknown before anything had to wait.
+    /// How fast the connection drains; unknown before anything had to wait.
     pub fn rate_bytes_per_s(&self) -> Option<u64> {
         self.rate.bytes_per_s()
     }
 
-    /// How large the items given to the queue should be. A drop costs its flow a whole item, and who comes next
-    /// waits for a whole item: on a slow lane super-packets are better cut.
+    /// How large the items given to the queue should be. A drop costs its flow a whole item, and
+    /// who comes next waits for a whole item: on a slow connection super-packets are better cut.
     pub fn unit_bytes(&self) -> usize {
         let unit = self.rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
         unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)
@@ -284,7 +287,7 @@ impl<T> FairQueue<T> {
         } else {
             self.old.pop_front()
         };
-        self.flows[usize::from(index)].place = Place::Old;
+        self.flows[usize::from(index)].list = FlowList::Old;
         self.old.push_back(index);
     }
 
@@ -294,7 +297,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// The line of a flow. Its low bits may have chosen the lane.
+/// The line of a flow. Its low bits may have chosen the connection.
 fn index_of(flow: u64) -> u16 {
     (flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 % LINES as u16
 }

@@ -1,10 +1,11 @@
-//! How fast a lane drains, seen from the queue before it.
+//! Estimates how fast a connection drains, from the queue before it.
 //!
-//! Only what leaves while more waits behind it tells: then the lane had as much as it could take. Bytes and
-//! times of such spans are added up until they make a sample, and samples are smoothed.
+//! Only what leaves while more waits behind it tells: then the connection had as much as it could
+//! take. Bytes and times of such spans are added up until they make a sample, and samples are
+//! smoothed.
 
-/// A sample needs this much time with a queue. Long enough that a send buffer that was empty and took a burst
-/// does not count for much.
+/// A sample needs this much time with a queue. Long enough that a send buffer that was empty and
+/// took a burst does not count for much.
 const SAMPLE_NS: u64 = 20_000_000;
 /// A new sample's weight is one in so many.
 const WEIGHT: u64 = 4;
@@ -58,7 +59,7 @@ impl DrainRate {
         Some(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// How long so many bytes take. A lane that stands still takes a second for each.
+    /// How long so many bytes take. A connection that stands still takes a second for each.
     pub fn ns_of(&self, bytes: usize) -> Option<u64> {
         let ns = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_s?.max(1));
         Some(u64::try_from(ns).unwrap_or(u64::MAX))

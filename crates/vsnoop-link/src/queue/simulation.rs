@@ -1,5 +1,6 @@
-//! Senders as guests have them (CUBIC and Reno with SACK, in super-packets), a queue, and a lane of some rate and
-//! delay that drains it through a short send buffer, under a simulated clock.
+//! Senders as guests have them (CUBIC and Reno with SACK, in super-packets), a queue, and a
+//! connection of some rate and delay that drains it through a short send buffer, under a simulated
+//! clock.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -91,7 +92,8 @@ impl Sender {
         Some((number, bytes))
     }
 
-    /// An item has arrived, and its acknowledgement here. Nothing is reordered, so all before it are lost.
+    /// An item has arrived, and its acknowledgement here. Nothing is reordered, so all before it
+    /// are lost.
     fn acknowledged(&mut self, number: u64, now_ns: u64) {
         self.heard_ns = now_ns;
         let Some((sent_ns, bytes)) = self.sent.remove(&number) else { return };
@@ -170,20 +172,20 @@ impl Sender {
 
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    /// The lane has carried what it was carrying.
+    /// The connection has delivered the item that it was sending.
     Carried,
     Acknowledged(Item),
     Ping,
 }
 
-/// Senders, queue and lane.
+/// Senders, queue and connection.
 pub struct World {
     pub now_ns: u64,
     pub queue: FairQueue<Item>,
     pub senders: Vec<Sender>,
     pub rate_bytes_per_s: u64,
     pub delay_ns: u64,
-    /// The kernel's send buffer before the lane.
+    /// The kernel's send buffer before the connection.
     pub buffer_bytes: usize,
     /// Super-packets are cut as the queue advises.
     pub cut: bool,
@@ -317,7 +319,7 @@ impl World {
         self.senders.iter_mut().for_each(|sender| sender.delivered = 0);
     }
 
-    /// Of the lane's rate, what arrived within a time.
+    /// Of the connection's rate, what arrived within a time.
     pub fn share(&self, within_ns: u64) -> f64 {
         let delivered: u64 = self.senders.iter().map(|sender| sender.delivered).sum();
         delivered as f64 / (self.rate_bytes_per_s as f64 * within_ns as f64 / 1e9)

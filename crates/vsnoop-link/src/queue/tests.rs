@@ -12,7 +12,7 @@ fn bulk(control: Control, flows: usize) -> Vec<Sender> {
 }
 
 #[test]
-fn one_cubic_or_reno_flow_fills_the_lane_and_its_queue_is_short() {
+fn one_cubic_or_reno_flow_fills_the_connection_and_its_queue_is_short() {
     for (control, mbps, round_trip_ms, least) in [
         (Control::Cubic, 100, 20, 0.90),
         (Control::Reno, 100, 20, 0.85),
@@ -33,7 +33,7 @@ fn one_cubic_or_reno_flow_fills_the_lane_and_its_queue_is_short() {
             assert!(share > least, "{name}: {share:.3} of the rate");
             // A super-packet that is not cut takes 52 ms at 10 Mb/s.
             if cut || mbps >= 100 {
-                // On a slow lane one overshoot takes as long as may wait at all.
+                // On a slow connection one overshoot takes as long as may wait at all.
                 let longest = if mbps >= 100 { 50 * MS } else { super::fair::BOUND_NS };
                 assert!(p50 < 15 * MS && p99 < longest, "{name}: {p50} {p99} ns");
             }
@@ -58,7 +58,8 @@ fn a_ping_does_not_wait_behind_sixteen_bulk_flows() {
             world.share(30 * S)
         );
         assert!(world.pings_ns.len() > 2990, "none is lost: {}", world.pings_ns.len());
-        // The send buffer with one item beyond its size, and a few items in the queue: 80 ns a byte.
+        // The send buffer with one item beyond its size, and a few items in the queue: 80 ns a
+        // byte.
         let buffer_ns = (world.buffer_bytes + world.queue.unit_bytes()) as u64 * 80;
         let queue_ns = max.saturating_sub(buffer_ns);
         assert!(queue_ns <= 2 * MS, "{queue_ns} ns in the queue");
@@ -78,7 +79,7 @@ fn bulk_flows_get_equal_shares_also_beside_one_that_never_gives_way() {
     println!("Jain {jain}");
     assert!(jain > 0.98, "{jain} {shares:?}");
 
-    // Two flows; one pushes ten times as much as the lane takes.
+    // Two flows; one pushes ten times as much as the connection takes.
     let mut queue = FairQueue::new(Limits::default());
     let mut popped = [0, 0];
     for now_ms in 0..10_000_u64 {
@@ -97,7 +98,7 @@ fn bulk_flows_get_equal_shares_also_beside_one_that_never_gives_way() {
 }
 
 #[test]
-fn a_lane_that_becomes_slow_has_a_short_queue_again_soon() {
+fn a_connection_that_becomes_slow_has_a_short_queue_again_soon() {
     let mut world = World::new(100, 20, bulk(Control::Cubic, 4));
     world.run(10 * S);
     world.rate_bytes_per_s /= 10;
@@ -115,7 +116,7 @@ fn a_lane_that_becomes_slow_has_a_short_queue_again_soon() {
 }
 
 #[test]
-fn a_lane_that_halts_for_its_own_retransmissions_is_used_all_the_same() {
+fn a_connection_that_halts_for_its_own_retransmissions_is_used_all_the_same() {
     let mut world = World::new(100, 20, bulk(Control::Cubic, 1));
     let mut delivered = 0;
     for _ in 0..100 {

@@ -1,5 +1,5 @@
-//! When to dial again: at once, then after waits that double, each a little different so that hosts which lost
-//! each other at the same time do not come back at the same time.
+//! When to dial again: at once, then after waits that double, each a little different so that hosts
+//! which lost each other at the same time do not come back at the same time.
 
 /// Of a wait, what chance may add or take: one in so many.
 const SPREAD: u64 = 4;

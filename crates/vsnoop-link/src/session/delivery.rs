@@ -1,9 +1,10 @@
 //! What of the packets has arrived, and how fast the path is.
 //!
-//! The far end tells with each answer what it has received and what must have been sent to it; the difference is
-//! lost, or still on the way. Its own clock stands beside, so that the rate between two answers does not depend
-//! on how long they travelled. A rate is that of the *path* only while the path is congested: while packets were
-//! lost or queued. The highest such rate of late is its capacity, as far as is known.
+//! The far end tells with each answer what it has received and what must have been sent to it; the
+//! difference is lost, or still on the way. Its own clock stands beside, so that the rate between
+//! two answers does not depend on how long they travelled. A rate is that of the *path* only while
+//! the path is congested: while packets were lost or queued. The highest such rate of late is its
+//! capacity, as far as is known.
 
 use super::message::Counters;
 

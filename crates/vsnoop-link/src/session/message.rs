@@ -1,15 +1,15 @@
-//! What two peers say to each other under a session: probes, their answers, and farewell.
+//! Messages of two peers under a session: probe, answer, close.
 //!
-//! A message begins with its kind and the length of what follows up to the padding, so that a later version may
-//! append fields: an older end reads those it knows. Numbers are in network order. Counters are those of the
-//! session, in the direction towards who tells them.
+//! A message begins with its kind and the length of what follows up to the padding, so that a later
+//! version may append fields: an older end reads those it knows. Numbers are in network order.
+//! Counters are those of the session, in the direction towards who tells them.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
-const BYE: u8 = 3;
+const CLOSE: u8 = 3;
 
 /// In a probe: who sends it wishes for new keys, and it is the other end that dials.
 const FLAG_REKEY: u16 = 1;
@@ -31,7 +31,7 @@ pub struct Counters {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Are you there?
+    /// Asks the other end for an answer.
     Probe {
         /// Chosen by the sender.
         id: u32,
@@ -42,7 +42,7 @@ pub enum Message {
         /// What the sender of the probe has received.
         counters: Counters,
     },
-    /// I am.
+    /// Answers a probe.
     Answer {
         /// Of the probe.
         id: u32,
@@ -57,13 +57,13 @@ pub enum Message {
         /// What the sender of the answer has received.
         counters: Counters,
     },
-    /// This session ends now.
-    Bye(Reason),
+    /// Ends the session.
+    Close(CloseReason),
 }
 
 /// Why a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CloseReason {
     /// The link was taken down.
     Down,
     /// Nothing arrived any more.
@@ -106,7 +106,7 @@ struct AnswerLayout {
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
-struct ByeLayout {
+struct CloseLayout {
     kind: u8,
     length: u8,
     reason: u8,
@@ -145,10 +145,10 @@ impl Message {
                 },
                 out,
             ),
-            Self::Bye(reason) => put(
-                &ByeLayout {
-                    kind: BYE,
-                    length: size_of::<ByeLayout>() as u8,
+            Self::Close(reason) => put(
+                &CloseLayout {
+                    kind: CLOSE,
+                    length: size_of::<CloseLayout>() as u8,
                     reason: reason.into(),
                     reserved: 0,
                 },
@@ -182,9 +182,9 @@ impl Message {
                     counters: answer.counters.into(),
                 })
             }
-            BYE => {
-                let (bye, _) = ByeLayout::read_from_prefix(body).ok()?;
-                Some(Self::Bye(bye.reason.into()))
+            CLOSE => {
+                let (close, _) = CloseLayout::read_from_prefix(body).ok()?;
+                Some(Self::Close(close.reason.into()))
             }
             _ => None,
         }
@@ -211,17 +211,17 @@ impl From<CountersLayout> for Counters {
     }
 }
 
-impl From<Reason> for u8 {
-    fn from(reason: Reason) -> Self {
+impl From<CloseReason> for u8 {
+    fn from(reason: CloseReason) -> Self {
         match reason {
-            Reason::Down => 1,
-            Reason::Silence => 2,
-            Reason::Other(code) => code,
+            CloseReason::Down => 1,
+            CloseReason::Silence => 2,
+            CloseReason::Other(code) => code,
         }
     }
 }
 
-impl From<u8> for Reason {
+impl From<u8> for CloseReason {
     fn from(code: u8) -> Self {
         match code {
             1 => Self::Down,
@@ -264,7 +264,7 @@ mod tests {
                     counters
                 }
             ),
-            any::<u8>().prop_map(|code| Message::Bye(code.into())),
+            any::<u8>().prop_map(|code| Message::Close(code.into())),
         ]
     }
 

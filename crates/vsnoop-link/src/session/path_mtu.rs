@@ -1,12 +1,13 @@
-//! The largest packet that the path takes, by probes (RFC 8899): nobody has to say that one was too big.
+//! The largest packet that the path takes, by probes (RFC 8899): nobody has to say that one was too
+//! big.
 //!
-//! A probe of a size that is acknowledged proves the size; [`TRIES`] that are not are taken as proof of the
-//! contrary. The largest size is tried first, for most paths take it; then the range is halved. Sizes are those
-//! of IP packets.
+//! A probe of a size that is acknowledged proves the size; [`TRIES`] that are not are taken as
+//! proof of the contrary. The largest size is tried first, for most paths take it; then the range
+//! is halved. Sizes are those of IP packets.
 //!
-//! *Black holes.* A path may change for a smaller one and say nothing. Regular probes are small and full in
-//! turn: when full ones are lost while small ones are answered, the search begins again from the base. A path
-//! that became larger shows when the search is repeated, now and then.
+//! *Black holes.* A path may change for a smaller one and say nothing. Regular probes are small and
+//! full in turn: when full ones are lost while small ones are answered, the search begins again
+//! from the base. A path that became larger shows when the search is repeated, now and then.
 
 /// Every IPv6 path takes this, and so does nearly every IPv4 path.
 pub const BASE_BYTES: u16 = 1280;
@@ -116,7 +117,8 @@ impl PathMtu {
         }
     }
 
-    /// The local system refuses packets of a size: the interface's MTU, or what an ICMP message said.
+    /// The local system refuses packets of a size: the interface's MTU, or what an ICMP message
+    /// said.
     pub fn too_big(&mut self, size: u16, now_ns: u64) {
         // Longer ones are not sent any more: this is late news of what was.
         let is_news = size <= self.confirmed || self.probing == Some(size);
@@ -148,7 +150,8 @@ impl PathMtu {
         }
     }
 
-    /// A regular probe of the confirmed size was lost. Returns whether the path is a black hole for it.
+    /// A regular probe of the confirmed size was lost. Returns whether the path is a black hole for
+    /// it.
     pub fn full_lost(&mut self, size: u16, now_ns: u64) -> bool {
         if size != self.confirmed {
             return false;

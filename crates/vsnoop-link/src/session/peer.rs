@@ -1,29 +1,32 @@
 //! One peer: events in, actions out.
 //!
-//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who dialled it probes at
-//! once, so the first packet shows each end that the other one has it; then it is *in use*, and the one before it
-//! *retires*: received for a while, for what is still on the way. Which of several stays is in [`super::order`].
-//! A break is never made before the new session is known to work.
+//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who
+//! dialled it probes at once, so the first packet shows each end that the other one has it; then it
+//! is *in use*, and the one before it *retires*: received for a while, for what is still on the
+//! way. Which of several stays is in [`super::order`]. A break is never made before the new session
+//! is known to work.
 //!
-//! A peer is alive while packets come under the session in use. Probes see to it that some do; after several of
-//! them and some seconds without any it is dead, and is dialled again.
+//! A peer is alive while packets come under the session in use. Probes see to it that some do;
+//! after several of them and some seconds without any it is dead, and is dialled again.
 
 use std::net::SocketAddr;
 
 use super::back_off::BackOff;
 use super::delivery::Meter;
-use super::message::{Counters, Message, Reason};
+use super::message::{CloseReason, Counters, Message};
 use super::order::{Epochs, Rank};
 use super::path_mtu::PathMtu;
-use super::probes::{Probes, Purpose};
+use super::probes::{ProbePurpose, Probes};
 use super::round_trip::RoundTrip;
 use super::types::{
-    Action, DialError, End, Event, Report, SessionId, SessionInfo, Settings, State, Status, Traffic,
+    Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
+    SessionState, SessionTraffic,
 };
 
 /// Sessions at the same time, whatever a peer does.
 const SESSIONS: usize = 8;
-/// Unanswered probes before a peer is dead: one that was sent before we were suspended proves nothing.
+/// Unanswered probes before a peer is dead: one that was sent before we were suspended proves
+/// nothing.
 const UNANSWERED: u32 = 3;
 /// Probes of a pending session, and regular ones while the path is suspected, come so much faster.
 const FASTER: u64 = 5;
@@ -31,7 +34,7 @@ const FASTER: u64 = 5;
 const ROAMS_PER_S: u64 = 4;
 /// Longer error texts are cut.
 const REASON_CHARS: usize = 400;
-/// The reason of a peer that said farewell.
+/// The reason when the peer has sent a close message.
 const TAKEN_DOWN: &str = "the peer has taken the link down";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +54,14 @@ enum Phase {
 struct Session {
     info: SessionInfo,
     phase: Phase,
-    traffic: Traffic,
+    traffic: SessionTraffic,
     since_ns: u64,
     /// When its keys are old.
     old_at_ns: u64,
     /// Of an instance of the peer that is gone: anything is better.
     void: bool,
-    /// Where its datagrams come from is known: not of one that the peer has dialled, until the first of them.
-    /// The handshake came from another port.
+    /// Where its datagrams come from is known: not of one that the peer has dialled, until the
+    /// first of them. The handshake came from another port.
     located: bool,
 }
 
@@ -75,7 +78,7 @@ impl Session {
 /// The state machine of a peer.
 #[derive(Debug)]
 pub struct Peer {
-    settings: Settings,
+    settings: PeerSettings,
     sessions: Vec<Session>,
     epochs: Epochs,
     back_off: BackOff,
@@ -90,8 +93,9 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
-    /// What we know from the peer itself: its farewell, until a handshake, or that nothing came under a session
-    /// that it has dialled, until something does. Our own calls that reach nobody must not hide either.
+    /// A reason that the peer itself has given: its close message, until the next handshake, or
+    /// that nothing has arrived under a session that it dialled, until something does. Failed dials
+    /// must not hide either.
     known: Option<String>,
     reported: Option<String>,
     probes: Probes,
@@ -115,7 +119,7 @@ pub struct Peer {
 
 impl Peer {
     /// A peer that was just configured. `seed`: any number that differs between hosts.
-    pub fn new(settings: Settings, seed: u64, now_ns: u64) -> Self {
+    pub fn new(settings: PeerSettings, seed: u64, now_ns: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let back_off = BackOff::new(settings.back_off_ns, random.fork());
         let probes = Probes::new(random.u32(..));
@@ -153,10 +157,12 @@ impl Peer {
         peer
     }
 
-    /// Something has happened. Times never go back; if they do, nothing worse than a wrong measurement follows.
+    /// Something has happened. Times never go back; if they do, nothing worse than a wrong
+    /// measurement follows.
     ///
-    /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be dropped.
-    pub fn handle(&mut self, event: Event, now_ns: u64) -> Vec<Action> {
+    /// A session of `Dialled` or `Accepted` for which no `Install` is among the actions is to be
+    /// dropped.
+    pub fn handle(&mut self, event: PeerEvent, now_ns: u64) -> Vec<Action> {
         if !self.closed {
             self.event(event, now_ns);
         }
@@ -166,7 +172,7 @@ impl Peer {
         std::mem::take(&mut self.actions)
     }
 
-    /// When to send [`Event::Tick`] at the latest.
+    /// When to send [`PeerEvent::Tick`] at the latest.
     pub fn deadline_ns(&self) -> u64 {
         if self.closed {
             return u64::MAX;
@@ -190,15 +196,15 @@ impl Peer {
     }
 
     /// What a person wants to know.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> PeerSnapshot {
         let used = self.used();
         let state = match (self.closed, used, &self.settings.address) {
-            (true, ..) => State::Closed,
-            (_, Some(session), _) => State::Up(session.info.id),
-            (_, _, Some(_)) => State::Dialling { attempt: self.back_off.attempts().max(1) },
-            (_, _, None) => State::Waiting,
+            (true, ..) => SessionState::Closed,
+            (_, Some(session), _) => SessionState::Up(session.info.id),
+            (_, _, Some(_)) => SessionState::Dialling { attempt: self.back_off.attempts().max(1) },
+            (_, _, None) => SessionState::Waiting,
         };
-        Status {
+        PeerSnapshot {
             state,
             since_ns: self.since_ns,
             reason: if used.is_some() { None } else { self.reason.clone() },
@@ -213,20 +219,20 @@ impl Peer {
         }
     }
 
-    fn event(&mut self, event: Event, now_ns: u64) {
+    fn event(&mut self, event: PeerEvent, now_ns: u64) {
         match event {
-            Event::Configured(settings) => self.configure(settings, now_ns),
-            Event::Dialled(Ok(info)) => {
+            PeerEvent::Configured(settings) => self.configure(settings, now_ns),
+            PeerEvent::Dialled(Ok(info)) => {
                 self.dialling = false;
                 self.install(info, now_ns);
             }
-            Event::Dialled(Err(DialError { reason, answered })) => {
+            PeerEvent::Dialled(Err(DialError { reason, answered })) => {
                 self.dialling = false;
                 self.dial_failed(&reason, answered, now_ns);
             }
-            Event::Accepted(info) => self.install(info, now_ns),
-            Event::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
-            Event::Received { session, from, newest } => {
+            PeerEvent::Accepted(info) => self.install(info, now_ns),
+            PeerEvent::Traffic(id, traffic) => self.traffic(id, traffic, now_ns),
+            PeerEvent::Received { session, from, newest } => {
                 if newest {
                     self.locate(session, from);
                 }
@@ -235,23 +241,23 @@ impl Peer {
                     self.roam(session, from, now_ns);
                 }
             }
-            Event::Message { session, message, size_bytes, received_ns } => {
+            PeerEvent::Message { session, message, size_bytes, received_ns } => {
                 self.heard(session, now_ns);
                 self.message(session, message, size_bytes, received_ns, now_ns);
             }
-            Event::TooBig { size_bytes } => {
+            PeerEvent::TooBig { size_bytes } => {
                 if let Some(mtu) = &mut self.path_mtu {
                     mtu.too_big(size_bytes, now_ns);
                 }
             }
-            Event::Largest(bytes) => {
+            PeerEvent::Largest(bytes) => {
                 if let Some(mtu) = &mut self.path_mtu {
                     mtu.set_largest(bytes, now_ns);
                 }
             }
-            Event::Failed { session, reason } => self.failed(session, &reason, now_ns),
-            Event::Close => self.close(),
-            Event::Tick => {}
+            PeerEvent::Failed { session, reason } => self.failed(session, &reason, now_ns),
+            PeerEvent::Close => self.close(),
+            PeerEvent::Tick => {}
         }
     }
 
@@ -311,7 +317,7 @@ impl Peer {
         self.sessions.push(Session {
             info,
             phase,
-            traffic: Traffic::default(),
+            traffic: SessionTraffic::default(),
             since_ns: now_ns,
             old_at_ns,
             void: false,
@@ -319,7 +325,8 @@ impl Peer {
         });
     }
 
-    /// A peer that makes sessions without end loses its own: those that retire, then those that wait.
+    /// A peer that makes sessions without end loses its own: those that retire, then those that
+    /// wait.
     fn make_room(&mut self) {
         while self.sessions.len() >= SESSIONS {
             let worst = self.sessions.iter().min_by_key(|session| match session.phase {
@@ -450,7 +457,7 @@ impl Peer {
             return;
         }
         let session = used.info.id;
-        let message = Message::Bye(Reason::Silence);
+        let message = Message::Close(CloseReason::Silence);
         // The way there may still be open.
         self.actions.push(Action::Send { session, message, packet_bytes: None });
         let seconds = self.settings.dead_ns as f64 / 1e9;
@@ -459,7 +466,7 @@ impl Peer {
 
     fn close(&mut self) {
         if let Some(session) = self.used().map(|used| used.info.id) {
-            let message = Message::Bye(Reason::Down);
+            let message = Message::Close(CloseReason::Down);
             self.actions.push(Action::Send { session, message, packet_bytes: None });
             self.actions.push(Action::Down);
         }
@@ -470,7 +477,7 @@ impl Peer {
 
     // Dialling
 
-    fn configure(&mut self, settings: Settings, now_ns: u64) {
+    fn configure(&mut self, settings: PeerSettings, now_ns: u64) {
         let old = std::mem::replace(&mut self.settings, settings);
         if old.largest_packet_bytes != self.settings.largest_packet_bytes {
             self.path_mtu = self.settings.largest_packet_bytes.map(PathMtu::new);
@@ -554,7 +561,7 @@ impl Peer {
 
     // The path
 
-    fn traffic(&mut self, id: SessionId, traffic: Traffic, now_ns: u64) {
+    fn traffic(&mut self, id: SessionId, traffic: SessionTraffic, now_ns: u64) {
         let Some(session) = self.session(id) else { return };
         let heard = traffic.received_packets > session.traffic.received_packets;
         session.traffic = traffic;
@@ -652,19 +659,21 @@ impl Peer {
                 }
                 if let Some(mtu) = &mut self.path_mtu {
                     match probe.purpose {
-                        Purpose::Alive => mtu.small_answered(),
-                        Purpose::Full(size) | Purpose::Search(size) => mtu.answered(size, now_ns),
+                        ProbePurpose::Alive => mtu.small_answered(),
+                        ProbePurpose::Full(size) | ProbePurpose::Search(size) => {
+                            mtu.answered(size, now_ns)
+                        }
                     }
                 }
             }
-            Message::Bye(reason) => {
-                if used && reason == Reason::Down {
+            Message::Close(reason) => {
+                if used && reason == CloseReason::Down {
                     self.known = Some(TAKEN_DOWN.into());
                 }
                 let reason = match reason {
-                    Reason::Down => TAKEN_DOWN,
-                    Reason::Silence => "the peer has heard nothing from here",
-                    Reason::Other(_) => "the peer has ended the session",
+                    CloseReason::Down => TAKEN_DOWN,
+                    CloseReason::Silence => "the peer has heard nothing from here",
+                    CloseReason::Other(_) => "the peer has ended the session",
                 };
                 self.failed(id, reason, now_ns);
             }
@@ -676,9 +685,9 @@ impl Peer {
         while let Some(probe) = self.probes.lost(timeout_ns, now_ns) {
             let Some(mtu) = &mut self.path_mtu else { continue };
             match probe.purpose {
-                Purpose::Alive => {}
-                Purpose::Search(size) => mtu.lost(size, now_ns),
-                Purpose::Full(size) => {
+                ProbePurpose::Alive => {}
+                ProbePurpose::Search(size) => mtu.lost(size, now_ns),
+                ProbePurpose::Full(size) => {
                     mtu.full_lost(size, now_ns);
                 }
             }
@@ -696,7 +705,7 @@ impl Peer {
                 due.push(session.info.id);
             }
         }
-        due.into_iter().for_each(|id| self.probe(id, Purpose::Alive, now_ns));
+        due.into_iter().for_each(|id| self.probe(id, ProbePurpose::Alive, now_ns));
     }
 
     fn probe_used(&mut self, now_ns: u64) {
@@ -706,7 +715,7 @@ impl Peer {
             self.probe_full = !self.probe_full;
             let (since_ns, count) = self.unanswered.unwrap_or((now_ns, 0));
             self.unanswered = Some((since_ns, count.saturating_add(1)));
-            self.probe(id, full.map_or(Purpose::Alive, Purpose::Full), now_ns);
+            self.probe(id, full.map_or(ProbePurpose::Alive, ProbePurpose::Full), now_ns);
             let suspects = self.path_mtu.as_ref().is_some_and(PathMtu::suspects);
             let faster = if suspects { FASTER } else { 1 };
             self.probe_at_ns = now_ns.saturating_add(self.settings.probe_ns / faster);
@@ -715,7 +724,7 @@ impl Peer {
         if self.unanswered.is_none_or(|(_, count)| count < UNANSWERED)
             && let Some(size) = self.path_mtu.as_mut().and_then(|mtu| mtu.probe(now_ns))
         {
-            self.probe(id, Purpose::Search(size), now_ns);
+            self.probe(id, ProbePurpose::Search(size), now_ns);
         }
     }
 
@@ -726,14 +735,14 @@ impl Peer {
         }
     }
 
-    fn probe(&mut self, session: SessionId, purpose: Purpose, now_ns: u64) {
+    fn probe(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) {
         let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
         let wants_rekey = of.info.dialler == End::Peer && self.is_old(of, now_ns);
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
         let packet_bytes = match purpose {
-            Purpose::Alive => None,
-            Purpose::Full(size) | Purpose::Search(size) => Some(size),
+            ProbePurpose::Alive => None,
+            ProbePurpose::Full(size) | ProbePurpose::Search(size) => Some(size),
         };
         let message = Message::Probe { id, sent_ns: now_ns, wants_rekey, counters };
         self.actions.push(Action::Send { session, message, packet_bytes });

@@ -1,7 +1,7 @@
 //! Probes on the way: what each was sent for, and when it counts as lost.
 //!
-//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all, still tells of
-//! the path.
+//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all,
+//! still tells of the path.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ const FORGOTTEN_NS: u64 = 10_000_000_000;
 
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ProbePurpose {
     /// Is the peer there?
     Alive,
     /// And for packets of this size?
@@ -31,7 +31,7 @@ pub struct Probe {
     /// Under which it was sent.
     pub session: SessionId,
     /// What for.
-    pub purpose: Purpose,
+    pub purpose: ProbePurpose,
     /// When.
     pub sent_ns: u64,
     lost: bool,
@@ -51,7 +51,7 @@ impl Probes {
     }
 
     /// One is sent; returns its name.
-    pub fn send(&mut self, session: SessionId, purpose: Purpose, now_ns: u64) -> u32 {
+    pub fn send(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) -> u32 {
         while self.sent.len() >= REMEMBERED {
             self.sent.pop_front();
         }
@@ -100,20 +100,21 @@ mod tests {
     #[test]
     fn a_probe_is_answered_or_lost_once_and_may_be_answered_late() {
         let mut probes = Probes::new(u32::MAX);
-        let (a, b) = (probes.send(A, Purpose::Alive, 0), probes.send(A, Purpose::Full(1500), 10));
+        let (a, b) =
+            (probes.send(A, ProbePurpose::Alive, 0), probes.send(A, ProbePurpose::Full(1500), 10));
         assert_eq!((a, b), (u32::MAX, 0));
         assert_eq!(probes.deadline_ns(100), 100);
         assert!(probes.answered(a, 0).is_some() && probes.answered(a, 0).is_none());
         assert_eq!(probes.lost(100, 109), None);
         assert_eq!(probes.lost(100, 110).map(|p| p.id), Some(b));
         assert_eq!((probes.lost(100, 200), probes.deadline_ns(100)), (None, u64::MAX));
-        assert_eq!(probes.answered(b, 10).map(|p| p.purpose), Some(Purpose::Full(1500)));
+        assert_eq!(probes.answered(b, 10).map(|p| p.purpose), Some(ProbePurpose::Full(1500)));
     }
 
     #[test]
     fn an_answer_that_nobody_asked_for_is_none() {
         let mut probes = Probes::new(1);
-        let id = probes.send(A, Purpose::Alive, 5);
+        let id = probes.send(A, ProbePurpose::Alive, 5);
         assert!(probes.answered(id, 6).is_none() && probes.answered(id + 1, 5).is_none());
     }
 
@@ -121,7 +122,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut probes = Probes::new(1);
         for now_ns in 0..10_000 {
-            probes.send(A, Purpose::Alive, now_ns);
+            probes.send(A, ProbePurpose::Alive, now_ns);
         }
         assert_eq!(probes.sent.len(), REMEMBERED);
         while probes.lost(1, 20_000).is_some() {}

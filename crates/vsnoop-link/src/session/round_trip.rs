@@ -1,7 +1,7 @@
 //! Round trips of probes: what a person wants to know of them, and what timeouts are made of.
 //!
-//! Smoothed as TCP does it (RFC 6298), the jitter as RTP does it (RFC 3550, section 6.4.1). The least one is that
-//! of the last minute or two: a path may become longer.
+//! Smoothed as TCP does it (RFC 6298), the jitter as RTP does it (RFC 3550, section 6.4.1). The
+//! least one is that of the last minute or two: a path may become longer.
 
 /// How long the least round trip is believed.
 const WINDOW_NS: u64 = 60_000_000_000;
@@ -70,7 +70,8 @@ impl RoundTrip {
         self.least_ns[0].min(self.least_ns[1])
     }
 
-    /// After so long a probe is taken to be lost: four deviations, as RFC 6298 has it, and within bounds.
+    /// After so long a probe is taken to be lost: four deviations, as RFC 6298 has it, and within
+    /// bounds.
     pub fn timeout_ns(&self) -> u64 {
         const UNKNOWN_NS: u64 = 500_000_000;
         const BOUNDS_NS: (u64, u64) = (100_000_000, 2_000_000_000);

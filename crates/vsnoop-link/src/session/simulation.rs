@@ -1,8 +1,8 @@
-//! Two peers, their daemons in a few lines, and a network between them that loses, doubles, delays, reorders and
-//! cuts, under a simulated clock.
+//! Two peers, their daemons in a few lines, and a network between them that loses, doubles, delays,
+//! reorders and cuts, under a simulated clock.
 //!
-//! A handshake is what the daemon's is: two round trips after which the acceptor has the session, and half a round
-//! trip later the dialler, unless the network is cut meanwhile.
+//! A handshake is what the daemon's is: two round trips after which the acceptor has the session,
+//! and half a round trip later the dialler, unless the network is cut meanwhile.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -85,7 +85,7 @@ enum Happening {
 /// Of a session at an end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    traffic: Traffic,
+    traffic: SessionTraffic,
     counter: u64,
     highest: u64,
     address: Option<SocketAddr>,
@@ -97,7 +97,7 @@ pub struct Host {
     pub up: bool,
     pub address: SocketAddr,
     pub instance: u64,
-    pub settings: Settings,
+    pub settings: PeerSettings,
     pub used: Option<SessionId>,
     pub reports: Vec<(u64, Report)>,
     pub dials: Vec<u64>,
@@ -109,7 +109,7 @@ pub struct Host {
 }
 
 impl Host {
-    fn new(settings: Settings, instance: u64, address: SocketAddr, now_ns: u64) -> Self {
+    fn new(settings: PeerSettings, instance: u64, address: SocketAddr, now_ns: u64) -> Self {
         Self {
             peer: Peer::new(settings.clone(), instance, now_ns),
             up: true,
@@ -160,13 +160,13 @@ pub enum Dials {
     Both,
 }
 
-pub fn settings(largest_packet_bytes: u16) -> Settings {
-    Settings { largest_packet_bytes: Some(largest_packet_bytes), ..Settings::default() }
+pub fn settings(largest_packet_bytes: u16) -> PeerSettings {
+    PeerSettings { largest_packet_bytes: Some(largest_packet_bytes), ..PeerSettings::default() }
 }
 
 impl World {
-    pub fn new(seed: u64, dials: Dials, settings: &Settings) -> Self {
-        let of = |side, favoured| Settings {
+    pub fn new(seed: u64, dials: Dials, settings: &PeerSettings) -> Self {
+        let of = |side, favoured| PeerSettings {
             address: (dials == Dials::Both || dials == side).then(|| "peer".into()),
             favoured,
             ..settings.clone()
@@ -218,10 +218,10 @@ impl World {
         let host = self.host(side);
         host.peer = Peer::new(host.settings.clone(), instance, now_ns);
         (host.up, host.instance) = (true, instance);
-        self.give(side, Event::Tick);
+        self.give(side, PeerEvent::Tick);
     }
 
-    pub fn give(&mut self, side: Side, event: Event) {
+    pub fn give(&mut self, side: Side, event: PeerEvent) {
         let now_ns = self.now_ns;
         let host = self.host(side);
         if !host.up {
@@ -229,9 +229,9 @@ impl World {
         }
         let counted: Vec<_> = host.sessions.iter().map(|(id, s)| (*id, s.traffic)).collect();
         let mut actions = Vec::new();
-        if matches!(event, Event::Tick | Event::Message { .. }) {
+        if matches!(event, PeerEvent::Tick | PeerEvent::Message { .. }) {
             for (id, traffic) in counted {
-                actions.extend(host.peer.handle(Event::Traffic(id, traffic), now_ns));
+                actions.extend(host.peer.handle(PeerEvent::Traffic(id, traffic), now_ns));
             }
         }
         actions.extend(host.peer.handle(event, now_ns));
@@ -352,7 +352,7 @@ impl World {
                     let ordered = host.settings.largest_packet_bytes.is_none();
                     let address = ordered.then_some(info.address);
                     host.sessions.insert(info.id, Carried { address, ..Carried::default() });
-                    self.give(side, Event::Accepted(info));
+                    self.give(side, PeerEvent::Accepted(info));
                 }
             }
             Happening::Dialled(side, instance, result) => {
@@ -371,7 +371,7 @@ impl World {
                     let address = Some(info.address);
                     host.sessions.insert(info.id, Carried { address, ..Carried::default() });
                 }
-                self.give(side, Event::Dialled(result));
+                self.give(side, PeerEvent::Dialled(result));
             }
             Happening::Data(side) => {
                 let bytes = self.data_bytes;
@@ -407,11 +407,15 @@ impl World {
         }
         let session = packet.session;
         if first || moved || matches!(packet.body, Body::Message(_)) {
-            self.give(side, Event::Received { session, from: packet.from, newest });
+            self.give(side, PeerEvent::Received { session, from: packet.from, newest });
         }
         if let Body::Message(message) = packet.body {
-            let event =
-                Event::Message { session, message, size_bytes: packet.bytes, received_ns: now_ns };
+            let event = PeerEvent::Message {
+                session,
+                message,
+                size_bytes: packet.bytes,
+                received_ns: now_ns,
+            };
             self.give(side, event);
         }
     }
@@ -442,7 +446,7 @@ impl World {
                 let happening = self.happenings.remove(&key).unwrap();
                 self.happen(happening);
             } else {
-                self.give(if at_a == then_ns { Side::A } else { Side::B }, Event::Tick);
+                self.give(if at_a == then_ns { Side::A } else { Side::B }, PeerEvent::Tick);
             }
         }
         self.now_ns = end_ns;

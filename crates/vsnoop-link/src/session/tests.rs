@@ -10,7 +10,7 @@ const ALL: [Dials; 3] = [Dials::A, Dials::B, Dials::Both];
 /// A handshake takes 50 ms here, and the first packet and its answer 20 ms.
 const CONNECT_NS: u64 = 80 * MS;
 
-fn up(seed: u64, dials: Dials, settings: &Settings) -> World {
+fn up(seed: u64, dials: Dials, settings: &PeerSettings) -> World {
     let mut world = World::new(seed, dials, settings);
     world.run_until_agreed(5 * S).expect("up");
     world.run(12 * S);
@@ -41,7 +41,7 @@ fn they_come_up_with_one_session_whoever_dials() {
 #[test]
 fn a_rekey_loses_nothing_and_both_ends_change() {
     for dials in ALL {
-        let settings = Settings { rekey_ns: 20 * S, ..settings(1500) };
+        let settings = PeerSettings { rekey_ns: 20 * S, ..settings(1500) };
         let mut world = World::new(3, dials, &settings);
         world.run_until_agreed(5 * S).expect("up");
         world.run(5 * S);
@@ -61,8 +61,8 @@ fn a_rekey_loses_nothing_and_both_ends_change() {
 
 #[test]
 fn many_records_or_bytes_make_new_keys_too() {
-    let by_records = Settings { rekey_records: 5000, ..settings(1500) };
-    let by_bytes = Settings { rekey_bytes: 1_000_000, ..settings(1500) };
+    let by_records = PeerSettings { rekey_records: 5000, ..settings(1500) };
+    let by_bytes = PeerSettings { rekey_bytes: 1_000_000, ..settings(1500) };
     for settings in [by_records, by_bytes] {
         for dials in ALL {
             let mut world = up(1, dials, &settings);
@@ -78,8 +78,8 @@ fn many_records_or_bytes_make_new_keys_too() {
 fn the_passive_end_gets_new_keys_by_asking() {
     // Only the end that cannot dial counts the session as old.
     let mut world = World::new(1, Dials::A, &settings(1500));
-    let impatient = Settings { rekey_ns: 30 * S, ..world.b.settings.clone() };
-    world.give(Side::B, Event::Configured(impatient));
+    let impatient = PeerSettings { rekey_ns: 30 * S, ..world.b.settings.clone() };
+    world.give(Side::B, PeerEvent::Configured(impatient));
     world.run(100 * S);
     assert_eq!(world.b.dials.len(), 0);
     assert!((2..=4).contains(&world.a.peer.status().rekeys));
@@ -122,7 +122,7 @@ fn a_dead_peer_is_called_with_longer_and_longer_pauses_and_the_reason_is_shown()
     world.kill(Side::B);
     world.run(300 * S);
     let status = world.a.peer.status();
-    assert!(matches!(status.state, State::Dialling { attempt: 10.. }), "{status:?}");
+    assert!(matches!(status.state, SessionState::Dialling { attempt: 10.. }), "{status:?}");
     assert_eq!(status.reason.as_deref(), Some("connection refused"));
     let dials = world.a.dials.len();
     assert!((12..=25).contains(&dials), "{dials} attempts in 300 s");
@@ -138,7 +138,7 @@ fn a_dead_peer_is_called_with_longer_and_longer_pauses_and_the_reason_is_shown()
 fn after_any_faults_they_agree_again_in_bounded_time() {
     for seed in 0..300 {
         let dials = ALL[seed as usize % 3];
-        let quick = Settings { rekey_ns: 15 * S, ..settings(1500) };
+        let quick = PeerSettings { rekey_ns: 15 * S, ..settings(1500) };
         let mut world = World::new(seed, dials, &quick);
         world.data_every_ns = Some(50 * MS);
         for _ in 0..world.random.u32(3..20) {
@@ -178,7 +178,8 @@ fn after_any_faults_they_agree_again_in_bounded_time() {
                 world.start(side);
             }
         }
-        // Death is noticed (6 s), an attempt is under way (5 s), and the longest pause passes (37.5 s).
+        // Death is noticed (6 s), an attempt is under way (5 s), and the longest pause passes (37.5
+        // s).
         world.run(50 * S);
         assert!(world.run_until_agreed(2 * S).is_some(), "seed {seed}: {:?}", world.a.reports);
         let (downs_a, downs_b) = (world.a.downs(), world.b.downs());
@@ -216,7 +217,7 @@ fn a_firewall_that_eats_datagrams_is_named() {
     world.run(60 * S);
     let status = world.a.peer.status();
     assert!(status.reason.is_some_and(|reason| reason.contains("UDP")));
-    assert!(matches!(status.state, State::Dialling { .. }));
+    assert!(matches!(status.state, SessionState::Dialling { .. }));
     assert_eq!((world.a.ups(), world.b.ups()), (0, 0), "never up without a packet");
     assert!(world.a.dials.len() <= 12);
 }
@@ -258,10 +259,10 @@ fn a_peer_that_has_dialled_is_where_its_first_datagram_comes_from() {
 fn packets_that_were_overtaken_or_come_again_move_nothing() {
     let mut world = up(1, Dials::A, &settings(1500));
     let (session, from) = (world.b.used.unwrap(), "203.0.113.9:1".parse().unwrap());
-    world.give(Side::B, Event::Received { session, from, newest: false });
+    world.give(Side::B, PeerEvent::Received { session, from, newest: false });
     assert_eq!(world.b.peer.status().address, Some(world.a.address));
     let unknown = SessionId(u64::MAX);
-    world.give(Side::B, Event::Received { session: unknown, from, newest: true });
+    world.give(Side::B, PeerEvent::Received { session: unknown, from, newest: true });
     assert_eq!(world.b.peer.status().roams, 0);
 }
 
@@ -271,7 +272,7 @@ fn an_address_that_flaps_is_followed_a_few_times_a_second_only() {
     let session = world.b.used.unwrap();
     for i in 0..10_000_u64 {
         let from = SocketAddr::from(([203, 0, 113, (i % 200) as u8], 7));
-        world.give(Side::B, Event::Received { session, from, newest: true });
+        world.give(Side::B, PeerEvent::Received { session, from, newest: true });
         world.now_ns += MS / 10;
     }
     let roams = world.b.peer.status().roams;
@@ -283,7 +284,7 @@ fn the_same_address_written_as_ipv6_is_no_move() {
     let mut world = up(1, Dials::A, &settings(1500));
     let session = world.b.used.unwrap();
     let from = "[::ffff:192.0.2.1]:7946".parse().unwrap();
-    world.give(Side::B, Event::Received { session, from, newest: true });
+    world.give(Side::B, PeerEvent::Received { session, from, newest: true });
     assert_eq!(world.b.peer.status().roams, 0);
 }
 
@@ -316,7 +317,7 @@ fn the_path_mtu_is_found_and_found_again_behind_a_black_hole() {
 
 #[test]
 fn a_cut_line_does_not_shrink_the_path_mtu() {
-    let patient = Settings { dead_ns: 60 * S, ..settings(1500) };
+    let patient = PeerSettings { dead_ns: 60 * S, ..settings(1500) };
     let mut world = up(1, Dials::A, &patient);
     world.both_ways(|way| way.cut = true);
     world.run(30 * S);
@@ -350,11 +351,11 @@ fn round_trip_loss_and_delivery_are_those_of_the_path() {
 #[test]
 fn going_down_is_told_and_the_peer_calls_again() {
     let mut world = up(1, Dials::B, &settings(1500));
-    world.give(Side::A, Event::Close);
+    world.give(Side::A, PeerEvent::Close);
     world.kill(Side::A);
     world.run(100 * MS);
     let status = world.b.peer.status();
-    assert!(matches!(status.state, State::Dialling { .. }), "{status:?}");
+    assert!(matches!(status.state, SessionState::Dialling { .. }), "{status:?}");
     assert!(status.round_trip.count > 0 && status.round_trip_now().is_none(), "{status:?}");
     let down = Report::Down { reason: "the peer has taken the link down".into() };
     assert!(world.b.reports.iter().any(|(_, report)| *report == down));
@@ -369,21 +370,21 @@ fn going_down_is_told_and_the_peer_calls_again() {
 #[test]
 fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
     let mut world = up(1, Dials::B, &settings(1500));
-    world.give(Side::A, Event::Close);
+    world.give(Side::A, PeerEvent::Close);
     world.kill(Side::A);
-    let farewell = "the peer has taken the link down";
+    let closed = "the peer has taken the link down";
     // One end hears it, and calls in vain many times.
     for _ in 0..10 {
         world.run(5 * S);
         let reason = world.b.peer.status().reason.unwrap();
-        assert_eq!(reason, format!("{farewell}; since then: connection refused"));
+        assert_eq!(reason, format!("{closed}; since then: connection refused"));
     }
     let error = DialError { reason: "it refuses us".into(), answered: true };
-    world.give(Side::B, Event::Dialled(Err(error)));
+    world.give(Side::B, PeerEvent::Dialled(Err(error)));
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("it refuses us"));
     world.run(60 * S);
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
-    // One that comes back and dies without a word has said no farewell.
+    // A peer that comes back and is killed has sent no close message.
     world.start(Side::A);
     world.run_until_agreed(40 * S).expect("up again");
     world.run(12 * S);
@@ -395,7 +396,7 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
 #[test]
 fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_refused() {
     let mut world = up(1, Dials::B, &settings(1500));
-    world.give(Side::A, Event::Close);
+    world.give(Side::A, PeerEvent::Close);
     world.kill(Side::A);
     world.run(5 * S);
     let reason = |world: &World| world.b.peer.status().reason.unwrap();
@@ -409,10 +410,10 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
         instance: 7,
         address: world.a.address,
     };
-    world.give(Side::B, Event::Accepted(info));
+    world.give(Side::B, PeerEvent::Accepted(info));
     // From the handshake on, before it is known what comes of it.
     let error = DialError { reason: "connection refused".into(), answered: false };
-    world.give(Side::B, Event::Dialled(Err(error)));
+    world.give(Side::B, PeerEvent::Dialled(Err(error)));
     assert_eq!(reason(&world), "connection refused");
     for _ in 0..9 {
         world.run(10 * S);
@@ -424,17 +425,17 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
     assert!(reason.ends_with("; since then: connection refused"), "{reason}");
     // When a call of ours reaches it, that is the news.
     let error = DialError { reason: "it refuses us".into(), answered: true };
-    world.give(Side::B, Event::Dialled(Err(error)));
+    world.give(Side::B, PeerEvent::Dialled(Err(error)));
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("it refuses us"));
 }
 
 #[test]
 fn a_connection_that_breaks_is_made_again_at_once() {
-    let ordered = Settings::default();
+    let ordered = PeerSettings::default();
     let mut world = up(1, Dials::A, &ordered);
     let session = world.a.used.unwrap();
     for side in [Side::A, Side::B] {
-        world.give(side, Event::Failed { session, reason: "connection reset".into() });
+        world.give(side, PeerEvent::Failed { session, reason: "connection reset".into() });
     }
     assert!(world.a.used.is_none());
     let took_ns = world.run_until_agreed(S).expect("up again");
@@ -444,14 +445,15 @@ fn a_connection_that_breaks_is_made_again_at_once() {
 
 #[test]
 fn being_suspended_is_no_death() {
-    // Also when the answer to a probe is still on the way then: some probe is, at one of these times.
+    // Also when the answer to a probe is still on the way then: some probe is, at one of these
+    // times.
     for ms in (0..1100).step_by(9) {
         let mut world = up(1, Dials::A, &settings(1500));
         world.run(ms * MS);
         // Nobody ticks for a minute, as when the host was suspended; then both go on.
         world.now_ns += 60 * S;
-        world.give(Side::A, Event::Tick);
-        world.give(Side::B, Event::Tick);
+        world.give(Side::A, PeerEvent::Tick);
+        world.give(Side::B, PeerEvent::Tick);
         world.run(10 * S);
         assert_eq!(world.a.downs() + world.b.downs(), 0, "after {ms} ms");
         assert!(world.agrees());
@@ -461,8 +463,8 @@ fn being_suspended_is_no_death() {
 #[test]
 fn another_address_in_the_configuration_is_called_without_a_break() {
     let mut world = up(1, Dials::A, &settings(1500));
-    let elsewhere = Settings { address: Some("other".into()), ..world.a.settings.clone() };
-    world.give(Side::A, Event::Configured(elsewhere));
+    let elsewhere = PeerSettings { address: Some("other".into()), ..world.a.settings.clone() };
+    world.give(Side::A, PeerEvent::Configured(elsewhere));
     world.run(S);
     assert!(world.agrees());
     assert_eq!((world.a.dials.len(), world.a.downs(), world.b.downs()), (2, 0, 0));
@@ -480,7 +482,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
             instance: i / 100,
             address: world.a.address,
         };
-        for action in world.b.peer.handle(Event::Accepted(info), world.now_ns + i) {
+        for action in world.b.peer.handle(PeerEvent::Accepted(info), world.now_ns + i) {
             match action {
                 Action::Install(_) => installed += 1,
                 Action::Forget(_) => installed -= 1,
@@ -489,7 +491,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
             assert!((1..=8).contains(&installed));
         }
     }
-    assert!(matches!(world.b.peer.status().state, State::Up(_)), "the one in use stays");
+    assert!(matches!(world.b.peer.status().state, SessionState::Up(_)), "the one in use stays");
 }
 
 mod any {
@@ -497,7 +499,7 @@ mod any {
 
     use super::*;
 
-    fn events() -> impl Strategy<Value = Event> {
+    fn events() -> impl Strategy<Value = PeerEvent> {
         let id = || (0..4_u64).prop_map(SessionId);
         let address = || (0..4_u8).prop_map(|n| SocketAddr::from(([192, 0, 2, n], 1)));
         let info = (id(), any::<bool>(), any::<u32>(), 0..3_u64, address()).prop_map(
@@ -513,7 +515,7 @@ mod any {
             (bytes[0], bytes[1]) = (1 + bytes[0] % 3, 64);
             Message::read(&bytes).unwrap()
         });
-        let traffic = any::<[u64; 5]>().prop_map(|n| Traffic {
+        let traffic = any::<[u64; 5]>().prop_map(|n| SessionTraffic {
             received_packets: n[0],
             received_bytes: n[1],
             expected_packets: n[2],
@@ -521,29 +523,26 @@ mod any {
             sent_bytes: n[4],
         });
         prop_oneof![
-            info.clone().prop_map(|info| Event::Dialled(Ok(info))),
-            info.prop_map(Event::Accepted),
+            info.clone().prop_map(|info| PeerEvent::Dialled(Ok(info))),
+            info.prop_map(PeerEvent::Accepted),
             any::<bool>().prop_map(|answered| {
-                Event::Dialled(Err(DialError { reason: "no".into(), answered }))
+                PeerEvent::Dialled(Err(DialError { reason: "no".into(), answered }))
             }),
-            (id(), traffic).prop_map(|(id, traffic)| Event::Traffic(id, traffic)),
-            (id(), address(), any::<bool>()).prop_map(|(session, from, newest)| Event::Received {
-                session,
-                from,
-                newest
-            }),
+            (id(), traffic).prop_map(|(id, traffic)| PeerEvent::Traffic(id, traffic)),
+            (id(), address(), any::<bool>())
+                .prop_map(|(session, from, newest)| PeerEvent::Received { session, from, newest }),
             (id(), message, any::<(u16, u64)>()).prop_map(
-                |(session, message, (size_bytes, received_ns))| Event::Message {
+                |(session, message, (size_bytes, received_ns))| PeerEvent::Message {
                     session,
                     message,
                     size_bytes,
                     received_ns
                 }
             ),
-            any::<u16>().prop_map(|size_bytes| Event::TooBig { size_bytes }),
-            any::<u16>().prop_map(Event::Largest),
-            id().prop_map(|session| Event::Failed { session, reason: "cut".repeat(1000) }),
-            Just(Event::Tick),
+            any::<u16>().prop_map(|size_bytes| PeerEvent::TooBig { size_bytes }),
+            any::<u16>().prop_map(PeerEvent::Largest),
+            id().prop_map(|session| PeerEvent::Failed { session, reason: "cut".repeat(1000) }),
+            Just(PeerEvent::Tick),
         ]
     }
 
@@ -554,7 +553,7 @@ mod any {
             events in proptest::collection::vec((events(), any::<u32>()), 0..200),
             seed in any::<u64>(),
         ) {
-            let with_address = Settings { address: Some("b".into()), ..settings(1500) };
+            let with_address = PeerSettings { address: Some("b".into()), ..settings(1500) };
             let mut peer = Peer::new(with_address, seed, 0);
             let (mut now_ns, mut used) = (0_u64, None);
             let mut installed = std::collections::BTreeSet::new();
@@ -581,7 +580,7 @@ mod any {
                 }
                 let status = peer.status();
                 match status.state {
-                    State::Up(id) => prop_assert_eq!(Some(id), used),
+                    SessionState::Up(id) => prop_assert_eq!(Some(id), used),
                     _ => prop_assert_eq!(None, used),
                 }
                 prop_assert!(status.reason.is_none_or(|reason| reason.len() <= 400));

@@ -31,21 +31,21 @@ pub struct SessionInfo {
     pub epoch: u32,
     /// The peer's instance: another one after each start of its process.
     pub instance: u64,
-    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled, where the
-    /// handshake came from: the first datagram says more.
+    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled,
+    /// where the handshake came from: the first datagram says more.
     pub address: SocketAddr,
 }
 
-/// How a peer is to be treated.
+/// Configuration of a peer's state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct PeerSettings {
     /// Whom to dial, as configured; `None`: the peer calls.
     pub address: Option<String>,
-    /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The two ends must
-    /// see this differently.
+    /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The
+    /// two ends must see this differently.
     pub favoured: bool,
-    /// For datagrams: the largest IP packet that the interface takes, bytes, until [`Event::Largest`] says
-    /// otherwise. `None`: an ordered transport.
+    /// For datagrams: the largest IP packet that the interface takes, bytes, until
+    /// [`PeerEvent::Largest`] says otherwise. `None`: an ordered transport.
     pub largest_packet_bytes: Option<u16>,
     /// From one regular probe to the next.
     pub probe_ns: u64,
@@ -53,8 +53,8 @@ pub struct Settings {
     pub dead_ns: u64,
     /// Age of keys.
     pub rekey_ns: u64,
-    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28 of AES-GCM
-    /// for packets of up to 2^11 bytes.
+    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28
+    /// of AES-GCM for packets of up to 2^11 bytes.
     pub rekey_records: u64,
     /// Bytes, likewise: 2^23 packets of up to 2^16 bytes.
     pub rekey_bytes: u64,
@@ -68,7 +68,7 @@ pub struct Settings {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-impl Default for Settings {
+impl Default for PeerSettings {
     fn default() -> Self {
         Self {
             address: None,
@@ -86,15 +86,16 @@ impl Default for Settings {
     }
 }
 
-/// What the data path has counted under a session since it was installed. It need not be told per packet:
-/// before each tick is enough.
+/// What the data path has counted under a session since it was installed. It need not be told per
+/// packet: before each tick is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct SessionTraffic {
     /// Authenticated packets, messages included.
     pub received_packets: u64,
     /// In them.
     pub received_bytes: u64,
-    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as received.
+    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as
+    /// received.
     pub expected_packets: u64,
     /// Sent, messages included.
     pub sent_packets: u64,
@@ -102,19 +103,19 @@ pub struct Traffic {
     pub sent_bytes: u64,
 }
 
-/// What has happened.
+/// An event that the state machine handles.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum PeerEvent {
     /// The configuration is new, or was changed.
-    Configured(Settings),
+    Configured(PeerSettings),
     /// The end of what [`Action::Dial`] began: exactly one for each.
     Dialled(Result<SessionInfo, DialError>),
     /// The peer has dialled.
     Accepted(SessionInfo),
     /// Counters of a session.
-    Traffic(SessionId, Traffic),
-    /// An authenticated packet. To be told of the first under a session, and of each that came from another
-    /// address than the session's; more often does no harm.
+    Traffic(SessionId, SessionTraffic),
+    /// An authenticated packet. To be told of the first under a session, and of each that came from
+    /// another address than the session's; more often does no harm.
     Received {
         /// Under which it was sealed.
         session: SessionId,
@@ -139,8 +140,8 @@ pub enum Event {
         /// IP packet, bytes.
         size_bytes: u16,
     },
-    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be told of the
-    /// address of each session that comes into use, and of each that the peer moves to.
+    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be
+    /// told of the address of each session that comes into use, and of each that the peer moves to.
     Largest(u16),
     /// A session cannot go on: its connection was closed or reset.
     Failed {
@@ -164,10 +165,10 @@ pub struct DialError {
     pub answered: bool,
 }
 
-/// What is to be done.
+/// An action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make a handshake, with this epoch in the hello. Its end is told by [`Event::Dialled`].
+    /// Make a handshake, with this epoch in the hello. Its end is told by [`PeerEvent::Dialled`].
     Dial {
         /// As configured.
         address: String,
@@ -248,9 +249,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Where a peer stands.
+/// State of a peer's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SessionState {
     /// It has to call.
     Waiting,
     /// It is being called: attempts since it was up last.
@@ -264,14 +265,14 @@ pub enum State {
     Closed,
 }
 
-/// What a peer shows.
+/// What a peer shows of itself, for the status.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct PeerSnapshot {
     /// Where it stands.
-    pub state: State,
+    pub state: SessionState,
     /// Since when.
     pub since_ns: u64,
-    /// The last error, unless it is up; that the peer said farewell, as long as nobody answers there.
+    /// The last error, unless it is up; that the peer has closed, until somebody answers there.
     pub reason: Option<String>,
     /// Where packets go to.
     pub address: Option<SocketAddr>,
@@ -291,10 +292,10 @@ pub struct Status {
     pub roams: u64,
 }
 
-impl Status {
+impl PeerSnapshot {
     /// The round trip, if there is one now: the peer is up, and a probe has come back.
     pub fn round_trip_now(&self) -> Option<RoundTrip> {
-        let is_up = matches!(self.state, State::Up(_));
+        let is_up = matches!(self.state, SessionState::Up(_));
         (is_up && self.round_trip.count > 0).then_some(self.round_trip)
     }
 }

@@ -11,12 +11,12 @@
 //! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
-//! Numbers are big-endian. Flags of a frame: its checksum is owed; IPv6; ECN. The highest bit of the kind of
-//! a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]): a peer that knows
-//! nothing of diversion meets a kind that it does not know.
+//! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the
+//! kind of a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]):
+//! a peer that knows nothing of diversion meets a kind that it does not know.
 
 use crate::offload::fragment::Fragment;
-use crate::offload::owed::{Gso, GsoKind, Owed};
+use crate::offload::state::{Gso, GsoKind, OffloadState};
 
 pub const FRAME: u8 = 1;
 pub const SUPER: u8 = 2;
@@ -28,7 +28,7 @@ pub const UNIT_PART: u8 = 7;
 
 /// In the kind of a frame.
 const DIVERTED: u8 = 0x80;
-const OWES_CHECKSUM: u8 = 1;
+const NEEDS_CHECKSUM: u8 = 1;
 const TCP_V6: u8 = 2;
 const ECN: u8 = 4;
 
@@ -70,10 +70,10 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    pub fn of(owed: Owed, way: Way) -> Self {
+    pub fn of(offload: OffloadState, way: Way) -> Self {
         let mut bytes = [FRAME | way.bit(), 0, 0, 0];
-        bytes[1] |= if owed.checksum { OWES_CHECKSUM } else { 0 };
-        let Some(gso) = owed.gso else { return Self { bytes, length: 2 } };
+        bytes[1] |= if offload.needs_checksum { NEEDS_CHECKSUM } else { 0 };
+        let Some(gso) = offload.gso else { return Self { bytes, length: 2 } };
         bytes[0] = SUPER | way.bit();
         bytes[1] |= if gso.kind == GsoKind::TcpV6 { TCP_V6 } else { 0 };
         bytes[1] |= if gso.ecn { ECN } else { 0 };
@@ -89,10 +89,10 @@ impl FrameHeader {
 /// An item, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
-    Frame(Owed, &'a [u8]),
-    Fragment(Owed, Fragment, &'a [u8]),
+    Frame(OffloadState, &'a [u8]),
+    Fragment(OffloadState, Fragment, &'a [u8]),
     Compressed(&'a [u8]),
-    Unit { owed: Owed, offset: usize, body: &'a [u8] },
+    Unit { offload: OffloadState, offset: usize, body: &'a [u8] },
     UnitPart(Fragment, &'a [u8]),
     Session(&'a [u8]),
 }
@@ -105,24 +105,31 @@ impl<'a> Item<'a> {
         match if matches!(bare, FRAME | SUPER | FRAGMENT | UNIT) { bare } else { kind } {
             FRAME => {
                 let (&flags, frame) = rest.split_first()?;
-                Some(Self::Frame(Owed { checksum: flags & OWES_CHECKSUM != 0, gso: None }, frame))
+                Some(Self::Frame(
+                    OffloadState { needs_checksum: flags & NEEDS_CHECKSUM != 0, gso: None },
+                    frame,
+                ))
             }
             SUPER => {
-                let (&owed, frame) = rest.split_first_chunk()?;
-                let owed = owed_of(owed)?;
-                owed.gso.is_some().then_some(Self::Frame(owed, frame))
+                let (&offload, frame) = rest.split_first_chunk()?;
+                let offload = offload_state_of(offload)?;
+                offload.gso.is_some().then_some(Self::Frame(offload, frame))
             }
             FRAGMENT => {
-                let (&owed, rest) = rest.split_first_chunk()?;
+                let (&offload, rest) = rest.split_first_chunk()?;
                 let (&fragment, part) = rest.split_first_chunk()?;
-                Some(Self::Fragment(owed_of(owed)?, Fragment::from_bytes(fragment), part))
+                Some(Self::Fragment(
+                    offload_state_of(offload)?,
+                    Fragment::from_bytes(fragment),
+                    part,
+                ))
             }
             COMPRESSED => Some(Self::Compressed(rest)),
             UNIT => {
-                let (&owed, rest) = rest.split_first_chunk()?;
+                let (&offload, rest) = rest.split_first_chunk()?;
                 let (&offset, body) = rest.split_first_chunk()?;
                 let offset = u32::from_be_bytes(offset) as usize;
-                Some(Self::Unit { owed: owed_of(owed)?, offset, body })
+                Some(Self::Unit { offload: offload_state_of(offload)?, offset, body })
             }
             UNIT_PART => {
                 let (&fragment, part) = rest.split_first_chunk()?;
@@ -135,15 +142,15 @@ impl<'a> Item<'a> {
 }
 
 /// The start of a fragment's item.
-pub fn fragment_header(owed: Owed, fragment: Fragment, way: Way) -> [u8; 8] {
+pub fn fragment_header(offload: OffloadState, fragment: Fragment, way: Way) -> [u8; 8] {
     let [id_high, id_low, index, count] = fragment.to_bytes();
-    let [_, flags, size_high, size_low] = FrameHeader::of(owed, way).bytes;
+    let [_, flags, size_high, size_low] = FrameHeader::of(offload, way).bytes;
     [FRAGMENT | way.bit(), flags, size_high, size_low, id_high, id_low, index, count]
 }
 
 /// The start of a unit's item.
-pub fn unit_header(owed: Owed, offset: usize, way: Way) -> [u8; 8] {
-    let [_, flags, size_high, size_low] = FrameHeader::of(owed, way).bytes;
+pub fn unit_header(offload: OffloadState, offset: usize, way: Way) -> [u8; 8] {
+    let [_, flags, size_high, size_low] = FrameHeader::of(offload, way).bytes;
     let [a, b, c, d] = (offset as u32).to_be_bytes();
     [UNIT | way.bit(), flags, size_high, size_low, a, b, c, d]
 }
@@ -154,16 +161,16 @@ pub fn unit_part_header(fragment: Fragment) -> [u8; 5] {
     [UNIT_PART, a, b, c, d]
 }
 
-/// From flags and segment size; a super-packet owes its checksums.
-fn owed_of([flags, high, low]: [u8; 3]) -> Option<Owed> {
-    let checksum = flags & OWES_CHECKSUM != 0;
+/// Reads flags and segment size. `None`: a super-packet whose checksum is not partial.
+fn offload_state_of([flags, high, low]: [u8; 3]) -> Option<OffloadState> {
+    let needs_checksum = flags & NEEDS_CHECKSUM != 0;
     let size = u16::from_be_bytes([high, low]);
     if size == 0 {
-        return Some(Owed { checksum, gso: None });
+        return Some(OffloadState { needs_checksum, gso: None });
     }
     let kind = if flags & TCP_V6 != 0 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
     let gso = Some(Gso { kind, size, ecn: flags & ECN != 0 });
-    checksum.then_some(Owed { checksum, gso })
+    needs_checksum.then_some(OffloadState { needs_checksum, gso })
 }
 
 #[cfg(test)]
@@ -172,28 +179,29 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_frame_keeps_what_it_owes() {
+    fn a_frame_keeps_its_offload_state() {
         let gso = |kind, ecn| Some(Gso { kind, size: 1448, ecn });
-        let owed = [
-            Owed { checksum: false, gso: None },
-            Owed { checksum: true, gso: None },
-            Owed { checksum: true, gso: gso(GsoKind::TcpV4, true) },
-            Owed { checksum: true, gso: gso(GsoKind::TcpV6, false) },
+        let offload = [
+            OffloadState { needs_checksum: false, gso: None },
+            OffloadState { needs_checksum: true, gso: None },
+            OffloadState { needs_checksum: true, gso: gso(GsoKind::TcpV4, true) },
+            OffloadState { needs_checksum: true, gso: gso(GsoKind::TcpV6, false) },
         ];
         let ways = [Way::Forwarded, Way::Diverted];
-        for (owed, way) in owed.into_iter().flat_map(|owed| ways.map(|way| (owed, way))) {
-            let mut bytes = FrameHeader::of(owed, way).bytes().to_vec();
+        for (offload, way) in offload.into_iter().flat_map(|offload| ways.map(|way| (offload, way)))
+        {
+            let mut bytes = FrameHeader::of(offload, way).bytes().to_vec();
             bytes.extend_from_slice(b"frame");
-            assert_eq!(Item::parse(&bytes), Some(Item::Frame(owed, b"frame")));
+            assert_eq!(Item::parse(&bytes), Some(Item::Frame(offload, b"frame")));
             assert_eq!(Way::of(&bytes), way);
             let fragment = Fragment { id: 7, index: 1, count: 3 };
-            let mut bytes = fragment_header(owed, fragment, way).to_vec();
+            let mut bytes = fragment_header(offload, fragment, way).to_vec();
             bytes.extend_from_slice(b"part");
-            assert_eq!(Item::parse(&bytes), Some(Item::Fragment(owed, fragment, b"part")));
+            assert_eq!(Item::parse(&bytes), Some(Item::Fragment(offload, fragment, b"part")));
             assert_eq!(Way::of(&bytes), way);
-            let mut bytes = unit_header(owed, 70_000, way).to_vec();
+            let mut bytes = unit_header(offload, 70_000, way).to_vec();
             bytes.extend_from_slice(b"body");
-            let unit = Item::Unit { owed, offset: 70_000, body: b"body" };
+            let unit = Item::Unit { offload, offset: 70_000, body: b"body" };
             assert_eq!(Item::parse(&bytes), Some(unit));
             assert_eq!(Way::of(&bytes), way);
         }

@@ -4,10 +4,10 @@
 //! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag: 16 bytes |
 //! '---------------- additional data: 12 bytes, big-endian ---------------'
 //! ```
-//! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a secret
-//! base). Each direction and each sending thread (*stream*) has its own key, so that no number is ever
-//! used twice with one key: the counter only rises, a session ends before it is used up, and a new
-//! session has new keys. The plain form, for measurement, has the header and no tag.
+//! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a
+//! secret base). Each direction and each sending thread (*stream*) has its own key, so that no
+//! number is ever used twice with one key: the counter only rises, a session ends before it is used
+//! up, and a new session has new keys. The plain form, for measurement, has the header and no tag.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -53,12 +53,12 @@ pub struct Material {
     pub nonce: [u8; NONCE_LEN],
 }
 
-struct Key {
+struct RecordKey {
     key: Option<LessSafeKey>,
     nonce: [u8; NONCE_LEN],
 }
 
-impl Key {
+impl RecordKey {
     fn new(suite: Suite, material: &Material) -> Self {
         let key = suite.algorithm().map(|algorithm| {
             let unbound = UnboundKey::new(algorithm, &material.key[..algorithm.key_len()])
@@ -79,7 +79,7 @@ impl Key {
 
 /// The sending side of one stream of records.
 pub struct Sealer {
-    key: Key,
+    key: RecordKey,
     session: u32,
     /// Epoch and stream; the counter is added.
     prefix: u64,
@@ -91,15 +91,15 @@ impl Sealer {
     /// `session`: the number by which the receiver knows the session.
     pub fn new(suite: Suite, material: &Material, session: u32, epoch: u8, stream: u8) -> Self {
         let prefix = (u64::from(epoch) << 56) | (u64::from(stream) << COUNTER_BITS);
-        Self { key: Key::new(suite, material), session, prefix, counter: 0, suite }
+        Self { key: RecordKey::new(suite, material), session, prefix, counter: 0, suite }
     }
 
     pub fn suite(&self) -> Suite {
         self.suite
     }
 
-    /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end (to its
-    /// end in the plain form). `false`: all numbers are used up, nothing was sealed.
+    /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end
+    /// (to its end in the plain form). `false`: all numbers are used up, nothing was sealed.
     #[must_use]
     pub fn seal(&mut self, record: &mut [u8]) -> bool {
         if self.counter >> COUNTER_BITS != 0 || record.len() < self.suite.overhead_bytes() {
@@ -124,7 +124,7 @@ impl Sealer {
 
 /// The receiving side of one stream of records.
 pub struct Opener {
-    key: Key,
+    key: RecordKey,
     suite: Suite,
     prefix: u64,
     window: ReplayWindow,
@@ -132,7 +132,7 @@ pub struct Opener {
 
 /// Why a record was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum OpenError {
     /// Too short, or of another epoch or stream.
     Malformed,
     /// Seen before, or too old.
@@ -144,30 +144,30 @@ pub enum Refused {
 impl Opener {
     pub fn new(suite: Suite, material: &Material, epoch: u8, stream: u8) -> Self {
         let prefix = (u64::from(epoch) << 56) | (u64::from(stream) << COUNTER_BITS);
-        let key = Key::new(suite, material);
+        let key = RecordKey::new(suite, material);
         Self { key, suite, prefix, window: ReplayWindow::default() }
     }
 
     /// Opens a record in place and returns its item.
-    pub fn open<'r>(&mut self, record: &'r mut [u8]) -> Result<(&'r mut [u8], Fresh), Refused> {
-        let (_, number) = header_of(record).ok_or(Refused::Malformed)?;
+    pub fn open<'r>(&mut self, record: &'r mut [u8]) -> Result<(&'r mut [u8], Fresh), OpenError> {
+        let (_, number) = header_of(record).ok_or(OpenError::Malformed)?;
         if number >> COUNTER_BITS != self.prefix >> COUNTER_BITS
             || record.len() < self.suite.overhead_bytes()
         {
-            return Err(Refused::Malformed);
+            return Err(OpenError::Malformed);
         }
         let counter = number ^ self.prefix;
         if !self.window.may_be_new(counter) {
-            return Err(Refused::Replayed);
+            return Err(OpenError::Replayed);
         }
         let (header, rest) = record.split_at_mut(HEADER_BYTES);
         let item = match &self.key.key {
             None => rest,
             Some(key) => key
                 .open_in_place(self.key.nonce(number), Aad::from(&*header), rest)
-                .map_err(|_| Refused::Forged)?,
+                .map_err(|_| OpenError::Forged)?,
         };
-        let fresh = self.window.take(counter).ok_or(Refused::Replayed)?;
+        let fresh = self.window.take(counter).ok_or(OpenError::Replayed)?;
         Ok((item, fresh))
     }
 
@@ -220,7 +220,7 @@ mod tests {
                 let sealed = record(&mut sealer, item);
                 assert_eq!(header_of(&sealed).map(|(session, _)| session), Some(77));
                 assert_eq!(opener.open(&mut sealed.clone()).unwrap().0, item);
-                assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Replayed);
+                assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), OpenError::Replayed);
             }
         }
     }
@@ -249,11 +249,11 @@ mod tests {
         let sealed = record(&mut sealer, b"item");
         for (epoch, stream) in [(3, 0), (2, 1)] {
             let mut opener = Opener::new(Suite::Aes128Gcm, &material(), epoch, stream);
-            assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Malformed);
+            assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), OpenError::Malformed);
         }
         let other = Material { key: [8; 32], ..material() };
         let mut opener = Opener::new(Suite::Aes128Gcm, &other, 3, 1);
-        assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), Refused::Forged);
+        assert_eq!(opener.open(&mut sealed.clone()).unwrap_err(), OpenError::Forged);
     }
 
     #[test]

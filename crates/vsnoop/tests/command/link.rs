@@ -1,4 +1,5 @@
-//! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one clear line.
+//! `vsnoop link`: a link comes up, says how it is, and goes without a trace; each bad thing has one
+//! clear line.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -343,7 +344,8 @@ fn killed() -> Result<()> {
     Ok(())
 }
 
-/// A lock with the number of a process that is another one by now, a socket without a lock, and no socket at all.
+/// A lock with the number of a process that is another one by now, a socket without a lock, and no
+/// socket at all.
 fn left_over() -> Result<()> {
     let place = Place::new("left")?;
     fs::create_dir_all(SOCKETS)?;
@@ -417,10 +419,10 @@ fn set() -> Result<()> {
     ensure!(ran.out == "link office: compression of peer b is zstd:3", "{}", ran.out);
     let rule = ["--prefix", "10.1.0.0/16", "--compress", "zstd", "--dictionary", "64M"];
     place.link([&["set", "office"][..], &rule].concat())?.ok()?;
-    let classes = place.status()?["classes"].clone();
-    let rules: Vec<_> = (0..3).map(|class| classes[class]["rule"]["method"].clone()).collect();
-    ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{classes}");
-    ensure!(classes[0]["rule"]["dictionary_bytes"] == 64 << 20, "{classes}");
+    let compression = place.status()?["compression"].clone();
+    let rules: Vec<_> = (0..3).map(|rule| compression[rule]["rule"]["method"].clone()).collect();
+    ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{compression}");
+    ensure!(compression[0]["rule"]["dictionary_bytes"] == 64 << 20, "{compression}");
     let neither = place.link(["set", "office"])?;
     let both = ["--compress", "--log"];
     ensure!(neither.code == 2 && both.iter().all(|o| neither.err.contains(o)), "{}", neither.err);
@@ -435,7 +437,7 @@ fn set() -> Result<()> {
     ran.failed(2, &["dictionary", "tls and tcp", "udp"])?;
     let gzip = place.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
-    ensure!(place.status()?["classes"] == classes, "something changed");
+    ensure!(place.status()?["compression"] == compression, "something changed");
     // Wider than the one before it, then the same, then for everything.
     let b = ["set", "office", "--peer", "b", "--prefix", "10.1.0.0/16,10.2.0.0/16", "--compress"];
     let ran = place.link([&b[..], &["lz4"]].concat())?.ok()?;
@@ -583,7 +585,8 @@ impl Place {
         Ok(status["links"][0].clone())
     }
 
-    /// Names of all interfaces of the namespace. Not more: a bridge takes its address from its ports.
+    /// Names of all interfaces of the namespace. Not more: a bridge takes its address from its
+    /// ports.
     fn links(&self) -> Result<String> {
         let output = self.netns.command("ip").args(["-br", "link"]).output().context("ip")?;
         let all = text(&output.stdout);

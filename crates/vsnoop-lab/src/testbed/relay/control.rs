@@ -1,4 +1,5 @@
-//! What the owner of a relay and one of its lanes share.
+//! State that the owner of a relay shares with one of its two
+//! [`Forwarder`](super::forwarder::Forwarder)s.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,9 +10,9 @@ use super::faults::Faults;
 #[derive(Debug, Default)]
 pub struct Control {
     pub faults: Mutex<Faults>,
-    /// Counts changes of `faults`, so that a lane need not take the lock to see that there is none.
+    /// Counts changes of `faults`: a forwarder takes the lock only after a change.
     generation: AtomicU64,
-    /// The change that the lane has seen.
+    /// The last change that the forwarder has seen.
     obeyed: AtomicU64,
     pub counters: counters::Live,
 }

@@ -4,19 +4,20 @@
 //! What a tap's reader may get (super-packets, unfinished checksums) is set on the tap
 //! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
 //! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
-//! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry VLAN tags: frames from it must have them and lose them, frames
-//! to it get them. A tap may have several queues ([`queues`]).
+//! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry
+//! VLAN tags: frames from it must have them and lose them, frames to it get them. A tap may have
+//! several queues ([`queues`]).
 //!
-//! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already have
-//! acknowledged. One before the bridge has the faults of a network: nothing there may ever show in a
-//! byte stream.
+//! A relay behind the attached tap has the faults of a guest: what it loses, vsnoop may already
+//! have acknowledged. One before the bridge has the faults of a network: nothing there may ever
+//! show in a byte stream.
 
 mod bottleneck;
 mod control;
 mod counters;
 mod faults;
 mod forgery;
-mod lane;
+mod forwarder;
 mod queues;
 
 use std::os::fd::AsFd;
@@ -36,7 +37,7 @@ pub use bottleneck::Bottleneck;
 use control::Control;
 pub use counters::Counters;
 pub use faults::{Faults, Freeze};
-use lane::{Lane, Next};
+use forwarder::{Forwarder, Next};
 use queues::Queues;
 
 /// One of the two directions between the taps.
@@ -53,7 +54,8 @@ pub struct RelayOptions {
     /// Tags on the left side, outermost first.
     pub left_tags: Vec<Tag>,
     pub right_tags: Vec<Tag>,
-    /// The thread goes before all ordinary ones, so that delays are as long as they were meant to be.
+    /// The thread goes before all ordinary ones, so that delays are as long as they were meant to
+    /// be.
     pub realtime: bool,
 }
 
@@ -61,7 +63,7 @@ pub struct RelayOptions {
 #[derive(Debug)]
 pub struct Relay {
     left: Arc<Queues>,
-    lanes: [Arc<Control>; 2],
+    forwarders: [Arc<Control>; 2],
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -85,9 +87,9 @@ impl Relay {
                 .context("making an eventfd for a relay")?,
         });
         let (left_tags, right_tags) = (&options.left_tags, &options.right_tags);
-        let mut lanes = [
-            Lane::new(controls[0].clone(), left_tags, right_tags, options.seed),
-            Lane::new(controls[1].clone(), right_tags, left_tags, !options.seed),
+        let mut forwarders = [
+            Forwarder::new(controls[0].clone(), left_tags, right_tags, options.seed),
+            Forwarder::new(controls[1].clone(), right_tags, left_tags, !options.seed),
         ];
         let name = format!("relay {}", left.name());
         let thread = std::thread::Builder::new()
@@ -99,32 +101,33 @@ impl Relay {
                     if realtime && let Err(error) = become_realtime() {
                         tracing::warn!("delays will be longer than asked for: {error:#}");
                     }
-                    // A tap that its namespace took down under us is the end of the relay, not a fault.
-                    if let Err(error) = work(&shared, &left, &right, &mut lanes) {
+                    // A tap that its namespace took down under us is the end of the relay, not a
+                    // fault.
+                    if let Err(error) = work(&shared, &left, &right, &mut forwarders) {
                         tracing::debug!("relay between {left:?} and {right:?} ended: {error:#}");
                     }
                 }
             })
             .context("starting a relay's thread")?;
-        Ok(Self { left, lanes: controls, shared, thread: Some(thread) })
+        Ok(Self { left, forwarders: controls, shared, thread: Some(thread) })
     }
 
     /// Changes the faults of one direction, from the next frames on.
     pub fn set_faults(&self, direction: Direction, faults: Faults) {
-        self.lanes[direction as usize].set(faults);
+        self.forwarders[direction as usize].set(faults);
         self.wake();
     }
 
     /// Changes only when both directions stand still, as a VM does that does not run. With
     /// [`Freeze::Now`] no frame moves any more when this returns.
     pub fn set_freeze(&self, freeze: Freeze) {
-        for lane in &self.lanes {
-            let faults = lane.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            lane.set(Faults { freeze, ..faults });
+        for forwarder in &self.forwarders {
+            let faults = forwarder.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            forwarder.set(Faults { freeze, ..faults });
         }
         self.wake();
         let ended = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        while !self.lanes.iter().all(|lane| lane.is_obeyed()) && !ended() {
+        while !self.forwarders.iter().all(|forwarder| forwarder.is_obeyed()) && !ended() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -142,7 +145,7 @@ impl Relay {
     }
 
     pub fn counters(&self, direction: Direction) -> Counters {
-        self.lanes[direction as usize].counters.read()
+        self.forwarders[direction as usize].counters.read()
     }
 
     fn wake(&self) {
@@ -172,10 +175,15 @@ fn become_realtime() -> Result<()> {
     Ok(())
 }
 
-fn work(shared: &Shared, left: &Queues, right: &Queues, lanes: &mut [Lane; 2]) -> Result<()> {
+fn work(
+    shared: &Shared,
+    left: &Queues,
+    right: &Queues,
+    forwarders: &mut [Forwarder; 2],
+) -> Result<()> {
     while !shared.stop.load(Ordering::Acquire) {
-        let rightward = lanes[0].turn(left, right).context("reading the left tap")?;
-        let leftward = lanes[1].turn(right, left).context("reading the right tap")?;
+        let rightward = forwarders[0].turn(left, right).context("reading the left tap")?;
+        let leftward = forwarders[1].turn(right, left).context("reading the right tap")?;
         if !(rightward.busy || leftward.busy) {
             wait(shared, left, &rightward, right, &leftward)?;
         }

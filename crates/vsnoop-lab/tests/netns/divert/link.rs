@@ -1,7 +1,7 @@
 //! A link at its simplest: it reads the tap at one host and writes that at the other.
 //!
-//! It is a thread of the test, or a process of its own that the test may kill ([`Process`]): this program,
-//! started again.
+//! It is a thread of the test, or a process of its own that the test may kill ([`Process`]): this
+//! program, started again.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -81,15 +81,16 @@ impl Link {
     }
 
     fn between(ends: &[End; 2]) -> Result<Self> {
-        let [(left, left_door, left_diversion), (right, right_door, right_diversion)] =
+        let [(left, left_reentry, left_diversion), (right, right_reentry, right_diversion)] =
             [open(&ends[0])?, open(&ends[1])?];
         let (carried, stop) = (Arc::<[Carried; 2]>::default(), Arc::new(AtomicBool::new(false)));
         let thread = std::thread::Builder::new().name("link".into()).spawn({
             let (carried, stop) = (carried.clone(), stop.clone());
             move || {
-                let (taps, doors) = ([left, right], [left_door, right_door]);
-                // A tap that was deleted under us is the end of the link, not a fault of the test's.
-                if let Err(error) = carry(&taps, &doors, &carried, &stop) {
+                let (taps, reentries) = ([left, right], [left_reentry, right_reentry]);
+                // A tap that was deleted under us is the end of the link, not a fault of the
+                // test's.
+                if let Err(error) = carry(&taps, &reentries, &carried, &stop) {
                     eprintln!("the link has ended: {error:#}");
                     // Its taps stay open, as those of a process that does not look.
                     while !stop.load(Ordering::Relaxed) {
@@ -165,7 +166,7 @@ pub fn inside<T: Send>(netns: &str, work: impl FnOnce() -> Result<T> + Send) -> 
 
 fn carry(
     taps: &[Tap; 2],
-    doors: &[Reentry; 2],
+    reentries: &[Reentry; 2],
     carried: &[Carried; 2],
     stop: &AtomicBool,
 ) -> Result<()> {
@@ -179,7 +180,7 @@ fn carry(
                     continue;
                 }
                 let counters = &carried[from];
-                if !doors[to].admit(packet.frame_mut()) {
+                if !reentries[to].admit(packet.frame_mut()) {
                     counters.refused.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }

@@ -21,15 +21,15 @@ fn costing(cost_ns: &Arc<AtomicU64>, link_rate: Option<u64>) -> Encoder {
     encoder
 }
 
-fn encode(encoder: &mut Encoder, class: &Class, message: &[u8], now_ns: u64) -> Option<Vec<u8>> {
+fn encode(encoder: &mut Encoder, policy: &Policy, message: &[u8], now_ns: u64) -> Option<Vec<u8>> {
     let mut body = Vec::new();
-    let encoded = encoder.encode(1, class, &[message], now_ns, &mut body);
+    let encoded = encoder.encode(1, policy, &[message], now_ns, &mut body);
     (encoded == Encoded::Compressed).then_some(body)
 }
 
 /// Which messages of `count`, 5 ms apart, are compressed.
-fn compressed(encoder: &mut Encoder, class: &Class, message: &[u8], count: u64) -> Vec<bool> {
-    (0..count).map(|n| encode(encoder, class, message, n * 5_000_000).is_some()).collect()
+fn compressed(encoder: &mut Encoder, policy: &Policy, message: &[u8], count: u64) -> Vec<bool> {
+    (0..count).map(|n| encode(encoder, policy, message, n * 5_000_000).is_some()).collect()
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn what_is_random_stays_raw_and_is_looked_at_ever_more_rarely() {
         for method in ["auto", "zstd", "lz4"] {
             let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
             let count = 10_000;
-            let compressed = compressed(&mut encoder, &class(method, 1), &message, count);
+            let compressed = compressed(&mut encoder, &policy(method, 1), &message, count);
             assert!(compressed.iter().all(|&compressed| !compressed), "{method}");
             // 50 s: once a second, and a few to begin with.
             assert!(encoder.stats().probes < count / 100, "{}", encoder.stats().probes);
@@ -57,7 +57,7 @@ fn what_is_random_stays_raw_and_is_looked_at_ever_more_rarely() {
 fn text_is_compressed_from_its_first_message_and_not_looked_at_again() {
     let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
     let message = payload(Kind::Text, 1, 64_000);
-    let compressed = compressed(&mut encoder, &class("auto", 1), &message, 1000);
+    let compressed = compressed(&mut encoder, &policy("auto", 1), &message, 1000);
     assert!(compressed.iter().all(|&compressed| compressed));
     assert_eq!(encoder.stats().probes, 1);
 }
@@ -66,16 +66,16 @@ fn text_is_compressed_from_its_first_message_and_not_looked_at_again() {
 fn without_a_rate_auto_sends_everything_as_it_is() {
     let mut encoder = costing(&Arc::default(), None);
     let message = payload(Kind::Text, 1, 64_000);
-    assert_eq!(encode(&mut encoder, &class("auto", 1), &message, 0), None);
+    assert_eq!(encode(&mut encoder, &policy("auto", 1), &message, 0), None);
     assert_eq!(encoder.stats().probes, 0);
     encoder.set_link_rate(Some(MEGABIT));
-    assert!(encode(&mut encoder, &class("auto", 1), &message, 0).is_some());
+    assert!(encode(&mut encoder, &policy("auto", 1), &message, 0).is_some());
 }
 
 #[test]
 fn a_flow_that_turns_into_text_is_compressed_within_a_second() {
     let mut encoder = costing(&Arc::default(), Some(100 * MEGABIT));
-    let auto = class("auto", 1);
+    let auto = policy("auto", 1);
     compressed(&mut encoder, &auto, &payload(Kind::Random, 1, 64_000), 5000);
     let text = payload(Kind::Text, 1, 64_000);
     let from_ns = 5000 * 5_000_000;
@@ -89,7 +89,7 @@ fn a_flow_that_turns_into_text_is_compressed_within_a_second() {
 fn a_cpu_that_has_better_things_to_do_turns_it_off_and_on_again() {
     let cost_ns = Arc::new(AtomicU64::new(100_000));
     let mut encoder = costing(&cost_ns, Some(100 * MEGABIT));
-    let (auto, text) = (class("auto", 1), payload(Kind::Text, 1, 64_000));
+    let (auto, text) = (policy("auto", 1), payload(Kind::Text, 1, 64_000));
     assert!(compressed(&mut encoder, &auto, &text, 100).iter().all(|&compressed| compressed));
     // 64 KB take 5.1 ms on the link: 20 ms for less of them is no gain.
     cost_ns.store(20_000_000, Relaxed);
@@ -108,7 +108,7 @@ fn the_faster_the_link_the_less_is_done_for_it() {
     // What the codecs take of an honest CPU, by the codec that the last body names.
     let done = |kind: Kind, rate: u64| {
         let mut encoder = costing(&Arc::new(AtomicU64::new(150_000)), Some(rate));
-        let body = encode(&mut encoder, &class("auto", 1), &payload(kind, 1, 64_000), 0);
+        let body = encode(&mut encoder, &policy("auto", 1), &payload(kind, 1, 64_000), 0);
         body.map(|body| body[0] & 0b11)
     };
     let (lz4, zstd) = (Some(0), Some(1));
@@ -131,10 +131,10 @@ fn it_is_said_what_is_done_with_a_flow_and_why_nothing_is() {
         ("zstd", &random, None, "raw_incompressible"),
     ] {
         let mut encoder = costing(&Arc::new(AtomicU64::new(100_000)), rate);
-        let class = class(method, 1);
-        assert_eq!(encoder.decision(1, &class), None, "before there was any");
-        compressed(&mut encoder, &class, message, 40);
-        let (seen_ns, decision) = encoder.decision(1, &class).expect("it was seen");
+        let policy = policy(method, 1);
+        assert_eq!(encoder.decision(1, &policy), None, "before there was any");
+        compressed(&mut encoder, &policy, message, 40);
+        let (seen_ns, decision) = encoder.decision(1, &policy).expect("it was seen");
         assert_eq!((seen_ns, &*decision.to_string()), (39 * 5_000_000, expected), "{method}");
     }
 }
@@ -142,19 +142,19 @@ fn it_is_said_what_is_done_with_a_flow_and_why_nothing_is() {
 #[test]
 fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
     let mut encoder = costing(&Arc::default(), None);
-    let class = class("auto", 1);
+    let policy = policy("auto", 1);
     let message = payload(Kind::Random, 1, 64_000);
-    compressed(&mut encoder, &class, &message, 1);
+    compressed(&mut encoder, &policy, &message, 1);
     encoder.set_link_rate(Some(MEGABIT));
-    compressed(&mut encoder, &class, &message, 1);
-    assert_eq!(encoder.decision(1, &class), Some((0, Decision::Incompressible)));
+    compressed(&mut encoder, &policy, &message, 1);
+    assert_eq!(encoder.decision(1, &policy), Some((0, Decision::Incompressible)));
     // It is not known any more.
     encoder.set_link_rate(None);
-    assert_eq!(encoder.decision(1, &class), Some((0, Decision::RateUnknown)));
+    assert_eq!(encoder.decision(1, &policy), Some((0, Decision::RateUnknown)));
 }
 
-/// The way that most of the last messages of many took, when each way leaves so much of a byte (parts of a
-/// thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
+/// The way that most of the last messages of many took, when each way leaves so much of a byte
+/// (parts of a thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
 fn settles_on(effects: [(usize, u64); 4]) -> Method {
     let key = (Owner::Named(1), 1);
     let (message, mut stats) = (payload(Kind::Text, 1, 64_000), Stats::default());
@@ -188,8 +188,8 @@ fn more_effort_is_made_where_it_gains_and_not_where_it_does_not() {
     assert_eq!(settles_on([(450, 2), (233, 3), (240, 5), (232, 12)]), level(1));
 }
 
-fn shared() -> Class {
-    Class { dictionary: Some(1 << 20), ..class("auto", 1) }
+fn shared() -> Policy {
+    Policy { dictionary: Some(1 << 20), ..policy("auto", 1) }
 }
 
 #[test]

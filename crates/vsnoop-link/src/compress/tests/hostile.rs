@@ -1,5 +1,5 @@
-//! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory beyond
-//! the limits.
+//! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory
+//! beyond the limits.
 
 use proptest::prelude::*;
 use zstd_safe::{CCtx, CParameter, FrameFormat};
@@ -13,7 +13,7 @@ fn refused(decoder: &mut Decoder, body: &[u8]) -> DecodeError {
     error
 }
 
-/// A body with the context begun in place 0, whose content is `plain` as one magicless frame.
+/// A body with the context begun in slot 0, whose content is `plain` as one magicless frame.
 fn forged(original_bytes: u32, window_log: u8, frame_window_log: u32, plain: &[u8]) -> Vec<u8> {
     let mut zstd = CCtx::create();
     zstd.set_parameter(CParameter::Format(FrameFormat::Magicless)).unwrap();
@@ -96,11 +96,11 @@ fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
     for flow in 0..20 {
         for round in 0..8 {
             let message = payload(Kind::Text, round, 65_000);
-            let body = body(&mut encoder, flow, &class("zstd", 1), &message).unwrap();
+            let body = body(&mut encoder, flow, &policy("zstd", 1), &message).unwrap();
             decoded(&mut decoder, &body);
         }
     }
-    let shared = Class { dictionary: Some(1 << 20), ..class("zstd", 1) };
+    let shared = Policy { dictionary: Some(1 << 20), ..policy("zstd", 1) };
     for round in 0..20 {
         let message = payload(Kind::Random, round, 65_000);
         decoded(&mut decoder, &body(&mut encoder, 0, &shared, &message).unwrap());
@@ -127,22 +127,23 @@ proptest! {
         prop_assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
     }
 
-    /// What was damaged on its way (below a link that does not seal) is found or comes out at its length.
+    /// What was damaged on its way (below a link that does not seal) is found or comes out at its
+    /// length.
     #[test]
     fn cut_flipped_repeated_and_missing_bodies_never_exceed_the_bound(
         damage in prop::collection::vec((0..5u8, any::<prop::sample::Index>(), any::<u8>()), 1..12),
         method in prop::sample::select(vec!["lz4", "zstd", "zstd:3"]),
     ) {
         let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
-        for (round, (what, place, value)) in damage.iter().enumerate() {
+        for (round, (what, position, value)) in damage.iter().enumerate() {
             let message = payload(Kind::Text, round as u64, 3000);
-            let mut body = body(&mut encoder, round as u64 % 2, &class(method, 1), &message).unwrap();
-            let place = place.index(body.len());
+            let mut body = body(&mut encoder, round as u64 % 2, &policy(method, 1), &message).unwrap();
+            let position = position.index(body.len());
             match what {
-                0 => body.truncate(place),
-                1 => body[place] ^= 1 << (value % 8),
-                2 => body.insert(place, *value),
-                3 => body.extend_from_within(place..),
+                0 => body.truncate(position),
+                1 => body[position] ^= 1 << (value % 8),
+                2 => body.insert(position, *value),
+                3 => body.extend_from_within(position..),
                 _ => continue,
             }
             let mut out = Vec::new();

@@ -47,15 +47,15 @@ proptest! {
     fn any_interleaving_of_flows_comes_out_as_it_went_in(messages in messages()) {
         let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
         for (number, message) in messages.iter().enumerate() {
-            let mut class = class(message.method, message.owner);
-            class.dictionary = message.dictionary.then_some(1 << 20);
+            let mut policy = policy(message.method, message.owner);
+            policy.dictionary = message.dictionary.then_some(1 << 20);
             encoder.set_link_rate(message.link_rate);
             let head = [number as u8; 66];
             let payload = payload(message.kind, message.seed, message.bytes);
             let mut body = Vec::new();
             let now_ns = number as u64 * 300_000_000;
             let parts = [&head[..], &payload];
-            if encoder.encode(message.flow, &class, &parts, now_ns, &mut body) == Encoded::Raw {
+            if encoder.encode(message.flow, &policy, &parts, now_ns, &mut body) == Encoded::Raw {
                 prop_assert!(body.is_empty());
                 continue;
             }
@@ -74,16 +74,16 @@ proptest! {
 fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
     let mut encoder = Encoder::new(Limits::default());
     let message = payload(Kind::Text, 1, 20_000);
-    let first = body(&mut encoder, 1, &class("zstd", 1), &message).unwrap();
-    let again = body(&mut encoder, 1, &class("zstd", 1), &message).unwrap();
+    let first = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
+    let again = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
     assert!(again.len() < 100, "a repeated message is a reference, not {} bytes", again.len());
-    let other = body(&mut encoder, 2, &class("zstd", 1), &message).unwrap();
+    let other = body(&mut encoder, 2, &policy("zstd", 1), &message).unwrap();
     assert!(other.len() > first.len() - 10);
 }
 
-/// Everything after the head, which names the place, is what an encoder makes that has seen nothing.
-fn assert_learned_nothing(body: &[u8], class: &Class, message: &[u8], limits: Limits) {
-    let fresh = super::body(&mut Encoder::new(limits), 1, class, message).unwrap();
+/// Everything after the head, which names the slot, is what an encoder makes that has seen nothing.
+fn assert_learned_nothing(body: &[u8], policy: &Policy, message: &[u8], limits: Limits) {
+    let fresh = super::body(&mut Encoder::new(limits), 1, policy, message).unwrap();
     assert_eq!(body[6..], fresh[6..]);
 }
 
@@ -92,7 +92,7 @@ fn what_one_owner_sent_does_not_show_in_the_bytes_of_another() {
     // Letters at random: little is gained but by repetition.
     let secret: Vec<u8> = payload(Kind::Random, 1, 30_000).iter().map(|b| b'A' + b % 32).collect();
     for dictionary in [None, Some(1 << 20)] {
-        let of = |owner| Class { dictionary, ..class("zstd", owner) };
+        let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
         let limits = Limits { dictionaries: 2, flow_window_log: 17, ..tight() };
         let mut encoder = Encoder::new(limits);
         body(&mut encoder, 1, &of(1), &secret).unwrap();
@@ -108,7 +108,7 @@ fn what_one_owner_sent_does_not_show_in_the_bytes_of_another() {
 fn who_takes_the_place_of_another_flow_inherits_nothing() {
     let secret = payload(Kind::Text, 1, 30_000);
     for dictionary in [None, Some(1 << 20)] {
-        let of = |owner| Class { dictionary, ..class("zstd", owner) };
+        let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
         let limits = Limits { flows: 1, ..tight() };
         let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
         for owner in [1, 2, 1] {
@@ -126,10 +126,10 @@ fn the_flow_that_was_silent_longest_gives_way() {
     let mut encoder = Encoder::new(tight());
     let message = payload(Kind::Text, 1, 10_000);
     for flow in [1, 2, 3, 1, 3, 4] {
-        body(&mut encoder, flow, &class("zstd", 1), &message).unwrap();
+        body(&mut encoder, flow, &policy("zstd", 1), &message).unwrap();
     }
     for (flow, remembered) in [(1, true), (3, true), (4, true), (2, false)] {
-        let body = body(&mut encoder, flow, &class("zstd", 1), &message).unwrap();
+        let body = body(&mut encoder, flow, &policy("zstd", 1), &message).unwrap();
         assert_eq!(body.len() < 100, remembered, "flow {flow}");
     }
 }
@@ -141,7 +141,7 @@ fn a_raw_message_in_between_does_not_disturb_its_flow() {
     for round in 0..30 {
         let kind = if round % 3 == 2 { Kind::Random } else { Kind::Text };
         let message = payload(kind, round, 9000);
-        match body(&mut encoder, 1, &class("zstd", 1), &message) {
+        match body(&mut encoder, 1, &policy("zstd", 1), &message) {
             Some(body) => assert_eq!(decoded(&mut decoder, &body), message),
             None => raw += 1,
         }
@@ -162,7 +162,7 @@ fn a_method_that_changes_in_mid_flow_disturbs_nothing() {
     {
         encoder.set_link_rate(Some(1_000_000));
         let message = payload(Kind::Text, round as u64, 30_000);
-        let body = body(&mut encoder, 1, &class(method, 1), &message);
+        let body = body(&mut encoder, 1, &policy(method, 1), &message);
         assert_eq!(body.is_none(), *method == "off");
         if let Some(body) = body {
             assert_eq!(decoded(&mut decoder, &body), message);
@@ -174,7 +174,7 @@ fn a_method_that_changes_in_mid_flow_disturbs_nothing() {
 fn a_dictionary_knows_what_another_flow_has_sent_long_before() {
     let limits = Limits { dictionary_window_log: 23, ..tight() };
     let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
-    let shared = Class { dictionary: Some(8 << 20), ..class("zstd", 1) };
+    let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     // Incompressible in itself: only the repetition can be gained.
     let file = payload(Kind::Random, 1, 3_000_000);
     let mut transfer = |flow| -> usize {
@@ -193,7 +193,7 @@ fn a_dictionary_knows_what_another_flow_has_sent_long_before() {
 #[test]
 fn a_message_grows_in_a_dictionary_by_a_few_bytes_at_most() {
     let mut encoder = Encoder::new(tight());
-    let shared = Class { dictionary: Some(1 << 20), ..class("zstd:3", 1) };
+    let shared = Policy { dictionary: Some(1 << 20), ..policy("zstd:3", 1) };
     for (seed, bytes) in [128, 129, 1000, 4096, 60_000, 65_663, 65_663, 500].iter().enumerate() {
         let message = payload(Kind::Random, seed as u64, *bytes);
         let body = body(&mut encoder, 1, &shared, &message).unwrap();
@@ -205,7 +205,7 @@ fn a_message_grows_in_a_dictionary_by_a_few_bytes_at_most() {
 fn a_dictionary_that_the_receiver_has_no_room_for_is_not_used() {
     let limits = Limits { dictionaries: 0, ..tight() };
     let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
-    let shared = Class { dictionary: Some(8 << 20), ..class("zstd", 1) };
+    let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     let message = payload(Kind::Text, 1, 10_000);
     let body = body(&mut encoder, 1, &shared, &message).unwrap();
     assert_eq!(decoded(&mut decoder, &body), message);
@@ -216,15 +216,15 @@ fn no_flows_at_all_is_a_limit_too() {
     let limits = Limits { flows: 0, dictionaries: 0, ..tight() };
     let mut encoder = Encoder::new(limits);
     let message = payload(Kind::Text, 1, 10_000);
-    assert_eq!(body(&mut encoder, 1, &class("zstd", 1), &message), None);
-    assert!(body(&mut encoder, 2, &class("lz4", 1), &message).is_some());
+    assert_eq!(body(&mut encoder, 1, &policy("zstd", 1), &message), None);
+    assert!(body(&mut encoder, 2, &policy("lz4", 1), &message).is_some());
 }
 
 #[test]
 fn the_counters_tell_what_went_in_and_out() {
     let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
     let message = payload(Kind::Text, 1, 10_000);
-    let body = body(&mut encoder, 1, &class("zstd", 1), &message).unwrap();
+    let body = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
     decoded(&mut decoder, &body);
     let sent = *encoder.stats();
     assert_eq!((sent.messages, sent.bytes_in, sent.bytes_out), (1, 10_000, body.len() as u64));

@@ -8,7 +8,7 @@ use super::*;
 /// Cuts `payload` into units and puts them together again, last one first.
 fn through(
     packer: &mut Packer,
-    class: &Class,
+    policy: &Policy,
     head: &[u8],
     payload: &[u8],
     granule_bytes: usize,
@@ -18,7 +18,7 @@ fn through(
     while !rest.is_empty() {
         let mut body = b"before".to_vec();
         let cut = Cut { head, payload: rest, granule_bytes, limit_bytes };
-        let packed = packer.pack(1, class, cut, 0, &mut body);
+        let packed = packer.pack(1, policy, cut, 0, &mut body);
         assert!(packed.payload_bytes > 0 && packed.payload_bytes <= rest.len());
         let (taken, after) = rest.split_at(packed.payload_bytes);
         let body = body.split_off(6);
@@ -62,7 +62,7 @@ proptest! {
         let mut packer = Packer::default();
         packer.set_link_rate(Some(1_000_000));
         let payload = payload(kind, 1, bytes);
-        through(&mut packer, &class(method, 1), &vec![3; head_bytes], &payload, granule_bytes, limit_bytes);
+        through(&mut packer, &policy(method, 1), &vec![3; head_bytes], &payload, granule_bytes, limit_bytes);
     }
 
     #[test]
@@ -79,9 +79,9 @@ proptest! {
 fn a_unit_carries_far_more_text_than_a_datagram_has_room() {
     let text = payload(Kind::Text, 1, 60_000);
     let mut packer = Packer::default();
-    let single = through(&mut packer, &class("zstd", 1), &[0; 66], &text, 1, 1380);
+    let single = through(&mut packer, &policy("zstd", 1), &[0; 66], &text, 1, 1380);
     assert!(single.len() < 60_000 / 1380 / 2, "{}", single.len());
-    let fours = through(&mut packer, &class("zstd", 1), &[0; 66], &text, 1, 4 * 1380);
+    let fours = through(&mut packer, &policy("zstd", 1), &[0; 66], &text, 1, 4 * 1380);
     assert!(fours.len() * 4 < single.len() + 4, "larger units take fewer datagrams in all");
 }
 

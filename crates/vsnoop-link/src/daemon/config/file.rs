@@ -1,9 +1,9 @@
 //! From the text of a file to a checked [`Config`]; docs/link.md describes every key.
 //!
-//! Two steps: serde puts the values of any type under the keys that there are (an unknown one is an error, for
-//! it was meant for something), then each value is read by [`Reader`], which knows where it stands and says
-//! its line and key with what is wrong. What concerns several tables (names that must differ, or must be
-//! there) is checked last.
+//! Two steps: serde puts the values of any type under the keys that there are (an unknown one is an
+//! error, for it was meant for something), then each value is read by [`Reader`], which knows where
+//! it stands and says its line and key with what is wrong. What concerns several tables (names that
+//! must differ, or must be there) is checked last.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,8 +17,8 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::{
-    Authority, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT, Peer, Port,
-    PortKind, Rules, Selector, Transport, Trust, WhenDown, value,
+    AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT,
+    PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, WhenDown, value,
 };
 use crate::handshake::MOST_TAKES;
 
@@ -36,8 +36,8 @@ impl Config {
         Self::parse(file, &text)
     }
 
-    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose directory
-    /// is where relative paths begin.
+    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose
+    /// directory is where relative paths begin.
     pub fn parse(file: &Path, text: &str) -> Result<Self> {
         parse(file, text)
     }
@@ -198,8 +198,8 @@ impl Reader<'_> {
             let Some(span) = error.span() else { return self.complaint(0, what) };
             // Of a key the parser speaks only if it is unknown.
             let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
-            let place = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
-            self.complaint(span.start, format!("{what}{place}"))
+            let quoted = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
+            self.complaint(span.start, format!("{what}{quoted}"))
         })
     }
 
@@ -287,10 +287,10 @@ impl Reader<'_> {
         })
     }
 
-    fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<Authority>> {
+    fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
         let link = table.get_ref();
         match (self.path("link.cert", &link.cert)?, self.path("link.ca", &link.ca)?) {
-            (Some(cert), Some(ca)) => Ok(Some(Authority { cert, ca })),
+            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca })),
             (None, None) => Ok(None),
             _ => {
                 let found = link.cert.as_ref().or(link.ca.as_ref());
@@ -302,7 +302,7 @@ impl Reader<'_> {
         }
     }
 
-    fn ports(&self, tables: &[Spanned<PortTable>], link: &str) -> Result<Vec<Port>> {
+    fn ports(&self, tables: &[Spanned<PortTable>], link: &str) -> Result<Vec<PortConfig>> {
         let ports =
             tables.iter().map(|table| self.port(table, link)).collect::<Result<Vec<_>>>()?;
         self.differ(
@@ -329,7 +329,7 @@ impl Reader<'_> {
         Ok(ports)
     }
 
-    fn port(&self, table: &Spanned<PortTable>, link: &str) -> Result<Port> {
+    fn port(&self, table: &Spanned<PortTable>, link: &str) -> Result<PortConfig> {
         let port = table.get_ref();
         let name = self.text("port.name", &port.name, value::interface)?;
         let bridge = self.text("port.bridge", &port.bridge, value::interface)?;
@@ -347,7 +347,7 @@ impl Reader<'_> {
                         self.complaint(table.span().start, what)
                     })?,
                 };
-                return Ok(Port { name, kind: PortKind::Bridge(bridge) });
+                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge) });
             }
             (None, Some(tap), None) => (tap, PortKind::Tap),
             (None, None, Some(interface)) => (interface, PortKind::Interface),
@@ -359,11 +359,11 @@ impl Reader<'_> {
         };
         match port.name.as_ref() {
             Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
-            None => Ok(Port { name: own, kind }),
+            None => Ok(PortConfig { name: own, kind }),
         }
     }
 
-    fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<Peer>> {
+    fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<PeerConfig>> {
         let peers = tables.iter().map(|table| self.peer(table)).collect::<Result<Vec<_>>>()?;
         self.differ(
             tables,
@@ -377,8 +377,8 @@ impl Reader<'_> {
             &peers,
             "peer",
             |peer| match &peer.trust {
-                Trust::Key(key) => Some(key),
-                Trust::Subject(_) => None,
+                TrustConfig::Key(key) => Some(key),
+                TrustConfig::Subject(_) => None,
             },
             |_| "another peer has the same key; every host needs one of its own".into(),
         )?;
@@ -387,15 +387,15 @@ impl Reader<'_> {
             &peers,
             "peer",
             |peer| match &peer.trust {
-                Trust::Subject(subject) => Some(subject),
-                Trust::Key(_) => None,
+                TrustConfig::Subject(subject) => Some(subject),
+                TrustConfig::Key(_) => None,
             },
             |subject| format!("another peer has the subject {subject}, too"),
         )?;
         Ok(peers)
     }
 
-    fn peer(&self, table: &Spanned<PeerTable>) -> Result<Peer> {
+    fn peer(&self, table: &Spanned<PeerTable>) -> Result<PeerConfig> {
         let peer = table.get_ref();
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
@@ -409,8 +409,8 @@ impl Reader<'_> {
             }
         })?;
         let trust = match (key, subject) {
-            (Some(key), None) => Trust::Key(key),
-            (None, Some(subject)) => Trust::Subject(subject),
+            (Some(key), None) => TrustConfig::Key(key),
+            (None, Some(subject)) => TrustConfig::Subject(subject),
             _ => {
                 let what = format!(
                     "peer {name} needs one of: key (its public key, as `vsnoop link keygen FILE --show` \
@@ -426,7 +426,7 @@ impl Reader<'_> {
             let allowed = format!("goes with tls and tcp only; the transport is {transport}");
             return Err(self.wrong("peer.connections", found, &allowed));
         }
-        Ok(Peer {
+        Ok(PeerConfig {
             name,
             trust,
             address: self.text("peer.address", &peer.address, parsed)?,
@@ -435,14 +435,14 @@ impl Reader<'_> {
         })
     }
 
-    fn compress(&self, tables: &[Spanned<CompressTable>], peers: &[Peer]) -> Result<Rules> {
+    fn compress(&self, tables: &[Spanned<CompressTable>], peers: &[PeerConfig]) -> Result<Rules> {
         let rules = tables.iter().map(|table| self.rule(table, peers)).collect::<Result<_>>()?;
         Rules::new(rules).map_err(|error| {
             self.complaint(tables.last().map_or(0, |table| table.span().start), error.to_string())
         })
     }
 
-    fn rule(&self, table: &Spanned<CompressTable>, peers: &[Peer]) -> Result<Compress> {
+    fn rule(&self, table: &Spanned<CompressTable>, peers: &[PeerConfig]) -> Result<Compress> {
         let rule = table.get_ref();
         let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
         let method = self.text("compress.method", &rule.method, parsed)?;
@@ -470,11 +470,15 @@ impl Reader<'_> {
         }
     }
 
-    fn diverts(&self, tables: &[Spanned<DivertTable>], peers: &[Peer]) -> Result<Vec<Divert>> {
+    fn diverts(
+        &self,
+        tables: &[Spanned<DivertTable>],
+        peers: &[PeerConfig],
+    ) -> Result<Vec<Divert>> {
         tables.iter().map(|table| self.divert(table, peers)).collect()
     }
 
-    fn divert(&self, table: &Spanned<DivertTable>, peers: &[Peer]) -> Result<Divert> {
+    fn divert(&self, table: &Spanned<DivertTable>, peers: &[PeerConfig]) -> Result<Divert> {
         let divert = table.get_ref();
         let missing = |what: &str| {
             let what = format!("a [[divert]] needs {what}");
@@ -514,7 +518,7 @@ impl Reader<'_> {
         }
     }
 
-    fn known_peer(&self, key: &str, field: &Field, peers: &[Peer]) -> Result<Option<String>> {
+    fn known_peer(&self, key: &str, field: &Field, peers: &[PeerConfig]) -> Result<Option<String>> {
         self.text(key, field, |text| {
             if peers.iter().any(|peer| peer.name == text) {
                 return Ok(text.to_owned());
@@ -581,7 +585,7 @@ impl Reader<'_> {
         }
         self.diverted(document, config)?;
         for (table, peer) in document.peer.iter().zip(&config.peers) {
-            if matches!(peer.trust, Trust::Subject(_)) && config.authority.is_none() {
+            if matches!(peer.trust, TrustConfig::Subject(_)) && config.authority.is_none() {
                 let what =
                     format!("peer {} has a subject, which needs link.cert and link.ca", peer.name);
                 return Err(self.complaint(table.span().start, what));

@@ -1,9 +1,9 @@
 //! What a link is to be, as its file says: plain structs, checked before anything is made.
 //!
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
-//! single values, `peer` is another host, `rules` is the list of compression rules, which may change
-//! while the link runs. Nothing here looks at the host: whether a bridge is there, or a key readable,
-//! is found out by whoever uses it.
+//! single values, `peer` is another host, `rules` is the list of compression rules, which may
+//! change while the link runs. Nothing here looks at the host: whether a bridge is there, or a key
+//! readable, is found out by whoever uses it.
 
 mod file;
 mod peer;
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::compress::Method;
 pub use crate::forwarding::Mac;
-pub use peer::{Peer, Transport, Trust};
-pub use rules::{Compress, Outcome, Rules, Selector, TooManyRules, Traffic, Vm};
+pub use peer::{PeerConfig, Transport, TrustConfig};
+pub use rules::{Compress, FrameFields, RuleChange, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, dictionary, is_link_name};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
@@ -47,7 +47,7 @@ pub struct Config {
     /// File of the private key.
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
-    pub authority: Option<Authority>,
+    pub authority: Option<AuthorityConfig>,
     /// Of the VMs' network: the largest Ethernet payload that their ports carry.
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.
@@ -58,18 +58,19 @@ pub struct Config {
     pub rekey: Duration,
     /// A peer that answers nothing for this long is down.
     pub dead_after: Duration,
-    pub ports: Vec<Port>,
-    pub peers: Vec<Peer>,
+    pub ports: Vec<PortConfig>,
+    pub peers: Vec<PeerConfig>,
     /// First match wins.
     pub compress: Rules,
     pub diverts: Vec<Divert>,
-    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no others.
+    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no
+    /// others.
     pub local: Vec<IpNet>,
 }
 
 /// Files of a private CA.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Authority {
+pub struct AuthorityConfig {
     /// This host's own certificate chain, for its key; PEM.
     pub cert: PathBuf,
     /// Whom it believes; PEM.
@@ -78,7 +79,7 @@ pub struct Authority {
 
 /// A way between the link and local VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortConfig {
     /// The interface: of a tap that the link makes, or one that exists.
     pub name: String,
     pub kind: PortKind,
@@ -138,7 +139,7 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Peers whose traffic anybody on the way can read.
-    pub fn unencrypted(&self) -> impl Iterator<Item = &Peer> {
+    pub fn unencrypted(&self) -> impl Iterator<Item = &PeerConfig> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
     }
 

@@ -9,9 +9,9 @@ use crate::identity::PublicKey;
 
 /// Another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerConfig {
     pub name: String,
-    pub trust: Trust,
+    pub trust: TrustConfig,
     /// `None`: it calls.
     pub address: Option<Address>,
     pub transport: Transport,
@@ -21,7 +21,7 @@ pub struct Peer {
 
 /// How a peer proves that it is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum TrustConfig {
     /// It has this key.
     Key(PublicKey),
     /// The CA has certified it under this name.

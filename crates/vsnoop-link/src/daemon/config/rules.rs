@@ -1,9 +1,9 @@
 //! Which traffic is compressed, and how: rules in order, of which the first that fits counts.
 //!
-//! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the same
-//! selector; with an empty selector it stands for everything, so that nothing behind it counts any more and
-//! earlier ones of `set` go. Narrower ones stay, and count no more: they are told ([`Outcome`]). The list is
-//! bounded, whoever sets how often.
+//! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the
+//! same selector; with an empty selector it stands for everything, so that nothing behind it counts
+//! any more and earlier ones of `set` go. Narrower ones stay, and count no more: they are told
+//! ([`RuleChange`]). The list is bounded, whoever sets how often.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::peer::{Peer, Transport};
+use super::peer::{PeerConfig, Transport};
 use crate::compress::Method;
 use crate::forwarding::Mac;
 
@@ -33,17 +33,19 @@ pub struct Rules {
 pub struct Compress {
     pub selector: Selector,
     pub method: Method,
-    /// Nothing is shared between owners: neither contexts nor dictionaries. `None`: each VM is its own.
+    /// Nothing is shared between owners: neither contexts nor dictionaries. `None`: each VM is its
+    /// own.
     pub owner: Option<String>,
-    /// Window of the dictionary that all flows of the rule and owner share, bytes; `None`: no sharing.
+    /// Window of the dictionary that all flows of the rule and owner share, bytes; `None`: no
+    /// sharing.
     pub dictionary_bytes: Option<u32>,
 }
 
 impl Compress {
     /// Can there be a dictionary, if the rule has one? Otherwise why not.
-    pub fn check_dictionary(&self, peers: &[Peer]) -> Result<(), String> {
+    pub fn check_dictionary(&self, peers: &[PeerConfig]) -> Result<(), String> {
         let concerned =
-            |peer: &&Peer| self.selector.peer.as_ref().is_none_or(|name| *name == peer.name);
+            |peer: &&PeerConfig| self.selector.peer.as_ref().is_none_or(|name| *name == peer.name);
         let mut transports = peers.iter().filter(concerned).map(|peer| peer.transport);
         if self.dictionary_bytes.is_none() {
             Ok(())
@@ -79,9 +81,9 @@ pub enum Vm {
     Ip(IpAddr),
 }
 
-/// What is known of a frame when its rule is looked for.
+/// Fields of a frame that a [`Selector`] matches.
 #[derive(Clone, Copy, Debug)]
-pub struct Traffic<'a> {
+pub struct FrameFields<'a> {
     pub peer: &'a str,
     pub port: &'a str,
     /// Source and destination.
@@ -90,9 +92,9 @@ pub struct Traffic<'a> {
     pub ips: Option<[IpAddr; 2]>,
 }
 
-/// What became of the rules before when one was set.
+/// How a new rule of `set` changed the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RuleChange {
     /// Of `set`, and gone.
     pub replaced: Vec<Compress>,
     /// Behind the new one, which stands for all of their traffic.
@@ -134,12 +136,13 @@ impl Rules {
     }
 
     /// The number and the rule that counts; without one nothing is compressed.
-    pub fn first_match(&self, traffic: &Traffic) -> Option<(usize, &Compress)> {
+    pub fn first_match(&self, traffic: &FrameFields) -> Option<(usize, &Compress)> {
         self.rules.iter().enumerate().find(|(_, rule)| rule.selector.fits(traffic))
     }
 
-    /// Puts a rule in front. `owner` of the rule that it replaces, or that stood for the same, is kept.
-    pub fn set(&mut self, mut rule: Compress) -> Result<Outcome, TooManyRules> {
+    /// Puts a rule in front. `owner` of the rule that it replaces, or that stood for the same, is
+    /// kept.
+    pub fn set(&mut self, mut rule: Compress) -> Result<RuleChange, TooManyRules> {
         if rule.owner.is_none() {
             let same = self.rules.iter().find(|old| old.selector == rule.selector);
             rule.owner = same.and_then(|old| old.owner.clone());
@@ -156,7 +159,7 @@ impl Rules {
         let covered = behind.filter(|old| rule.selector.covers(&old.selector));
         let without_effect = covered.cloned().collect();
         self.rules = std::iter::once(rule).chain(kept).chain(configured).collect();
-        Ok(Outcome { replaced, without_effect })
+        Ok(RuleChange { replaced, without_effect })
     }
 }
 
@@ -166,7 +169,8 @@ impl Selector {
         *self == Self::default()
     }
 
-    /// All traffic of the other is of this one, too. A VM's MAC and IP address are not known to be of one.
+    /// All traffic of the other is of this one, too. A VM's MAC and IP address are not known to be
+    /// of one.
     fn covers(&self, other: &Self) -> bool {
         fn same<T: PartialEq>(ours: &Option<T>, theirs: &Option<T>) -> bool {
             ours.is_none() || ours == theirs
@@ -179,7 +183,7 @@ impl Selector {
                 || !other.prefixes.is_empty() && other.prefixes.iter().all(inside))
     }
 
-    pub fn fits(&self, traffic: &Traffic) -> bool {
+    pub fn fits(&self, traffic: &FrameFields) -> bool {
         let among = |ip: &IpAddr| self.prefixes.iter().any(|prefix| prefix.contains(ip));
         self.peer.as_ref().is_none_or(|peer| peer == traffic.peer)
             && self.port.as_ref().is_none_or(|port| port == traffic.port)
@@ -238,7 +242,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trust;
+    use super::super::TrustConfig;
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -251,13 +255,13 @@ mod tests {
         }
     }
 
-    fn traffic<'a>(peer: &'a str, to: &str) -> Traffic<'a> {
+    fn traffic<'a>(peer: &'a str, to: &str) -> FrameFields<'a> {
         let mac = |last| Mac([0x52, 0x54, 0, 0, 0, last]);
         let ips = [IpAddr::from([192, 0, 2, 1]), to.parse().unwrap()];
-        Traffic { peer, port: "vsl0", macs: [mac(1), mac(2)], ips: Some(ips) }
+        FrameFields { peer, port: "vsl0", macs: [mac(1), mac(2)], ips: Some(ips) }
     }
 
-    fn method(rules: &Rules, traffic: &Traffic) -> Option<String> {
+    fn method(rules: &Rules, traffic: &FrameFields) -> Option<String> {
         rules.first_match(traffic).map(|(_, rule)| rule.method.to_string())
     }
 
@@ -269,7 +273,7 @@ mod tests {
         assert_eq!(method(&rules, &traffic("b", "10.1.1.1")).unwrap(), "lz4");
         assert_eq!(method(&rules, &traffic("b", "172.16.0.1")).unwrap(), "zstd:3");
         assert_eq!(method(&rules, &traffic("c", "10.1.1.1")), None);
-        let arp = Traffic { ips: None, ..traffic("b", "10.1.1.1") };
+        let arp = FrameFields { ips: None, ..traffic("b", "10.1.1.1") };
         assert_eq!(method(&rules, &arp).unwrap(), "zstd:3");
     }
 
@@ -309,12 +313,12 @@ mod tests {
         let mut rules = Rules::new(vec![configured.clone()]).unwrap();
         let narrow = rule(Some("b"), Some("10.1.0.0/16"), "zstd");
         let told = rules.set(narrow.clone()).unwrap();
-        assert_eq!(told, Outcome { replaced: vec![], without_effect: vec![configured.clone()] });
+        assert_eq!(told, RuleChange { replaced: vec![], without_effect: vec![configured.clone()] });
         // A narrower one in front leaves all others their effect.
         let narrowest = rule(Some("b"), Some("10.1.2.3/32"), "off");
-        assert_eq!(rules.set(narrowest.clone()).unwrap(), Outcome::default());
+        assert_eq!(rules.set(narrowest.clone()).unwrap(), RuleChange::default());
         let other = rule(Some("c"), None, "lz4");
-        assert_eq!(rules.set(other.clone()).unwrap(), Outcome::default());
+        assert_eq!(rules.set(other.clone()).unwrap(), RuleChange::default());
         let told = rules.set(rule(Some("b"), None, "auto")).unwrap();
         assert_eq!(told.replaced, []);
         assert_eq!(told.without_effect, [narrowest.clone(), narrow.clone(), configured.clone()]);
@@ -371,9 +375,9 @@ mod tests {
 
     #[test]
     fn a_dictionary_is_for_a_stream_that_a_peer_it_is_for_has() {
-        let peer = |name: &str, transport| Peer {
+        let peer = |name: &str, transport| PeerConfig {
             name: name.into(),
-            trust: Trust::Subject(name.into()),
+            trust: TrustConfig::Subject(name.into()),
             address: None,
             transport,
             connections: 4,

@@ -25,9 +25,9 @@ fn what_is_not_said_has_a_default() {
     assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
     assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
     let bridge = PortKind::Bridge("br0".into());
-    assert_eq!(config.ports, [Port { name: "vsl-office".into(), kind: bridge }]);
+    assert_eq!(config.ports, [PortConfig { name: "vsl-office".into(), kind: bridge }]);
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
-    assert_eq!(peer.trust, Trust::Key(KEY_B.parse().unwrap()));
+    assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
     assert!(config.compress.is_empty());
 }
@@ -248,8 +248,8 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ),
     ] {
         let error = parse(&text).expect_err(&text).to_string();
-        let place = format!("{FILE}, line {line}: ");
-        assert!(error.starts_with(&place), "{text:?}: {error:?} is not about {place:?}");
+        let position = format!("{FILE}, line {line}: ");
+        assert!(error.starts_with(&position), "{text:?}: {error:?} is not about {position:?}");
         assert!(!error.contains('\n'), "not one line: {error}");
         for word in words {
             assert!(error.contains(word), "{text:?}: {word:?} is not in {error:?}");
@@ -281,8 +281,8 @@ fn the_examples_are_good() {
         ("divert-b.toml", include_str!("../../../../../docs/examples/link/divert-b.toml"), "a"),
     ] {
         // As they say themselves.
-        let place = Path::new("/etc/vsnoop/link/office.toml");
-        let config = Config::parse(place, text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let file_name = Path::new("/etc/vsnoop/link/office.toml");
+        let config = Config::parse(file_name, text).unwrap_or_else(|e| panic!("{file}: {e}"));
         assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
         assert_eq!(config.peers[0].name, peer);
         assert!(config.compress.is_empty(), "compression is off until somebody wants it");
@@ -290,6 +290,6 @@ fn the_examples_are_good() {
         let commented =
             text.replace("# [[compress]]", "[[compress]]").replace("# prefix", "prefix");
         let commented = commented.replace("# method", "method");
-        assert!(Config::parse(place, &commented).is_ok(), "{file}");
+        assert!(Config::parse(file_name, &commented).is_ok(), "{file}");
     }
 }

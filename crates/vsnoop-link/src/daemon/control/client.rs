@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::server::LINE_BYTES;
-use super::{Place, Request, Response, place};
+use super::{LinkFiles, Request, Response, files};
 use crate::daemon::config::is_link_name;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,15 +55,15 @@ pub fn ask(name: &str, request: &Request) -> Result<Response, AskError> {
     if !is_link_name(name) {
         return Err(AskError::NotRunning(name.to_owned()));
     }
-    ask_at(&Place::of(name), request)
+    ask_at(&LinkFiles::of(name), request)
 }
 
 /// Names of the links that run on this host. What killed ones have left is removed.
 pub fn running() -> anyhow::Result<Vec<String>> {
-    let mut names = place::names(Path::new(place::DIRECTORY))?;
+    let mut names = files::names(Path::new(files::DIRECTORY))?;
     let mut error = None;
     names.retain(|name| {
-        Place::of(name).is_taken().unwrap_or_else(|found| {
+        LinkFiles::of(name).is_taken().unwrap_or_else(|found| {
             error = Some(found);
             true
         })
@@ -71,28 +71,28 @@ pub fn running() -> anyhow::Result<Vec<String>> {
     error.map_or(Ok(names), Err)
 }
 
-pub(super) fn ask_at(place: &Place, request: &Request) -> Result<Response, AskError> {
-    let name = || place.name().to_owned();
-    if !place.is_taken().map_err(AskError::Unreadable)? {
+pub(super) fn ask_at(files: &LinkFiles, request: &Request) -> Result<Response, AskError> {
+    let name = || files.name().to_owned();
+    if !files.is_taken().map_err(AskError::Unreadable)? {
         return Err(AskError::NotRunning(name()));
     }
-    let error = match talk(place, request) {
+    let error = match talk(files, request) {
         Ok(response) => return Ok(response),
         Err(error) => error,
     };
     // It may have been ending just then; its name is free when it is gone.
     let since = Instant::now();
     while since.elapsed() < ENDING {
-        if !place.is_taken().map_err(AskError::Unreadable)? {
+        if !files.is_taken().map_err(AskError::Unreadable)? {
             return Err(AskError::NotRunning(name()));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    Err(AskError::Silent { name: name(), pid: place.pid(), why: error.to_string() })
+    Err(AskError::Silent { name: name(), pid: files.pid(), why: error.to_string() })
 }
 
-fn talk(place: &Place, request: &Request) -> io::Result<Response> {
-    let mut stream = UnixStream::connect(place.socket())?;
+fn talk(files: &LinkFiles, request: &Request) -> io::Result<Response> {
+    let mut stream = UnixStream::connect(files.socket())?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(request)?;

@@ -1,6 +1,6 @@
-//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json` prints for
-//! each link (docs/json.md): times are nanoseconds, points in time seconds since the epoch, counters since
-//! the link came up.
+//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json`
+//! prints for each link (docs/json.md): times are nanoseconds, points in time seconds since the
+//! epoch, counters since the link came up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::config::{Compress, Mac, Method, Outcome, Selector, Transport, WhenDown};
+use crate::daemon::config::{Compress, Mac, Method, RuleChange, Selector, Transport, WhenDown};
 
 /// What the command asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ pub enum Response {
     Status(Box<Status>),
     Done,
     /// To [`Request::Set`].
-    Set(Outcome),
+    Set(RuleChange),
     /// Why not.
     Refused {
         reason: String,
@@ -109,7 +109,7 @@ pub struct Status {
     pub problems: Vec<Problem>,
     pub ports: Vec<PortStatus>,
     pub peers: Vec<PeerStatus>,
-    pub classes: Vec<ClassStatus>,
+    pub compression: Vec<RuleStatus>,
     pub diverts: Vec<DivertStatus>,
     /// Null without diversion.
     pub entry: Option<EntryStatus>,
@@ -144,7 +144,7 @@ pub struct Problem {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Traffic {
+pub struct FrameCounts {
     /// A super-packet counts once.
     pub frames: u64,
     pub bytes: u64,
@@ -164,9 +164,9 @@ pub struct PortStatus {
     /// Why it does not, or what else is not as configured.
     pub reason: Option<String>,
     /// From the VMs.
-    pub received: Traffic,
+    pub received: FrameCounts,
     /// To the VMs.
-    pub sent: Traffic,
+    pub sent: FrameCounts,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
 }
@@ -222,9 +222,9 @@ pub struct PeerStatus {
     pub queue_bytes: u64,
     /// Messages of its sessions, more than these need, that were not looked at.
     pub excess: u64,
-    /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by reason: "down" (no
-    /// session, or it ended), "queue_full" (no room), "queue_late" (waited too long); "send" counts datagrams,
-    /// which the host refused.
+    /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
+    /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
+    /// long); "send" counts datagrams, which the host refused.
     pub dropped: BTreeMap<String, u64>,
     /// Bytes of those.
     pub dropped_bytes: BTreeMap<String, u64>,
@@ -258,11 +258,11 @@ pub struct Cpu {
     pub open_ns: u64,
 }
 
-/// The traffic of one compression rule; the last one stands for what no rule fits.
+/// The counters of one compression rule; the last one counts frames that no rule matches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ClassStatus {
-    /// Null for what no rule fits.
+pub struct RuleStatus {
+    /// Null for frames that no rule matches.
     pub rule: Option<Compress>,
     /// Flows of the last ten seconds whose frames may be compressed; without those of a dictionary.
     pub flows: u64,

@@ -1,19 +1,19 @@
 //! Talking to a running link: a Unix socket, one JSON line each way per connection.
 //!
-//! `message` has what is said, `server` is the link's end, `client` the command's, and `place` knows the
-//! files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it lives, so that the socket
-//! of one that was killed is told from that of one that runs.
+//! `message` has what is said, `server` is the link's end, `client` the command's, and `files`
+//! knows the files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it
+//! lives, so that the socket of one that was killed is told from that of one that runs.
 
 mod client;
+mod files;
 mod message;
-mod place;
 mod server;
 
 pub use client::{AskError, ask, running};
+pub use files::{AlreadyUp, LinkFiles};
 pub use message::{
-    Carried, ClassStatus, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned,
-    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, Set, Status,
-    Traffic,
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus,
+    Set, Status,
 };
-pub use place::{AlreadyUp, Place};
 pub use server::Server;

@@ -1,10 +1,11 @@
 //! The link's end of the control socket.
 //!
-//! It has no thread of its own and never waits: [`Server::poll_fd`] becomes readable (it is an epoll of its
-//! own, so it may be polled or stand in another epoll) when a client wants something, and [`Server::serve`]
-//! then does what can be done at once. A client has a time in which to say its line and to take its answer;
-//! one that is stuck costs a descriptor until then, or until others want its place. `serve` should be called
-//! once a second or so even if nothing is readable, for those whose time is over.
+//! It has no thread of its own and never waits: [`Server::poll_fd`] becomes readable (it is an
+//! epoll of its own, so it may be polled or stand in another epoll) when a client wants something,
+//! and [`Server::serve`] then does what can be done at once. A client has a time in which to say
+//! its line and to take its answer; one that is stuck costs a descriptor until then, or until
+//! others want its slot. `serve` should be called once a second or so even if nothing is readable,
+//! for those whose time is over.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
@@ -18,7 +19,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::Flock;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::{Place, Request, Response};
+use super::{LinkFiles, Request, Response};
 
 /// Of a request, and of an answer; a longer answer is refused to the client.
 pub const LINE_BYTES: usize = 1 << 20;
@@ -30,7 +31,7 @@ const LISTENER: u64 = 0;
 /// Listens for commands, and holds the link's name.
 #[derive(Debug)]
 pub struct Server {
-    place: Place,
+    files: LinkFiles,
     listener: UnixListener,
     epoll: Epoll,
     clients: HashMap<u64, Client>,
@@ -60,12 +61,12 @@ enum Step {
 impl Server {
     /// Takes the name of a link; [`super::AlreadyUp`] when another process has it.
     pub fn bind(name: &str) -> Result<Self> {
-        Self::bind_at(Place::of(name))
+        Self::bind_at(LinkFiles::of(name))
     }
 
-    pub fn bind_at(place: Place) -> Result<Self> {
-        let lock = place.take()?;
-        let path = place.socket();
+    pub fn bind_at(files: LinkFiles) -> Result<Self> {
+        let lock = files.take()?;
+        let path = files.socket();
         let listener =
             UnixListener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))
@@ -76,7 +77,7 @@ impl Server {
             .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
             .context("watch the control socket")?;
         Ok(Self {
-            place,
+            files,
             listener,
             epoll,
             clients: HashMap::new(),
@@ -90,9 +91,9 @@ impl Server {
         self.epoll.0.as_fd()
     }
 
-    /// Takes requests, calls `handler` for each, and sends answers, as far as that goes without waiting. When
-    /// it returns, the answer to [`Request::Down`] has been given to the kernel (it is short), so that the
-    /// caller may end.
+    /// Takes requests, calls `handler` for each, and sends answers, as far as that goes without
+    /// waiting. When it returns, the answer to [`Request::Down`] has been given to the kernel (it
+    /// is short), so that the caller may end.
     pub fn serve(&mut self, handler: &mut dyn FnMut(Request) -> Response) -> Result<()> {
         let now = Instant::now();
         self.clients.retain(|_, client| now.duration_since(client.since) < PATIENCE);
@@ -152,7 +153,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for removed in [self.place.remove_socket(), self.place.remove_lock()] {
+        for removed in [self.files.remove_socket(), self.files.remove_lock()] {
             if let Err(error) = removed {
                 tracing::warn!("{error:#}");
             }
@@ -263,8 +264,8 @@ mod tests {
             Self(path)
         }
 
-        fn place(&self) -> Place {
-            Place::below(&self.0, "office")
+        fn files(&self) -> LinkFiles {
+            LinkFiles::below(&self.0, "office")
         }
     }
 
@@ -311,8 +312,8 @@ mod tests {
         }
     }
 
-    fn status(place: &Place) -> Status {
-        match client::ask_at(place, &Request::Status { addresses: false }).unwrap() {
+    fn status(files: &LinkFiles) -> Status {
+        match client::ask_at(files, &Request::Status { addresses: false }).unwrap() {
             Response::Status(status) => *status,
             other => panic!("{other:?}"),
         }
@@ -321,40 +322,40 @@ mod tests {
     #[test]
     fn a_request_is_answered_and_the_files_are_private() {
         let directory = Directory::new("answer");
-        let server = Server::bind_at(directory.place()).unwrap();
+        let server = Server::bind_at(directory.files()).unwrap();
         let mode =
             |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&directory.0), 0o700);
-        assert_eq!(mode(&directory.place().socket()), 0o600);
+        assert_eq!(mode(&directory.files().socket()), 0o600);
         let serving = Serving::start(server);
-        assert_eq!(status(&directory.place()).name, "office");
+        assert_eq!(status(&directory.files()).name, "office");
         drop(serving);
-        assert!(!directory.place().socket().exists());
+        assert!(!directory.files().socket().exists());
     }
 
     #[test]
     fn clients_that_are_stuck_do_not_keep_others_waiting() {
         let directory = Directory::new("stuck");
-        let server = Server::bind_at(directory.place()).unwrap();
-        let socket = directory.place().socket();
+        let server = Server::bind_at(directory.files()).unwrap();
+        let socket = directory.files().socket();
         let _serving = Serving::start(server);
         let stuck: Vec<_> = (0..3 * CLIENTS)
             .map(|_| {
                 let mut stream = UnixStream::connect(&socket).unwrap();
-                // The place may be somebody else's already.
+                // The name may belong to another link already.
                 let _ = stream.write_all(b"{\"request\":");
                 stream
             })
             .collect();
-        assert_eq!(status(&directory.place()).name, "office");
+        assert_eq!(status(&directory.files()).name, "office");
         drop(stuck);
     }
 
     #[test]
     fn nonsense_is_refused_and_said_so() {
         let directory = Directory::new("nonsense");
-        let server = Server::bind_at(directory.place()).unwrap();
-        let socket = directory.place().socket();
+        let server = Server::bind_at(directory.files()).unwrap();
+        let socket = directory.files().socket();
         let _serving = Serving::start(server);
         let long = [b"\"".to_vec(), vec![b'a'; 2 * LINE_BYTES], b"\n".to_vec()].concat();
         for (request, reason) in [
@@ -372,25 +373,25 @@ mod tests {
                 assert!(answer.contains("refused") && answer.contains(reason), "{answer}");
             }
         }
-        assert_eq!(status(&directory.place()).name, "office");
+        assert_eq!(status(&directory.files()).name, "office");
     }
 
     #[test]
     fn a_name_is_had_by_one_at_a_time_and_a_stale_socket_is_in_nobodys_way() {
         let directory = Directory::new("name");
-        let first = Server::bind_at(directory.place()).unwrap();
-        let error = Server::bind_at(directory.place()).unwrap_err();
+        let first = Server::bind_at(directory.files()).unwrap();
+        let error = Server::bind_at(directory.files()).unwrap_err();
         assert!(error.downcast_ref::<AlreadyUp>().is_some(), "{error:#}");
-        assert!(directory.place().is_taken().unwrap());
+        assert!(directory.files().is_taken().unwrap());
         drop(first);
         // As one that was killed leaves them.
         fs::write(directory.0.join("office.lock"), "1").unwrap();
-        drop(UnixListener::bind(directory.place().socket()).unwrap());
-        assert!(directory.place().socket().exists());
-        assert!(!directory.place().is_taken().unwrap());
-        assert!(!directory.place().socket().exists());
-        drop(UnixListener::bind(directory.place().socket()).unwrap());
-        Server::bind_at(directory.place()).unwrap();
+        drop(UnixListener::bind(directory.files().socket()).unwrap());
+        assert!(directory.files().socket().exists());
+        assert!(!directory.files().is_taken().unwrap());
+        assert!(!directory.files().socket().exists());
+        drop(UnixListener::bind(directory.files().socket()).unwrap());
+        Server::bind_at(directory.files()).unwrap();
         assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "it left something");
     }
 }

@@ -1,8 +1,9 @@
 //! The hooks on VMs' taps, one for each `[[divert]]`, and whether they divert.
 //!
-//! A hook diverts while its peer has a session and has said in its handshake that it takes all prefixes of
-//! the table; an older peer, or one that is configured otherwise, takes none, and no packet is lost there. A
-//! VM's tap may go and come back, with another index: looked at each second, it is hooked again.
+//! A hook diverts while its peer has a session and has said in its handshake that it takes all
+//! prefixes of the table; an older peer, or one that is configured otherwise, takes none, and no
+//! packet is lost there. A VM's tap may go and come back, with another index: looked at each
+//! second, it is hooked again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,10 +36,10 @@ pub struct Hook {
     reason: Option<String>,
     /// Those of its prefixes that the peer does not take.
     not_taken: Vec<IpNet>,
-    /// Name of the door behind it.
-    pub door: String,
+    /// Name of the divert tap that it sends to.
+    pub divert_tap: String,
     peer: usize,
-    door_ifindex: u32,
+    divert_tap_ifindex: u32,
     rules: Vec<Rule>,
     attached: Option<Attached>,
     /// What the hooks on earlier taps of that name have counted, by prefix of the table.
@@ -56,24 +57,30 @@ pub struct Hooks {
 impl Hooks {
     /// Hooks the taps that are there. Says what forbids it altogether, such as the kernel.
     pub fn new(config: &Config, shared: Arc<Shared>) -> Result<Self> {
-        let doors = shared.doors.iter().flat_map(|doors| &doors.doors);
-        let doors: Vec<_> = doors
-            .map(|door| (door.interface.clone(), door.port.name().to_owned(), door.ifindex))
+        let divert_taps = shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps);
+        let divert_taps: Vec<_> = divert_taps
+            .map(|divert_tap| {
+                (
+                    divert_tap.interface.clone(),
+                    divert_tap.port.name().to_owned(),
+                    divert_tap.ifindex,
+                )
+            })
             .collect();
         let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
             let own = |(interface, _, _): &&(Option<String>, _, _)| {
                 interface.as_deref() == Some(divert.interface.as_str())
             };
-            let (_, door, door_ifindex) = doors.iter().find(own)?.clone();
+            let (_, divert_tap, divert_tap_ifindex) = divert_taps.iter().find(own)?.clone();
             let peer = config.peers.iter().position(|peer| peer.name == divert.peer)?;
             Some(Hook {
                 divert: divert.clone(),
                 state: DivertState::NoInterface,
                 reason: None,
                 not_taken: Vec::new(),
-                door,
+                divert_tap,
                 peer,
-                door_ifindex,
+                divert_tap_ifindex,
                 rules: rules::of_table(config, index),
                 attached: None,
                 past: vec![RuleCounters::default(); divert.prefixes.len()],
@@ -87,8 +94,8 @@ impl Hooks {
         Ok(hooks)
     }
 
-    /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index; `None` while it
-    /// has no session.
+    /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index;
+    /// `None` while it has no session.
     pub fn follow<'a>(&mut self, takes: impl Fn(usize) -> Option<&'a [IpNet]>) {
         let now = Instant::now();
         if self.looked.is_none_or(|looked| now - looked >= LOOK) {
@@ -98,7 +105,11 @@ impl Hooks {
                     hook.say(DivertState::Failed, Some(format!("{error:#}")));
                 }
             }
-            let ready = self.shared.doors.as_ref().map_or(Ok(()), |doors| doors.prepare_again());
+            let ready = self
+                .shared
+                .divert_taps
+                .as_ref()
+                .map_or(Ok(()), |divert_taps| divert_taps.prepare_again());
             let trouble = ready.err().map(|error| format!("{error:#}"));
             if trouble != self.trouble {
                 trouble.iter().for_each(|trouble| warn!("{trouble}"));
@@ -112,25 +123,27 @@ impl Hooks {
 }
 
 impl Hook {
-    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to divert into.
+    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to
+    /// divert into.
     fn look(&mut self) -> Result<()> {
         let found = ifindex_of(&self.divert.interface);
-        let is_door_there = ifindex_of(&self.door) == Some(self.door_ifindex);
-        if let Some(attached) =
-            self.attached.take_if(|attached| !is_door_there || Some(attached.ifindex) != found)
+        let is_divert_tap_there = ifindex_of(&self.divert_tap) == Some(self.divert_tap_ifindex);
+        if let Some(attached) = self
+            .attached
+            .take_if(|attached| !is_divert_tap_there || Some(attached.ifindex) != found)
         {
             let counted = attached.diversion.counters().unwrap_or_default();
             self.past = self.counted_with(&counted);
         }
         let (Some(ifindex), None) = (found, &self.attached) else { return Ok(()) };
-        if !is_door_there {
-            bail!("the link's tap {} was deleted; start the link again", self.door);
+        if !is_divert_tap_there {
+            bail!("the link's tap {} was deleted; start the link again", self.divert_tap);
         }
         // The name may be of something else by now.
         if vsnoop_netdev::find(&self.divert.interface)?.is_some_and(|found| found.tap.is_none()) {
             bail!("{} is not a tap, and only a VM's tap can be diverted", self.divert.interface);
         }
-        let diversion = Diversion::attach(ifindex, self.door_ifindex, &self.rules)
+        let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules)
             .with_context(|| format!("diverting what comes from {}", self.divert.interface))?;
         self.attached = Some(Attached { ifindex, diversion, is_up: false });
         Ok(())

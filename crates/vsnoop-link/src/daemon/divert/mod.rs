@@ -1,16 +1,18 @@
-//! Diversion: traffic of chosen VMs to chosen prefixes goes through the link beside the forwarding table.
+//! Diversion: traffic of chosen VMs to chosen prefixes goes through the link beside the forwarding
+//! table.
 //!
 //! ```text
-//! VM -> [its tap: hook] -> [door] -> egress ~~~~> ingress -> [first door] -> the host routes -> VM
+//! VM -> [its tap: hook] -> [divert tap] -> egress ~~> ingress -> [first divert tap] -> routes -> VM
 //! ```
 //!
-//! A *door* is a tap of the link. Each VM's tap that is diverted has one of its own, so that what comes out
-//! of it is known to be of that VM ([`doors`]); what peers send comes in by the first. [`hooks`] keeps the
-//! kernel's hooks on the VMs' taps, and has them divert only while the peer is there and takes what they
-//! would send: in all other cases the hook leaves the traffic to its ordinary way. Nothing of it outlives the
-//! process: hooks and doors are held by descriptors, and a tap in a hook's map leaves it with its deletion.
-//! [`rules`] decides, without the kernel, which prefix is whose.
+//! A *divert tap* is a tap of the link ([`taps`]). Each diverted VM's tap has one of its own, so
+//! that the link knows which VM a frame comes from. Frames of peers enter the host by the first
+//! divert tap. [`hooks`] keeps the kernel's hooks on the VMs' taps. They divert only while the peer
+//! is up and accepts the prefixes; otherwise the host routes the traffic as if there were no link.
+//! Nothing outlives the process: descriptors hold hooks and divert taps, and the kernel removes a
+//! deleted tap from a hook's map. [`rules`] decides, without the kernel, which peer a prefix
+//! belongs to.
 
-pub mod doors;
 pub mod hooks;
 mod rules;
+pub mod taps;

@@ -1,4 +1,5 @@
-//! Which prefix is whose, when there are several tables: the longest that contains an address counts.
+//! Which prefix is whose, when there are several tables: the longest that contains an address
+//! counts.
 
 use std::net::IpAddr;
 
@@ -9,8 +10,9 @@ use crate::daemon::config::{Config, Divert, WhenDown};
 
 /// What the hook of table `index` does.
 ///
-/// Every table has a hook of its own, and the first that diverts a packet has it. So each leaves alone what a
-/// longer prefix of another table of the same interface takes, and what is of this host.
+/// Every table has a hook of its own, and the first that diverts a packet has it. So each leaves
+/// alone what a longer prefix of another table of the same interface takes, and what is of this
+/// host.
 pub fn of_table(config: &Config, index: usize) -> Vec<Rule> {
     let Some(table) = config.diverts.get(index) else { return Vec::new() };
     let action = match table.when_down {
@@ -31,7 +33,7 @@ pub fn of_table(config: &Config, index: usize) -> Vec<Rule> {
     rules
 }
 
-/// Where what comes out of the door of one interface goes: prefixes with their peers, the longest first.
+/// The routes of one interface's divert tap: prefixes with their peers, the longest first.
 #[derive(Clone, Debug, Default)]
 pub struct Routes(Vec<(IpNet, usize)>);
 

@@ -1,7 +1,7 @@
 //! Frames read from a port, one behind the other in one buffer.
 //!
-//! Small frames lie close together, so that a batch of them stays in the processor's cache; there is
-//! always room for one more of the longest before a read.
+//! Small frames lie close together, so that a batch of them stays in the processor's cache; there
+//! is always room for one more of the longest before a read.
 
 use std::io;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::daemon::io::vnet::VNET_BYTES;
 use crate::daemon::own::Own;
 use crate::daemon::stats::{LinkStats, PortStats};
 use crate::offload::headers::Headers;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::offload::{mss, settle, udp};
 
 const LONGEST_BYTES: usize = 65_536 + 256;
@@ -24,7 +24,7 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
-/// What was left when an [`Arena`] was filled.
+/// What the port has left after a [`BatchBuffer`] was filled.
 pub enum Left {
     Nothing,
     More,
@@ -34,16 +34,17 @@ pub enum Left {
 
 /// Takes its memory with the first batch.
 #[derive(Default)]
-pub struct Arena {
+pub struct BatchBuffer {
     bytes: Vec<u8>,
-    frames: Vec<(Owed, Range<usize>)>,
+    frames: Vec<(OffloadState, Range<usize>)>,
 }
 
-impl Arena {
+impl BatchBuffer {
     /// Reads what waits, up to the room there is.
     ///
-    /// Frames that owe what cannot be described are settled here, or counted and left out; so are those that
-    /// are the link's own. TCP is told to make no frames longer than `limit_bytes`.
+    /// An offload that [`OffloadState`] cannot describe is done here ([`settle`]), or the frame is
+    /// dropped and counted. The link's own packets are dropped and counted, too. The MSS of SYNs is
+    /// lowered, so that TCP makes no frames longer than `limit_bytes`.
     pub fn fill(
         &mut self,
         port: &Port,
@@ -88,18 +89,18 @@ impl Arena {
                 stats.malformed_frames.add(u64::from(cut.is_none()));
                 continue;
             }
-            let owed = (frame.len() >= SHORTEST_BYTES)
+            let offload = (frame.len() >= SHORTEST_BYTES)
                 .then(|| settle::settle(&header, headers.as_ref(), frame))
                 .flatten();
-            let Some(owed) = owed else {
+            let Some(offload) = offload else {
                 stats.malformed_frames.add(1);
                 continue;
             };
             if let (Some(limit), Some(headers)) = (limit_bytes, &headers) {
                 let mss = limit.saturating_sub(usize::from(headers.l4) + TCP_HEADER_BYTES);
-                mss::clamp(&owed, headers, frame, mss.min(u16::MAX.into()) as u16);
+                mss::clamp(&offload, headers, frame, mss.min(u16::MAX.into()) as u16);
             }
-            self.frames.push((owed, range));
+            self.frames.push((offload, range));
         };
         port_stats.frames_in.add(count as u64);
         port_stats.bytes_in.add(bytes);
@@ -114,7 +115,7 @@ impl Arena {
         range: Range<usize>,
         end: &mut usize,
     ) -> Option<()> {
-        let mut datagrams = udp::Datagrams::of(header, headers, &self.bytes[range.clone()])?;
+        let mut datagrams = udp::UdpSplit::of(header, headers, &self.bytes[range.clone()])?;
         // Nearly always there is room for them.
         let most = *end + datagrams.count() * datagrams.longest_bytes().next_multiple_of(16);
         self.bytes.resize(self.bytes.len().max(most), 0);
@@ -122,7 +123,7 @@ impl Arena {
         let (frame, mut at) = (&before[range], 0);
         while let Some(length) = datagrams.next(frame, &mut space[at..]) {
             let begin = *end + at;
-            self.frames.push((udp::Datagrams::OWED, begin..begin + length));
+            self.frames.push((udp::UdpSplit::OFFLOAD, begin..begin + length));
             at += length.next_multiple_of(16);
         }
         *end = (*end + at + VNET_BYTES).next_multiple_of(16);
@@ -139,7 +140,7 @@ impl Arena {
     }
 
     /// What was read.
-    pub fn frames(&self) -> impl Iterator<Item = (Owed, &[u8])> {
-        self.frames.iter().map(|(owed, range)| (*owed, &self.bytes[range.clone()]))
+    pub fn frames(&self) -> impl Iterator<Item = (OffloadState, &[u8])> {
+        self.frames.iter().map(|(offload, range)| (*offload, &self.bytes[range.clone()]))
     }
 }

@@ -1,25 +1,26 @@
-//! Sending to a peer over UDP.
+//! Sends frames to a peer over UDP.
 //!
-//! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments that
-//! fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that each can be
-//! delivered alone, of one datagram on a path with losses, of a few on one without. Records of one size collect in one buffer and
-//! leave with one system call (`UDP_SEGMENT`); the last record of a super-packet, a few bytes shorter
-//! than the others, is padded, so that the next super-packet can follow in the same call.
+//! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments
+//! that fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that
+//! each can be delivered alone, of one datagram on a path with losses, of a few on one without.
+//! Records of one size collect in one buffer and leave with one system call (`UDP_SEGMENT`); the
+//! last record of a super-packet, a few bytes shorter than the others, is padded, so that the next
+//! super-packet can follow in the same call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::compress::unit::{self, Cut, Packer};
-use crate::compress::{Class, Decision, Encoded};
-use crate::daemon::classes::Treatment;
+use crate::compress::{Decision, Encoded, Policy};
+use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket};
 use crate::daemon::stats::PeerStats;
 use crate::offload::fragment::{Fragment, Fragments};
 use crate::offload::headers::Headers;
-use crate::offload::owed::{Gso, GsoKind, Owed};
 use crate::offload::restore::restore;
 use crate::offload::split::Split;
+use crate::offload::state::{Gso, GsoKind, OffloadState};
 use crate::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
@@ -34,7 +35,7 @@ const UNIT_PART_HEADER_BYTES: usize = 5;
 /// Less payload is sent as it is.
 const WORTH_COMPRESSING_BYTES: usize = 200;
 
-pub struct Datagrams {
+pub struct DatagramSender {
     sealer: Sealer,
     address: Option<SocketAddr>,
     segmenting: Segmenting,
@@ -56,7 +57,7 @@ pub struct Datagrams {
     counts: Arc<SessionCounts>,
 }
 
-impl Datagrams {
+impl DatagramSender {
     pub fn new(
         sealer: Sealer,
         address: Option<SocketAddr>,
@@ -97,44 +98,46 @@ impl Datagrams {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
     }
 
-    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last call.
+    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last
+    /// call.
     pub fn take_too_long(&mut self) -> Option<usize> {
         self.too_long.take()
     }
 
-    /// What is known of the path: the share of datagrams that it loses, and its rate where it is known.
+    /// What is known of the path: the share of datagrams that it loses, and its rate where it is
+    /// known.
     pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
         self.unit_datagrams = unit::datagrams(loss);
         self.packer.set_link_rate(bytes_per_s);
     }
 
     /// See [`Packer::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.packer.decision(flow, class)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.packer.decision(flow, policy)
     }
 
-    /// Queues a frame, compressed if its treatment says so and it pays.
+    /// Queues a frame, compressed if its policy says so and it pays.
     #[allow(clippy::too_many_arguments)]
     pub fn frame(
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: Option<&Headers>,
         frame: &[u8],
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         now_ns: u64,
     ) {
         let before = self.sealed_bytes;
         let in_units = headers.is_some_and(|headers| {
-            self.units(socket, stats, owed, way, headers, frame, flow, treatment, now_ns)
+            self.units(socket, stats, offload, way, headers, frame, flow, compression, now_ns)
         });
         if !in_units {
-            self.as_it_is(socket, stats, owed, way, headers, frame);
+            self.as_it_is(socket, stats, offload, way, headers, frame);
         }
-        treatment.counted.wire_bytes.add(self.sealed_bytes - before);
+        compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
     }
 
     /// Queues a frame whole, or in segments, or in fragments.
@@ -142,24 +145,24 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: Option<&Headers>,
         frame: &[u8],
     ) {
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
-        if owed.gso.is_none() && frame.len() <= room {
-            let header = FrameHeader::of(owed, way);
+        if offload.gso.is_none() && frame.len() <= room {
+            let header = FrameHeader::of(offload, way);
             self.item(socket, stats, &[header.bytes(), frame]);
             return;
         }
-        let split = headers.and_then(|headers| Split::new(owed, headers, frame, room));
+        let split = headers.and_then(|headers| Split::new(offload, headers, frame, room));
         let Some(mut split) = split else {
-            self.fragments(socket, stats, owed, way, frame);
+            self.fragments(socket, stats, offload, way, frame);
             return;
         };
-        let header = FrameHeader::of(Owed { checksum: true, gso: None }, way);
+        let header = FrameHeader::of(OffloadState { needs_checksum: true, gso: None }, way);
         let header_bytes = header.bytes().len();
         let piece_bytes = split.piece_bytes();
         let record_bytes = header_bytes + piece_bytes + self.sealer.suite().overhead_bytes();
@@ -181,36 +184,36 @@ impl Datagrams {
 
     /// Sends a TCP frame in compressed units; `false`: it cannot be, and nothing was sent.
     ///
-    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each byte
-    /// once and in order.
+    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each
+    /// byte once and in order.
     #[allow(clippy::too_many_arguments)]
     fn units(
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         headers: &Headers,
         frame: &[u8],
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         now_ns: u64,
     ) -> bool {
-        let Some(class) = &treatment.class else { return false };
-        let counted = &treatment.counted;
+        let Some(policy) = &compression.policy else { return false };
+        let rule_stats = &compression.rule_stats;
         let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         // It says, too, whether the frame may be cut at all, and that its checksum is right.
-        let Some(split) = Split::new(owed, headers, frame, room) else { return false };
+        let Some(split) = Split::new(offload, headers, frame, room) else { return false };
         if end - payload_at < WORTH_COMPRESSING_BYTES {
             return false;
         }
         let granule_bytes =
-            owed.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
+            offload.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
         let kind = if headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-        let gso = owed.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
-        let owed = Owed { checksum: true, gso };
+        let gso = offload.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
+        let offload = OffloadState { needs_checksum: true, gso };
         let (head, payload) = (&frame[..payload_at], &frame[payload_at..end]);
         let part_room = limit - UNIT_PART_HEADER_BYTES;
         let limit_bytes = part_room * self.unit_datagrams - UNIT_HEADER_BYTES;
@@ -220,22 +223,22 @@ impl Datagrams {
             body.clear();
             let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
             let before_ns = self.packer.stats().busy_ns;
-            let packed = self.packer.pack(flow, class, cut, now_ns, &mut body);
+            let packed = self.packer.pack(flow, policy, cut, now_ns, &mut body);
             let spent_ns = self.packer.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
-            counted.compress_ns.add(spent_ns);
+            rule_stats.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
             // Each part has the headers with it, and the frame has them once.
             let of_frame = if at == 0 { head.len() + taken } else { taken };
             if packed.encoded == Encoded::Compressed {
                 stats.compressed_from.add(of_frame as u64);
                 stats.compressed_to.add(body.len() as u64);
-                counted.compressed_from.add(of_frame as u64);
-                counted.compressed_to.add(body.len() as u64);
-                self.unit(socket, stats, &unit_header(owed, at, way), &body);
+                rule_stats.compressed_from.add(of_frame as u64);
+                rule_stats.compressed_to.add(body.len() as u64);
+                self.unit(socket, stats, &unit_header(offload, at, way), &body);
             } else {
-                counted.raw.add(1);
-                self.raw(socket, stats, owed, way, &frame[..end], payload_at, at, taken);
+                rule_stats.raw.add(1);
+                self.raw(socket, stats, offload, way, &frame[..end], payload_at, at, taken);
             }
             at += taken;
         }
@@ -249,7 +252,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         frame: &[u8],
         payload_at: usize,
@@ -258,9 +261,9 @@ impl Datagrams {
     ) {
         let part = &frame[payload_at + offset..payload_at + offset + bytes];
         let mut piece = [&frame[..payload_at], part].concat();
-        let Some(owed) = restore(&mut piece, offset, owed) else { return };
+        let Some(offload) = restore(&mut piece, offset, offload) else { return };
         let headers = Headers::of(&piece);
-        self.as_it_is(socket, stats, owed, way, headers.as_ref(), &piece);
+        self.as_it_is(socket, stats, offload, way, headers.as_ref(), &piece);
     }
 
     fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
@@ -280,7 +283,7 @@ impl Datagrams {
         &mut self,
         socket: &UdpSocket,
         stats: &PeerStats,
-        owed: Owed,
+        offload: OffloadState,
         way: Way,
         frame: &[u8],
     ) {
@@ -288,11 +291,12 @@ impl Datagrams {
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         self.next_fragment = id.wrapping_add(1);
         let fragments = Fragments::new(id, frame, part_bytes);
-        let header = |fragment| fragment_header(owed, fragment, way);
+        let header = |fragment| fragment_header(offload, fragment, way);
         self.in_parts(socket, stats, frame.len(), fragments, header);
     }
 
-    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is dropped.
+    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is
+    /// dropped.
     fn in_parts<H: AsRef<[u8]>>(
         &mut self,
         socket: &UdpSocket,
@@ -410,28 +414,28 @@ mod tests {
         let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
         let (socket, far) = (socket.unwrap(), far.unwrap().local_addr().unwrap());
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
-        let mut datagrams = Datagrams::new(sealer, Some(far), 1472, Arc::default());
+        let mut datagrams = DatagramSender::new(sealer, Some(far), 1472, Arc::default());
         let stats = PeerStats::default();
-        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
-        let treatments =
-            [None, Some(class)].map(|class| Treatment { class, counted: Arc::default() });
+        let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressions =
+            [None, Some(policy)].map(|policy| Compression { policy, rule_stats: Arc::default() });
         let mut frame = Segment { payload: 1300, ..Segment::default() }.build();
         let headers = Headers::of(&frame).unwrap();
         // The sum of zeroes: its checksum is still to be made.
         frame[usize::from(headers.payload)..].fill(0);
-        let owed = Owed { checksum: true, gso: None };
+        let offload = OffloadState { needs_checksum: true, gso: None };
         let mut sum = 0;
-        for treatment in &treatments {
+        for compression in &compressions {
             let (way, headers) = (Way::Forwarded, Some(&headers));
-            datagrams.frame(&socket, &stats, owed, way, headers, &frame, 1, treatment, 0);
+            datagrams.frame(&socket, &stats, offload, way, headers, &frame, 1, compression, 0);
             datagrams.flush(&socket, &stats);
-            let counted = &treatment.counted;
-            counted.bytes.add(frame.len() as u64);
-            let headers = counted.wire_bytes.get() - counted.after_compression();
+            let rule_stats = &compression.rule_stats;
+            rule_stats.bytes.add(frame.len() as u64);
+            let headers = rule_stats.wire_bytes.get() - rule_stats.after_compression();
             assert!((1..100).contains(&headers), "{headers}");
-            sum += counted.wire_bytes.get();
+            sum += rule_stats.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);
         }
-        assert!(treatments[1].counted.wire_bytes.get() < 650, "nothing was compressed");
+        assert!(compressions[1].rule_stats.wire_bytes.get() < 650, "nothing was compressed");
     }
 }

@@ -1,34 +1,34 @@
 //! The half that carries frames from local ports to peers.
 //!
-//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads what
-//! waits at a port into one arena, merges what guests without offloads sent in pieces (for ordered
-//! transports and compression, which gain from it), looks up where each frame goes, and hands it to the
-//! peer's transport. Doors of diverted traffic are read alike; their frames go by prefix, past the table.
-//! What a batch became leaves at the batch's end. Sessions come and go by [`Order`]s of the control
-//! thread.
+//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads
+//! what waits at a port into one arena, merges what guests without offloads sent in pieces (for
+//! ordered transports and compression, which gain from it), looks up where each frame goes, and
+//! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
+//! without the forwarding table. Datagrams leave at the end of each batch. The control thread
+//! installs and retires sessions by [`Order`]s.
 
 mod batch;
+pub mod connection;
 pub mod datagrams;
 pub mod fault;
-pub mod lane;
-pub mod outlet;
 mod path_rate;
+pub mod peer_sender;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use self::batch::{Arena, Left};
+use self::batch::{BatchBuffer, Left};
 use self::fault::Fault;
-use self::outlet::{Outlet, Transport};
-use super::classes::Classes;
+use self::peer_sender::{PeerSender, SessionSender};
+use super::compression_policy::Policies;
 use super::event::Event;
 use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
-use crate::forwarding::{Decision, Place};
+use crate::forwarding::{ForwardingDecision, Location};
 use crate::offload::merge::Merger;
 
 /// What the control thread wants done. `session` numbers are its own, never used twice.
@@ -37,7 +37,7 @@ pub enum Order {
     Install {
         peer: usize,
         session: u64,
-        transport: Box<Transport>,
+        sender: Box<SessionSender>,
     },
     /// Frames go by this session from now on.
     Use {
@@ -81,7 +81,7 @@ pub enum Order {
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
     /// Compress by these rules.
-    Classes(Classes),
+    Policies(Policies),
     /// Read a port again that has failed.
     Watch {
         port: usize,
@@ -94,15 +94,16 @@ const BATCHES_PER_TURN: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// Tokens of lanes begin here; those of ports are their indices, those of doors their indices behind `DOORS`.
-const LANES: u64 = 1 << 32;
-const DOORS: u64 = 1 << 31;
+/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS`
+/// and its index.
+const CONNECTIONS: u64 = 1 << 32;
+const DIVERT_TAPS: u64 = 1 << 31;
 
 /// Where frames are read.
 #[derive(Clone, Copy)]
 enum Source {
     Port(usize),
-    Door(usize),
+    DivertTap(usize),
 }
 
 pub struct Egress {
@@ -110,9 +111,9 @@ pub struct Egress {
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
     watch: Watch,
-    outlets: Vec<Outlet>,
-    classes: Classes,
-    arena: Arena,
+    senders: Vec<PeerSender>,
+    policies: Policies,
+    buffer: BatchBuffer,
     scratch: Vec<u8>,
     next_token: u64,
     /// Frames since it was asked last.
@@ -124,27 +125,29 @@ impl Egress {
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
         events: wake::Sender<Event>,
-        classes: Classes,
+        policies: Policies,
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
         for (index, (port, _)) in shared.ports.iter().enumerate() {
             watch.watch(port, index as u64)?;
         }
-        for (index, door) in shared.doors.iter().flat_map(|doors| &doors.doors).enumerate() {
-            watch.watch(&door.port, DOORS + index as u64)?;
+        for (index, divert_tap) in
+            shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps).enumerate()
+        {
+            watch.watch(&divert_tap.port, DIVERT_TAPS + index as u64)?;
         }
-        let outlets = shared.peers.iter().map(|_| Outlet::default()).collect();
+        let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
         Ok(Self {
             shared,
             orders,
             events,
             watch,
-            outlets,
-            classes,
-            arena: Arena::default(),
+            senders,
+            policies,
+            buffer: BatchBuffer::default(),
             scratch: Vec::new(),
-            next_token: LANES,
+            next_token: CONNECTIONS,
             frames: 0,
         })
     }
@@ -158,11 +161,13 @@ impl Egress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            token if token < DOORS => self.read(Source::Port(token as usize), BATCHES_PER_TURN),
-            token if token < LANES => {
-                self.read(Source::Door((token - DOORS) as usize), BATCHES_PER_TURN);
+            token if token < DIVERT_TAPS => {
+                self.read(Source::Port(token as usize), BATCHES_PER_TURN)
             }
-            token => self.lane(token),
+            token if token < CONNECTIONS => {
+                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_TURN);
+            }
+            token => self.connection_ready(token),
         }
         true
     }
@@ -172,25 +177,26 @@ impl Egress {
         std::mem::take(&mut self.frames)
     }
 
-    /// Reads what waits at a port or door, a few batches of it.
+    /// Reads a few batches of frames from a port or divert tap.
     fn read(&mut self, source: Source, batches: usize) {
         // Taken out, so that its frames can be handed on by reference.
-        let mut arena = std::mem::take(&mut self.arena);
+        let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..batches {
             let left = {
                 let found = match source {
                     Source::Port(index) => {
                         self.shared.ports.get(index).map(|(port, stats)| (port, stats))
                     }
-                    Source::Door(index) => {
-                        let door = self.shared.doors.as_ref().and_then(|all| all.doors.get(index));
-                        door.map(|door| (&door.port, &door.stats))
+                    Source::DivertTap(index) => {
+                        let divert_tap =
+                            self.shared.divert_taps.as_ref().and_then(|all| all.taps.get(index));
+                        divert_tap.map(|divert_tap| (&divert_tap.port, &divert_tap.stats))
                     }
                 };
                 let Some((port, stats)) = found else { break };
                 let limit = self.shared.frame_limit();
                 let own = port.is_interface().then_some(&self.shared.own);
-                let left = arena.fill(port, stats, &self.shared.stats, limit, own);
+                let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
                 if let Left::Failed(error) = &left
                     && !port.is_of_state(error)
                 {
@@ -199,44 +205,46 @@ impl Egress {
                 }
                 left
             };
-            self.batch(source, &arena);
+            self.batch(source, &buffer);
             match left {
                 Left::More => {}
                 Left::Nothing => break,
                 Left::Failed(error) => {
                     let failed = match source {
                         Source::Port(port) => Event::PortFailed { port, error },
-                        Source::Door(door) => Event::DoorFailed { door, error },
+                        Source::DivertTap(divert_tap) => {
+                            Event::DivertTapFailed { divert_tap, error }
+                        }
                     };
                     let _ = self.events.send(failed);
                     break;
                 }
             }
         }
-        self.arena = arena;
+        self.buffer = buffer;
     }
 
-    fn batch(&mut self, source: Source, arena: &Arena) {
-        if arena.is_empty() {
+    fn batch(&mut self, source: Source, buffer: &BatchBuffer) {
+        if buffer.is_empty() {
             return;
         }
-        self.frames += arena.len();
+        self.frames += buffer.len();
         let now_ns = self.shared.now_ns();
-        if self.classes.any() || self.outlets.iter().any(Outlet::is_ordered) {
+        if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
             let mut merger = Merger::new();
-            for (owed, frame) in arena.frames() {
-                merger.push(owed, frame, &mut |merged| {
+            for (offload, frame) in buffer.frames() {
+                merger.push(offload, frame, &mut |merged| {
                     self.hand_on(source, Frame::of(&merged), now_ns);
                 });
             }
             merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
         } else {
-            for (owed, frame) in arena.frames() {
-                self.hand_on(source, Frame::whole(owed, &[frame]), now_ns);
+            for (offload, frame) in buffer.frames() {
+                self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
             }
         }
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.flush(&self.shared.udp, &self.shared.peers[peer]);
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.flush(&self.shared.udp, &self.shared.peers[peer]);
         }
         self.look_after();
     }
@@ -244,64 +252,68 @@ impl Egress {
     fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
         match source {
             Source::Port(port) => self.forward(port, &frame, now_ns),
-            Source::Door(door) => self.divert(door, &frame.diverted(), now_ns),
+            Source::DivertTap(divert_tap) => self.divert(divert_tap, &frame.diverted(), now_ns),
         }
     }
 
     /// A frame that no hook sent, the host's own noise, goes nowhere.
-    fn divert(&mut self, door: usize, frame: &Frame<'_>, now_ns: u64) {
-        let doors = self.shared.doors.as_ref();
-        if let Some(peer) = doors.and_then(|doors| doors.peer_of(door, frame)) {
+    fn divert(&mut self, divert_tap: usize, frame: &Frame<'_>, now_ns: u64) {
+        let divert_taps = self.shared.divert_taps.as_ref();
+        if let Some(peer) =
+            divert_taps.and_then(|divert_taps| divert_taps.peer_of(divert_tap, frame))
+        {
             // Behind the ports, as in the names that rules know.
-            let port = self.shared.ports.len() + door;
+            let port = self.shared.ports.len() + divert_tap;
             self.hand_to_peer(port, peer, frame, now_ns);
         }
     }
 
     fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
-        let place = Place::Port(from as u16);
-        let decision = self.shared.table.forward(frame.start(), place, now_ns);
+        let location = Location::Port(from as u16);
+        let decision = self.shared.table.forward(frame.start(), location, now_ns);
         match decision {
-            Decision::To(Place::Peer(peer)) => {
+            ForwardingDecision::To(Location::Peer(peer)) => {
                 self.hand_to_peer(from, usize::from(peer), frame, now_ns)
             }
-            Decision::To(Place::Port(port)) => self.shared.write_to_port(usize::from(port), frame),
-            Decision::Flood => {
+            ForwardingDecision::To(Location::Port(port)) => {
+                self.shared.write_to_port(usize::from(port), frame)
+            }
+            ForwardingDecision::Flood => {
                 for port in 0..self.shared.ports.len() {
                     if from != port {
                         self.shared.write_to_port(port, frame);
                     }
                 }
-                for peer in 0..self.outlets.len() {
+                for peer in 0..self.senders.len() {
                     self.hand_to_peer(from, peer, frame, now_ns);
                 }
             }
-            Decision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+            ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
         }
     }
 
     fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
-        let (Some(outlet), Some(stats)) = (self.outlets.get_mut(peer), self.shared.peers.get(peer))
+        let (Some(sender), Some(stats)) = (self.senders.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;
         };
-        let treatment = self.classes.of(peer, port, frame);
-        outlet.send(&self.shared.udp, stats, frame, &treatment, &mut self.scratch, now_ns);
+        let compression = self.policies.of(peer, port, frame);
+        sender.send(&self.shared.udp, stats, frame, &compression, &mut self.scratch, now_ns);
     }
 
-    /// A lane's socket has room, or something to say.
-    fn lane(&mut self, token: u64) {
+    /// The socket of a connection is writable, or has something to read.
+    fn connection_ready(&mut self, token: u64) {
         let now_ns = self.shared.now_ns();
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.go_on(token, now_ns, &self.shared.peers[peer]);
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.go_on(token, now_ns, &self.shared.peers[peer]);
         }
         self.look_after();
     }
 
     /// Follows what sending did to the transports.
     fn look_after(&mut self) {
-        for (peer, outlet) in self.outlets.iter_mut().enumerate() {
-            outlet.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
                 let _ = self.events.send(Event::Outgoing { peer, session, fault });
             });
         }
@@ -312,47 +324,47 @@ impl Egress {
         let orders: Vec<_> = self.orders.drain().collect();
         for order in orders {
             match order {
-                Order::Install { peer, session, transport } => {
+                Order::Install { peer, session, sender } => {
                     let token = &mut self.next_token;
                     if let Err(error) =
-                        self.outlets[peer].install(session, *transport, &self.watch, token)
+                        self.senders[peer].install(session, *sender, &self.watch, token)
                     {
                         let fault = Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
                     }
                 }
-                Order::Use { peer, session } => self.outlets[peer].use_session(session),
+                Order::Use { peer, session } => self.senders[peer].use_session(session),
                 Order::Retire { peer, session } => {
                     let stats = &self.shared.peers[peer];
-                    self.outlets[peer].retire(session, &self.watch, stats);
+                    self.senders[peer].retire(session, &self.watch, stats);
                 }
-                Order::Down { peer } => self.outlets[peer].down(),
+                Order::Down { peer } => self.senders[peer].down(),
                 Order::Address { peer, session, address } => {
-                    self.outlets[peer].set_address(session, address);
+                    self.senders[peer].set_address(session, address);
                 }
                 Order::Limit { peer, session, bytes } => {
-                    self.outlets[peer].set_limit(session, bytes);
+                    self.senders[peer].set_limit(session, bytes);
                 }
                 Order::Path { peer, session, loss, bytes_per_s } => {
-                    self.outlets[peer].set_path(session, loss, bytes_per_s);
+                    self.senders[peer].set_path(session, loss, bytes_per_s);
                 }
                 Order::Message { peer, session, item, pad_to } => {
                     let now_ns = self.shared.now_ns();
                     let stats = &self.shared.peers[peer];
-                    let outlet = &mut self.outlets[peer];
-                    outlet.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
+                    let sender = &mut self.senders[peer];
+                    sender.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
-                    let decision = |peer: usize, flow, class: &_| {
-                        let (seen_ns, decision) = self.outlets.get(peer)?.decision(flow, class)?;
+                    let decision = |peer: usize, flow, policy: &_| {
+                        let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
                         (seen_ns >= since_ns).then_some(decision)
                     };
-                    self.classes.survey(decision);
+                    self.policies.survey(decision);
                     // Who asked may wait no more.
                     let _ = done.try_send(());
                 }
-                Order::Classes(classes) => self.classes = classes,
+                Order::Policies(policies) => self.policies = policies,
                 Order::Watch { port } => {
                     let Some((found, _)) = self.shared.ports.get(port) else { continue };
                     // It may have failed, and been forgotten, more than once.

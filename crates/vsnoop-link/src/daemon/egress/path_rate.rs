@@ -1,13 +1,14 @@
 //! How fast the path of a connection takes what is sent.
 //!
-//! It shows only while it is the path that sets the pace: while the socket is full, or the round trip tells of
-//! packets that wait on the way. What was acknowledged between two such moments, close to each other, is what
-//! the path took. At the first of them the kernel's estimate is taken (`tcpi_delivery_rate`, of about one round
-//! trip).
+//! It shows only while it is the path that sets the pace: while the socket is full, or the round
+//! trip tells of packets that wait on the way. What was acknowledged between two such moments,
+//! close to each other, is what the path took. At the first of them the kernel's estimate is taken
+//! (`tcpi_delivery_rate`, of about one round trip).
 //!
-//! A path that is not busy may have become faster: who compresses for a slow path keeps a fast one idle. After
-//! ten seconds in which more was carried than the path could have taken as it is, the rate is unknown again,
-//! and what is not compressed soon tells. After a mere pause it is believed still.
+//! A path that is not busy may have become faster: who compresses for a slow path keeps a fast one
+//! idle. After ten seconds in which more was carried than the path could have taken as it is, the
+//! rate is unknown again, and what is not compressed soon tells. After a mere pause it is believed
+//! still.
 
 use crate::daemon::io::tcp::Sending;
 
@@ -45,8 +46,8 @@ impl PathRate {
         self.bytes_per_s
     }
 
-    /// Another connection of the same path has learned its rate; 0 if none has. It is taken where nothing is
-    /// known; `true`: it was.
+    /// Another connection of the same path has learned its rate; 0 if none has. It is taken where
+    /// nothing is known; `true`: it was.
     pub fn suppose(&mut self, bytes_per_s: u64) -> bool {
         let taken = self.bytes_per_s.is_none() && bytes_per_s > 0;
         if taken {
@@ -65,8 +66,8 @@ impl PathRate {
         now_ns >= self.looked_ns.saturating_add(LOOK_NS)
     }
 
-    /// Looks at a connection while it sends; `full`: its socket takes no more. `true`: the rate is another
-    /// than before.
+    /// Looks at a connection while it sends; `full`: its socket takes no more. `true`: the rate is
+    /// another than before.
     pub fn look(&mut self, full: bool, sending: Option<Sending>, now_ns: u64) -> bool {
         let apart =
             now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns)) > APART_NS;

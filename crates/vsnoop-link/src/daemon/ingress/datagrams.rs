@@ -1,14 +1,14 @@
-//! Receiving from peers over UDP.
+//! Receives frames from peers over UDP.
 //!
 //! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
-//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them earlier
-//! where that buffer is full: units may become far more than they were.
+//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them
+//! earlier where that buffer is full: units may become far more than they were.
 
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
-use super::super::event::Message;
+use super::super::event::ReceivedMessage;
 use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
@@ -16,8 +16,8 @@ use super::reports::Reports;
 use super::session::DatagramSession;
 use crate::compress::unit::Unpacker;
 use crate::offload::fragment::FRAME_BYTES;
-use crate::offload::owed::Owed;
 use crate::offload::restore::restore;
+use crate::offload::state::OffloadState;
 use crate::wire::item::{Item, Way};
 use crate::wire::replay::Fresh;
 use crate::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
@@ -34,13 +34,13 @@ enum Lies {
     InScratch,
 }
 
-/// A frame of the batch: from which peer, on which way, what it owes, and where it lies.
-type Lying = (usize, Way, Owed, Lies, Range<usize>);
+/// A frame of the batch: its peer, its way, its offload state, and where its bytes lie.
+type Lying = (usize, Way, OffloadState, Lies, Range<usize>);
 
-/// A frame as it is handed on.
-pub type Got<'a> = (usize, Way, Owed, &'a [u8]);
+/// A received frame: its peer, its way, its offload state, its bytes.
+pub type ReceivedFrame<'a> = (usize, Way, OffloadState, &'a [u8]);
 
-pub struct Datagrams {
+pub struct DatagramReceiver {
     inbox: Inbox,
     batch: Batch,
     sessions: HashMap<u32, (usize, u64, DatagramSession)>,
@@ -55,13 +55,17 @@ struct Batch {
 
 impl Batch {
     /// Hands on all frames, in order.
-    fn hand_on(&mut self, inbox: &[u8], to: &mut dyn FnMut(&mut dyn Iterator<Item = Got<'_>>)) {
-        let mut frames = self.frames.iter().map(|(peer, way, owed, lies, range)| {
+    fn hand_on(
+        &mut self,
+        inbox: &[u8],
+        to: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
+    ) {
+        let mut frames = self.frames.iter().map(|(peer, way, offload, lies, range)| {
             let bytes = match lies {
                 Lies::InInbox => &inbox[range.clone()],
                 Lies::InScratch => &self.scratch[range.clone()],
             };
-            (*peer, *way, *owed, bytes)
+            (*peer, *way, *offload, bytes)
         });
         to(&mut frames);
         self.frames.clear();
@@ -69,7 +73,7 @@ impl Batch {
     }
 }
 
-impl Default for Datagrams {
+impl Default for DatagramReceiver {
     fn default() -> Self {
         Self {
             inbox: Inbox::new(RECEIVES),
@@ -83,7 +87,7 @@ impl Default for Datagrams {
     }
 }
 
-impl Datagrams {
+impl DatagramReceiver {
     pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
         self.sessions.insert(index, (peer, session, opened));
     }
@@ -92,13 +96,13 @@ impl Datagrams {
         self.sessions.retain(|_, (_, of, _)| *of != session);
     }
 
-    /// Receives and opens one batch, and hands on its frames, in order, with the peer that each came from and
-    /// the way that it is to go; `false`: nothing waits.
+    /// Receives and opens one batch, and hands on its frames, in order, with the peer that each
+    /// came from and the way that it is to go; `false`: nothing waits.
     pub fn receive(
         &mut self,
         shared: &Shared,
         reports: &mut Reports,
-        hand_on: &mut dyn FnMut(&mut dyn Iterator<Item = Got<'_>>),
+        hand_on: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
     ) -> io::Result<bool> {
         if !self.inbox.receive(&shared.udp)? {
             return Ok(false);
@@ -152,20 +156,20 @@ impl Datagrams {
                 }
                 let way = Way::of(item);
                 match Item::parse(item) {
-                    Some(Item::Frame(owed, frame)) => {
+                    Some(Item::Frame(offload, frame)) => {
                         // Offsets from the buffer's start, which the slice does not tell any more.
                         let begin =
                             frame.as_ptr().addr() - item_begin + datagram.start + HEADER_BYTES;
                         let range = begin..begin + frame.len();
-                        batch.frames.push((peer, way, owed, Lies::InInbox, range));
+                        batch.frames.push((peer, way, offload, Lies::InInbox, range));
                     }
-                    Some(Item::Fragment(owed, fragment, part)) => {
-                        let whole = opened.rejoin.push(fragment, owed, part, now_ns);
-                        let Some((owed, frame)) = whole else { continue };
+                    Some(Item::Fragment(offload, fragment, part)) => {
+                        let whole = opened.rejoin.push(fragment, offload, part, now_ns);
+                        let Some((offload, frame)) = whole else { continue };
                         let begin = batch.scratch.len();
                         batch.scratch.extend_from_slice(frame);
                         let range = begin..batch.scratch.len();
-                        batch.frames.push((peer, way, owed, Lies::InScratch, range));
+                        batch.frames.push((peer, way, offload, Lies::InScratch, range));
                     }
                     Some(Item::Unit { .. }) => {
                         let scratch = &mut batch.scratch;
@@ -173,7 +177,8 @@ impl Datagrams {
                         batch.frames.extend(unpacked);
                     }
                     Some(Item::UnitPart(fragment, part)) => {
-                        let whole = opened.units.push(fragment, Owed::default(), part, now_ns);
+                        let whole =
+                            opened.units.push(fragment, OffloadState::default(), part, now_ns);
                         let Some((_, whole)) = whole else { continue };
                         let scratch = &mut batch.scratch;
                         let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, whole);
@@ -182,7 +187,7 @@ impl Datagrams {
                     Some(Item::Session(_)) => {
                         let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
                         let item = item[1..].to_vec();
-                        let message = Message { peer, session, item, datagram };
+                        let message = ReceivedMessage { peer, session, item, datagram };
                         reports.message(message, stats, now_ns);
                     }
                     Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
@@ -205,23 +210,24 @@ fn unpack(
     let begin = scratch.len();
     // Another kind of item in a unit's parts is as wrong as one that is no unit.
     let made = match Item::parse(item) {
-        Some(Item::Unit { owed, offset, body }) => {
+        Some(Item::Unit { offload, offset, body }) => {
             let before_ns = unpacker.stats().busy_ns;
             let unpacked = unpacker.decompress(body, scratch);
             stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
-            let owed = unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, owed));
-            owed.map(|owed| (owed, body.len()))
+            let offload =
+                unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
+            offload.map(|offload| (offload, body.len()))
         }
         _ => None,
     };
-    let Some((owed, body_bytes)) = made else {
+    let Some((offload, body_bytes)) = made else {
         scratch.truncate(begin);
         stats.refused_in.add(1);
         return None;
     };
     stats.expanded_from.add(body_bytes as u64);
     stats.expanded_to.add((scratch.len() - begin) as u64);
-    Some((peer, Way::of(item), owed, Lies::InScratch, begin..scratch.len()))
+    Some((peer, Way::of(item), offload, Lies::InScratch, begin..scratch.len()))
 }
 
 #[cfg(test)]
@@ -236,7 +242,7 @@ mod tests {
     use crate::daemon::io::wake;
     use crate::daemon::own::Own;
     use crate::forwarding;
-    use crate::offload::owed::{Gso, GsoKind};
+    use crate::offload::state::{Gso, GsoKind};
     use crate::offload::testing::Segment;
     use crate::wire::item::{SESSION, unit_header};
     use crate::wire::seal::{Material, Opener, Sealer, Suite};
@@ -249,7 +255,7 @@ mod tests {
         shared: Shared,
         reports: Reports,
         events: wake::Receiver<Event>,
-        datagrams: Datagrams,
+        datagrams: DatagramReceiver,
         sealer: Sealer,
         socket: UdpSocket,
     }
@@ -258,10 +264,10 @@ mod tests {
         fn new() -> Self {
             let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let udp = UdpSocket::bind(free).unwrap();
-            let table = forwarding::Settings::default();
+            let table = forwarding::TableSettings::default();
             let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
-            let mut datagrams = Datagrams::default();
+            let mut datagrams = DatagramReceiver::default();
             let session = DatagramSession::new(vec![opener], Arc::default());
             datagrams.install(0, 1, INDEX, session);
             let sealer = Sealer::new(Suite::Plain, &KEYS, INDEX, 0, 0);
@@ -291,7 +297,7 @@ mod tests {
         /// Frames that came.
         fn received(&mut self) -> Vec<Vec<u8>> {
             let mut frames = Vec::new();
-            let mut to = |got: &mut dyn Iterator<Item = Got<'_>>| {
+            let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 frames.extend(got.map(|(_, _, _, frame)| frame.to_vec()));
             };
             while self.datagrams.receive(&self.shared, &mut self.reports, &mut to).unwrap() {}
@@ -311,8 +317,8 @@ mod tests {
                 let headers = frame.len() - 60_000;
                 frame[headers..].fill(b'a');
                 let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
-                let owed = Owed { checksum: true, gso };
-                let mut item = unit_header(owed, 0, Way::Forwarded).to_vec();
+                let offload = OffloadState { needs_checksum: true, gso };
+                let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
                 let done = packer.compress(Method::Lz4, &[&frame], 1200, &mut item);
                 assert_eq!(done, Encoded::Compressed);
                 sent.push(frame);

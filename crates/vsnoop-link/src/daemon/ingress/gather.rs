@@ -1,13 +1,13 @@
-//! Frames that came together over a connection, kept until all of them are there, so that segments of a flow can
-//! become one super-packet.
+//! Frames that came together over a connection, kept until all of them are there, so that segments
+//! of a flow can become one super-packet.
 //!
-//! After a loss outside, everything behind it arrives at once. Given to a guest in small pieces, each of them is
-//! work and an acknowledgement, and the many acknowledgements that tell of one delay make a sender leave slow
-//! start (HyStart, RFC 9406) long before the link is full.
+//! After a loss outside, everything behind it arrives at once. Given to a guest in small pieces,
+//! each of them is work and an acknowledgement, and the many acknowledgements that tell of one
+//! delay make a sender leave slow start (HyStart, RFC 9406) long before the link is full.
 
 use std::ops::Range;
 
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
 /// A larger frame is worth its own way: it is handed on where it lies.
@@ -18,24 +18,24 @@ const MOST_BYTES: usize = 512 << 10;
 #[derive(Default)]
 pub struct Gather {
     bytes: Vec<u8>,
-    frames: Vec<(Way, Owed, Range<usize>)>,
+    frames: Vec<(Way, OffloadState, Range<usize>)>,
 }
 
 impl Gather {
     /// Keeps a frame; `false`: it is too large, or there is no room until [`Self::clear`].
-    pub fn keep(&mut self, owed: Owed, way: Way, frame: &[u8]) -> bool {
+    pub fn keep(&mut self, offload: OffloadState, way: Way, frame: &[u8]) -> bool {
         let begin = self.bytes.len();
         if frame.len() > SMALL_BYTES || begin + frame.len() > MOST_BYTES {
             return false;
         }
         self.bytes.extend_from_slice(frame);
-        self.frames.push((way, owed, begin..self.bytes.len()));
+        self.frames.push((way, offload, begin..self.bytes.len()));
         true
     }
 
     /// In the order in which they came.
-    pub fn frames(&self) -> impl Iterator<Item = (Way, Owed, &[u8])> {
-        self.frames.iter().map(|(way, owed, range)| (*way, *owed, &self.bytes[range.clone()]))
+    pub fn frames(&self) -> impl Iterator<Item = (Way, OffloadState, &[u8])> {
+        self.frames.iter().map(|(way, offload, range)| (*way, *offload, &self.bytes[range.clone()]))
     }
 
     pub fn clear(&mut self) {

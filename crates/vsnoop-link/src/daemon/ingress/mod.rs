@@ -1,12 +1,12 @@
 //! The half that carries frames from peers to local ports.
 //!
-//! It alone reads from the network. What came is opened and decompressed in place or into one scratch
-//! buffer; then segments of one flow, however many datagrams they came in, are merged into super-packets
-//! by reference and each is written to its port with one system call.
+//! It alone reads from the network. What came is opened and decompressed in place or into one
+//! scratch buffer; then segments of one flow, however many datagrams they came in, are merged into
+//! super-packets by reference and each is written to its port with one system call.
 
+pub mod connection;
 pub mod datagrams;
 mod gather;
-pub mod lane;
 mod reports;
 pub mod session;
 
@@ -14,35 +14,35 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use self::datagrams::{Datagrams, Got};
+use self::connection::Connection;
+use self::datagrams::{DatagramReceiver, ReceivedFrame};
 use self::gather::Gather;
-use self::lane::Lane;
 use self::reports::Reports;
 use self::session::DatagramSession;
-use super::event::{Event, Message};
+use super::event::{Event, ReceivedMessage};
 use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
-use crate::forwarding::{Decision, Place};
+use crate::forwarding::{ForwardingDecision, Location};
 use crate::offload::merge::Merger;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
 /// What the control thread wants done.
 pub enum Order {
-    /// Records with the index `index` are of this session.
+    /// Records with the index `index` belong to the session.
     Datagrams {
         peer: usize,
         session: u64,
         index: u32,
         opened: Box<DatagramSession>,
     },
-    /// These connections are.
-    Lanes {
+    /// These data connections belong to the session.
+    Connections {
         peer: usize,
         session: u64,
-        lanes: Vec<Lane>,
+        connections: Vec<Connection>,
     },
     Retire {
         session: u64,
@@ -52,7 +52,7 @@ pub enum Order {
 
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
-/// Bounds how long the socket keeps the thread from lanes and orders.
+/// Bounds how long the socket keeps the thread from connections and orders.
 const BATCHES_PER_TURN: usize = 16;
 
 pub struct Ingress {
@@ -60,8 +60,8 @@ pub struct Ingress {
     orders: wake::Receiver<Order>,
     reports: Reports,
     watch: Watch,
-    datagrams: Datagrams,
-    lanes: HashMap<u64, (usize, u64, Lane)>,
+    datagrams: DatagramReceiver,
+    connections: HashMap<u64, (usize, u64, Connection)>,
     gather: Gather,
     next_token: u64,
     /// Frames since it was asked last.
@@ -77,8 +77,8 @@ impl Ingress {
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
         watch.watch(&shared.udp, UDP)?;
-        let datagrams = Datagrams::default();
-        let lanes = HashMap::new();
+        let datagrams = DatagramReceiver::default();
+        let connections = HashMap::new();
         let gather = Gather::default();
         let reports = Reports::new(events, shared.peers.len());
         Ok(Self {
@@ -87,7 +87,7 @@ impl Ingress {
             reports,
             watch,
             datagrams,
-            lanes,
+            connections,
             gather,
             next_token: 0,
             frames: 0,
@@ -104,7 +104,7 @@ impl Ingress {
         match token {
             ORDERS => return self.obey(),
             UDP => self.udp(BATCHES_PER_TURN),
-            token => self.lane(token),
+            token => self.connection_ready(token),
         }
         true
     }
@@ -117,14 +117,15 @@ impl Ingress {
     fn udp(&mut self, batches: usize) {
         let (shared, taken) = (&self.shared, &mut self.frames);
         for _ in 0..batches {
-            let mut to = |frames: &mut dyn Iterator<Item = Got<'_>>| {
+            let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 hand_on(shared, frames.inspect(|_| *taken += 1));
             };
             match self.datagrams.receive(shared, &mut self.reports, &mut to) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    // What the network said of an earlier datagram; the session finds out by itself.
+                    // What the network said of an earlier datagram; the session finds out by
+                    // itself.
                     tracing::debug!("receiving datagrams: {error}");
                     return;
                 }
@@ -132,36 +133,37 @@ impl Ingress {
         }
     }
 
-    fn lane(&mut self, token: u64) {
-        let Some((peer, session, lane)) = self.lanes.get_mut(&token) else { return };
+    fn connection_ready(&mut self, token: u64) {
+        let Some((peer, session, connection)) = self.connections.get_mut(&token) else { return };
         let (peer, session) = (*peer, *session);
         let shared = &self.shared;
         let reports = &mut self.reports;
         let gather = &mut self.gather;
         let mut frames = 0;
-        let mut receive = |item: lane::Got<'_>| match item {
-            lane::Got::Frame(owed, way, frame) => {
+        let mut receive = |item: connection::Received<'_>| match item {
+            connection::Received::Frame(offload, way, frame) => {
                 frames += 1;
-                if gather.keep(owed, way, frame) {
+                if gather.keep(offload, way, frame) {
                     return;
                 }
                 hand_on_gathered(shared, peer, gather);
-                if !gather.keep(owed, way, frame) {
+                if !gather.keep(offload, way, frame) {
                     let now_ns = shared.now_ns();
-                    deliver(shared, (peer, way), &Frame::whole(owed, &[frame]), now_ns);
+                    deliver(shared, (peer, way), &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
-            lane::Got::Message(item) => {
-                let message = Message { peer, session, item: item.to_vec(), datagram: None };
+            connection::Received::Message(item) => {
+                let message =
+                    ReceivedMessage { peer, session, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
-        let result = lane.receive(&shared.peers[peer], &mut receive);
+        let result = connection.receive(&shared.peers[peer], &mut receive);
         hand_on_gathered(shared, peer, gather);
         self.frames += frames;
         if let Err(error) = result {
-            if let Some((_, _, lane)) = self.lanes.remove(&token) {
-                self.watch.forget(lane.as_fd());
+            if let Some((_, _, connection)) = self.connections.remove(&token) {
+                self.watch.forget(connection.as_fd());
             }
             self.reports.ended(peer, session, error.to_string());
         }
@@ -175,26 +177,26 @@ impl Ingress {
                 Order::Datagrams { peer, session, index, opened } => {
                     self.datagrams.install(peer, session, index, *opened);
                 }
-                Order::Lanes { peer, session, lanes } => {
-                    for lane in lanes {
+                Order::Connections { peer, session, connections } => {
+                    for connection in connections {
                         let token = self.next_token;
                         self.next_token += 1;
-                        if let Err(error) = self.watch.watch(&lane, token) {
+                        if let Err(error) = self.watch.watch(&connection, token) {
                             self.reports.ended(peer, session, error.to_string());
                             continue;
                         }
-                        self.lanes.insert(token, (peer, session, lane));
+                        self.connections.insert(token, (peer, session, connection));
                         // TLS may hold already what came with the end of the handshake.
-                        self.lane(token);
+                        self.connection_ready(token);
                     }
                 }
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
                     let watch = &self.watch;
-                    self.lanes.retain(|_, (_, of, lane)| {
+                    self.connections.retain(|_, (_, of, connection)| {
                         let stays = *of != session;
                         if !stays {
-                            watch.forget(lane.as_fd());
+                            watch.forget(connection.as_fd());
                         }
                         stays
                     });
@@ -207,23 +209,26 @@ impl Ingress {
 }
 
 fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
-    hand_on(shared, gather.frames().map(|(way, owed, frame)| (peer, way, owed, frame)));
+    hand_on(shared, gather.frames().map(|(way, offload, frame)| (peer, way, offload, frame)));
     gather.clear();
 }
 
 /// Hands on frames that came together, each with its peer and its way; segments of a flow as one.
-fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = (usize, Way, Owed, &'f [u8])>) {
+fn hand_on<'f>(
+    shared: &Shared,
+    frames: impl Iterator<Item = (usize, Way, OffloadState, &'f [u8])>,
+) {
     let now_ns = shared.now_ns();
     let mut merger = Merger::new();
     let mut before = None;
-    for (peer, way, owed, frame) in frames {
+    for (peer, way, offload, frame) in frames {
         let from = (peer, way);
         // Segments of two peers, or on two ways, are of two flows whatever they say.
         if let Some(before) = before.filter(|before| *before != from) {
             merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
         }
         before = Some(from);
-        merger.push(owed, frame, &mut |merged| {
+        merger.push(offload, frame, &mut |merged| {
             deliver(shared, from, &Frame::of(&merged), now_ns);
         });
     }
@@ -242,21 +247,23 @@ fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns
     stats.frames_in.add(1);
     stats.bytes_in.add(frame.bytes as u64);
     if way == Way::Diverted {
-        match &shared.doors {
-            Some(doors) => doors.enter(peer, frame),
+        match &shared.divert_taps {
+            Some(divert_taps) => divert_taps.enter(peer, frame),
             None => stats.refused_in.add(1),
         }
         return;
     }
-    match shared.table.forward(frame.start(), Place::Peer(peer as u16), now_ns) {
-        Decision::To(Place::Port(port)) => shared.write_to_port(usize::from(port), frame),
-        Decision::Flood => {
+    match shared.table.forward(frame.start(), Location::Peer(peer as u16), now_ns) {
+        ForwardingDecision::To(Location::Port(port)) => {
+            shared.write_to_port(usize::from(port), frame)
+        }
+        ForwardingDecision::Flood => {
             for port in 0..shared.ports.len() {
                 shared.write_to_port(port, frame);
             }
         }
         // Never from a peer to a peer: all of them are connected with each other.
-        Decision::To(Place::Peer(_)) | Decision::Drop(_) => {
+        ForwardingDecision::To(Location::Peer(_)) | ForwardingDecision::Drop(_) => {
             shared.stats.dropped_forwarding.add(1);
         }
     }

@@ -1,10 +1,12 @@
-//! What a peer's own items tell the control thread: so much in a second, however much the peer sends.
+//! What a peer's own items tell the control thread: so much in a second, however much the peer
+//! sends.
 //!
-//! A message costs that thread far more than it costs its sender, and waits in memory until its turn comes.
+//! A message costs that thread far more than it costs its sender, and waits in memory until its
+//! turn comes.
 
 use std::net::SocketAddr;
 
-use crate::daemon::event::{Event, Message};
+use crate::daemon::event::{Event, ReceivedMessage};
 use crate::daemon::io::wake;
 use crate::daemon::stats::PeerStats;
 
@@ -24,7 +26,7 @@ impl Reports {
     }
 
     /// A session's own item came; too many are dropped and counted.
-    pub fn message(&mut self, message: Message, stats: &PeerStats, now_ns: u64) {
+    pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
         if self.may(message.peer, now_ns) {
             let _ = self.events.send(Event::Message(message));
         } else {
@@ -32,7 +34,8 @@ impl Reports {
         }
     }
 
-    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told again.
+    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told
+    /// again.
     pub fn moved(&mut self, peer: usize, session: u64, from: SocketAddr, now_ns: u64) -> bool {
         let may = self.may(peer, now_ns);
         if may {
@@ -61,8 +64,8 @@ impl Reports {
 mod tests {
     use super::*;
 
-    fn message(peer: usize) -> Message {
-        Message { peer, session: 1, item: vec![0; 20], datagram: None }
+    fn message(peer: usize) -> ReceivedMessage {
+        ReceivedMessage { peer, session: 1, item: vec![0; 20], datagram: None }
     }
 
     #[test]

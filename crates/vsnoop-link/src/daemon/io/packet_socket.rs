@@ -1,12 +1,14 @@
 //! An existing interface as a port: a packet socket (packet(7)) with `virtio_net_hdr`.
 //!
-//! It takes what the interface receives, whoever it is for (promiscuous), and not what the host itself
-//! sends out of it. The kernel takes a VLAN tag out of the frame and tells it beside (`PACKET_AUXDATA`);
-//! it is put back here. What is written passes the queue discipline and the hooks of the interface like
-//! any other packet, so that early acknowledgement on a VM's tap works for frames of a link, too.
+//! It takes what the interface receives, whoever it is for (promiscuous), and not what the host
+//! itself sends out of it. The kernel takes a VLAN tag out of the frame and tells it beside
+//! (`PACKET_AUXDATA`); it is put back here. What is written passes the queue discipline and the
+//! hooks of the interface like any other packet, so that early acknowledgement on a VM's tap works
+//! for frames of a link, too.
 //!
-//! An interface that goes down is told once, as an error of a read (`ENETDOWN`); when it is up again frames
-//! come as before. One that is deleted takes the binding with it: see [`PacketSocket::join`].
+//! An interface that goes down is told once, as an error of a read (`ENETDOWN`); when it is up
+//! again frames come as before. One that is deleted takes the binding with it: see
+//! [`PacketSocket::join`].
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -59,8 +61,8 @@ impl PacketSocket {
         self.index.load(Ordering::Relaxed)
     }
 
-    /// Joins this interface, instead of the one before: its name may be another's now. Others may read and
-    /// write meanwhile.
+    /// Joins this interface, instead of the one before: its name may be another's now. Others may
+    /// read and write meanwhile.
     pub fn join(&self, index: u32) -> Result<()> {
         let before = self.index.swap(0, Ordering::Relaxed);
         if before != 0 {
@@ -96,8 +98,8 @@ impl PacketSocket {
         &self.name
     }
 
-    /// Reads a `virtio_net_hdr` to the start of `space` and a frame behind it; where the frame stands, and
-    /// how many bytes of it, a tag, the header does not know of.
+    /// Reads a `virtio_net_hdr` to the start of `space` and a frame behind it; where the frame
+    /// stands, and how many bytes of it, a tag, the header does not know of.
     pub fn read(&self, space: &mut [u8]) -> io::Result<Option<(std::ops::Range<usize>, usize)>> {
         // Room to put a tag back in before what was read: it is moved there only if there is one.
         if space.len() < VNET_BYTES + TAG_BYTES {

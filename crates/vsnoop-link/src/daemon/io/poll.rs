@@ -1,7 +1,7 @@
 //! Waiting for several descriptors: epoll, level-triggered, a token for each.
 //!
-//! A [`Watch`] is of a half of the link, whose descriptors one thread may wait for alone, or another
-//! together with those of the other half.
+//! A [`Watch`] is of a half of the link, whose descriptors one thread may wait for alone, or
+//! another together with those of the other half.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,8 +66,8 @@ pub enum Half {
     Ingress,
 }
 
-/// What a half waits for: in an epoll of its own, and in one that both halves share, where a token has
-/// the half in its lowest bit.
+/// What a half waits for: in an epoll of its own, and in one that both halves share, where a token
+/// has the half in its lowest bit.
 pub struct Watch {
     own: Arc<Poll>,
     both: Arc<Poll>,

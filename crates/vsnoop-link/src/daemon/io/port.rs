@@ -1,9 +1,9 @@
 //! A local port of a link: where frames of VMs come in and go out.
 //!
-//! A *tap* is made by the link (and put into a bridge, if it has one): what the host sends out of it is
-//! read here, what is written here the host receives. An *interface* that exists already, a VM's tap or
-//! a network card, is joined by a packet socket instead. Both carry a `virtio_net_hdr`, so that
-//! super-packets and owed checksums pass whole.
+//! A *tap* is made by the link (and put into a bridge, if it has one): what the host sends out of
+//! it is read here, what is written here the host receives. An *interface* that exists already, a
+//! VM's tap or a network card, is joined by a packet socket instead. Both carry a `virtio_net_hdr`,
+//! so that super-packets and partial checksums pass as they are.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,8 +50,8 @@ impl Port {
         matches!(self, Self::Interface(_))
     }
 
-    /// Whether a read failed for the frame that waited alone, which is gone: what it owes cannot be said in a
-    /// `virtio_net_hdr`.
+    /// Whether a read failed because of its frame alone, which is lost: a `virtio_net_hdr` cannot
+    /// express its offloads.
     pub fn is_of_frame(&self, error: &io::Error) -> bool {
         self.is_interface() && error.raw_os_error() == Some(libc::EINVAL)
     }

@@ -1,8 +1,8 @@
 //! A UDP socket that sends and receives many datagrams with one system call.
 //!
 //! `UDP_SEGMENT` sends up to 64 datagrams of one size from one buffer, the last may be shorter;
-//! `UDP_GRO` gives what the kernel kept or put together likewise. Datagrams are never fragmented by the
-//! network (`IP_PMTUDISC_PROBE`: the link finds the path's MTU itself).
+//! `UDP_GRO` gives what the kernel kept or put together likewise. Datagrams are never fragmented by
+//! the network (`IP_PMTUDISC_PROBE`: the link finds the path's MTU itself).
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -27,8 +27,9 @@ pub struct UdpSocket {
     v6: bool,
 }
 
-/// Whether datagrams to a destination leave many at a time, or one by one for a while: the device by
-/// which they leave does no checksums, or takes so long ones no more. It may be another one later.
+/// Whether datagrams to a destination leave many at a time, or one by one for a while: the device
+/// by which they leave does no checksums, or takes so long ones no more. It may be another one
+/// later.
 #[derive(Debug, Default)]
 pub struct Segmenting {
     /// Sends until it is tried again.
@@ -64,7 +65,8 @@ impl UdpSocket {
         option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         for name in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
-            // Refused without privilege over the initial namespace: the host's own limits hold then.
+            // Refused without privilege over the initial namespace: the host's own limits hold
+            // then.
             let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
         }
         socket.bind(&address.into())?;
@@ -85,8 +87,9 @@ impl UdpSocket {
         }
         if segmenting.is_worth_a_try() {
             match self.send_segmented(&to, bytes, segment_bytes) {
-                // The device does no checksums, the kernel knows no segmentation here, or the segments
-                // are longer than the device takes: then each is refused alone, too (`EMSGSIZE`).
+                // The device does no checksums, the kernel knows no segmentation here, or the
+                // segments are longer than the device takes: then each is refused alone, too
+                // (`EMSGSIZE`).
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
                     segmenting.has_failed();
                 }
@@ -134,7 +137,8 @@ impl UdpSocket {
             (*header).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as usize;
             libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment as u16);
         }
-        // SAFETY: message points to live buffers of the lengths it names; sendmsg does not write to them.
+        // SAFETY: message points to live buffers of the lengths it names; sendmsg does not write to
+        // them.
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &message, 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -287,7 +291,8 @@ fn segment_of(message: &libc::msghdr) -> Option<usize> {
 
 /// The sender, as an IPv4 address where it is one.
 fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    // SAFETY: the kernel filled in an address of the family that it names; the storage is larger than any.
+    // SAFETY: the kernel filled in an address of the family that it names; the storage is larger
+    // than any.
     let address = unsafe {
         let length = match i32::from(name.ss_family) {
             libc::AF_INET => size_of::<libc::sockaddr_in>(),

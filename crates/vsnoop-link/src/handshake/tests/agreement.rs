@@ -30,24 +30,24 @@ fn framed(message: &Value) -> Vec<u8> {
 #[test]
 fn the_agreement_is_what_both_can_do() {
     let mut pair = Pair::pinned();
-    pair.dials = Hello { lanes: 8, epoch: 7, ..pair.dials };
+    pair.dials = Hello { connections: 8, epoch: 7, ..pair.dials };
     pair.answer = Answer::Accept(Hello { epoch: 3, ..hello(2) });
     let (a, b) = pair.shake();
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!(a.agreed, b.agreed);
-    let expected = Agreed { version: 1, epoch: 7, transport: Transport::Udp, lanes: 4 };
+    let expected = Agreed { version: 1, epoch: 7, transport: HelloTransport::Udp, connections: 4 };
     assert_eq!(a.agreed, expected);
     assert_eq!((a.theirs, b.theirs), (b.ours, a.ours));
 }
 
 #[test]
-fn a_lane_says_which_session_it_is_of() {
+fn a_connection_says_which_session_it_is_of() {
     let mut pair = Pair::pinned();
-    let lane = Purpose::Lane { session: 0x5678, index: 3, direction: Direction::ToDialler };
-    pair.dials.purpose = lane;
+    let connection = Purpose::Data { session: 0x5678, index: 3, direction: Direction::ToDialler };
+    pair.dials.purpose = connection;
     let (a, b) = pair.shake();
-    assert_eq!(b.unwrap().theirs.purpose, lane);
-    assert_eq!(a.unwrap().theirs.purpose, lane);
+    assert_eq!(b.unwrap().theirs.purpose, connection);
+    assert_eq!(a.unwrap().theirs.purpose, connection);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn another_network_is_refused_by_name() {
 #[test]
 fn another_transport_is_refused_by_name() {
     let mut pair = Pair::pinned();
-    pair.dials.transport = Transport::UdpPlain;
+    pair.dials.transport = HelloTransport::UdpPlain;
     let refusal = refusal(&pair);
     assert_eq!(refusal.kind, RefusalKind::Transport);
     assert!(refusal.reason.contains("udp-plain"), "{refusal}");
@@ -117,11 +117,11 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
         "instance": 1, "session": 2, "transport": "udp", "mtu_bytes": 1500,
     });
     let decoded = Hello::decode(older.to_string().as_bytes()).unwrap();
-    assert_eq!((decoded.lanes, decoded.epoch), (1, 0));
+    assert_eq!((decoded.connections, decoded.epoch), (1, 0));
     let mut unknown = serde_json::to_value(hello(1)).unwrap();
     unknown["transport"] = json!("pigeon");
     let decoded = Hello::decode(unknown.to_string().as_bytes()).unwrap();
-    assert_eq!(decoded.transport, Transport::Unknown);
+    assert_eq!(decoded.transport, HelloTransport::Unknown);
     let refused = json!({"refused": {"kind": "full-moon", "reason": "no", "since": 3}});
     let reply = Reply::decode(refused.to_string().as_bytes()).unwrap();
     assert_eq!(reply, Reply::Refused(Refusal::new(RefusalKind::Other, "no")));
@@ -129,8 +129,9 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
 
 #[test]
 fn a_message_survives_its_encoding() {
-    let lane = Purpose::Lane { session: u32::MAX, index: 255, direction: Direction::ToAcceptor };
-    for hello in [hello(u64::MAX), Hello { purpose: lane, ..hello(0) }] {
+    let connection =
+        Purpose::Data { session: u32::MAX, index: 255, direction: Direction::ToAcceptor };
+    for hello in [hello(u64::MAX), Hello { purpose: connection, ..hello(0) }] {
         let bytes = hello.encode().unwrap();
         assert_eq!(usize::from(u16::from_be_bytes([bytes[0], bytes[1]])), bytes.len() - 2);
         assert_eq!(Hello::decode(&bytes[2..]), Ok(hello));
@@ -142,7 +143,7 @@ fn what_is_too_large_is_neither_sent_nor_read() {
     for hello in [
         Hello { network: "x".repeat(65), ..hello(1) },
         Hello { takes: vec!["10.0.0.0/8".parse().unwrap(); MOST_TAKES + 1], ..hello(1) },
-        Hello { lanes: 0, ..hello(1) },
+        Hello { connections: 0, ..hello(1) },
     ] {
         assert!(hello.encode().is_err());
         let bytes = serde_json::to_vec(&hello).unwrap();
@@ -167,13 +168,13 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
         agreed.verify(&ours, &theirs).unwrap_err()
     };
     assert_eq!(with(&|a, _| a.version = 2), "version");
-    assert_eq!(with(&|a, _| a.transport = Transport::UdpPlain), "transport");
-    assert_eq!(with(&|a, _| a.lanes = 5), "lanes");
-    assert_eq!(with(&|a, _| a.lanes = 0), "lanes");
+    assert_eq!(with(&|a, _| a.transport = HelloTransport::UdpPlain), "transport");
+    assert_eq!(with(&|a, _| a.connections = 5), "connections");
+    assert_eq!(with(&|a, _| a.connections = 0), "connections");
     assert_eq!(with(&|_, t| t.network = "home".into()), "network");
     assert_eq!(with(&|_, t| t.instance = 1), "instance");
-    let lane = Purpose::Lane { session: 1, index: 0, direction: Direction::ToDialler };
-    assert_eq!(with(&|_, t| t.purpose = lane), "purpose");
+    let connection = Purpose::Data { session: 1, index: 0, direction: Direction::ToDialler };
+    assert_eq!(with(&|_, t| t.purpose = connection), "purpose");
 }
 
 #[test]

@@ -21,8 +21,8 @@ enum Of {
     Acceptor,
 }
 
-/// The handshake in memory with `interfere` between the ends: it is given one end's bytes, and where in
-/// the stream they begin. Which of both ends are done afterwards.
+/// The handshake in memory with `interfere` between the ends: it is given one end's bytes, and
+/// where in the stream they begin. Which of both ends are done afterwards.
 fn shake_with(pair: &Pair, of: Of, mut interfere: impl FnMut(usize, &mut Vec<u8>)) -> [bool; 2] {
     let (a, b) = pair.machines();
     let (mut a, mut b) = (Party::new(a), Party::new(b));
@@ -75,8 +75,9 @@ fn a_connection_cut_at_any_byte_ends_the_handshake_of_whoever_still_waits() {
     }
 }
 
-/// Where one end sends what is of no meaning and not covered: the type and the version that a record has
-/// outside (its true type is sealed; RFC 8446, section 5), and a change of cipher (appendix D.4).
+/// Where one end sends what is of no meaning and not covered: the type and the version that a
+/// record has outside (its true type is sealed; RFC 8446, section 5), and a change of cipher
+/// (appendix D.4).
 fn ignored(pair: &Pair, of: Of) -> Vec<usize> {
     const CHANGE_OF_CIPHER: u8 = 20;
     let mut all = Vec::new();
@@ -266,9 +267,9 @@ enum Flood {
     HalfAHello,
 }
 
-/// A listener as a daemon has it, behind a guard, and callers from `sources` addresses that never say who
-/// they are; beside them the peer calls `times` times, from an address that is configured or not.
-/// How many of the peer's calls succeeded, and how often the flood has called.
+/// A listener as a daemon has it, behind a guard, and callers from `sources` addresses that never
+/// say who they are; beside them the peer calls `times` times, from an address that is configured
+/// or not. How many of the peer's calls succeeded, and how often the flood has called.
 fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
     const AT_LEAST: usize = 1000;
     let pair = Pair::pinned();

@@ -1,22 +1,22 @@
-//! What can be known to be wrong before anything is made. Each error says what it is about, and the way out.
-//! That a peer is not reached is none: it is called again and again.
+//! What can be known to be wrong before anything is made. Each error says what it is about, and the
+//! way out. That a peer is not reached is none: it is called again and again.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
-use vsnoop_link::daemon::config::{Config, Port, PortKind, Trust};
-use vsnoop_link::daemon::control::{AlreadyUp, Place};
+use vsnoop_link::daemon::config::{Config, PortConfig, PortKind, TrustConfig};
+use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
 use vsnoop_link::identity::{Authority, Identity};
 
 use crate::error::{Unfit, unfit};
 use crate::system::netdev::{self, Device};
 
-/// Looks at files and at the host, in the network namespace (called `place`) of the calling thread. Returns
-/// what is well to know.
+/// Looks at files and at the host, in the network namespace (called `place`) of the calling thread.
+/// Returns what is well to know.
 pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     // First, for it is the reason for an address in use.
-    if Place::of(&config.name).is_taken()? {
+    if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name.clone()).into());
     }
     identity(config)?;
@@ -53,7 +53,7 @@ fn identity(config: &Config) -> Result<()> {
     if let Some(authority) = &config.authority {
         Authority::load(&authority.ca).map_err(other)?;
     }
-    match config.peers.iter().find(|peer| peer.trust == Trust::Key(own.public())) {
+    match config.peers.iter().find(|peer| peer.trust == TrustConfig::Key(own.public())) {
         Some(peer) => Err(unfit(
             Unfit::Other,
             format!(
@@ -66,7 +66,7 @@ fn identity(config: &Config) -> Result<()> {
     }
 }
 
-fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
+fn port(port: &PortConfig, config: &Config, place: &str) -> Result<Vec<String>> {
     let name = &port.name;
     let there = netdev::find(name)?;
     let mut warnings = Vec::new();
@@ -91,8 +91,8 @@ fn port(port: &Port, config: &Config, place: &str) -> Result<Vec<String>> {
     Ok(warnings)
 }
 
-/// The link sees what an interface receives before its bridge does, and the bridge goes on with it all the same.
-/// What the bridge sends out of the interface is not the link's.
+/// The link sees what an interface receives before its bridge does, and the bridge goes on with it
+/// all the same. What the bridge sends out of the interface is not the link's.
 fn bridged(device: &Device, config: &Config) -> Result<Option<String>> {
     let bridge = device.master.map(netdev::find_index).transpose()?.flatten();
     let Some(bridge) = bridge.filter(|bridge| bridge.kind == "bridge") else { return Ok(None) };
@@ -145,7 +145,8 @@ fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
     Err(unfit(Unfit::NotATap, config.wrong_interface(divert, &why).to_string()))
 }
 
-/// The link's own packets must not leave by a port: they would be taken for the VMs' and carried again.
+/// The link's own packets must not leave by a port: they would be taken for the VMs' and carried
+/// again.
 fn own_way_out(config: &Config) -> Result<()> {
     for port in config.ports.iter().filter(|port| port.kind == PortKind::Interface) {
         let addresses = addresses_of(&port.name)?;

@@ -1,11 +1,12 @@
-//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with it.
+//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with
+//! it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_link::daemon::control::{Place, Request};
+use vsnoop_link::daemon::control::{LinkFiles, Request};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
@@ -23,13 +24,13 @@ struct Document<'a> {
 pub fn run(cli: &Cli, arguments: &cli::LinkDown) -> Result<u8> {
     require_root()?;
     let name = &arguments.name;
-    let place = Place::of(name);
-    let process = place.pid().and_then(Process::of);
+    let files = LinkFiles::of(name);
+    let process = files.pid().and_then(Process::of);
     tell(name, &Request::Down)?;
     let start = Instant::now();
-    while place.is_taken()? || process.as_ref().is_some_and(Process::is_alive) {
+    while files.is_taken()? || process.as_ref().is_some_and(Process::is_alive) {
         if start.elapsed() > PATIENCE {
-            let pid = place.pid().map_or("?".into(), |pid| pid.to_string());
+            let pid = files.pid().map_or("?".into(), |pid| pid.to_string());
             bail!(
                 "link {name} was told to end, and process {pid} still runs after {} s; `kill -9 {pid}` ends it",
                 PATIENCE.as_secs()

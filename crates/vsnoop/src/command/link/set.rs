@@ -1,8 +1,9 @@
-//! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while packets flow.
+//! `vsnoop link set`: changes which traffic is compressed, and how, or what is logged, while
+//! packets flow.
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_link::daemon::config::{Compress, Method, Outcome, Selector};
+use vsnoop_link::daemon::config::{Compress, Method, RuleChange, Selector};
 use vsnoop_link::daemon::control::{self, LogLevel, Request, Response, Set};
 
 use super::ask::{require_root, tell};
@@ -21,7 +22,7 @@ struct Document<'a> {
     #[serde(flatten)]
     set: &'a Set,
     #[serde(flatten)]
-    outcome: &'a Outcome,
+    outcome: &'a RuleChange,
 }
 
 #[derive(Serialize)]
@@ -79,18 +80,19 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
     Ok(())
 }
 
-fn outcome(name: &str, answer: Response) -> Result<Outcome> {
+fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
     match answer {
         Response::Set(outcome) => Ok(outcome),
-        // A link that was started by an older version, which does not tell what became of other rules.
-        Response::Done => Ok(Outcome::default()),
+        // A link that was started by an older version, which does not tell what became of other
+        // rules.
+        Response::Done => Ok(RuleChange::default()),
         Response::Refused { reason } => Err(usage(reason)),
         Response::Status(_) => bail!("link {name} gave an answer to something else"),
     }
 }
 
 /// A line, and others for what the rule did to those before it.
-fn text(name: &str, set: &Set, outcome: &Outcome) -> String {
+fn text(name: &str, set: &Set, outcome: &RuleChange) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
         format!(" with a dictionary of {}", units::memory(bytes.into()))
     });
@@ -123,7 +125,7 @@ mod tests {
     #[test]
     fn a_link_of_an_older_version_that_says_no_more_than_done_has_set_the_rule() {
         let answer = serde_json::from_str(r#"{"response":"done"}"#).unwrap();
-        assert_eq!(outcome("office", answer).unwrap(), Outcome::default());
+        assert_eq!(outcome("office", answer).unwrap(), RuleChange::default());
         let refused = Response::Refused { reason: "the list is full".into() };
         assert!(outcome("office", refused).unwrap_err().to_string().contains("the list is full"));
     }
@@ -140,7 +142,7 @@ mod tests {
         let set =
             Set { selector: Selector::default(), method: Method::Off, dictionary_bytes: None };
         let said = |replaced, hidden| {
-            let outcome = Outcome { replaced: rules(replaced), without_effect: rules(hidden) };
+            let outcome = RuleChange { replaced: rules(replaced), without_effect: rules(hidden) };
             text("office", &set, &outcome).lines().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(said(0, 0), ["link office: compression of all is off"]);

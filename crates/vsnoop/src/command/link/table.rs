@@ -1,12 +1,13 @@
-//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and what to do.
+//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and
+//! what to do.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
 use vsnoop_link::daemon::control::{
-    Carried, ClassStatus, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
-    PeerState, PeerStatus, PortStatus, Status,
+    Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu, PeerState,
+    PeerStatus, PortStatus, RuleStatus, Status,
 };
 
 use super::document::Document;
@@ -98,7 +99,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         );
     }
     // With nothing but the last one, which stands for what no rule fits, nothing is compressed.
-    if status.classes.iter().any(|class| class.rule.is_some()) {
+    if status.compression.iter().any(|status| status.rule.is_some()) {
         add(
             &[
                 "compression of",
@@ -110,7 +111,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
                 ">as it is",
                 ">CPU",
             ],
-            status.classes.iter().map(class).collect(),
+            status.compression.iter().map(rule_row).collect(),
         );
     }
     add(
@@ -206,20 +207,20 @@ fn peer_details(peer: &PeerStatus) -> Vec<String> {
     ]
 }
 
-fn class(class: &ClassStatus) -> Vec<String> {
-    let (name, method) = match &class.rule {
-        Some(rule) => (rule.selector.to_string(), method(rule, &class.methods)),
+fn rule_row(status: &RuleStatus) -> Vec<String> {
+    let (name, method) = match &status.rule {
+        Some(rule) => (rule.selector.to_string(), method(rule, &status.methods)),
         None => ("other traffic".into(), "off".into()),
     };
     vec![
         name,
         method,
-        units::count(class.flows),
-        units::bytes(class.sent.bytes),
-        units::bytes(class.sent.compressed_bytes),
-        ratio(&class.sent),
-        units::count(class.raw_frames),
-        units::duration(class.compress_ns),
+        units::count(status.flows),
+        units::bytes(status.sent.bytes),
+        units::bytes(status.sent.compressed_bytes),
+        ratio(&status.sent),
+        units::count(status.raw_frames),
+        units::duration(status.compress_ns),
     ]
 }
 
@@ -427,13 +428,13 @@ mod tests {
                 sent: Carried::new(10, 4000, 1000, 1100),
                 ..PeerStatus::default()
             }],
-            classes: vec![
-                ClassStatus {
+            compression: vec![
+                RuleStatus {
                     rule: Some(rule),
                     methods: [("lz4".to_owned(), 2), ("raw_rate_unknown".to_owned(), 1)].into(),
-                    ..ClassStatus::default()
+                    ..RuleStatus::default()
                 },
-                ClassStatus::default(),
+                RuleStatus::default(),
             ],
             ..Status::default()
         }

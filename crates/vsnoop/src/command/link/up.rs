@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use vsnoop_link::daemon::config::Config;
 use vsnoop_link::daemon::control::{
-    AlreadyUp, DivertStatus, PeerState, PeerStatus, Place, PortStatus, Status,
+    AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
 };
 
 use super::ask::{require_root, status_of};
@@ -30,7 +30,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     let file = file_of(&arguments.link)?;
     // Here too, so that an error in it is found before anything is started.
     let config = Config::read(&file)?;
-    if Place::of(&config.name).is_taken()? {
+    if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name).into());
     }
     let warnings = start(cli, &file)?;

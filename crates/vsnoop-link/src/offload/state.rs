@@ -1,9 +1,9 @@
-//! What a frame still owes, in the terms of a link instead of a device's.
+//! The offload state of a frame: whether its checksum is partial, and whether it is a super-packet.
 //!
-//! A `virtio_net_hdr` names offsets into the frame; these follow from the frame's own headers, so a
-//! link carries only whether a checksum is left to do and how large the segments are. A frame from
-//! another host can thus not make a tap look outside its headers. Super-packets of UDP are cut before a
-//! link carries them ([`super::udp`]).
+//! A `virtio_net_hdr` has offsets into the frame. They follow from the frame's own headers, so a
+//! link carries only whether the checksum is left to do and how large the segments are. A frame
+//! from another host can thus not make a tap read outside its headers. Super-packets of UDP are cut
+//! before a link carries them ([`super::udp`]).
 
 use vsnoop_frame::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 
@@ -13,11 +13,11 @@ use super::headers::{Headers, TCP, UDP};
 pub(super) const TCP_CHECKSUM: u16 = 16;
 pub(super) const UDP_CHECKSUM: u16 = 6;
 
-/// What has to be done to a frame before it is whole.
+/// Offloads that are left to do before a frame can go on a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Owed {
+pub struct OffloadState {
     /// The transport checksum holds the sum of the pseudo-header only.
-    pub checksum: bool,
+    pub needs_checksum: bool,
     /// The frame is a super-packet.
     pub gso: Option<Gso>,
 }
@@ -26,7 +26,7 @@ pub struct Owed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
     pub kind: GsoKind,
-    /// Payload bytes of each segment; never 0 in one that [`Owed::of`] returned.
+    /// Payload bytes of each segment; never 0 in one that [`OffloadState::of`] returned.
     pub size: u16,
     /// The super-packet carries CWR, which belongs to its first segment alone.
     pub ecn: bool,
@@ -38,23 +38,23 @@ pub enum GsoKind {
     TcpV6,
 }
 
-impl Owed {
-    /// What a `virtio_net_hdr` says; `None` if it asks for something that a link does not know.
+impl OffloadState {
+    /// Reads a `virtio_net_hdr`; `None` if it asks for something that a link does not know.
     ///
-    /// Takes no notice of where the header says that the checksum stands: see [`Self::stands_at`].
+    /// Ignores the header's offsets of the checksum: see [`Self::stands_at`].
     pub fn of(header: &VirtioNetHdr) -> Option<Self> {
-        let checksum = header.needs_checksum();
+        let needs_checksum = header.needs_checksum();
         let kind = match header.gso_type & !GSO_ECN {
             // ECN alone says nothing.
-            GSO_NONE => return Some(Self { checksum, gso: None }),
+            GSO_NONE => return Some(Self { needs_checksum, gso: None }),
             GSO_TCPV4 => GsoKind::TcpV4,
             GSO_TCPV6 => GsoKind::TcpV6,
             _ => return None,
         };
         // A device must leave the checksum to do in a super-packet (virtio 1.2, 5.1.6.2).
         let size = header.gso_size.get();
-        (checksum && size > 0).then_some(Self {
-            checksum,
+        (needs_checksum && size > 0).then_some(Self {
+            needs_checksum,
             gso: Some(Gso { kind, size, ecn: header.gso_type & GSO_ECN != 0 }),
         })
     }
@@ -69,9 +69,9 @@ impl Owed {
             })
     }
 
-    /// What to write before the frame into a tap.
+    /// The `virtio_net_hdr` to write before the frame into a tap.
     ///
-    /// What does not fit the headers (a lie of the sender's, if anything) is left out.
+    /// Leaves out offloads that do not fit the headers, which only a forged frame has.
     pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
         let mut header = VirtioNetHdr::default();
         let Some((headers, offset)) =
@@ -79,7 +79,7 @@ impl Owed {
         else {
             return header;
         };
-        if !self.checksum {
+        if !self.needs_checksum {
             return header;
         }
         header.flags = NEEDS_CSUM;
@@ -127,10 +127,10 @@ mod tests {
                 for gso in [None, Some(1448)] {
                     let spec = Segment { v6, tags, payload: 5000, ..Segment::default() };
                     let (header, frame) = spec.partial(gso);
-                    let owed = Owed::of(&header).expect("understood");
+                    let offload = OffloadState::of(&header).expect("understood");
                     let headers = Headers::of(&frame).expect("IP");
-                    assert!(Owed::stands_at(&header, &headers));
-                    assert_eq!(owed.header(Some(&headers)), header);
+                    assert!(OffloadState::stands_at(&header, &headers));
+                    assert_eq!(offload.header(Some(&headers)), header);
                 }
             }
         }
@@ -140,16 +140,16 @@ mod tests {
     fn a_checksum_of_an_inner_packet_is_not_taken_for_the_outer_one() {
         let (mut header, frame) = Segment::default().partial(None);
         header.csum_start.set(header.csum_start.get() + 50);
-        assert!(!Owed::stands_at(&header, &Headers::of(&frame).expect("IP")));
+        assert!(!OffloadState::stands_at(&header, &Headers::of(&frame).expect("IP")));
     }
 
     #[test]
     fn unknown_kinds_and_empty_sizes_are_not_understood() {
         let (header, _) = Segment { payload: 5000, ..Segment::default() }.partial(Some(1000));
-        assert!(Owed::of(&header).is_some());
-        assert_eq!(Owed::of(&VirtioNetHdr { gso_type: 3, ..header }), None);
-        assert_eq!(Owed::of(&VirtioNetHdr { gso_size: 0.into(), ..header }), None);
-        assert_eq!(Owed::of(&VirtioNetHdr { flags: 0, ..header }), None);
+        assert!(OffloadState::of(&header).is_some());
+        assert_eq!(OffloadState::of(&VirtioNetHdr { gso_type: 3, ..header }), None);
+        assert_eq!(OffloadState::of(&VirtioNetHdr { gso_size: 0.into(), ..header }), None);
+        assert_eq!(OffloadState::of(&VirtioNetHdr { flags: 0, ..header }), None);
     }
 
     #[test]
@@ -157,8 +157,11 @@ mod tests {
         let frame = Segment::default().build();
         let headers = Headers::of(&frame).expect("IP");
         let gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, ecn: false });
-        let header = Owed { checksum: true, gso }.header(Some(&headers));
+        let header = OffloadState { needs_checksum: true, gso }.header(Some(&headers));
         assert!(!header.is_super_packet());
-        assert_eq!(Owed { checksum: true, gso }.header(None), VirtioNetHdr::default());
+        assert_eq!(
+            OffloadState { needs_checksum: true, gso }.header(None),
+            VirtioNetHdr::default()
+        );
     }
 }

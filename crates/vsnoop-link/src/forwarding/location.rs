@@ -1,15 +1,15 @@
-//! Places that a frame comes from and goes to, and what is decided about it.
+//! Locations that a frame comes from and goes to, and the decision where it goes.
 
-/// Where an address is.
+/// Where an address was learned, and so where frames for it go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Place {
+pub enum Location {
     /// An interface of this host.
     Port(u16),
     /// Another host.
     Peer(u16),
 }
 
-impl Place {
+impl Location {
     /// Whether a frame that came from here may go to `to` at all.
     #[inline]
     pub fn reaches(self, to: Self) -> bool {
@@ -18,16 +18,16 @@ impl Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decision {
-    To(Place),
-    /// To every place that [`Place::reaches`] allows.
+pub enum ForwardingDecision {
+    To(Location),
+    /// To every location that [`Location::reaches`] allows.
     Flood,
-    Drop(Reason),
+    Drop(DropReason),
 }
 
 /// Why a frame goes nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reason {
+pub enum DropReason {
     /// No whole Ethernet header.
     Short,
     /// For the bridge itself: spanning tree, LACP, pause, LLDP (IEEE 802.1Q, table 8-1).
@@ -37,7 +37,7 @@ pub enum Reason {
     /// The source moved too often and is held where it was before.
     Flapping,
     /// The destination is where the frame came from.
-    SamePlace,
+    SameLocation,
     /// The destination is at a peer, and so was the sender.
     SplitHorizon,
 }

@@ -1,4 +1,4 @@
-//! One direction of a relay: read, retag, harm, wait, write.
+//! Forwards frames in one direction of a relay: reads, retags, applies faults, delays, writes.
 //!
 //! Without faults a frame goes from tap to tap through one buffer, untouched. With faults it may
 //! become none or several packets; those that must wait stand in a heap ordered by their time, then
@@ -34,7 +34,7 @@ const ETHERNET_BYTES: usize = 14;
 /// A unicast address that no device of a testbed has.
 const NOBODY: [u8; 6] = [2, 0x76, 0x73, 0xff, 0xff, 0xff];
 
-pub(super) struct Lane {
+pub(super) struct Forwarder {
     pub control: Arc<Control>,
     pub from_tags: Vec<Tag>,
     pub to_tags: Vec<Tag>,
@@ -76,7 +76,7 @@ impl Ord for Waiting {
     }
 }
 
-/// What a lane waits for next.
+/// What a forwarder waits for next.
 pub(super) struct Next {
     /// The tap it reads may be polled.
     pub readable: bool,
@@ -86,7 +86,7 @@ pub(super) struct Next {
     pub at: Option<Instant>,
 }
 
-impl Lane {
+impl Forwarder {
     pub fn new(control: Arc<Control>, from_tags: &[Tag], to_tags: &[Tag], seed: u64) -> Self {
         Self {
             control,
@@ -264,7 +264,8 @@ impl Lane {
             {
                 count(&self.control.counters.damaged);
             } else if self.hits(self.faults.forge) {
-                // Of what arrives as it is: else it would be the first of these bytes, and believed rightly.
+                // Of what arrives as it is: else it would be the first of these bytes, and believed
+                // rightly.
                 self.forge(&packet, to);
             }
             if self.hits(self.faults.duplicate) {
@@ -316,8 +317,8 @@ impl Lane {
         }
     }
 
-    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None` when it
-    /// is dropped.
+    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None`
+    /// when it is dropped.
     fn go_through_bottleneck(&mut self, packet: &mut Packet, now: Instant) -> Option<Instant> {
         let Some(link) = &self.faults.bottleneck else { return Some(now) };
         let bytes = packet.frame().len() as u64;

@@ -1,8 +1,8 @@
-//! Taps of a link that carry diverted traffic: out of the host's stack to peers, and back into it.
+//! Divert taps: they carry diverted traffic out of the host's stack to peers, and back into it.
 //!
-//! They have no addresses and no neighbours. What is read from one was put there by the hook on its VM's tap,
-//! or is the host's own noise, which goes nowhere. What a peer sends is believed as little as an unknown
-//! neighbour on a wire: only unicast packets to VMs of this host come in, and each refusal is counted.
+//! A divert tap has no addresses and no neighbours. A frame read from one was sent there by the
+//! hook on its VM's tap, or by the host itself; the latter is dropped. Frames of peers are not
+//! trusted: only unicast packets to VMs of this host enter it, and each refusal is counted.
 
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
@@ -15,43 +15,44 @@ use crate::daemon::frame::{self, Frame};
 use crate::daemon::io::port::Port;
 use crate::daemon::stats::PortStats;
 
-/// What a frame's way back into the host is decided by: Ethernet, IPv6, and the byte after it.
+/// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
 const FRONT_BYTES: usize = 64;
-/// Taps are called by numbers; more than a host has.
+/// Divert taps have numbers in their names; more than a host has.
 const NUMBERS: u32 = 10_000;
 
-/// One tap.
-pub struct Door {
+/// One divert tap.
+pub struct DivertTap {
     pub port: Port,
     pub stats: PortStats,
     pub ifindex: u32,
-    /// Of the VM's tap; `None`: only packets of peers pass.
+    /// The VM's tap; `None`: this one carries packets of peers only.
     pub interface: Option<String>,
     routes: Routes,
 }
 
-/// What came from one peer.
+/// Counters of the diverted frames of one peer.
 #[derive(Debug, Default)]
 pub struct Entered {
     pub frames: Counter,
     pub bytes: Counter,
-    /// To an address of no VM of this host.
+    /// The destination is no VM of this host.
     pub refused_prefix: Counter,
-    /// Nothing that may be routed: broadcast, VLAN tag, link-local address, neighbour discovery, nonsense.
+    /// It may not be routed: broadcast, VLAN tag, link-local address, neighbour discovery,
+    /// malformed packet.
     pub refused_form: Counter,
 }
 
-/// All of them; packets of peers come in by the first.
-pub struct Doors {
-    pub doors: Vec<Door>,
+/// All divert taps; packets of peers enter the host by the first.
+pub struct DivertTaps {
+    pub taps: Vec<DivertTap>,
     pub peers: Vec<Entered>,
     pub local: Vec<IpNet>,
     mtu_bytes: u16,
     reentry: Reentry,
 }
 
-impl Doors {
-    /// `None`: this link has nothing to do with diversion.
+impl DivertTaps {
+    /// `None`: this link diverts nothing, and accepts nothing diverted.
     pub fn open(config: &Config) -> Result<Option<Self>> {
         let mut interfaces: Vec<_> = config.diverted_interfaces().cloned().map(Some).collect();
         if interfaces.is_empty() {
@@ -63,40 +64,40 @@ impl Doors {
         let local = config.local.clone();
         let mtu_bytes = config.mtu_bytes;
         let mut mac = [0; 6];
-        let mut doors = Vec::new();
+        let mut taps = Vec::new();
         for interface in interfaces {
             let port = make_tap()?;
-            let let_in: &[IpNet] = if doors.is_empty() { &local } else { &[] };
-            let tap = prepared(&port, mtu_bytes, let_in)?;
-            if doors.is_empty() {
-                mac = tap.mac;
+            let let_in: &[IpNet] = if taps.is_empty() { &local } else { &[] };
+            let link_tap = prepared(&port, mtu_bytes, let_in)?;
+            if taps.is_empty() {
+                mac = link_tap.mac;
             }
             let routes =
                 interface.as_deref().map_or(Routes::default(), |name| Routes::of(config, name));
-            let (ifindex, stats) = (tap.ifindex, PortStats::default());
-            doors.push(Door { port, stats, ifindex, interface, routes });
+            let (ifindex, stats) = (link_tap.ifindex, PortStats::default());
+            taps.push(DivertTap { port, stats, ifindex, interface, routes });
         }
         let peers = config.peers.iter().map(|_| Entered::default()).collect();
         let reentry = Reentry::new(mac, local.clone());
-        Ok(Some(Self { doors, peers, local, mtu_bytes, reentry }))
+        Ok(Some(Self { taps, peers, local, mtu_bytes, reentry }))
     }
 
-    /// Repeats what makes the first door ready: other services may have set it otherwise meanwhile.
+    /// Repeats the settings of the first divert tap: other services may have changed them.
     pub fn prepare_again(&self) -> Result<()> {
-        match self.doors.first() {
-            Some(door) => prepared(&door.port, self.mtu_bytes, &self.local).map(drop),
+        match self.taps.first() {
+            Some(tap) => prepared(&tap.port, self.mtu_bytes, &self.local).map(drop),
             None => Ok(()),
         }
     }
 
-    /// The peer that a frame out of a door is for; `None`: it is nothing that a hook sent there.
-    pub fn peer_of(&self, door: usize, frame: &Frame<'_>) -> Option<usize> {
-        self.doors.get(door)?.routes.peer_of(destination(frame.start())?)
+    /// The peer that a frame of a divert tap is for; `None`: no hook has sent this frame.
+    pub fn peer_of(&self, tap: usize, frame: &Frame<'_>) -> Option<usize> {
+        self.taps.get(tap)?.routes.peer_of(destination(frame.start())?)
     }
 
-    /// Lets a frame of a peer into the host, or refuses it.
+    /// Writes a frame of a peer into the host, or refuses it.
     pub fn enter(&self, peer: usize, frame: &Frame<'_>) {
-        let (Some(door), Some(entered)) = (self.doors.first(), self.peers.get(peer)) else {
+        let (Some(tap), Some(entered)) = (self.taps.first(), self.peers.get(peer)) else {
             return;
         };
         let start = frame.start();
@@ -104,13 +105,14 @@ impl Doors {
         let front = &mut front[..start.len().min(FRONT_BYTES)];
         front.copy_from_slice(&start[..front.len()]);
         if entered.judge(&self.reentry, front, frame.bytes) {
-            frame::write(&door.port, &door.stats, front, frame);
+            frame::write(&tap.port, &tap.stats, front, frame);
         }
     }
 }
 
 impl Entered {
-    /// Whether a frame of `bytes` with this beginning comes in. If so, it is addressed to the door.
+    /// Whether a frame of `bytes` with these first bytes enters the host. If so, sets its
+    /// destination MAC to the tap's.
     fn judge(&self, reentry: &Reentry, front: &mut [u8], bytes: usize) -> bool {
         let is_admitted = reentry.admit(front);
         if is_admitted {
@@ -125,7 +127,7 @@ impl Entered {
     }
 }
 
-/// Under the first number that is free.
+/// Makes a divert tap with the first number that is free.
 fn make_tap() -> Result<Port> {
     for number in 0..NUMBERS {
         let name = format!("vsd{number}");
@@ -155,7 +157,7 @@ fn prepared(port: &Port, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
 mod tests {
     use super::*;
 
-    const DOOR: [u8; 6] = [2, 0, 0, 0, 0, 7];
+    const TAP_MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
     /// Of an IPv4 packet to 10.1.0.`to`, with payload behind what is looked at.
     fn frame(to: u8) -> Vec<u8> {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     fn judge(entered: &Entered, mut frame: Vec<u8>) -> Option<Vec<u8>> {
-        let reentry = Reentry::new(DOOR, vec!["10.1.0.2/32".parse().unwrap()]);
+        let reentry = Reentry::new(TAP_MAC, vec!["10.1.0.2/32".parse().unwrap()]);
         let bytes = frame.len();
         frame.truncate(FRONT_BYTES);
         entered.judge(&reentry, &mut frame, bytes).then_some(frame)
@@ -177,7 +179,7 @@ mod tests {
     fn what_a_peer_sends_comes_in_or_is_counted_with_the_reason() {
         let entered = Entered::default();
         let front = judge(&entered, frame(2)).expect("let in");
-        assert_eq!((&front[..6], &front[6..]), (&DOOR[..], &frame(2)[6..FRONT_BYTES]));
+        assert_eq!((&front[..6], &front[6..]), (&TAP_MAC[..], &frame(2)[6..FRONT_BYTES]));
         assert_eq!((entered.frames.get(), entered.bytes.get()), (1, 134));
         assert_eq!(judge(&entered, frame(3)), None, "the VM's neighbour");
         let mut broadcast = frame(2);

@@ -1,41 +1,39 @@
-//! Receiving from a peer over one ordered connection.
+//! Receives items from a peer over one data connection of an ordered transport.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustls::Connection;
-
 use crate::compress::Decoder;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
-use crate::offload::owed::Owed;
+use crate::offload::state::OffloadState;
 use crate::wire::item::{Item, Way};
 use crate::wire::seal::Opener;
 use crate::wire::stream::{Cutter, LENGTH_BYTES};
 
-/// Bounds how long one lane keeps the thread from the others.
+/// Bounds how long one connection keeps the thread from the others.
 const READS_PER_TURN: usize = 16;
 
 /// What one read takes of a TLS stream.
 const RAW_BYTES: usize = 256 << 10;
 
-/// How bytes of the stream become items; see the sending side.
-pub enum Codec {
-    Tls(Box<Connection>),
+/// How bytes of the connection's stream become items; see the sending side's `Encryption`.
+pub enum Decryption {
+    Tls(Box<rustls::Connection>),
     Records(Box<Opener>),
 }
 
-/// What a lane brought.
-pub enum Got<'a> {
-    Frame(Owed, Way, &'a [u8]),
+/// What was received on a connection.
+pub enum Received<'a> {
+    Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
 }
 
-pub struct Lane {
+pub struct Connection {
     socket: TcpStream,
-    codec: Codec,
+    decryption: Decryption,
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
@@ -43,16 +41,16 @@ pub struct Lane {
     counts: Arc<SessionCounts>,
 }
 
-impl Lane {
+impl Connection {
     pub fn new(
         socket: TcpStream,
-        codec: Codec,
+        decryption: Decryption,
         decoder: Decoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
         Self {
             socket,
-            codec,
+            decryption,
             cutter: Cutter::default(),
             decoder,
             scratch: Vec::new(),
@@ -61,12 +59,16 @@ impl Lane {
         }
     }
 
-    /// Takes what waits; an error ends the lane.
-    pub fn receive(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
+    /// Reads what the socket holds; an error ends the connection.
+    pub fn receive(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<()> {
         for _ in 0..READS_PER_TURN {
-            let more = match self.codec {
-                Codec::Tls(_) => self.receive_tls(stats, got)?,
-                Codec::Records(_) => self.receive_records(stats, got)?,
+            let more = match self.decryption {
+                Decryption::Tls(_) => self.receive_tls(stats, got)?,
+                Decryption::Records(_) => self.receive_records(stats, got)?,
             };
             if !more {
                 break;
@@ -79,7 +81,7 @@ impl Lane {
     fn receive_records(
         &mut self,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
+        got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<bool> {
         match waited(self.socket.read(self.cutter.space()))? {
             None => Ok(false),
@@ -92,8 +94,13 @@ impl Lane {
         }
     }
 
-    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
-    fn receive_tls(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<bool> {
+    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger
+    /// buffer.
+    fn receive_tls(
+        &mut self,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<bool> {
         let mut raw = std::mem::take(&mut self.raw);
         raw.resize(RAW_BYTES, 0);
         let read = waited(self.socket.read(&mut raw));
@@ -112,20 +119,20 @@ impl Lane {
         &mut self,
         mut bytes: &[u8],
         stats: &PeerStats,
-        got: &mut dyn FnMut(Got<'_>),
+        got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<()> {
         loop {
-            let Codec::Tls(tls) = &mut self.codec else { return Ok(()) };
+            let Decryption::Tls(tls) = &mut self.decryption else { return Ok(()) };
             if !bytes.is_empty() {
                 tls.read_tls(&mut bytes)?;
             }
             let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
             let closed = state.peer_has_closed();
             while tls.wants_write() {
-                // An answer to a renewed key; there is room for it, or the lane is of no use.
+                // The answer to a key update. A connection without room for it is broken.
                 tls.write_tls(&mut self.socket)?;
             }
-            while let Codec::Tls(tls) = &mut self.codec {
+            while let Decryption::Tls(tls) = &mut self.decryption {
                 match waited(tls.reader().read(self.cutter.space()))? {
                     None | Some(0) => break,
                     Some(bytes) => self.cutter.filled(bytes),
@@ -141,7 +148,7 @@ impl Lane {
         }
     }
 
-    fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Got<'_>)) -> io::Result<()> {
+    fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Received<'_>)) -> io::Result<()> {
         loop {
             let next = self.cutter.cut().map_err(|too_long| {
                 io::Error::other(format!("an item of {} bytes: out of step", too_long.0))
@@ -151,9 +158,9 @@ impl Lane {
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             self.counts.received_packets.add(1);
             self.counts.received_bytes.add(bytes.len() as u64);
-            let item = match &mut self.codec {
-                Codec::Tls(_) => bytes,
-                Codec::Records(opener) => {
+            let item = match &mut self.decryption {
+                Decryption::Tls(_) => bytes,
+                Decryption::Records(opener) => {
                     let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(|refused| {
                         io::Error::other(format!("a record was refused: {refused:?}"))
                     })?;
@@ -176,14 +183,16 @@ impl Lane {
                     stats.expanded_from.add(body.len() as u64);
                     stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
-                        Some(Item::Frame(owed, frame)) => {
-                            got(Got::Frame(owed, Way::of(&self.scratch), frame));
+                        Some(Item::Frame(offload, frame)) => {
+                            got(Received::Frame(offload, Way::of(&self.scratch), frame));
                         }
                         _ => stats.refused_in.add(1),
                     }
                 }
-                Some(Item::Frame(owed, frame)) => got(Got::Frame(owed, Way::of(item), frame)),
-                Some(Item::Session(message)) => got(Got::Message(message)),
+                Some(Item::Frame(offload, frame)) => {
+                    got(Received::Frame(offload, Way::of(item), frame))
+                }
+                Some(Item::Session(message)) => got(Received::Message(message)),
                 // A newer peer may send what this one does not know.
                 _ => stats.refused_in.add(1),
             }
@@ -191,7 +200,7 @@ impl Lane {
     }
 }
 
-impl AsFd for Lane {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

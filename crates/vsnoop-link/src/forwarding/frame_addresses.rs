@@ -4,14 +4,14 @@ use super::mac::Mac;
 
 /// What forwarding reads of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct FrameAddresses {
     pub destination: Mac,
     pub source: Mac,
     /// The number in the outermost tag; 0 without a tag and in one that only gives a priority.
     pub vlan: u16,
 }
 
-impl Ends {
+impl FrameAddresses {
     #[inline]
     pub fn of(frame: &[u8]) -> Option<Self> {
         let header = frame.first_chunk::<14>()?;
@@ -34,21 +34,21 @@ mod tests {
     fn the_outermost_tag_counts() {
         let mut frame = vec![1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
         frame.extend([8, 0, 0, 0]);
-        assert_eq!(Ends::of(&frame).map(|ends| ends.vlan), Some(0));
+        assert_eq!(FrameAddresses::of(&frame).map(|addresses| addresses.vlan), Some(0));
         frame.splice(12..12, [0x81, 0, 0xe0, 7]);
-        assert_eq!(Ends::of(&frame).map(|ends| ends.vlan), Some(7));
+        assert_eq!(FrameAddresses::of(&frame).map(|addresses| addresses.vlan), Some(7));
         frame.splice(12..12, [0x88, 0xa8, 0x0f, 0xff]);
-        assert_eq!(Ends::of(&frame).map(|ends| ends.vlan), Some(0xfff));
-        let ends = Ends::of(&frame).expect("a header");
-        assert_eq!((ends.destination, ends.source), (Mac([1; 6]), Mac([2; 6])));
+        assert_eq!(FrameAddresses::of(&frame).map(|addresses| addresses.vlan), Some(0xfff));
+        let addresses = FrameAddresses::of(&frame).expect("a header");
+        assert_eq!((addresses.destination, addresses.source), (Mac([1; 6]), Mac([2; 6])));
     }
 
     #[test]
     fn a_cut_header_is_none() {
         let frame = [2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4, 0x81, 0, 0, 7];
         for end in 0..frame.len() {
-            assert_eq!(Ends::of(&frame[..end]), None);
+            assert_eq!(FrameAddresses::of(&frame[..end]), None);
         }
-        assert!(Ends::of(&frame).is_some());
+        assert!(FrameAddresses::of(&frame).is_some());
     }
 }

@@ -1,25 +1,24 @@
-//! Sending to a peer over one ordered connection (*lane*).
+//! Sends items to a peer over one data connection of an ordered transport.
 //!
-//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`); what cannot be written
-//! waits in a fair queue, where whole super-packets are dropped at the entry before anything waits long.
-//! Compression and sealing come after the queue: their state must follow exactly what is sent. A frame
-//! that need not wait goes from the port's buffer through the codec to the socket without a copy of its
-//! own.
+//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`). Items that the socket
+//! does not take wait in a fair queue, which drops whole super-packets at its entry before anything
+//! waits long. Compression and encryption come after the queue, since their state must follow
+//! exactly what is sent. A frame that need not wait goes from the port's buffer through compression
+//! and encryption to the socket without another copy.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustls::Connection;
 use socket2::SockRef;
 
 use super::path_rate::PathRate;
-use crate::compress::{Class, Decision, Encoded, Encoder};
-use crate::daemon::classes::Treatment;
+use crate::compress::{Decision, Encoded, Encoder, Policy};
+use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::tcp::Sending;
-use crate::daemon::stats::{ClassStats, PeerStats};
+use crate::daemon::stats::{PeerStats, RuleStats};
 use crate::queue::{FairQueue, Limits, Stats};
 use crate::wire::item::COMPRESSED;
 use crate::wire::seal::{HEADER_BYTES, Sealer};
@@ -32,11 +31,12 @@ const MOST_UNSENT_BYTES: u64 = 1 << 20;
 /// Parts that an item may lie in.
 const MAX_PARTS: usize = 80;
 
-/// How items become bytes of the stream.
-pub enum Codec {
+/// How items become bytes of the connection's stream.
+pub enum Encryption {
     /// TLS records.
-    Tls(Box<Connection>),
-    /// Each item a record by itself, sealed under a key exported from the lane's handshake; or plain.
+    Tls(Box<rustls::Connection>),
+    /// One record for each item, sealed under a key exported from the connection's handshake; or
+    /// plain.
     Records(Sealer),
 }
 
@@ -44,12 +44,12 @@ pub enum Codec {
 struct Waiting {
     bytes: Vec<u8>,
     flow: u64,
-    treatment: Treatment,
+    compression: Compression,
 }
 
-pub struct Lane {
+pub struct Connection {
     socket: TcpStream,
-    codec: Codec,
+    encryption: Encryption,
     queue: FairQueue<Waiting>,
     /// As far as they were counted.
     queue_stats: Stats,
@@ -65,18 +65,18 @@ pub struct Lane {
     counts: Arc<SessionCounts>,
 }
 
-/// An item on its way into a lane.
+/// An item to send on a connection.
 pub struct Outgoing<'a> {
     /// Of the frame, with its owner; orders the queue and chooses the compression context.
     pub flow: u64,
     pub parts: &'a [&'a [u8]],
-    pub treatment: &'a Treatment,
+    pub compression: &'a Compression,
 }
 
-impl Lane {
+impl Connection {
     pub fn new(
         socket: TcpStream,
-        codec: Codec,
+        encryption: Encryption,
         limits: Limits,
         encoder: Encoder,
         counts: Arc<SessionCounts>,
@@ -84,7 +84,7 @@ impl Lane {
         hold_unsent(&socket, LEAST_UNSENT_BYTES);
         Self {
             socket,
-            codec,
+            encryption,
             queue: FairQueue::new(limits),
             queue_stats: Stats::default(),
             encoder,
@@ -112,12 +112,12 @@ impl Lane {
     }
 
     /// See [`Encoder::decision`].
-    pub fn decision(&self, flow: u64, class: &Class) -> Option<(u64, Decision)> {
-        self.encoder.decision(flow, class)
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.encoder.decision(flow, policy)
     }
 
-    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how much
-    /// the kernel may hold.
+    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how
+    /// much the kernel may hold.
     fn look_at_path(&mut self, now_ns: u64) {
         if !self.path.due(now_ns) {
             return;
@@ -135,11 +135,11 @@ impl Lane {
         }
     }
 
-    /// Sends an item, or lets it wait. An error ends the lane.
+    /// Sends an item, or queues it. An error ends the connection.
     pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
         self.look_at_path(now_ns);
         if !self.blocked && self.queue.is_empty() {
-            self.encode(item.flow, item.treatment, item.parts, now_ns, stats)?;
+            self.encode(item.flow, item.compression, item.parts, now_ns, stats)?;
             return self.write(now_ns);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -148,7 +148,7 @@ impl Lane {
             bytes.extend_from_slice(part);
         }
         let length = bytes.len();
-        let waiting = Waiting { bytes, flow: item.flow, treatment: item.treatment.clone() };
+        let waiting = Waiting { bytes, flow: item.flow, compression: item.compression.clone() };
         self.queue.push(item.flow, length, waiting, now_ns);
         self.count_dropped(stats);
         Ok(())
@@ -182,8 +182,8 @@ impl Lane {
             let waiting = self.queue.pop(now_ns);
             self.count_dropped(stats);
             let Some(waiting) = waiting else { break };
-            let Waiting { bytes, flow, treatment } = waiting;
-            self.encode(flow, &treatment, &[&bytes], now_ns, stats)?;
+            let Waiting { bytes, flow, compression } = waiting;
+            self.encode(flow, &compression, &[&bytes], now_ns, stats)?;
             if self.spare.len() < 8 {
                 self.spare.push(bytes);
             }
@@ -192,10 +192,10 @@ impl Lane {
         Ok(())
     }
 
-    /// The peer sends nothing on this lane but its end, and what TLS itself has to say.
+    /// Reads what the peer sends on this connection: TLS messages and its end, and no data.
     fn listen(&mut self) -> io::Result<()> {
-        let ended = match &mut self.codec {
-            Codec::Tls(tls) => loop {
+        let ended = match &mut self.encryption {
+            Encryption::Tls(tls) => loop {
                 match tls.read_tls(&mut self.socket) {
                     Ok(0) => break true,
                     Ok(_) => {
@@ -208,7 +208,7 @@ impl Lane {
                     Err(error) => return Err(error),
                 }
             },
-            Codec::Records(_) => match self.socket.read(&mut [0; 16]) {
+            Encryption::Records(_) => match self.socket.read(&mut [0; 16]) {
                 Ok(_) => true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
                 Err(error) => return Err(error),
@@ -217,48 +217,48 @@ impl Lane {
         if ended { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }
 
-    /// Compresses, where that is wanted and pays, and gives the item to the codec.
+    /// Compresses the item, where that is wanted and pays, and encrypts it.
     fn encode(
         &mut self,
         flow: u64,
-        treatment: &Treatment,
+        compression: &Compression,
         parts: &[&[u8]],
         now_ns: u64,
         stats: &PeerStats,
     ) -> io::Result<()> {
         let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.path.carries(before);
-        let counted = &treatment.counted;
-        if let Some(class) = &treatment.class {
+        let rule_stats = &compression.rule_stats;
+        if let Some(policy) = &compression.policy {
             self.compressed.clear();
             let before_ns = self.encoder.stats().busy_ns;
-            let encoded = self.encoder.encode(flow, class, parts, now_ns, &mut self.compressed);
+            let encoded = self.encoder.encode(flow, policy, parts, now_ns, &mut self.compressed);
             let spent_ns = self.encoder.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
-            counted.compress_ns.add(spent_ns);
+            rule_stats.compress_ns.add(spent_ns);
             if encoded == Encoded::Compressed {
                 let after = self.compressed.len() as u64;
                 stats.compressed_from.add(before);
                 stats.compressed_to.add(after);
-                counted.compressed_from.add(before);
-                counted.compressed_to.add(after);
+                rule_stats.compressed_from.add(before);
+                rule_stats.compressed_to.add(after);
                 let body = std::mem::take(&mut self.compressed);
-                let done = self.put(&[&[COMPRESSED], &body], stats, counted);
+                let done = self.put(&[&[COMPRESSED], &body], stats, rule_stats);
                 self.compressed = body;
                 return done;
             }
-            counted.raw.add(1);
+            rule_stats.raw.add(1);
         }
-        self.put(parts, stats, counted)
+        self.put(parts, stats, rule_stats)
     }
 
-    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &ClassStats) -> io::Result<()> {
+    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &RuleStats) -> io::Result<()> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
         self.counts.sent_bytes.add(bytes as u64);
-        match &mut self.codec {
-            Codec::Tls(tls) => {
+        match &mut self.encryption {
+            Encryption::Tls(tls) => {
                 let length = (bytes as u32).to_be_bytes();
                 let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
                 slices[0] = IoSlice::new(&length);
@@ -278,7 +278,7 @@ impl Lane {
                     Err(io::Error::other("TLS took a part of an item only"))
                 }
             }
-            Codec::Records(sealer) => {
+            Encryption::Records(sealer) => {
                 let record_bytes = bytes + sealer.suite().overhead_bytes();
                 stats.wire_bytes_out.add((LENGTH_BYTES + record_bytes) as u64);
                 of.wire_bytes.add((LENGTH_BYTES + record_bytes) as u64);
@@ -298,12 +298,12 @@ impl Lane {
         }
     }
 
-    /// Writes what the codec has, as far as the socket takes it.
+    /// Writes encrypted bytes, as far as the socket takes them.
     fn write(&mut self, now_ns: u64) -> io::Result<()> {
         loop {
-            let result = match &mut self.codec {
-                Codec::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
-                Codec::Records(_) if self.written < self.pending.len() => {
+            let result = match &mut self.encryption {
+                Encryption::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
+                Encryption::Records(_) if self.written < self.pending.len() => {
                     let result = self.socket.write(&self.pending[self.written..]);
                     self.written += *result.as_ref().unwrap_or(&0);
                     result
@@ -335,7 +335,7 @@ fn hold_unsent(socket: &TcpStream, bytes: u64) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(bytes as u32);
 }
 
-impl AsFd for Lane {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -349,8 +349,8 @@ pub mod testing {
     use crate::compress::Limits as Contexts;
     use crate::wire::seal::{Material, Suite};
 
-    /// A lane over the loopback interface, and its far end.
-    pub fn lane() -> (Lane, TcpStream) {
+    /// A connection over the loopback interface, and its far end.
+    pub fn connection() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
@@ -358,29 +358,31 @@ pub mod testing {
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
         let encoder = Encoder::new(Contexts::default());
         let limits = Limits::default();
-        (Lane::new(socket, Codec::Records(sealer), limits, encoder, Arc::default()), far)
+        (Connection::new(socket, Encryption::Records(sealer), limits, encoder, Arc::default()), far)
     }
 
-    pub fn as_it_is() -> Treatment {
-        Treatment { class: None, counted: Arc::default() }
+    pub fn uncompressed() -> Compression {
+        Compression { policy: None, rule_stats: Arc::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::testing::{as_it_is, lane};
+    use super::testing::{connection, uncompressed};
     use super::*;
     use crate::compress::{Method, Owner};
 
     const BYTES: usize = 1000;
 
     /// Sends items of many flows until the socket is full and so many wait.
-    fn fill(lane: &mut Lane, waiting: usize, stats: &PeerStats) {
-        let treatment = as_it_is();
+    fn fill(connection: &mut Connection, waiting: usize, stats: &PeerStats) {
+        let compression = uncompressed();
         for flow in 0.. {
             let parts: &[&[u8]] = &[&[0; BYTES]];
-            lane.send(&Outgoing { flow, parts, treatment: &treatment }, 0, stats).unwrap();
-            if lane.queue.len() >= waiting || stats.dropped_full.frames.get() > 0 {
+            connection
+                .send(&Outgoing { flow, parts, compression: &compression }, 0, stats)
+                .unwrap();
+            if connection.queue.len() >= waiting || stats.dropped_full.frames.get() > 0 {
                 return;
             }
         }
@@ -388,32 +390,32 @@ mod tests {
 
     #[test]
     fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
-        let (mut lane, _far) = lane();
+        let (mut connection, _far) = connection();
         let stats = PeerStats::default();
-        let class = Class { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
-        let compressed = Treatment { class: Some(class), counted: Arc::default() };
+        let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressed = Compression { policy: Some(policy), rule_stats: Arc::default() };
         let mut sum = 0;
-        for treatment in [&as_it_is(), &compressed] {
+        for compression in [&uncompressed(), &compressed] {
             // The header is the link's own, and not of the frame.
             let parts: &[&[u8]] = &[&[0; 2], &[b'a'; BYTES]];
-            lane.send(&Outgoing { flow: 1, parts, treatment }, 0, &stats).unwrap();
-            let counted = &treatment.counted;
-            counted.bytes.add(BYTES as u64);
-            let after = counted.after_compression();
-            assert_eq!(after == BYTES as u64, treatment.class.is_none(), "{after}");
-            let headers = counted.wire_bytes.get() - after;
+            connection.send(&Outgoing { flow: 1, parts, compression }, 0, &stats).unwrap();
+            let rule_stats = &compression.rule_stats;
+            rule_stats.bytes.add(BYTES as u64);
+            let after = rule_stats.after_compression();
+            assert_eq!(after == BYTES as u64, compression.policy.is_none(), "{after}");
+            let headers = rule_stats.wire_bytes.get() - after;
             assert!((1..100).contains(&headers), "{headers}");
-            sum += counted.wire_bytes.get();
+            sum += rule_stats.wire_bytes.get();
             assert_eq!(stats.wire_bytes_out.get(), sum);
         }
-        assert!(compressed.counted.wire_bytes.get() < BYTES as u64 / 2);
+        assert!(compressed.rule_stats.wire_bytes.get() < BYTES as u64 / 2);
     }
 
     #[test]
     fn what_finds_no_room_is_counted_in_frames_and_bytes() {
-        let (mut lane, _far) = lane();
+        let (mut connection, _far) = connection();
         let stats = PeerStats::default();
-        fill(&mut lane, usize::MAX, &stats);
+        fill(&mut connection, usize::MAX, &stats);
         let drops = &stats.dropped_full;
         assert_eq!((drops.frames.get(), drops.bytes.get()), (1, BYTES as u64));
         assert_eq!(stats.dropped_late.frames.get(), 0);
@@ -421,28 +423,28 @@ mod tests {
 
     #[test]
     fn what_has_waited_too_long_is_counted_in_frames_and_bytes() {
-        let (mut lane, mut far) = lane();
+        let (mut connection, mut far) = connection();
         let stats = PeerStats::default();
-        fill(&mut lane, 100, &stats);
-        let waiting = lane.queue.len() as u64;
+        fill(&mut connection, 100, &stats);
+        let waiting = connection.queue.len() as u64;
         far.set_nonblocking(true).unwrap();
         // A minute later there is room again.
-        while !lane.queue.is_empty() {
+        while !connection.queue.is_empty() {
             while matches!(far.read(&mut [0; 65_536]), Ok(1..)) {}
-            lane.go_on(60_000_000_000, &stats).unwrap();
+            connection.go_on(60_000_000_000, &stats).unwrap();
         }
         let drops = &stats.dropped_late;
         assert!(waiting > 0 && drops.frames.get() > 0);
-        assert_eq!(drops.frames.get() + lane.queue.stats().popped_packets, waiting);
+        assert_eq!(drops.frames.get() + connection.queue.stats().popped_packets, waiting);
         assert_eq!(drops.bytes.get(), drops.frames.get() * BYTES as u64);
     }
 
     #[test]
-    fn what_waits_when_a_lane_ends_is_counted() {
-        let (mut lane, _far) = lane();
+    fn what_waits_when_a_connection_ends_is_counted() {
+        let (mut connection, _far) = connection();
         let stats = PeerStats::default();
-        fill(&mut lane, 100, &stats);
-        lane.count_waiting_as_dropped(&stats);
+        fill(&mut connection, 100, &stats);
+        connection.count_waiting_as_dropped(&stats);
         let drops = &stats.dropped_down;
         assert_eq!((drops.frames.get(), drops.bytes.get()), (100, 100 * BYTES as u64));
     }

@@ -1,11 +1,13 @@
-//! The files of a running link, of which a name stands for one on a host whatever its network namespace.
+//! The files of a running link: NAME.lock and NAME.sock. A name is unique on a host, across network
+//! namespaces.
 //!
-//! NAME.lock is locked by the process while it lives, however it ends. So a socket whose lock is free is
-//! stale, and may be removed by whoever holds the lock then. The lock itself is removed by a process that
-//! holds it for itself, the link at its end or who finds what a killed one has left, and by nobody else; who
-//! has locked a file that was removed meanwhile tries again. Several who look at the same time may each be kept
-//! by the others from holding it for itself, and the lock stays, with nobody's name taken: the next who looks, or
-//! takes the name, finds it free.
+//! The link's process holds an exclusive lock on NAME.lock while it lives; the kernel frees it
+//! however the process ends. A socket whose lock is free is stale, and a process that holds the
+//! lock may remove it. Only a process with the exclusive lock removes the lock file: the link at
+//! its end, or a process that finds the files of a killed link. A process that has locked a file
+//! which was removed meanwhile tries again. Processes that look at the same time hold shared locks
+//! and may keep each other from the exclusive one. Then the lock file stays, but the name is free,
+//! and the next process that looks removes it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,13 +24,14 @@ use nix::fcntl::{Flock, FlockArg};
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
 
-/// Whoever looks whether a link runs, or tidies up, takes its lock for a moment.
+/// A process that looks whether a link runs takes its lock for a moment: so often and so long
+/// others wait for it.
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
-/// Where a link's files are.
+/// The paths of a link's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LinkFiles {
     directory: PathBuf,
     name: String,
 }
@@ -50,7 +53,7 @@ impl fmt::Display for AlreadyUp {
 
 impl std::error::Error for AlreadyUp {}
 
-impl Place {
+impl LinkFiles {
     pub fn of(name: &str) -> Self {
         Self::below(Path::new(DIRECTORY), name)
     }
@@ -72,8 +75,8 @@ impl Place {
         self.directory.join(format!("{}.lock", self.name))
     }
 
-    /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that was killed
-    /// has left.
+    /// Takes the name, with [`AlreadyUp`] when another process has it, and removes what one that
+    /// was killed has left.
     pub(super) fn take(&self) -> Result<Flock<File>> {
         // Only the innermost is private: others have files beside it.
         if let Some(parent) = self.directory.parent() {
@@ -240,18 +243,18 @@ mod tests {
     #[test]
     fn a_name_is_had_by_one_at_a_time_while_links_come_and_go() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::below(directory.path(), "office");
+        let files = LinkFiles::below(directory.path(), "office");
         let (is_had, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while turns.load(Ordering::Relaxed) < 20_000 {
-                        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap();
+                        let lock = files.try_lock(FlockArg::LockExclusiveNonblock).unwrap();
                         let Some(lock) = lock else { continue };
                         assert!(!is_had.swap(true, Ordering::SeqCst), "two have the name");
                         turns.fetch_add(1, Ordering::Relaxed);
                         is_had.store(false, Ordering::SeqCst);
-                        place.remove_lock().unwrap();
+                        files.remove_lock().unwrap();
                         drop(lock);
                     }
                 });
@@ -260,25 +263,25 @@ mod tests {
     }
 
     /// As a process that was killed leaves its files.
-    fn leave(place: &Place) {
-        fs::write(place.lock(), "1").unwrap();
-        fs::write(place.socket(), "").unwrap();
+    fn leave(files: &LinkFiles) {
+        fs::write(files.lock(), "1").unwrap();
+        fs::write(files.socket(), "").unwrap();
     }
 
     #[test]
     fn who_looks_removes_what_a_killed_link_has_left() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::below(directory.path(), "office");
+        let files = LinkFiles::below(directory.path(), "office");
         let left = || fs::read_dir(directory.path()).unwrap().count();
-        leave(&place);
-        assert!(!place.is_taken().unwrap());
+        leave(&files);
+        assert!(!files.is_taken().unwrap());
         assert_eq!(left(), 0);
         // Somebody has removed the lock alone.
-        fs::write(place.socket(), "").unwrap();
-        assert!(!place.is_taken().unwrap());
+        fs::write(files.socket(), "").unwrap();
+        assert!(!files.is_taken().unwrap());
         assert_eq!(left(), 0);
-        let _lock = place.take().unwrap();
-        assert!(place.is_taken().unwrap());
+        let _lock = files.take().unwrap();
+        assert!(files.is_taken().unwrap());
         assert_eq!(left(), 1);
     }
 
@@ -292,22 +295,22 @@ mod tests {
             true
         };
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::below(directory.path(), "office");
+        let files = LinkFiles::below(directory.path(), "office");
         let (together, mistaken) = (Barrier::new(LOOKERS + 1), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..LOOKERS {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
                         together.wait();
-                        mistaken.fetch_add(place.look(patient).unwrap().into(), Ordering::Relaxed);
+                        mistaken.fetch_add(files.look(patient).unwrap().into(), Ordering::Relaxed);
                         together.wait();
                     }
                 });
             }
             for round in 0..ROUNDS {
-                leave(&place);
+                leave(&files);
                 if round % 2 == 0 {
-                    fs::remove_file(place.lock()).unwrap();
+                    fs::remove_file(files.lock()).unwrap();
                 }
                 together.wait();
                 together.wait();
@@ -315,19 +318,19 @@ mod tests {
         });
         assert_eq!(mistaken.into_inner(), 0);
         // The lock may be left, but nothing after one who looks alone.
-        assert!(!place.is_taken().unwrap());
+        assert!(!files.is_taken().unwrap());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn a_lock_whose_file_was_removed_is_no_lock() {
         let directory = tempfile::tempdir().unwrap();
-        let place = Place::below(directory.path(), "office");
-        let lock = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
-        assert!(place.is_that_of(&lock).unwrap());
-        place.remove_lock().unwrap();
-        assert!(!place.is_that_of(&lock).unwrap());
-        let _other = place.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
-        assert!(!place.is_that_of(&lock).unwrap());
+        let files = LinkFiles::below(directory.path(), "office");
+        let lock = files.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(files.is_that_of(&lock).unwrap());
+        files.remove_lock().unwrap();
+        assert!(!files.is_that_of(&lock).unwrap());
+        let _other = files.try_lock(FlockArg::LockExclusiveNonblock).unwrap().unwrap();
+        assert!(!files.is_that_of(&lock).unwrap());
     }
 }

@@ -2,35 +2,37 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::ends::Ends;
-use super::place::{Decision, Place, Reason};
-use super::table::{Settings, Table};
+use super::frame_addresses::FrameAddresses;
+use super::location::{DropReason, ForwardingDecision, Location};
+use super::table::{Table, TableSettings};
 
 #[derive(Debug)]
-pub struct Shared(RwLock<Table>);
+pub struct SharedTable(RwLock<Table>);
 
-impl Shared {
-    pub fn new(settings: Settings) -> Self {
+impl SharedTable {
+    pub fn new(settings: TableSettings) -> Self {
         Self(RwLock::new(Table::new(settings)))
     }
 
     /// Learns from a frame and says where it goes.
-    pub fn forward(&self, frame: &[u8], from: Place, now_ns: u64) -> Decision {
-        let Some(ends) = Ends::of(frame) else { return Decision::Drop(Reason::Short) };
+    pub fn forward(&self, frame: &[u8], from: Location, now_ns: u64) -> ForwardingDecision {
+        let Some(addresses) = FrameAddresses::of(frame) else {
+            return ForwardingDecision::Drop(DropReason::Short);
+        };
         // Control frames have addresses of bridges, which are nobody's destination.
-        if ends.destination.is_control() {
-            return Decision::Drop(Reason::Control);
+        if addresses.destination.is_control() {
+            return ForwardingDecision::Drop(DropReason::Control);
         }
         {
             let table = self.read();
-            if table.confirm(ends.vlan, ends.source, from, now_ns) {
-                return table.decide(&ends, from, now_ns);
+            if table.confirm(addresses.vlan, addresses.source, from, now_ns) {
+                return table.decide(&addresses, from, now_ns);
             }
         }
         let mut table = self.write();
-        match table.learn(ends.vlan, ends.source, from, now_ns) {
-            Ok(()) => table.decide(&ends, from, now_ns),
-            Err(reason) => Decision::Drop(reason),
+        match table.learn(addresses.vlan, addresses.source, from, now_ns) {
+            Ok(()) => table.decide(&addresses, from, now_ns),
+            Err(reason) => ForwardingDecision::Drop(reason),
         }
     }
 
@@ -52,8 +54,8 @@ mod tests {
 
     const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
     const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-    const PORT: Place = Place::Port(0);
-    const PEER: Place = Place::Peer(0);
+    const PORT: Location = Location::Port(0);
+    const PEER: Location = Location::Peer(0);
 
     fn frame(destination: [u8; 6], source: [u8; 6]) -> Vec<u8> {
         [&destination[..], &source, &[8, 0, 0x45]].concat()
@@ -61,35 +63,35 @@ mod tests {
 
     #[test]
     fn two_hosts_find_each_other() {
-        let shared = Shared::new(Settings::default());
-        assert_eq!(shared.forward(&frame([0xff; 6], A), PORT, 0), Decision::Flood);
-        assert_eq!(shared.forward(&frame(A, B), PEER, 1), Decision::To(PORT));
-        assert_eq!(shared.forward(&frame(B, A), PORT, 2), Decision::To(PEER));
+        let shared = SharedTable::new(TableSettings::default());
+        assert_eq!(shared.forward(&frame([0xff; 6], A), PORT, 0), ForwardingDecision::Flood);
+        assert_eq!(shared.forward(&frame(A, B), PEER, 1), ForwardingDecision::To(PORT));
+        assert_eq!(shared.forward(&frame(B, A), PORT, 2), ForwardingDecision::To(PEER));
         assert_eq!(shared.read().entries(2).count(), 2);
     }
 
     #[test]
     fn a_frame_that_came_round_a_loop_is_dropped() {
-        let shared = Shared::new(Settings::default());
+        let shared = SharedTable::new(TableSettings::default());
         let dropped = (0..1000)
             .map(|now| shared.forward(&frame([0xff; 6], A), [PORT, PEER][now as usize % 2], now))
-            .filter(|decision| *decision == Decision::Drop(Reason::Flapping))
+            .filter(|decision| *decision == ForwardingDecision::Drop(DropReason::Flapping))
             .count();
         assert!(dropped >= 490, "{dropped}");
     }
 
     #[test]
     fn control_frames_leave_no_trace() {
-        let shared = Shared::new(Settings::default());
+        let shared = SharedTable::new(TableSettings::default());
         let decision = shared.forward(&frame([1, 0x80, 0xc2, 0, 0, 2], A), PORT, 0);
-        assert_eq!(decision, Decision::Drop(Reason::Control));
+        assert_eq!(decision, ForwardingDecision::Drop(DropReason::Control));
         assert_eq!(shared.read().lookup(0, Mac(A), 0), None);
-        assert_eq!(shared.forward(&A, PORT, 0), Decision::Drop(Reason::Short));
+        assert_eq!(shared.forward(&A, PORT, 0), ForwardingDecision::Drop(DropReason::Short));
     }
 
     #[test]
     fn threads_read_beside_each_other() {
-        let shared = Shared::new(Settings::default());
+        let shared = SharedTable::new(TableSettings::default());
         std::thread::scope(|scope| {
             for thread in 0..4u16 {
                 let shared = &shared;
@@ -98,8 +100,8 @@ mod tests {
                         let [high, low] = (number % 50).to_be_bytes();
                         let source = [2, 0, 0, thread as u8, high, low];
                         let decision =
-                            shared.forward(&frame(source, source), Place::Port(thread), 0);
-                        assert_eq!(decision, Decision::Drop(Reason::SamePlace));
+                            shared.forward(&frame(source, source), Location::Port(thread), 0);
+                        assert_eq!(decision, ForwardingDecision::Drop(DropReason::SameLocation));
                     }
                 });
             }
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement"]
     fn speed() {
-        let shared = Shared::new(Settings::default());
+        let shared = SharedTable::new(TableSettings::default());
         let frames: Vec<_> = (0..1000u16)
             .map(|number| {
                 let [high, low] = number.to_be_bytes();
@@ -118,7 +120,7 @@ mod tests {
             })
             .collect();
         for (number, known) in frames.iter().enumerate() {
-            shared.forward(known, Place::Port(number as u16 % 12), 0);
+            shared.forward(known, Location::Port(number as u16 % 12), 0);
             let back = [&known[6..12], &known[..6], &known[12..]].concat();
             shared.forward(&back, PEER, 0);
         }
@@ -133,15 +135,15 @@ mod tests {
         };
         let known = best(1000, &mut |_| {
             for (number, frame) in frames.iter().enumerate() {
-                let decision = shared.forward(frame, Place::Port(number as u16 % 12), 0);
-                assert_eq!(decision, Decision::To(PEER));
+                let decision = shared.forward(frame, Location::Port(number as u16 % 12), 0);
+                assert_eq!(decision, ForwardingDecision::To(PEER));
             }
         });
         println!("learning and looking up among 2,000 addresses: {known:?} ns");
         let invented = best(100, &mut |round| {
             for number in 0..frames.len() {
                 let [.., a, b, c, d] = (round * frames.len() + number).to_be_bytes();
-                shared.forward(&frame([0xff; 6], [6, 0, a, b, c, d]), Place::Port(40), 0);
+                shared.forward(&frame([0xff; 6], [6, 0, a, b, c, d]), Location::Port(40), 0);
             }
         });
         println!("an invented address: {invented:?} ns");
@@ -152,11 +154,11 @@ mod tests {
         fn no_frame_goes_where_it_may_not(
             frames in proptest::collection::vec((0..6u8, 0..6u8, 0..4u16, any::<bool>()), 1..200),
         ) {
-            let shared = Shared::new(Settings::default());
+            let shared = SharedTable::new(TableSettings::default());
             for (now, (destination, source, at, peer)) in frames.into_iter().enumerate() {
-                let from = if peer { Place::Peer(at) } else { Place::Port(at) };
+                let from = if peer { Location::Peer(at) } else { Location::Port(at) };
                 let frame = frame([2, 0, 0, 0, 0, destination], [2, 0, 0, 0, 0, source]);
-                if let Decision::To(to) = shared.forward(&frame, from, now as u64 * 300_000_000) {
+                if let ForwardingDecision::To(to) = shared.forward(&frame, from, now as u64 * 300_000_000) {
                     prop_assert!(from.reaches(to));
                 }
             }
