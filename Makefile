@@ -7,7 +7,7 @@ BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
 ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
 FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
 
-.PHONY: help setup build demo lab check test soak bench fuzz install clean
+.PHONY: help setup build build-lab demo lab check test soak bench fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -15,14 +15,16 @@ help: ## this list
 setup: ## packages, toolchain, BPF file system; safe to repeat
 	@sh scripts/setup.sh
 
-build: setup ## the vsnoop command, the lab and the guests' init
+build: setup ## the vsnoop command
 	cargo build --release --locked
 
-demo: setup ## uploads to a web server in a VM that is short of CPU; results/demo/
+build-lab: setup
 	cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest
+
+demo: build-lab ## uploads to a web server in a VM that is short of CPU; results/demo/
 	$(LAB) run demo
 
-lab: build ## an experiment: make lab RUN=NAME (vsnoop-lab list)
+lab: build-lab ## an experiment: make lab RUN=NAME (vsnoop-lab list)
 	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
@@ -35,7 +37,8 @@ test: setup ## all checks and tests; the last line counts them
 soak: setup ## long searches and simulations: make soak STATES=1000000 SEEDS=500
 	sh scripts/soak.sh $(or $(STATES),1000000) $(or $(SEEDS),500)
 
-bench: build ## costs and throughput; results/bench/
+bench: setup ## costs and throughput; results/bench/
+	cargo build --release --locked -p vsnoop -p vsnoop-bench
 	target/release/vsnoop-bench
 
 fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
