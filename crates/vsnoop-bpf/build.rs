@@ -55,8 +55,8 @@ fn main() -> anyhow::Result<()> {
 /// Takes the line information out of an object: the kernel would keep it, three times as large as
 /// the program itself. What is lost is the source in the verifier's log.
 ///
-/// `.BTF.ext` begins with a header (linux/btf.h, libbpf's struct btf_ext_header) whose fourth and fifth
-/// words after `hdr_len` say where line information is and how long; nothing is moved.
+/// `.BTF.ext` begins with a header (linux/btf.h, libbpf's struct btf_ext_header) whose fourth and
+/// fifth words after `hdr_len` say where line information is and how long; nothing is moved.
 fn drop_line_info(object: &Path) -> anyhow::Result<()> {
     const LINE_INFO_LEN: usize = 20;
     let mut bytes = std::fs::read(object).with_context(|| format!("read {}", object.display()))?;
@@ -66,7 +66,8 @@ fn drop_line_info(object: &Path) -> anyhow::Result<()> {
     std::fs::write(object, bytes).with_context(|| format!("write {}", object.display()))
 }
 
-/// Where a section of an ELF file begins (elf(5), 64 bit, little endian as all of `-target bpf` here).
+/// Where a section of an ELF file begins (elf(5), 64 bit, little endian as all of `-target bpf`
+/// here).
 fn section(bytes: &[u8], name: &[u8]) -> Option<usize> {
     let number = |at: usize, size: usize| {
         let field = bytes.get(at..at + size)?;

@@ -68,8 +68,8 @@ fn main() -> Result<()> {
 /// The crate that has lwIP's sources, and the feature of this crate that names it.
 const LWIP: (&str, &str) = ("lwip", "lwip-sources");
 
-/// Compiles native/lwip/ and lwIP with its options. The sources are those of a crate that Cargo.lock
-/// names and cargo downloads, but does not build: its own options are for another use.
+/// Compiles native/lwip/ and lwIP with its options. The sources are those of a crate that
+/// Cargo.lock names and cargo downloads, but does not build: its own options are for another use.
 fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
     let sources = lwip_sources()?;
     let mut vm = cc::Build::new();

@@ -1,5 +1,5 @@
-//! The messages of a link's handshake, as an authenticated but hostile peer would send them: what is
-//! decoded keeps to the bounds, and means the same after it has been encoded again.
+//! The messages of a link's handshake, as an authenticated but hostile peer would send them: what
+//! is decoded keeps to the bounds, and means the same after it has been encoded again.
 //!
 //!     cargo +nightly fuzz run link_hello
 #![no_main]

@@ -1,8 +1,9 @@
 //! The flows of a port and what their ends say, each packet a run of the real hooks.
 //!
 //! A full segment goes through the uplink's hook and `to_vm`; then the VM's ACK of it goes through
-//! `from_vm`. Senders keep to the windows that they are shown, and echo a timestamp one round trip after
-//! they were told it. Nothing is lost; all happens at some 0.7 Gb/s, a system call for each hook.
+//! `from_vm`. Senders keep to the windows that they are shown, and echo a timestamp one round trip
+//! after they were told it. Nothing is lost; all happens at some 0.7 Gb/s, a system call for each
+//! hook.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ pub struct Datapath<'a> {
     pub tap: &'a Tap,
 }
 
-/// Open, so that a packet costs one system call for each: what lasts long is idle by incast control's
-/// clock.
+/// Open, so that a packet costs one system call for each: what lasts long is idle by incast
+/// control's clock.
 pub struct Hooks {
     pub to_vm: OpenHook,
     pub from_vm: OpenHook,
@@ -55,7 +56,8 @@ struct Sender {
 /// Both ends of all flows of a port.
 pub struct Conversation {
     senders: Vec<Sender>,
-    /// Those that are allowed to send, if anybody asks for them: see [`Conversation::next_granted`].
+    /// Those that are allowed to send, if anybody asks for them: see
+    /// [`Conversation::next_granted`].
     allowed: VecDeque<u32>,
     /// Bytes that the VM takes beyond what it has.
     window: u32,
@@ -69,8 +71,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Puts `count` flows on record; the VM has something to say to each. `shown`: what senders were
-    /// shown in the handshake.
+    /// Puts `count` flows on record; the VM has something to say to each. `shown`: what senders
+    /// were shown in the handshake.
     pub fn begin(datapath: &Datapath, count: u32, window: u32, shown: u32) -> Result<Self> {
         let mut senders = Vec::with_capacity(count as usize);
         for n in 0..count {
@@ -129,7 +131,10 @@ impl Conversation {
         if verdict == TCX_REDIRECT {
             self.hear(n, &reply)?;
             let mut clone = self.pool.take();
-            ensure!(datapath.tap.read(&mut clone)?, "a segment was acknowledged and not handed over");
+            ensure!(
+                datapath.tap.read(&mut clone)?,
+                "a segment was acknowledged and not handed over"
+            );
             self.pool.give_back(clone);
         } else {
             ensure!(verdict == TCX_NEXT, "a segment was neither passed nor acknowledged early");

@@ -1,7 +1,7 @@
 //! Flows that the benchmarks put on record, and their packets.
 //!
-//! Flow number `n` comes from an address and a port of its own, to port 80 of the VM. Segments carry
-//! timestamps, as nearly all do.
+//! Flow number `n` comes from an address and a port of its own, to port 80 of the VM. Segments
+//! carry timestamps, as nearly all do.
 
 use anyhow::{Context, Result};
 use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
@@ -45,7 +45,8 @@ pub fn key(n: u32) -> flow_key {
     }
 }
 
-/// A flow that has just begun. `window`: what the VM takes, `shown`: what the sender was shown of it.
+/// A flow that has just begun. `window`: what the VM takes, `shown`: what the sender was shown of
+/// it.
 pub fn record(window: u32, shown: u32) -> flow {
     let at = |v| seq { v };
     flow {

@@ -1,7 +1,8 @@
 //! What an attached port takes while nothing happens on it.
 //!
-//! Of the kernel's memory: what its own counters gain per port (/proc/meminfo: slab that cannot be reclaimed,
-//! vmalloc, per-CPU memory). Other work on the machine shows in it, so many ports are attached.
+//! Of the kernel's memory: what its own counters gain per port (/proc/meminfo: slab that cannot be
+//! reclaimed, vmalloc, per-CPU memory). Other work on the machine shows in it, so many ports are
+//! attached.
 
 use std::os::unix::fs::MetadataExt;
 use std::thread;

@@ -1,26 +1,28 @@
 //! What incast control costs per packet: both hooks on the same packets with and without, and the
 //! uplink's hook that counts.
 //!
-//! Packets are runs of the real programs by system calls of their own (see [`crate::conversation`]), so
-//! that caches are about as cold as under traffic; the time is the kernel's own accounting. Checksums
-//! are verified by the hook, with and without alike: nobody has before. Rounds with and without
-//! alternate, and a figure is the median over the differences of neighbours.
+//! Packets are runs of the real programs by system calls of their own (see
+//! [`crate::conversation`]), so that caches are about as cold as under traffic; the time is the
+//! kernel's own accounting. Checksums are verified by the hook, with and without alike: nobody has
+//! before. Rounds with and without alternate, and a figure is the median over the differences of
+//! neighbours.
 //!
 //! The cases, for 1, 64 and 10,000 flows:
 //! - *far*: there is credit for everybody, and the VM's own windows are smaller;
-//! - *near*: there is credit for everybody, and each ACK of the VM is rewritten to the window that the
-//!   flow was granted;
-//! - *queued*: of a link of 200 Mb/s with a queue of 8 KB there is credit for a few segments; each segment
-//!   closes its flow's window, and its ACK brings along one for the next flow in the
-//!   grant queue;
-//! - *early queued*: the same where segments are acknowledged early, and the early ACK becomes that of the
-//!   next flow in the queue.
+//! - *near*: there is credit for everybody, and each ACK of the VM is rewritten to the window that
+//!   the flow was granted;
+//! - *queued*: of a link of 200 Mb/s with a queue of 8 KB there is credit for a few segments; each
+//!   segment closes its flow's window, and its ACK brings along one for the next flow in the grant
+//!   queue;
+//! - *early queued*: the same where segments are acknowledged early, and the early ACK becomes that
+//!   of the next flow in the queue.
 //!
-//! In the first two flows come in trains, as windows let them go. With the queue each flow sends one segment
-//! and waits; the rounds without have flows at random, one segment at a time.
+//! In the first two flows come in trains, as windows let them go. With the queue each flow sends
+//! one segment and waits; the rounds without have flows at random, one segment at a time.
 //!
-//! With 64 flows all is measured a second time with the VM's packets on another core than its senders',
-//! as a VM's thread is: what is written by one of the cores and read by the other costs more then.
+//! With 64 flows all is measured a second time with the VM's packets on another core than its
+//! senders', as a VM's thread is: what is written by one of the cores and read by the other costs
+//! more then.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -36,7 +38,7 @@ use vsnoop_lab::results::Figure;
 use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
 
-use crate::conversation::{Conversation, FromVm, Datapath, Hooks, IN_FLIGHT};
+use crate::conversation::{Conversation, Datapath, FromVm, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
 use crate::flows::{MSS, SCALE};
 use crate::memory::Growing;
@@ -148,8 +150,8 @@ struct Cost {
     count: Option<f64>,
 }
 
-/// Where a queue is long, what one hook finds in no cache the other one has just used: then only both
-/// together can be compared.
+/// Where a queue is long, what one hook finds in no cache the other one has just used: then only
+/// both together can be compared.
 const HOOKS: [&str; 3] = ["to_vm", "from_vm", "both"];
 
 fn figures(
@@ -264,8 +266,8 @@ impl Scene {
         (self.exchanged, self.conversation.narrowed, self.conversation.grants) = (0, 0, 0);
     }
 
-    /// Was it what its name says?  A machine that is too busy makes round trips long, and incast control
-    /// leaves such flows alone.
+    /// Was it what its name says?  A machine that is too busy makes round trips long, and incast
+    /// control leaves such flows alone.
     fn check(&self) -> Result<()> {
         let Conversation { narrowed, grants, .. } = self.conversation;
         let (name, all) = (self.case.name, self.exchanged);

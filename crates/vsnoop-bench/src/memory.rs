@@ -1,8 +1,9 @@
 //! Memory for the hold of a port that is attached without an engine.
 //!
-//! The hooks keep a copy of what they acknowledge, and ask for slabs when they need them; an engine would
-//! add them. Here a thread does that and nothing else: what the VM does not take is not handed over, and
-//! without a heartbeat the hooks keep nothing that the VM's window or ring has no room for.
+//! The hooks keep a copy of what they acknowledge, and ask for slabs when they need them; an engine
+//! would add them. Here a thread does that and nothing else: what the VM does not take is not
+//! handed over, and without a heartbeat the hooks keep nothing that the VM's window or ring has no
+//! room for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -31,8 +31,8 @@ impl Port {
     }
 }
 
-/// Programs and maps of a port that is to be attached. All that takes long is done; nothing is on the
-/// tap yet, and nothing outlives this value.
+/// Programs and maps of a port that is to be attached. All that takes long is done; nothing is on
+/// the tap yet, and nothing outlives this value.
 pub struct Loaded<'a> {
     spec: &'a AttachSpec,
     programs: Ready,
@@ -54,9 +54,9 @@ impl<'a> Loaded<'a> {
         Ok(Self { spec, programs: Ready::new(spec, &mut maps)?, maps })
     }
 
-    /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port. Then
-    /// `complete` does what else belongs to the port, and one rename makes it the tap's. On error
-    /// nothing is left on the tap; what `complete` has done, its caller undoes.
+    /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port.
+    /// Then `complete` does what else belongs to the port, and one rename makes it the tap's. On
+    /// error nothing is left on the tap; what `complete` has done, its caller undoes.
     pub fn attach<E: From<Error>>(
         self,
         complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
@@ -106,7 +106,8 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     Ok(object)
 }
 
-/// The build takes line information out of the object (build.rs), which libbpf warns of for each program.
+/// The build takes line information out of the object (build.rs), which libbpf warns of for each
+/// program.
 fn expect_no_line_info() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -99,8 +99,8 @@ impl GrantQueue {
         &self.incast
     }
 
-    /// Which connection is next: the head of the grant queue or, where that is empty, the first of those
-    /// that have finished.
+    /// Which connection is next: the head of the grant queue or, where that is empty, the first of
+    /// those that have finished.
     pub fn head(&self) -> Result<Option<flow_key>> {
         let queue = if self.incast.queued() > 0 { &self.queue } else { &self.finished };
         let what = || format!("read the grant queue of {}", self.dir.display());
@@ -109,8 +109,8 @@ impl GrantQueue {
     }
 
     /// Grants the next connection a window, if there is credit; `ack`: a pure ACK of the VM whose
-    /// addresses and VLAN tags are of the same form. The calling thread must be in the tap's network
-    /// namespace.
+    /// addresses and VLAN tags are of the same form. The calling thread must be in the tap's
+    /// network namespace.
     pub fn grant_next(&self, ack: &[u8]) -> Result<Granted> {
         let run = self.grant.run(self.ifindex, [0, 0], ack);
         let run =

@@ -1,10 +1,10 @@
 //! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks
 //! (flow/types/hold.h, bpf/hold.h).
 //!
-//! Hooks and engine write while the other reads, so nothing here hands out a reference: words are read
-//! and written one by one. The bytes of a chunk are stable from the moment that `hold.tail` covers them
-//! until the VM has acknowledged them; a chunk is handed out as a pointer for a system call to copy
-//! from, which may at worst send bytes that the VM has and drops.
+//! Hooks and engine write while the other reads, so nothing here hands out a reference: words are
+//! read and written one by one. The bytes of a chunk are stable from the moment that `hold.tail`
+//! covers them until the VM has acknowledged them; a chunk is handed out as a pointer for a system
+//! call to copy from, which may at worst send bytes that the VM has and drops.
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
@@ -55,7 +55,8 @@ impl Memory {
     }
 
     /// The same for those who only want to know of the engine: what is held can be read after
-    /// [`Self::refresh`], and a slab that the engine takes away does not stay for this process's sake.
+    /// [`Self::refresh`], and a slab that the engine takes away does not stay for this process's
+    /// sake.
     pub fn open_without_slabs(port: &Port) -> Result<Option<Self>> {
         if port.policy()?.hold_chunks == 0 {
             return Ok(None);
@@ -82,11 +83,11 @@ impl Memory {
         self.slabs.refresh(count)
     }
 
-    /// What another engine left in the middle of adding or taking away is undone. From now on this process
-    /// is the engine, which alone does so.
+    /// What another engine left in the middle of adding or taking away is undone. From now on this
+    /// process is the engine, which alone does so.
     ///
-    /// The first connection finds memory: else its first data, which may come sooner than memory that its
-    /// handshake asks for, would be the VM's. A port that stays idle gives it back.
+    /// The first connection finds memory: else its first data, which may come sooner than memory
+    /// that its handshake asks for, would be the VM's. A port that stays idle gives it back.
     pub fn adopt(&mut self) -> Result<()> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
@@ -136,8 +137,8 @@ impl Memory {
         self.slabs.add(more).inspect_err(|_| wants.store(1, Ordering::Release))
     }
 
-    /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds some; or
-    /// what the quota does not allow any more. For the engine only.
+    /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds
+    /// some; or what the quota does not allow any more. For the engine only.
     pub fn shrink(&mut self) -> Result<()> {
         self.settle()?;
         if self.slabs.changes() > 0 {
@@ -167,8 +168,8 @@ impl Memory {
         unsafe { BorrowedFd::borrow_raw(self.doorbell.epoll_fd()) }
     }
 
-    /// Numbers of holds that the hooks have news of since the last call; one may be there twice. 0: they want
-    /// memory.
+    /// Numbers of holds that the hooks have news of since the last call; one may be there twice. 0:
+    /// they want memory.
     pub fn take_rung(&self) -> Vec<u32> {
         // Whatever it says, what has come is in the list.
         let _ = self.doorbell.consume();
@@ -205,7 +206,8 @@ impl Memory {
         u64::from(self.slabs.len()) * u64::from(SLAB_BYTES)
     }
 
-    /// A bit for each of the 32 holds from number 32 * `group` + 1: the VM may have to acknowledge something.
+    /// A bit for each of the 32 holds from number 32 * `group` + 1: the VM may have to acknowledge
+    /// something.
     pub fn busy(&self, group: u32) -> u32 {
         self.slabs.busy(group).map_or(0, |word| word.load(Ordering::Acquire))
     }
@@ -218,12 +220,12 @@ impl Memory {
         }
     }
 
-    /// The hold with this number, from 1; a free one where there is none. Fields that change together may be
-    /// from different moments.
+    /// The hold with this number, from 1; a free one where there is none. Fields that change
+    /// together may be from different moments.
     pub fn read(&self, number: u32) -> Hold {
         let Some(at) = self.slabs.hold(number) else { return Hold::default() };
-        // SAFETY: within a slab that is mapped; any bytes are a hold, and what another CPU changes meanwhile
-        // is read as it was or as it will be, word by word.
+        // SAFETY: within a slab that is mapped; any bytes are a hold, and what another CPU changes
+        // meanwhile is read as it was or as it will be, word by word.
         let hold = unsafe { at.cast::<hold>().read_volatile() };
         // Bytes and chunks are read after the tail that covers them.
         fence(Ordering::Acquire);
@@ -242,8 +244,8 @@ impl Memory {
         self.slabs.next(chunk).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Where a chunk's bytes are, until memory is added or taken away; `None` when there is no such chunk:
-    /// it was given back.
+    /// Where a chunk's bytes are, until memory is added or taken away; `None` when there is no such
+    /// chunk: it was given back.
     pub fn bytes(&self, chunk: u32) -> Option<*const u8> {
         self.slabs.bytes(chunk)
     }
@@ -294,8 +296,9 @@ impl Memory {
         self.set(number, std::mem::offset_of!(hold, probes), count_one);
     }
 
-    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold itself if
-    /// its flow is over. `end` only when it was [`Reclaimed::Over`] some milliseconds ago.
+    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold
+    /// itself if its flow is over. `end` only when it was [`Reclaimed::Over`] some milliseconds
+    /// ago.
     pub fn reclaim(&self, number: u32, end: bool) -> Result<Reclaimed> {
         reclaim(&self.reclaim, number, if end { why::RECLAIM_HOLD } else { why::RECLAIM_CHUNKS })
     }
@@ -313,7 +316,8 @@ impl Memory {
 
     fn word(&self, number: u32, offset: usize) -> Option<&AtomicU32> {
         let at = self.slabs.hold(number)?;
-        // SAFETY: an aligned word within a slab, which is mapped as long as `self.slabs` does not change.
+        // SAFETY: an aligned word within a slab, which is mapped as long as `self.slabs` does not
+        // change.
         Some(unsafe { AtomicU32::from_ptr(at.add(offset).cast()) })
     }
 

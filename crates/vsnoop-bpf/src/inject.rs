@@ -45,7 +45,8 @@ impl OpenHook {
     }
 
     /// Runs it on a frame that goes nowhere, `repeat` times: the verdict (-1: pass on, 2: drop) and
-    /// the frame as it left it. The calling thread must be in the network namespace of its interface.
+    /// the frame as it left it. The calling thread must be in the network namespace of its
+    /// interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let run = run_from(&self.program, self.ifindex, self.ingress_ifindex, frame, repeat);
         let run = run.map_err(Error::bpf("run a hook on a frame"))?;

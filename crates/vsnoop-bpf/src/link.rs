@@ -1,7 +1,7 @@
 //! A hook's pinned link to its tap: where it is, and taking it off.
 //!
-//! By plain system calls: libbpf tells a pin that is not there on standard error, and somebody else may
-//! be removing it at any time.
+//! By plain system calls: libbpf tells a pin that is not there on standard error, and somebody else
+//! may be removing it at any time.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -10,8 +10,8 @@
 //! 2. the hooks are put on the tap, and their links are pinned there as well;
 //! 3. the directory is renamed to the port's.
 //!
-//! A process that is killed before the last step leaves its directory ([`crate::Port::cut_short`]), which
-//! nobody takes for a port. Whoever finds it, and that its process has gone, takes it away.
+//! A process that is killed before the last step leaves its directory ([`crate::Port::cut_short`]),
+//! which nobody takes for a port. Whoever finds it, and that its process has gone, takes it away.
 //!
 //! A port goes in three steps, of which the first is atomic:
 //!
@@ -255,8 +255,8 @@ fn maker_lives(path: &Path) -> bool {
     u32::try_from(pid).is_ok_and(|pid| start_time(pid) == Some(started))
 }
 
-/// When a process was started, in ticks since the machine was (proc(5), field 22 of stat); `None` when
-/// it has ended.
+/// When a process was started, in ticks since the machine was (proc(5), field 22 of stat); `None`
+/// when it has ended.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Its name, in brackets, may have blanks.
@@ -266,7 +266,8 @@ fn start_time(pid: u32) -> Option<u64> {
     (!has_ended).then_some(started)
 }
 
-/// The first step; where the directory is now. `None` when it is not there: somebody else was faster.
+/// The first step; where the directory is now. `None` when it is not there: somebody else was
+/// faster.
 pub(crate) fn set_aside(path: &Path) -> Result<Option<PathBuf>> {
     let _lock = lock_to_rename();
     rename_aside(path)

@@ -162,8 +162,8 @@ impl Port {
         GrantQueue::open(self.incast()?, &self.dir, self.meta()?.ifindex)
     }
 
-    /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a segment comes;
-    /// but a sender that was shown that there is no room sends none.
+    /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a
+    /// segment comes; but a sender that was shown that there is no room sends none.
     pub(crate) fn want_slabs(&self) -> Result<()> {
         let state = Mapping::new(&self.shared, &self.dir)?;
         let offset = std::mem::offset_of!(types::port, state)
@@ -337,8 +337,8 @@ impl Port {
     }
 
     /// Are the hooks off the tap, as their pinned links have it? Of a listed port: because the tap
-    /// was deleted. A pin that cannot be read proves nothing and is an error: [`Error::NotAttached`]
-    /// when the port has been taken away meanwhile.
+    /// was deleted. A pin that cannot be read proves nothing and is an error:
+    /// [`Error::NotAttached`] when the port has been taken away meanwhile.
     pub fn hooks_are_off(&self) -> Result<bool> {
         let is_off = |hook| self.link(hook).map(|link| link.ifindex == 0);
         let off = is_off(Hook::ToVm).and_then(|off| Ok(is_off(Hook::FromVm)? || off));
@@ -464,8 +464,8 @@ fn memlock(fd: BorrowedFd) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none once the
-/// connection has ended or was reset.
+/// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none
+/// once the connection has ended or was reset.
 pub fn bytes_owed(flow: &flow) -> u64 {
     let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
         && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;

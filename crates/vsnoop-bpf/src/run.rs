@@ -64,8 +64,8 @@ impl Port {
         Ok(self.meta()?.times_suspended)
     }
 
-    /// Suspends the port (no new early ACKs; those given out are honoured) or ends that. False when it
-    /// was so already.
+    /// Suspends the port (no new early ACKs; those given out are honoured) or ends that. False when
+    /// it was so already.
     pub fn suspend(&self, suspended: bool) -> Result<bool> {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
@@ -111,9 +111,9 @@ impl Port {
         self.write_meta(&meta)
     }
 
-    /// A connection of this VM port (host byte order) was reset: after two within a minute the hooks leave new
-    /// ones of it alone for some minutes. `now_ns` is CLOCK_MONOTONIC. What the hooks note at the same moment
-    /// may be lost.
+    /// A connection of this VM port (host byte order) was reset: after two within a minute the
+    /// hooks leave new ones of it alone for some minutes. `now_ns` is CLOCK_MONOTONIC. What the
+    /// hooks note at the same moment may be lost.
     pub fn note_failure(&self, vm_port: u16, now_ns: u64) -> Result<()> {
         let _lock = self.lock_records()?;
         let path = self.dir().join("failures");
@@ -127,8 +127,8 @@ impl Port {
         map.update(&key, failures.as_bytes(), MapFlags::ANY).map_err(Error::bpf(what()))
     }
 
-    /// VM ports (host byte order) whose new connections the hooks leave alone at `now_ns` (CLOCK_MONOTONIC),
-    /// in their order, with what failed.
+    /// VM ports (host byte order) whose new connections the hooks leave alone at `now_ns`
+    /// (CLOCK_MONOTONIC), in their order, with what failed.
     pub fn left_alone(&self, now_ns: u64) -> Result<Vec<(u16, types::failures)>> {
         let path = self.dir().join("failures");
         let what = || format!("read {}", path.display());
@@ -144,8 +144,8 @@ impl Port {
         Ok(found)
     }
 
-    /// Waits for the lock, which every process holds that reads a record, changes it and writes it back.
-    /// The kernel releases it with the process.
+    /// Waits for the lock, which every process holds that reads a record, changes it and writes it
+    /// back. The kernel releases it with the process.
     fn lock_records(&self) -> Result<RecordLock> {
         let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {

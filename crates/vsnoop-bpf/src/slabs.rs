@@ -1,14 +1,14 @@
-//! A port's memory for what it holds, in slabs that come when they are needed and go when they are not
-//! (flow/types/hold.h, `struct hold_slab`).
+//! A port's memory for what it holds, in slabs that come when they are needed and go when they are
+//! not (flow/types/hold.h, `struct hold_slab`).
 //!
 //! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an
 //! array of the maps of all ports that share programs, and user space by mapping it.
 //! `port_state.slabs` says how many there are, from number 0.
 //!
-//! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts for
-//! nothing, one below it that is not there ends them, and what it had claimed in the last slab the next
-//! engine lets go ([`Slabs::adopt`]). Hooks may
-//! still look at a slab that has gone; the kernel keeps it until they have done.
+//! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts
+//! for nothing, one below it that is not there ends them, and what it had claimed in the last slab
+//! the next engine lets go ([`Slabs::adopt`]). Hooks may still look at a slab that has gone; the
+//! kernel keeps it until they have done.
 //!
 //! The kernel returns from such a change only when no program runs any more that may have seen the
 //! map as it was, some 10 to 25 ms later. So a thread of its own waits for each: the engine has
@@ -98,8 +98,8 @@ impl Slabs {
         Ok(())
     }
 
-    /// What an engine left in the middle of adding or taking away is undone: a change as others are. For
-    /// the engine only.
+    /// What an engine left in the middle of adding or taking away is undone: a change as others
+    /// are. For the engine only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
         let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         self.refresh(count)?;
@@ -200,8 +200,9 @@ impl Slabs {
         begun
     }
 
-    /// Takes the last ones away, as long as `may` allows it, given the number of those that would be left,
-    /// and nothing in them is in use; not while a change is being made. For the engine only.
+    /// Takes the last ones away, as long as `may` allows it, given the number of those that would
+    /// be left, and nothing in them is in use; not while a change is being made. For the engine
+    /// only.
     pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
         let end = self.len();
         while let Some(last) = self.mapped.last() {

@@ -2,13 +2,14 @@
 //! that counts what comes in.
 //!
 //! Pinned in a directory of its own, `/sys/fs/bpf/vsnoop-uplinks/<netns>-<ifindex>`, and taken into
-//! use by each port that is attached with incast control. It goes when no port is behind it any more;
-//! who takes the last one away removes it. With a rate of 0 incast control is off: the record stays, and
-//! so does the hook.
+//! use by each port that is attached with incast control. It goes when no port is behind it any
+//! more; who takes the last one away removes it. With a rate of 0 incast control is off: the record
+//! stays, and so does the hook.
 //!
-//! The hook goes with its interface, or may be taken off with other tools. The record outlives it, for the
-//! programs of the ports have it; a hook that is put on again counts into the same one. What the interface
-//! was called stands in a symbolic link beside it, for messages about one that is gone.
+//! The hook goes with its interface, or may be taken off with other tools. The record outlives it,
+//! for the programs of the ports have it; a hook that is put on again counts into the same one.
+//! What the interface was called stands in a symbolic link beside it, for messages about one that
+//! is gone.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -85,8 +86,8 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Puts the hook on interface `ifindex` of the calling thread's network namespace, whose inode is
-    /// `netns`, unless it is there; either way the settings are these from now on.
+    /// Puts the hook on interface `ifindex` of the calling thread's network namespace, whose inode
+    /// is `netns`, unless it is there; either way the settings are these from now on.
     pub fn attach(
         netns: u64,
         ifindex: u32,

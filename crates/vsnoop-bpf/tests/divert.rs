@@ -1,7 +1,8 @@
 //! The hook that diverts, in the running kernel: which frames go into the link, and when.
 //!
-//! Frames are given to it by BPF_PROG_TEST_RUN on a tap in a network namespace of the test's own; that
-//! diverted ones come out of the link's tap is tested with whole hosts (crates/vsnoop-lab/tests/netns).
+//! Frames are given to it by BPF_PROG_TEST_RUN on a tap in a network namespace of the test's own;
+//! that diverted ones come out of the link's tap is tested with whole hosts
+//! (crates/vsnoop-lab/tests/netns).
 
 use std::ffi::CString;
 use std::process::Command;
@@ -63,7 +64,8 @@ fn rule(prefix: &str, action: Action) -> Rule {
     Rule { prefix: prefix.parse().expect("a prefix"), action }
 }
 
-/// A VM's tap and a link's, in a namespace that ends with the calling thread; the hook on the first.
+/// A VM's tap and a link's, in a namespace that ends with the calling thread; the hook on the
+/// first.
 fn attached(rules: &[Rule]) -> Diversion {
     // SAFETY: moves only the calling thread, which runs nothing but this test.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "cannot make a network namespace");

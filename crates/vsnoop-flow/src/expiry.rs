@@ -1,7 +1,7 @@
 //! When a connection is forgotten.
 //!
-//! Never while the VM has not acknowledged all that the sender was told it had, unless the connection
-//! was reset: the record is what still knows of those bytes.
+//! Never while the VM has not acknowledged all that the sender was told it had, unless the
+//! connection was reset: the record is what still knows of those bytes.
 
 use crate::types::{self, flow, flow_mode};
 

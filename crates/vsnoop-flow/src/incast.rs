@@ -106,8 +106,8 @@ pub fn received(f: &mut flow, u: &mut uplink, port: &mut incast_port, s: &segmen
     unsafe { types::incast_received(f, u, port, s, now) }
 }
 
-/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. What the flow
-/// waits for from now on.
+/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. What the
+/// flow waits for from now on.
 pub fn open(
     f: &mut flow,
     u: &mut uplink,

@@ -1,7 +1,7 @@
 //! Completing and verifying checksums.
 //!
-//! A frame with `NEEDS_CSUM` (the kernel's `CHECKSUM_PARTIAL`) holds the sum of the pseudo-header in
-//! its checksum field; the sum from `csum_start` to the end of the IP packet completes it.
+//! A frame with `NEEDS_CSUM` (the kernel's `CHECKSUM_PARTIAL`) holds the sum of the pseudo-header
+//! in its checksum field; the sum from `csum_start` to the end of the IP packet completes it.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};

@@ -89,10 +89,11 @@ pub fn mark_ce(packet: &mut Packet) -> bool {
     true
 }
 
-/// Cuts an IP packet into fragments of at most `payload_bytes` each, rounded down to a multiple of 8.
+/// Cuts an IP packet into fragments of at most `payload_bytes` each, rounded down to a multiple of
+/// 8.
 ///
-/// The packet must be no super-packet. One that cannot or need not be cut comes out whole, as does one
-/// with IPv6 extension headers. `identification` tells its fragments from those of others.
+/// The packet must be no super-packet. One that cannot or need not be cut comes out whole, as does
+/// one with IPv6 extension headers. `identification` tells its fragments from those of others.
 pub fn fragment(
     mut packet: Packet,
     payload_bytes: usize,

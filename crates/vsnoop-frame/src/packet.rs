@@ -1,6 +1,7 @@
 //! A frame with its `virtio_net_hdr`, in a buffer that is taken from a pool and goes back to it.
 //!
-//! Buffers are as large as the largest super-packet, so a packet never allocates while it is handled.
+//! Buffers are as large as the largest super-packet, so a packet never allocates while it is
+//! handled.
 
 use crate::vnet::VirtioNetHdr;
 

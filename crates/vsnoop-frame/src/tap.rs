@@ -1,7 +1,7 @@
 //! Opening taps, and reading and writing whole frames on them.
 //!
-//! A tap is made (or joined, when it is persistent) with `TUNSETIFF` in the network namespace of the
-//! calling thread; the file descriptor keeps working from any other thread and namespace. With
+//! A tap is made (or joined, when it is persistent) with `TUNSETIFF` in the network namespace of
+//! the calling thread; the file descriptor keeps working from any other thread and namespace. With
 //! `vnet_hdr` each read and write carries a `virtio_net_hdr` of `vnet_hdr_bytes` before the frame.
 //! [`Offloads`] says what the *reader* of the descriptor accepts: without them the kernel cuts
 //! super-packets and fills in checksums before it hands frames over. Writing is free of that: a

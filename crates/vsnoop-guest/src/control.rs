@@ -9,8 +9,8 @@ use crate::tcp_counts::TcpCounts;
 /// The guest's side of the control channel.
 pub const DEVICE: &str = "/dev/ttyS1";
 
-/// Where the host puts the guest's addresses on the kernel's command line: `ADDRESS/PREFIX` of eth0,
-/// eth1 and so on, with commas between them.
+/// Where the host puts the guest's addresses on the kernel's command line: `ADDRESS/PREFIX` of
+/// eth0, eth1 and so on, with commas between them.
 pub const ADDRESS_PARAMETER: &str = "vsnoop.address";
 
 /// Where the connections of rounds begin to be numbered.

@@ -1,9 +1,9 @@
 //! `/init` of a lab guest.
 //!
 //! The only program of its machine: it mounts what it needs, loads the modules of the initramfs in
-//! the order that the image lists, gives its interfaces their addresses from the kernel's command line, starts
-//! the transfer server and then obeys the control channel until the machine is powered off. An
-//! error before that is printed on the console and powers the machine off.
+//! the order that the image lists, gives its interfaces their addresses from the kernel's command
+//! line, starts the transfer server and then obeys the control channel until the machine is powered
+//! off. An error before that is printed on the console and powers the machine off.
 
 mod boot;
 mod ends;

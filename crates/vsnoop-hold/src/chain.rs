@@ -1,8 +1,9 @@
 //! Where the bytes of a stream are: following a flow's chain of chunks while the hooks change it.
 //!
-//! The hooks add chunks at the end and take acknowledged ones from the front, at any time and without
-//! asking. The front says what the first chunk holds. A chunk's successor may be read only while the
-//! chunk is in the chain; whether it was is known afterwards, when the front has not moved past it.
+//! The hooks add chunks at the end and take acknowledged ones from the front, at any time and
+//! without asking. The front says what the first chunk holds. A chunk's successor may be read only
+//! while the chunk is in the chain; whether it was is known afterwards, when the front has not
+//! moved past it.
 
 use std::collections::VecDeque;
 
@@ -62,7 +63,8 @@ impl Chain {
         None
     }
 
-    /// Forgets the chunks that have gone; begins anew when this is another chain than the last time.
+    /// Forgets the chunks that have gone; begins anew when this is another chain than the last
+    /// time.
     fn follow_front(&mut self, memory: &mut impl Chunks) {
         let (base, first) = memory.front();
         let gone = base.diff(self.base);

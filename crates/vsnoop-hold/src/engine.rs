@@ -1,8 +1,9 @@
 //! The engine's loop for one port: which hold is looked at when, and what becomes of a frame.
 //!
-//! [`Engine`] does no input or output. Everything outside it is a [`Host`]: the [`Memory`] that it shares
-//! with the hooks, the [`Device`] into the VM, a [`Clock`], and the end of a connection. `vsnoop`'s engine
-//! implements it with mapped BPF maps and a packet socket, a simulation with whatever it likes.
+//! [`Engine`] does no input or output. Everything outside it is a [`Host`]: the [`Memory`] that it
+//! shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the end of a connection.
+//! `vsnoop`'s engine implements it with mapped BPF maps and a packet socket, a simulation with
+//! whatever it likes.
 //!
 //! # When a hold is looked at
 //! ```text
@@ -19,17 +20,17 @@
 //!                                                v  its flow is over
 //!                                              ending: given back END_NS later
 //! ```
-//! - *Due* holds are served in their order: [`HOLD_FRAMES`] frames each, [`SERVED_HOLDS`] of them in one
-//!   [`Engine::work`], so that a port with very many busy holds keeps no other port waiting.
+//! - *Due* holds are served in their order: [`HOLD_FRAMES`] frames each, [`SERVED_HOLDS`] of them
+//!   in one [`Engine::work`], so that a port with very many busy holds keeps no other port waiting.
 //! - A *busy* hold has a timer, in the VM's own time or the clock's ([`Flow::deadline`]).
-//! - The hooks set a hold's *busy bit* when they keep something and it is not set. The engine clears it
-//!   when nothing happened for a while, and looks once more afterwards: a hook that has just found the bit
-//!   set has written what it kept by then.
+//! - The hooks set a hold's *busy bit* when they keep something and it is not set. The engine
+//!   clears it when nothing happened for a while, and looks once more afterwards: a hook that has
+//!   just found the bit set has written what it kept by then.
 //!
 //! # Killing an engine
-//! Nothing that matters is in here: another [`Engine::new`] on the same memory goes on. A simulation kills
-//! it between any two calls of its `Host`: from that call on the host does nothing any more (and refuses
-//! frames), and drops the engine when the call from outside returns.
+//! Nothing that matters is in here: another [`Engine::new`] on the same memory goes on. A
+//! simulation kills it between any two calls of its `Host`: from that call on the host does nothing
+//! any more (and refuses frames), and drops the engine when the call from outside returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -103,8 +104,8 @@ pub trait Memory {
     /// Counts a probe, before it is sent.
     fn count_probe(&mut self, number: u32);
 
-    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold itself if
-    /// its flow is over.
+    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold
+    /// itself if its flow is over.
     fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed;
     /// Adds memory if the hooks want it.
     fn grow(&mut self);
@@ -127,7 +128,8 @@ pub enum Reclaimed {
 pub trait Device {
     /// Its MTU, asked for anew.
     fn mtu(&mut self) -> u32;
-    /// Hands a frame over: `virtio_net_hdr` of 10 bytes, headers, and payload out of the chunks' memory.
+    /// Hands a frame over: `virtio_net_hdr` of 10 bytes, headers, and payload out of the chunks'
+    /// memory.
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent;
 }
 
@@ -156,8 +158,8 @@ pub trait Clock {
 
 /// The surroundings of one port.
 pub trait Host: Memory + Device + Clock {
-    /// Resets the connection of this hold at both ends, and counts the reason; false when the VM has
-    /// taken something since, and nothing was done.
+    /// Resets the connection of this hold at both ends, and counts the reason; false when the VM
+    /// has taken something since, and nothing was done.
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool;
 }
 
@@ -235,7 +237,8 @@ enum Outcome {
     Taken,
     /// The ring is full.
     Refused,
-    /// The VM has acknowledged its bytes meanwhile, the connection is over, or the device is in trouble.
+    /// The VM has acknowledged its bytes meanwhile, the connection is over, or the device is in
+    /// trouble.
     Later,
 }
 
@@ -505,8 +508,8 @@ impl Engine {
         }
     }
 
-    /// The hold is free: the next flow that has it tells when something is kept. True when one has it already,
-    /// and may have told before it could be heard.
+    /// The hold is free: the next flow that has it tells when something is kept. True when one has
+    /// it already, and may have told before it could be heard.
     fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
         self.forget(number);
         self.clear_busy(host, number);

@@ -1,38 +1,41 @@
 //! One connection: what is to be sent to the VM next.
 //!
-//! In this order: what it lost, what is held and fits into its window, a bare ACK when the sender has
-//! told something that no frame carries, a probe of a window that is closed.
+//! In this order: what it lost, what is held and fits into its window, a bare ACK when the sender
+//! has told something that no frame carries, a probe of a window that is closed.
 //!
-//! While the VM has something to acknowledge, what is held is handed over in large portions: when half of the
-//! widest window is open, or [`PATIENCE_NS`] have brought no more (RFC 9293, section 3.8.6.2.1). One that
-//! has acknowledged everything never waits: if a segment fits it is handed over.
+//! While the VM has something to acknowledge, what is held is handed over in large portions: when
+//! half of the widest window is open, or [`PATIENCE_NS`] have brought no more (RFC 9293, section
+//! 3.8.6.2.1). One that has acknowledged everything never waits: if a segment fits it is handed
+//! over.
 //!
-//! *Loss* shows in two ways. The VM repeats its ACK, three times or with SACK blocks of three segments:
-//! then the holes below the highest block are sent again, once; and again only when a block shows that
-//! something sent after them has arrived (RFC 6675 and RFC 8985 in spirit; between host and VM nothing is
-//! reordered). Without SACK, one frame is sent again, and the next with each ACK that falls short (RFC 6582). Or the
-//! VM had [`TIMEOUT_NS`] to answer and did not; then the first frame is sent again, and the time doubles
-//! (RFC 6298).
+//! *Loss* shows in two ways. The VM repeats its ACK, three times or with SACK blocks of three
+//! segments: then the holes below the highest block are sent again, once; and again only when a
+//! block shows that something sent after them has arrived (RFC 6675 and RFC 8985 in spirit; between
+//! host and VM nothing is reordered). Without SACK, one frame is sent again, and the next with each
+//! ACK that falls short (RFC 6582). Or the VM had [`TIMEOUT_NS`] to answer and did not; then the
+//! first frame is sent again, and the time doubles (RFC 6298).
 //!
-//! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one byte of what is held, which some stacks alone
-//! answer, or with an old segment without data (a keep-alive, section 3.8.4). Each time that one form stays
-//! unanswered the other one is used.
+//! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one byte of what is held, which
+//! some stacks alone answer, or with an old segment without data (a keep-alive, section 3.8.4).
+//! Each time that one form stays unanswered the other one is used.
 //!
-//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK, it may have none: its
-//! listener's queue is full, or it keeps no state at all (SYN cookies). Then data from ISS + 1 with the
-//! handshake's ACK completes the handshake, and anything else may destroy it. So nothing but that is sent,
-//! after 200, 400, 800 ms and then every second, by the clock: it is the application that the VM waits for.
+//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK, it may have
+//! none: its listener's queue is full, or it keeps no state at all (SYN cookies). Then data from
+//! ISS + 1 with the handshake's ACK completes the handshake, and anything else may destroy it. So
+//! nothing but that is sent, after 200, 400, 800 ms and then every second, by the clock: it is the
+//! application that the VM waits for.
 //!
-//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is probed for ever. One that has room,
-//! answers, and does not take the same bytes again and again never will; and one that has sent nothing for
-//! [`SILENT_NS`] of its own time is dead (R2 of RFC 9293, section 3.8.3).
+//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is probed for ever. One
+//! that has room, answers, and does not take the same bytes again and again never will; and one
+//! that has sent nothing for [`SILENT_NS`] of its own time is dead (R2 of RFC 9293, section 3.8.3).
 
 use vsnoop_flow::types::seq;
 
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
-/// The VM's own time to answer: more than any delayed ACK (RFC 9293, section 3.8.6.3, and Linux's 40 ms).
+/// The VM's own time to answer: more than any delayed ACK (RFC 9293, section 3.8.6.3, and Linux's
+/// 40 ms).
 pub const TIMEOUT_NS: u64 = 200_000_000;
 /// The VM's own time to open its window further before less than a portion is handed over.
 pub const PATIENCE_NS: u64 = 40_000_000;
@@ -216,8 +219,8 @@ impl Flow {
         flow
     }
 
-    /// The VM's end does not answer any more, or not take what it has room for, though it had every chance:
-    /// the connection is to be reset.
+    /// The VM's end does not answer any more, or not take what it has room for, though it had every
+    /// chance: the connection is to be reset.
     pub fn given_up(&self) -> Option<Reason> {
         self.given_up
     }
@@ -512,8 +515,8 @@ fn release(view: &View) -> Option<Frame> {
     let len = (limit.diff(from).max(0) as u32).min(largest(view));
     let end = from.add(len);
     let is_last = end == view.tail;
-    // Less than a segment is sent only when it is the last of it, or the VM has nothing to answer that
-    // would open its window further (RFC 9293, section 3.8.6.2.1).
+    // Less than a segment is sent only when it is the last of it, or the VM has nothing to answer
+    // that would open its window further (RFC 9293, section 3.8.6.2.1).
     if len < view.mss && !is_last && (len == 0 || from.diff(view.vm_seq) > 0) {
         return None;
     }

@@ -1,14 +1,14 @@
 //! The headers of a frame for the VM, as the sender might have sent it.
 //!
-//! What was in the sender's headers and matters to the VM's TCP is here: addresses, VLAN tags, ports,
-//! what the sender has acknowledged, its window, and timestamps. TSval is the newest that the sender
-//! sent, so that nothing looks old to the VM (RFC 7323, section 5); TSecr is the sender's own. The VM
-//! takes the time since then for the round trip, and sizes its window by what it reads in one: the
-//! VM's newest TSval would tell it that a window for a millisecond will do.
+//! What was in the sender's headers and matters to the VM's TCP is here: addresses, VLAN tags,
+//! ports, what the sender has acknowledged, its window, and timestamps. TSval is the newest that
+//! the sender sent, so that nothing looks old to the VM (RFC 7323, section 5); TSecr is the
+//! sender's own. The VM takes the time since then for the round trip, and sizes its window by what
+//! it reads in one: the VM's newest TSval would tell it that a window for a millisecond will do.
 //!
-//! [`headers`] is a pure function of a hold: the engine reads the hold as late as it can, and the hook
-//! that the frame goes through (`bpf/vsnoop.bpf.c`) replaces ACK, window and timestamps by what the sender
-//! has told since.
+//! [`headers`] is a pure function of a hold: the engine reads the hold as late as it can, and the
+//! hook that the frame goes through (`bpf/vsnoop.bpf.c`) replaces ACK, window and timestamps by
+//! what the sender has told since.
 
 use vsnoop_flow::types::{HOLD_TIMESTAMPS, VLAN_PRESENT, flow_key, hold};
 
@@ -36,8 +36,8 @@ const FLAG_FIN: u8 = 0x01;
 const FLAG_PSH: u8 = 0x08;
 const FLAG_ACK: u8 = 0x10;
 
-/// `virtio_net_hdr` and headers; the payload follows. `marked`: the network has marked what is in it.
-/// `mtu`: of the device.
+/// `virtio_net_hdr` and headers; the payload follows. `marked`: the network has marked what is in
+/// it. `mtu`: of the device.
 pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
     let key = &hold.key;
     let is_v4 = is_v4(key);
@@ -68,8 +68,8 @@ pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
 
 /// What a frame is to be cut into where the VM takes no super-packets; 0: it is one segment.
 ///
-/// A packet socket allows a single segment that fits the MTU, with one 802.1Q tag beyond it; larger ones
-/// only as super-packets.
+/// A packet socket allows a single segment that fits the MTU, with one 802.1Q tag beyond it; larger
+/// ones only as super-packets.
 fn segment(hold: &hold, len: u32, overhead: u32, ethernet: u32, mtu: u32) -> u32 {
     let is_tagged = ethernet > ETHERNET && u16::from_be(hold.tag_proto) == ETHER_VLAN;
     let most = mtu + ETHERNET + if is_tagged { TAG } else { 0 };

@@ -36,8 +36,8 @@ impl Timer {
 
 /// Numbers of holds in the order of their times.
 ///
-/// A timer that is put off keeps its entry, which is set anew when its time comes; one that is brought
-/// forward gets another entry, and the former counts no more.
+/// A timer that is put off keeps its entry, which is set anew when its time comes; one that is
+/// brought forward gets another entry, and the former counts no more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(u64, u32)>>);
 

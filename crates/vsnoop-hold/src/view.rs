@@ -11,8 +11,8 @@ pub struct View {
     pub right_edge: seq,
     /// The VM has been handed everything below; one more once it was handed the FIN.
     pub handed: seq,
-    /// Copies are kept from here, or from VM_SEQ if that is more. Not of what the VM was handed before
-    /// the flow had a hold.
+    /// Copies are kept from here, or from VM_SEQ if that is more. Not of what the VM was handed
+    /// before the flow had a hold.
     pub first: seq,
     /// End of what is kept.
     pub tail: seq,
@@ -81,8 +81,8 @@ impl View {
         self.vm_seq.diff(self.end()) >= 0
     }
 
-    /// Has the VM no excuse not to acknowledge the next byte: it was handed it, there is a copy of it, and
-    /// its window has room for a segment, or for what there is?
+    /// Has the VM no excuse not to acknowledge the next byte: it was handed it, there is a copy of
+    /// it, and its window has room for a segment, or for what there is?
     pub fn has_room(&self) -> bool {
         let room = self.right_edge.diff(self.vm_seq);
         let rest = self.tail.diff(self.vm_seq).clamp(1, self.mss as i32);
@@ -94,8 +94,8 @@ impl View {
         self.tail.add(self.fin.into())
     }
 
-    /// What the VM has of the bytes beyond VM_SEQ, as its last report has it: SACK blocks in order, none
-    /// of which reaches beyond what it was handed.
+    /// What the VM has of the bytes beyond VM_SEQ, as its last report has it: SACK blocks in order,
+    /// none of which reaches beyond what it was handed.
     pub fn blocks(&self) -> &[(seq, seq)] {
         &self.blocks[..self.block_count]
     }

@@ -3,8 +3,8 @@
 //! - [`guest`] makes the kernel and initramfs that machines boot, [`vm`] runs them;
 //! - [`stage`] puts machines and a client into a network of their own, [`testbed`] is what such
 //!   networks are made of;
-//! - [`client`] transfers and measures, [`vsnoop`] is the command under test, [`peers`] are what it is
-//!   compared with;
+//! - [`client`] transfers and measures, [`vsnoop`] is the command under test, [`peers`] are what it
+//!   is compared with;
 //! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C;
 //! - [`experiment`] holds the experiments, [`results`] their files.
 

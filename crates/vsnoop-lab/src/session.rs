@@ -1,9 +1,10 @@
 //! One lab at a time, and nothing left behind.
 //!
-//! A [`Session`] holds a lock, so that a second lab on the same machine is refused, and a journal of
-//! what has to be undone: settings of the kernel, QEMU processes, attached ports. Dropping it undoes
-//! all of that. After a crash the journal is still there, and the next session undoes it first;
-//! processes are recognised by id and start time, so that no stranger that got the same id is hurt.
+//! A [`Session`] holds a lock, so that a second lab on the same machine is refused, and a journal
+//! of what has to be undone: settings of the kernel, QEMU processes, attached ports. Dropping it
+//! undoes all of that. After a crash the journal is still there, and the next session undoes it
+//! first; processes are recognised by id and start time, so that no stranger that got the same id
+//! is hurt.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -6,10 +6,11 @@
 //!                                                 └─ tap 1 ── VM 1 ...
 //! ```
 //! Bridge, taps and QEMU live in a namespace of their own, so that nothing appears among the
-//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or two taps
-//! and whoever moves frames between them. A machine may have a second, *tuned* device on the bridge,
-//! with longer queues and an address of its own, so that both kinds can be compared on the same
-//! machine. Dropping the stage detaches the ports, ends the machines and deletes the namespaces.
+//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or two
+//! taps and whoever moves frames between them. A machine may have a second, *tuned* device on the
+//! bridge, with longer queues and an address of its own, so that both kinds can be compared on the
+//! same machine. Dropping the stage detaches the ports, ends the machines and deletes the
+//! namespaces.
 
 pub mod path;
 
@@ -40,8 +41,8 @@ pub const SLICE_MS: u32 = 30;
 /// The client's congestion control: the host's default may be another.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
-/// Frames that the queues of a tuned device hold: the tap's ring on the host (the kernel's default is
-/// 1000), and the receive queue of the device (QEMU's default is 256, its limit 1024).
+/// Frames that the queues of a tuned device hold: the tap's ring on the host (the kernel's default
+/// is 1000), and the receive queue of the device (QEMU's default is 256, its limit 1024).
 pub const TUNED_RING: usize = 10_000;
 pub const TUNED_RX_QUEUE: u16 = 1024;
 
@@ -295,7 +296,8 @@ pub fn vm_address(index: usize, tuned: bool) -> Ipv4Addr {
     address(tuned, 10 + index as u8)
 }
 
-/// Tuned devices are in a network of their own, so that machines answer by the device that was asked.
+/// Tuned devices are in a network of their own, so that machines answer by the device that was
+/// asked.
 const fn address(tuned: bool, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77 + tuned as u8, 0, last)
 }

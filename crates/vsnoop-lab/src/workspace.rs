@@ -1,9 +1,10 @@
 //! Where things are: the source tree, its build and result directories, and the programs beside us.
 //!
-//! `cargo test` of the lab does not build the `vsnoop` command that its tests run. One that the tree
-//! built earlier is used only if cargo would not build it anew: cargo leaves beside each program the
-//! list of the files it was made of (`vsnoop.d`), and none of them may be newer. Files that cargo does
-//! not look at, or not by their age (Cargo.toml), do not count, so that building always helps.
+//! `cargo test` of the lab does not build the `vsnoop` command that its tests run. One that the
+//! tree built earlier is used only if cargo would not build it anew: cargo leaves beside each
+//! program the list of the files it was made of (`vsnoop.d`), and none of them may be newer. Files
+//! that cargo does not look at, or not by their age (Cargo.toml), do not count, so that building
+//! always helps.
 
 use std::env;
 use std::fs;
@@ -33,8 +34,9 @@ pub fn build_dir() -> Result<PathBuf> {
 }
 
 /// The `vsnoop` command: `VSNOOP_BIN`, or beside this executable, or one directory up (tests run
-/// from `deps`), or a release build of the tree. An error when the tree has changed since it was built.
-/// Decided once: whoever attached with it can detach with it, though somebody edits the tree meanwhile.
+/// from `deps`), or a release build of the tree. An error when the tree has changed since it was
+/// built. Decided once: whoever attached with it can detach with it, though somebody edits the tree
+/// meanwhile.
 pub fn vsnoop_command() -> Result<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| find_vsnoop().map_err(|error| format!("{error:#}")));

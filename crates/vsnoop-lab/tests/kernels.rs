@@ -1,9 +1,9 @@
 //! The BPF programs and the command on another kernel than this machine's: the oldest that a
 //! distribution offers and that has tcx.
 //!
-//! A machine is booted once under it and runs, one after the other, the tests of the hooks and some of
-//! the tests on network namespaces ([`vsnoop_lab::guest::batch`]); each is a test here. What they do is
-//! told where they are. A failure shows what was printed in the machine.
+//! A machine is booted once under it and runs, one after the other, the tests of the hooks and some
+//! of the tests on network namespaces ([`vsnoop_lab::guest::batch`]); each is a test here. What
+//! they do is told where they are. A failure shows what was printed in the machine.
 //!
 //! Where there is no QEMU or no package of such a kernel, they say so and count as ignored.
 
@@ -108,8 +108,8 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
     Batch { kernel, modules: &MODULES, programs: &programs, commands: &commands }.run(LIMIT)
 }
 
-/// Test programs of the workspace as cargo has built them, or builds them now: in the profile of this
-/// program, so that nothing is built that `cargo test` has not built before.
+/// Test programs of the workspace as cargo has built them, or builds them now: in the profile of
+/// this program, so that nothing is built that `cargo test` has not built before.
 fn test_programs<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

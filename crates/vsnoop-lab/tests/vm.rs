@@ -2,9 +2,9 @@
 //!
 //! Two guests share a core; what is done to the first must leave transfers to the second alone. All
 //! tests run one after the other on the same guests and the same attached port. Each transfer is
-//! verified byte by byte by its receiver. No test looks at a clock: a transfer that comes to nothing
-//! within its (generous) limit has hung. How long a transfer lasts depends on the machine, so what is
-//! to happen in the middle of one is tried again with more bytes where it came too late.
+//! verified byte by byte by its receiver. No test looks at a clock: a transfer that comes to
+//! nothing within its (generous) limit has hung. How long a transfer lasts depends on the machine,
+//! so what is to happen in the middle of one is tried again with more bytes where it came too late.
 //!
 //! `VSNOOP_VM_TESTS=detached` runs the same without vsnoop, which shows what the guests and the
 //! tests themselves are worth. Where the tests cannot run they say why and count as ignored.
@@ -206,8 +206,9 @@ impl Bench {
         status["outstanding_bytes"].as_u64().context("vsnoop status has no outstanding_bytes")
     }
 
-    /// Freezes the victim at a moment when bytes are outstanding, if vsnoop is attached; `None` when
-    /// `over` before that. A frozen machine acknowledges nothing, so that they stay outstanding.
+    /// Freezes the victim at a moment when bytes are outstanding, if vsnoop is attached; `None`
+    /// when `over` before that. A frozen machine acknowledges nothing, so that they stay
+    /// outstanding.
     fn freeze_with_outstanding(&self, over: impl Fn() -> bool) -> Result<Option<Frozen<'_>>> {
         let deadline = Instant::now() + LIMIT;
         while Instant::now() < deadline {
@@ -247,8 +248,8 @@ impl Bench {
     }
 }
 
-/// The victim asks its neighbour, on connections that begin anew in the middle. DCTCP is none without
-/// ECN, which is noticed.
+/// The victim asks its neighbour, on connections that begin anew in the middle. DCTCP is none
+/// without ECN, which is noticed.
 fn rounds(bench: &Bench) -> Result<()> {
     const COUNT: u16 = 5;
     let (receiver, sender) = (bench.stage.vm(VICTIM), bench.stage.vm(NEIGHBOUR));
@@ -495,8 +496,8 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Does something in the middle of transfers; `attempt` takes how many times the usual bytes they have
-/// and says whether it came in time.
+/// Does something in the middle of transfers; `attempt` takes how many times the usual bytes they
+/// have and says whether it came in time.
 fn with_enough_bytes(otherwise: &str, mut attempt: impl FnMut(u64) -> Result<bool>) -> Result<()> {
     for times in [1, 8, 64] {
         if attempt(times)? {

@@ -26,7 +26,8 @@ struct EthtoolCmd {
 
 nix::ioctl_readwrite_bad!(siocethtool, libc::SIOCETHTOOL, libc::ifreq);
 
-/// Something that a device may do for the stack, by the command that reads it; the next one writes it.
+/// Something that a device may do for the stack, by the command that reads it; the next one writes
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Offload {
@@ -70,8 +71,8 @@ unsafe fn ask<T>(device: &str, record: &mut T) -> Result<()> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = std::ptr::from_mut(record).cast();
-    // SAFETY: the request is zero-terminated, as the name is shorter, and points at a live record of
-    // the command's own layout, as the caller promises.
+    // SAFETY: the request is zero-terminated, as the name is shorter, and points at a live record
+    // of the command's own layout, as the caller promises.
     unsafe { siocethtool(socket.as_raw_fd(), &mut request) }?;
     Ok(())
 }

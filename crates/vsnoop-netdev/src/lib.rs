@@ -1,7 +1,8 @@
-//! Network devices as the kernel describes them: questions over rtnetlink ([`netlink`]) and to drivers
-//! ([`ethtool`]).
+//! Network devices as the kernel describes them: questions over rtnetlink ([`netlink`]) and to
+//! drivers ([`ethtool`]).
 //!
-//! sysfs shows the network namespace in which it was mounted; these ask in that of the calling thread.
+//! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
+//! thread.
 
 pub mod ethtool;
 pub mod netlink;

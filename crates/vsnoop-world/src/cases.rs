@@ -38,14 +38,14 @@ pub enum Case {
 }
 
 impl Case {
-    /// May it end in a reset that there is not without vsnoop? Where it aborts itself, how far it got
-    /// by then is a matter of time; and copies that nobody can hand over are lost.
+    /// May it end in a reset that there is not without vsnoop? Where it aborts itself, how far it
+    /// got by then is a matter of time; and copies that nobody can hand over are lost.
     pub fn may_be_reset(self) -> bool {
         matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
     }
 
-    /// Is it a matter of luck how long it takes? Who is frozen for seconds, or has no engine, at the wrong
-    /// moment takes longer.
+    /// Is it a matter of luck how long it takes? Who is frozen for seconds, or has no engine, at
+    /// the wrong moment takes longer.
     pub fn is_timed(self) -> bool {
         !matches!(
             self,

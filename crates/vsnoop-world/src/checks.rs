@@ -1,7 +1,7 @@
 //! What must hold of every connection at every moment, seen from outside.
 //!
-//! The checks know what the VM's TCP has accepted. Whatever else the sender is told that the VM has must
-//! be in the hold, byte by byte.
+//! The checks know what the VM's TCP has accepted. Whatever else the sender is told that the VM has
+//! must be in the hold, byte by byte.
 
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::Tcp;
@@ -25,8 +25,8 @@ pub struct Told {
     pub from_the_start: bool,
 }
 
-/// At one early ACK in this many the check compares all that is held; at the others only the bytes that this
-/// ACK is the first to acknowledge.
+/// At one early ACK in this many the check compares all that is held; at the others only the bytes
+/// that this ACK is the first to acknowledge.
 const WHOLE: u64 = 32;
 
 /// `frame` leaves the host for the sender.
@@ -73,8 +73,8 @@ pub fn told(
     told.edge = told.edge.max(edge);
 }
 
-/// Everything from what the VM has accepted up to `ack` is in the hold; the bytes from `from` on are
-/// compared.
+/// Everything from what the VM has accepted up to `ack` is in the hold; the bytes from `from` on
+/// are compared.
 fn is_held(vm: &mut Vm, c: usize, from: u64, ack: u64, progress: &Progress, sender: &Tcp) {
     let Some((_, f)) = vm.flow_of(c) else {
         panic!("{c}: {ack} is acknowledged, the VM has {}, there is no record", progress.accepted)

@@ -71,8 +71,8 @@ impl Frame {
         layout::tcp_payload(&self.bytes).unwrap_or(0)
     }
 
-    /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the tag
-    /// is in the frame.
+    /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the
+    /// tag is in the frame.
     pub fn settle(&mut self) {
         if self.summed == Summed::Partial {
             layout::complete_checksum(&mut self.bytes);

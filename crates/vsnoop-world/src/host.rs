@@ -1,5 +1,5 @@
-//! One VM on its host: the port with the programs, the engine of the product, the VM behind the ring, and
-//! what the helper does for it.
+//! One VM on its host: the port with the programs, the engine of the product, the VM behind the
+//! ring, and what the helper does for it.
 
 use std::collections::BTreeMap;
 
@@ -253,7 +253,8 @@ impl Vm {
         self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
     }
 
-    /// Both ends are reset: crates/vsnoop/src/helper/reset.rs. False: the VM has taken something since.
+    /// Both ends are reset: crates/vsnoop/src/helper/reset.rs. False: the VM has taken something
+    /// since.
     pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
         let now = self.now;
         let Some(f) = self.flow(key) else { return false };
@@ -703,8 +704,8 @@ const REPEATS: u32 = 5;
 pub const HELPER_PERIOD: u64 = 250 * MS;
 
 impl Vm {
-    /// What the helper does (crates/vsnoop/src/helper/monitor.rs): it sends the RSTs of connections that
-    /// were reset again, and forgets records.
+    /// What the helper does (crates/vsnoop/src/helper/monitor.rs): it sends the RSTs of connections
+    /// that were reset again, and forgets records.
     pub fn helper(&mut self) {
         for (key, f) in self.flows() {
             if u32::from(f.mode) == flow_mode::FLOW_RESET {

@@ -1,11 +1,12 @@
 //! The kernel around the programs: a port with its tap, its maps and its programs.
 //!
-//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and put back;
-//! there may be any number of them. The programs' global variables exist once in this process: they are
-//! filled in when a program of a port is run, and saved afterwards, by one thread at a time.
+//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and put
+//! back; there may be any number of them. The programs' global variables exist once in this
+//! process: they are filled in when a program of a port is run, and saved afterwards, by one thread
+//! at a time.
 //!
-//! What a program does at the same time on another CPU is what the caller does in the *gap*, a function
-//! that is called whenever a program calls a helper.
+//! What a program does at the same time on another CPU is what the caller does in the *gap*, a
+//! function that is called whenever a program calls a helper.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -160,8 +161,8 @@ fn shape_of(map: &native::Map) -> Shape {
 }
 
 impl Port {
-    /// A port whose programs were just attached. `resize` may change the size of maps, by name, as the
-    /// loader does.
+    /// A port whose programs were just attached. `resize` may change the size of maps, by name, as
+    /// the loader does.
     pub fn new(ifindex: u32, ring_slots: usize, resize: impl Fn(&str, &mut Shape)) -> Self {
         make_constants_writable();
         let shapes = native::maps().iter().map(|map| {

@@ -1,7 +1,8 @@
 //! BPF maps, as the programs and user space see them.
 //!
-//! The values of a map stay where they are while it exists, as in the kernel: programs keep pointers to
-//! them across helpers. What is deleted is kept until the program has ended, as RCU does.
+//! The values of a map stay where they are while it exists, as in the kernel: programs keep
+//! pointers to them across helpers. What is deleted is kept until the program has ended, as RCU
+//! does.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,10 +1,11 @@
 //! One connection, everything that can happen to it, in every order.
 //!
-//! A state is a copy of the whole: sender, network, port with programs, maps and ring, engine, VM. From
-//! each one all actions are tried that its [`Budget`] allows; states that were met before are left alone.
+//! A state is a copy of the whole: sender, network, port with programs, maps and ring, engine, VM.
+//! From each one all actions are tried that its [`Budget`] allows; states that were met before are
+//! left alone.
 //!
-//! - *Safety*: whatever the host tells the sender is checked ([`checks::told`]), and so is every byte that
-//!   either end receives.
+//! - *Safety*: whatever the host tells the sender is checked ([`checks::told`]), and so is every
+//!   byte that either end receives.
 //! - *Progress*: from each state a fair continuation, in which nothing is lost any more, everybody
 //!   runs and time passes, comes to an end.
 //!

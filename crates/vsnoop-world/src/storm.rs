@@ -1,6 +1,8 @@
-//! Random scenarios: whatever can befall a VM, its connection, the network, the engine and the port, at once.
+//! Random scenarios: whatever can befall a VM, its connection, the network, the engine and the
+//! port, at once.
 //!
-//! Everything comes from a seed. The world is hostile for a while, then calm, so that each connection can end.
+//! Everything comes from a seed. The world is hostile for a while, then calm, so that each
+//! connection can end.
 
 use fastrand::Rng;
 use vsnoop_flow::testing::end::End;
@@ -132,8 +134,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     machine.ring_slots = [8, 64, 500][rng.usize(0..3)];
     machine.chunks = [64, 1_024][rng.usize(0..2)];
     machine.ahead = match kind {
-        // The hooks pass out-of-order data beyond the VM's window when a flow is not active; lwIP does not
-        // cut its first such segment, and then fails an assertion of its own.
+        // The hooks pass out-of-order data beyond the VM's window when a flow is not active; lwIP
+        // does not cut its first such segment, and then fails an assertion of its own.
         Kind::Lwip => 0,
         _ => [0, 100_000, u32::MAX][rng.usize(0..3)],
     };
@@ -151,7 +153,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     }
 }
 
-/// Does somebody abort? A peer that is deaf at that moment, and has nothing to say, never hears of it.
+/// Does somebody abort? A peer that is deaf at that moment, and has nothing to say, never hears of
+/// it.
 pub fn is_aborted(sc: &Scenario) -> bool {
     sc.connections[0].abort.is_some()
 }

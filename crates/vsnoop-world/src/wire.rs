@@ -73,8 +73,8 @@ pub fn framed(packet: &[u8], path: &Path) -> Frame {
     frame
 }
 
-/// The segment as a frame, to the VM or from it. A corrupt one has a wrong checksum; of others `summed`
-/// says what is known.
+/// The segment as a frame, to the VM or from it. A corrupt one has a wrong checksum; of others
+/// `summed` says what is known.
 pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
     let mut bytes = Vec::with_capacity(128 + s.data.len());
     let (from, to) = if to_vm { (path.sender, path.vm) } else { (path.vm, path.sender) };

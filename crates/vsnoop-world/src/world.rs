@@ -1,7 +1,7 @@
 //! The simulated world: senders, network, hosts with the programs and the engine, VMs.
 //!
-//! Discrete events on a simulated clock; everything random comes from the scenario's seed, so that a
-//! failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
+//! Discrete events on a simulated clock; everything random comes from the scenario's seed, so that
+//! a failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::{Events, MS, START};

@@ -1,5 +1,5 @@
-//! The processes in the background, of which a host has one each: the helper and the engine. A lock file
-//! holds the process id of the one that works; here is how it is started, and where it logs.
+//! The processes in the background, of which a host has one each: the helper and the engine. A lock
+//! file holds the process id of the one that works; here is how it is started, and where it logs.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Seek, Write};
@@ -77,8 +77,8 @@ impl Instance {
     }
 }
 
-/// The process's id, `None` when none runs. One that has the lock, and has not written its id yet over
-/// that of one that was killed, counts as none.
+/// The process's id, `None` when none runs. One that has the lock, and has not written its id yet
+/// over that of one that was killed, counts as none.
 pub fn running_pid(role: Role) -> Option<i32> {
     match try_lock(role.lock()) {
         Ok(None) => {
@@ -121,7 +121,8 @@ pub fn start(role: Role) -> Result<()> {
     Ok(())
 }
 
-/// Children that have ended, as the helper of an engine and the engine of a helper, leave nothing behind.
+/// Children that have ended, as the helper of an engine and the engine of a helper, leave nothing
+/// behind.
 pub fn forget_children() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -156,8 +157,8 @@ pub fn leave_the_terminal() -> Result<()> {
     // Fails only for the leader of a process group, which has no need of it; so for those that
     // [`start`] has started.
     let _ = nix::unistd::setsid();
-    // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard input,
-    // output and error that it would use later.
+    // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard
+    // input, output and error that it would use later.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
     if result != 0 {
         return Err(std::io::Error::last_os_error()).context("close inherited files");
@@ -168,8 +169,8 @@ pub fn leave_the_terminal() -> Result<()> {
 /// Changes what is logged: given a filter, in the words of RUST_LOG.
 pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
 
-/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does what is
-/// returned.
+/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does
+/// what is returned.
 pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
     let (filter, handle) =

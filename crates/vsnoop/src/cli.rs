@@ -1,4 +1,5 @@
-//! The command line. docs/command.md is the reference; `vsnoop help COMMAND` prints what stands here.
+//! The command line. docs/command.md is the reference; `vsnoop help COMMAND` prints what stands
+//! here.
 
 use std::path::PathBuf;
 
@@ -17,8 +18,8 @@ const GLOBAL: &str = "Global options";
 
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
-/// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run time,
-/// 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit (docs/command.md).
+/// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run
+/// time, 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit (docs/command.md).
 #[derive(Debug, Parser)]
 #[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
 pub struct Cli {
@@ -28,8 +29,8 @@ pub struct Cli {
     /// Print JSON for programs (docs/json.md) instead of tables.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
-    /// Settings of the host, read by `attach` and `doctor` [default: /etc/vsnoop/vsnoop.toml, if it is
-    /// there].
+    /// Settings of the host, read by `attach` and `doctor` [default: /etc/vsnoop/vsnoop.toml, if it
+    /// is there].
     #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
@@ -64,7 +65,8 @@ pub enum Command {
     Link(Link),
     /// Take everything off all ports at once, damaged state included: the panic switch.
     Off(Off),
-    /// Expires idle flows, resets those whose bytes nobody can hand over; started by other commands.
+    /// Expires idle flows, resets those whose bytes nobody can hand over; started by other
+    /// commands.
     #[command(hide = true)]
     Helper(Helper),
     /// Hands over what is held for VMs; started by the helper.
@@ -124,21 +126,22 @@ pub struct Attach {
     /// Went away.
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
     pub hold_per_flow: Option<String>,
-    /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it is.
+    /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it
+    /// is.
     #[arg(long, conflicts_with_all = ["hold", "ahead", "no_passive"])]
     pub observe: bool,
-    /// Shape the senders' windows, so that many of them at once do not overflow the last hop before this
-    /// host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or `link`, the link
-    /// speed of the uplink; ports stand before it
-    /// [without RATE: what other ports behind the uplink have, or as configured, or `link`].
+    /// Shape the senders' windows, so that many of them at once do not overflow the last hop before
+    /// this host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or
+    /// `link`, the link speed of the uplink; ports stand before it [without RATE: what other ports
+    /// behind the uplink have, or as configured, or `link`].
     #[arg(long, value_name = "RATE", num_args = 0..=1, allow_negative_numbers = true, value_parser = incast_rate)]
     pub incast: Option<Option<incast::Rate>>,
-    /// The interface that the senders' packets come through [default: as configured, or the port of the
-    /// tap's bridge that is no tap].
+    /// The interface that the senders' packets come through [default: as configured, or the port of
+    /// the tap's bridge that is no tap].
     #[arg(long, value_name = "IFACE", requires = "incast")]
     pub uplink: Option<String>,
-    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G) [default: what other ports behind the
-    /// uplink have, or as configured, or 64K].
+    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G) [default: what other ports
+    /// behind the uplink have, or as configured, or 64K].
     #[arg(long, value_name = "SIZE", requires = "incast", value_parser = incast::buffer)]
     pub incast_buffer: Option<u32>,
     /// Connections on record per port; those beyond are not accelerated.
@@ -156,11 +159,12 @@ pub struct Attach {
 pub struct Bounds {
     /// Most memory, for each port, in which the host keeps what it acknowledged until the VM has
     /// acknowledged it: 256K to 256M (suffixes K, M, G). Taken when it is used, and given back
-    /// [default of `attach`: from the host's memory, the number of VMs and what other ports may have].
+    /// [default of `attach`: from the host's memory, the number of VMs and what other ports may
+    /// have].
     #[arg(long, value_name = "SIZE", value_parser = config::hold_size)]
     pub hold: Option<u32>,
-    /// How far a sender may run ahead of the VM's own window, up to 1G (suffixes K, M, G); 0: not at
-    /// all [default of `attach`: as far as the hold allows].
+    /// How far a sender may run ahead of the VM's own window, up to 1G (suffixes K, M, G); 0: not
+    /// at all [default of `attach`: as far as the hold allows].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ahead: Option<u32>,
 }
@@ -184,7 +188,8 @@ pub struct Lists {
     /// Never accelerate connections with these port numbers.
     #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub deny_port: Vec<u16>,
-    /// Accelerate only connections with senders in these prefixes; the longest one that fits counts.
+    /// Accelerate only connections with senders in these prefixes; the longest one that fits
+    /// counts.
     #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
     pub allow: Vec<IpNet>,
     /// Never accelerate connections with senders in these prefixes.
@@ -233,8 +238,8 @@ pub struct Incast {
 
 #[derive(Debug, Subcommand)]
 pub enum IncastAction {
-    /// Change rate or buffer while packets flow, for all ports behind an uplink; a rate turns incast control
-    /// on again.
+    /// Change rate or buffer while packets flow, for all ports behind an uplink; a rate turns
+    /// incast control on again.
     Set(IncastSet),
     /// Turn incast control off, without detaching anything: windows are the VMs' own again.
     Off(IncastOff),
@@ -245,7 +250,8 @@ pub struct IncastSet {
     /// Which uplink [default: the only one].
     #[arg(long, value_name = "IFACE")]
     pub uplink: Option<String>,
-    /// Of the last hop, such as 1G or 25G (bits per second), or `link`: the link speed of the uplink.
+    /// Of the last hop, such as 1G or 25G (bits per second), or `link`: the link speed of the
+    /// uplink.
     #[arg(long, value_name = "RATE|link", allow_hyphen_values = true, value_parser = incast::rate)]
     pub rate: Option<incast::Rate>,
     /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G).
@@ -276,8 +282,8 @@ pub enum LinkAction {
     Down(LinkDown),
     /// Show which links are up, and how they and their peers are.
     Status(LinkStatus),
-    /// Change which traffic is compressed, and how, or what is logged, while packets flow; the configuration
-    /// file stays as it is.
+    /// Change which traffic is compressed, and how, or what is logged, while packets flow; the
+    /// configuration file stays as it is.
     Set(LinkSet),
 }
 
@@ -326,8 +332,8 @@ pub struct LinkStatus {
 pub struct LinkSet {
     /// Name of the link.
     pub name: String,
-    /// How traffic is compressed: off, lz4, zstd, zstd:LEVEL or auto; all of it, or what the options below
-    /// choose.
+    /// How traffic is compressed: off, lz4, zstd, zstd:LEVEL or auto; all of it, or what the
+    /// options below choose.
     #[arg(long, value_name = "METHOD")]
     pub compress: Option<Method>,
     /// What it logs from now on: error, warn, info, debug or trace.
@@ -337,8 +343,8 @@ pub struct LinkSet {
         conflicts_with_all = ["dictionary", "peer", "port", "vm", "prefix"]
     )]
     pub log: Option<LogLevel>,
-    /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when that is
-    /// safe) [default: none].
+    /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when
+    /// that is safe) [default: none].
     #[arg(long, value_name = "SIZE", value_parser = dictionary)]
     pub dictionary: Option<u32>,
     /// Only traffic with this peer.

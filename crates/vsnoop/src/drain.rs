@@ -1,12 +1,13 @@
-//! Stopping early acknowledgement without losing anything: no new early ACKs, then wait until the VM
-//! has acknowledged all that the sender was told it had.
+//! Stopping early acknowledgement without losing anything: no new early ACKs, then wait until the
+//! VM has acknowledged all that the sender was told it had.
 //!
-//! With a hold, part of that may be on this host only, and the engine hands it over meanwhile as ever.
+//! With a hold, part of that may be on this host only, and the engine hands it over meanwhile as
+//! ever.
 //!
-//! The wait is bounded. Past it, what was handed to the VM is in its ring or in its hands already; what is
-//! still held is said, for it needs this host: it must not be left behind by a migration, and a port that
-//! is let go has its connections reset (`release`). It ends at once when the tap is deleted, or the port detached
-//! by somebody else: the caller finds out which.
+//! The wait is bounded. Past it, what was handed to the VM is in its ring or in its hands already;
+//! what is still held is said, for it needs this host: it must not be left behind by a migration,
+//! and a port that is let go has its connections reset (`release`). It ends at once when the tap is
+//! deleted, or the port detached by somebody else: the caller finds out which.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Kinds of failure and their exit codes (docs/command.md).
 //!
-//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry one
-//! of the types below somewhere in their chain; everything else is a failure at run time.
+//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry
+//! one of the types below somewhere in their chain; everything else is a failure at run time.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The holds of a port, as they are now: what waits on this host, how much memory it takes, and whether
-//! there is an engine to hand it over.
+//! The holds of a port, as they are now: what waits on this host, how much memory it takes, and
+//! whether there is an engine to hand it over.
 //!
 //! A flow's record knows what the hooks know, and they hear of the engine's work at the flow's next
 //! packet only. So the byte up to which the VM has been handed everything is the further one of the
@@ -31,7 +31,8 @@ pub struct FlowHold {
     pub kept_bytes: u64,
     /// For how long the oldest held byte has waited; null when nothing is held.
     pub oldest_ns: Option<u64>,
-    /// Frames that the engine handed to the VM, those that it handed over again, and the bytes of those.
+    /// Frames that the engine handed to the VM, those that it handed over again, and the bytes of
+    /// those.
     pub releases: u32,
     pub resends: u32,
     pub resent_bytes: u64,
@@ -94,8 +95,8 @@ impl Holds {
         held_bytes(flow, self.of(key, flow).as_ref())
     }
 
-    /// Bytes that are nowhere but here: held ones; and all that the VM owes where it has lost some, and
-    /// the engine is at sending them again.
+    /// Bytes that are nowhere but here: held ones; and all that the VM owes where it has lost some,
+    /// and the engine is at sending them again.
     pub fn needed_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
         let hold = self.of(key, flow);
         let is_mending = hold.is_some_and(|hold| {

@@ -15,8 +15,8 @@ pub struct Identity {
     pub netns: u64,
     /// What `--netns` takes to get there; null in the command's own, or when nothing leads there.
     pub netns_name: Option<String>,
-    /// "active", "paused", "observing", "gone", or in `status` also "blocked": its qdisc is another one
-    /// than noqueue.
+    /// "active", "paused", "observing", "gone", or in `status` also "blocked": its qdisc is another
+    /// one than noqueue.
     pub state: &'static str,
     pub paused_by: Option<PausedBy>,
 }

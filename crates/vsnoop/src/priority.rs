@@ -2,14 +2,16 @@
 //!
 //! Helper and engine must get a CPU while a hundred processes want the CPU, however they were
 //! started: whatever scheduling policy, nice value and CPU affinity they inherit, they choose their
-//! own ([docs/decisions/0018](../../../docs/decisions/0021-priority.md)). So that neither can keep a
-//! core from everybody else, each has a *budget* of CPU time at that priority, for a period of its
-//! own. What it does beyond the budget it does as an ordinary process, until the next period begins.
+//! own ([docs/decisions/0018](../../../docs/decisions/0021-priority.md)). So that neither can keep
+//! a core from everybody else, each has a *budget* of CPU time at that priority, for a period of
+//! its own. What it does beyond the budget it does as an ordinary process, until the next period
+//! begins.
 //!
 //! The kernel watches the budget: a timer on the thread's CPU clock (timer_create(2),
-//! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority. No loop has
-//! to ask how long it has been at work. RLIMIT_RTTIME stands behind that: a thread that runs for a second
-//! at this priority without waiting for anything is killed, and the other process starts the next one.
+//! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority. No loop
+//! has to ask how long it has been at work. RLIMIT_RTTIME stands behind that: a thread that runs
+//! for a second at this priority without waiting for anything is killed, and the other process
+//! starts the next one.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -35,8 +37,9 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Leaves behind what was inherited, and goes before ordinary processes for `budget` of CPU time
-    /// from each [`Priority::renew`] to the next. Without the right to do so it stays ordinary.
+    /// Leaves behind what was inherited, and goes before ordinary processes for `budget` of CPU
+    /// time from each [`Priority::renew`] to the next. Without the right to do so it stays
+    /// ordinary.
     pub fn take(budget: Duration) -> Self {
         if let Err(error) = leave_inherited_behind() {
             tracing::debug!("inherited scheduling stays: {error:#}");
@@ -68,7 +71,8 @@ impl Priority {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: value,
         };
-        // SAFETY: a timer of this process, and a complete record; the former value is not asked for.
+        // SAFETY: a timer of this process, and a complete record; the former value is not asked
+        // for.
         check(unsafe { libc::timer_settime(timer, 0, &once, ptr::null_mut()) })
             .context("timer_settime")
     }

@@ -1,9 +1,9 @@
 //! The memory that ports may have for what they hold: their quotas.
 //!
-//! Memory is taken when it is used, so a quota is a bound and no reservation. All quotas together stay
-//! within a part of the host's memory (`hold.total` of the configuration), so that what can be taken at
-//! worst is there. A default always has its place: it is refused to nobody, and only the least hold there
-//! is goes beyond that part.
+//! Memory is taken when it is used, so a quota is a bound and no reservation. All quotas together
+//! stay within a part of the host's memory (`hold.total` of the configuration), so that what can be
+//! taken at worst is there. A default always has its place: it is refused to nobody, and only the
+//! least hold there is goes beyond that part.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};

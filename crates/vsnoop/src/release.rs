@@ -1,9 +1,10 @@
 //! Letting go of a port: its default qdisc comes back, then the hooks and pins go.
 //!
-//! In this order a command that is killed in between can be repeated; the pins remember the qdisc until
-//! the end, and the hooks acknowledge nothing early without noqueue. What vsnoop-bpf does last is
-//! atomic for everybody else: the port is *set aside*, and only then the hooks are taken off
-//! (`Port::leave`) and the pins removed. So there are three answers to the question how a port is:
+//! In this order a command that is killed in between can be repeated; the pins remember the qdisc
+//! until the end, and the hooks acknowledge nothing early without noqueue. What vsnoop-bpf does
+//! last is atomic for everybody else: the port is *set aside*, and only then the hooks are taken
+//! off (`Port::leave`) and the pins removed. So there are three answers to the question how a port
+//! is:
 //!
 //! | its pins | its links | |
 //! |---|---|---|
@@ -22,31 +23,31 @@
 //!
 //! A detach, the looks of the helper, the end of a tap and the end of any process meet like this:
 //!
-//! - *The helper looks while a port is detached.* Before it is set aside, the port is as attached as
-//!   ever; afterwards it is not found. A look that began before finds no pins any more when it wants to
-//!   change something or send a frame, and lets the port be: nothing is reset for what the hooks, off
-//!   already, have not seen.
-//! - *The tap is deleted* and its ring with it: the senders of what had not been acknowledged by the VM
-//!   are reset. As long as the port is listed, whoever sees it first does so, the helper or a command,
-//!   and setting it aside decides who: the other one finds nothing to do. While it waits for the VM, a
-//!   detach notices and waits no longer. Once the port is set aside, only the one who did so looks:
-//!   after the hooks are off, and at the device, because a link that was taken off and one whose
-//!   tap was deleted look the same. A tap that is deleted later than that takes along what `detach`
-//!   has warned of.
-//! - *The command is killed.* Before the port is set aside, it stays attached, paused, and the command
-//!   can be repeated. Connections that it had made tombstones of stay so; their ends are told by the
-//!   hooks at their next packet, by the helper a second later, or by whoever lets the port go before
-//!   that. Those that it had not come to go on: the engine hands over what they hold. Afterwards the
-//!   helper, or the next command that changes something, goes on from there ([`finish`]), with the look
-//!   at the device as well. Both do so under the lock of commands, so that none is disturbed who still
-//!   lives and will come to it; but nothing breaks if (`off --all` has no lock): a step that was taken is
-//!   no error, and a second RST changes nothing.
+//! - *The helper looks while a port is detached.* Before it is set aside, the port is as attached
+//!   as ever; afterwards it is not found. A look that began before finds no pins any more when it
+//!   wants to change something or send a frame, and lets the port be: nothing is reset for what the
+//!   hooks, off already, have not seen.
+//! - *The tap is deleted* and its ring with it: the senders of what had not been acknowledged by
+//!   the VM are reset. As long as the port is listed, whoever sees it first does so, the helper or
+//!   a command, and setting it aside decides who: the other one finds nothing to do. While it waits
+//!   for the VM, a detach notices and waits no longer. Once the port is set aside, only the one who
+//!   did so looks: after the hooks are off, and at the device, because a link that was taken off
+//!   and one whose tap was deleted look the same. A tap that is deleted later than that takes along
+//!   what `detach` has warned of.
+//! - *The command is killed.* Before the port is set aside, it stays attached, paused, and the
+//!   command can be repeated. Connections that it had made tombstones of stay so; their ends are
+//!   told by the hooks at their next packet, by the helper a second later, or by whoever lets the
+//!   port go before that. Those that it had not come to go on: the engine hands over what they
+//!   hold. Afterwards the helper, or the next command that changes something, goes on from there
+//!   ([`finish`]), with the look at the device as well. Both do so under the lock of commands, so
+//!   that none is disturbed who still lives and will come to it; but nothing breaks if (`off --all`
+//!   has no lock): a step that was taken is no error, and a second RST changes nothing.
 //! - *The helper is killed* while it cleans up after a tap: the same, either way.
-//! - *A command is killed while it attaches.* What it leaves is no port yet, but its hooks may be on
-//!   the tap and its qdisc may be replaced: the next command, or the helper, takes both back
+//! - *A command is killed while it attaches.* What it leaves is no port yet, but its hooks may be
+//!   on the tap and its qdisc may be replaced: the next command, or the helper, takes both back
 //!   ([`finish`]). Whose maker still lives is left alone.
-//! - *The tap is attached anew* at any time after that: its pins have a directory of their own, which
-//!   the one who removes the former never touches.
+//! - *The tap is attached anew* at any time after that: its pins have a directory of their own,
+//!   which the one who removes the former never touches.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
@@ -134,8 +135,8 @@ pub fn release(attached: Attached) -> Result<Released> {
     })
 }
 
-/// Finishes what processes began that were killed. With the lock of commands, so that it is not done
-/// beside one who lives.
+/// Finishes what processes began that were killed. With the lock of commands, so that it is not
+/// done beside one who lives.
 pub fn finish(_lock: &CommandLock) -> Result<()> {
     let mut failed = None;
     for listed in Port::cut_short()? {
@@ -260,7 +261,8 @@ fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let mut told = Vec::new();
     for (key, flow) in fresh_tombstones(port)? {
         told.push((key, flow));
-        // What lies in the ring the VM reads before the RST: that one must be the next in order then.
+        // What lies in the ring the VM reads before the RST: that one must be the next in order
+        // then.
         let handed = holds.handed(&key, &flow);
         if handed.diff(flow.vm_seq) > 0 {
             told.push((key, flow { vm_seq: handed, ..flow }));
@@ -288,9 +290,9 @@ fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
     netns.map_or(Ok(true), |netns| netns.run(|| Ok(netdev::find_index(index)?.is_some())))
 }
 
-/// Whatever was in the tap's ring, or held for it, is lost with the VM's end of it: senders that were told
-/// otherwise are reset, over the bridge that the tap was a port of. So are, again, those that were reset
-/// lately: their RST may have met the tap's end.
+/// Whatever was in the tap's ring, or held for it, is lost with the VM's end of it: senders that
+/// were told otherwise are reset, over the bridge that the tap was a port of. So are, again, those
+/// that were reset lately: their RST may have met the tap's end.
 fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
     let tombstones = fresh_tombstones(port)?;

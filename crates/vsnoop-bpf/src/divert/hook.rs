@@ -1,10 +1,11 @@
 //! The hook on a VM's tap: what the VM sends to chosen prefixes goes into the tap of a link
 //! (bpf/divert.bpf.c).
 //!
-//! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its process
-//! dies, the VM's traffic goes its ordinary way at once. The rules are one map that the hook reaches
-//! through another; new ones are made ready first and then put in the place of the old ones, so that no
-//! packet meets half of them. What the old ones counted is carried on for each prefix that stays.
+//! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its
+//! process dies, the VM's traffic goes its ordinary way at once. The rules are one map that the
+//! hook reaches through another; new ones are made ready first and then put in the place of the old
+//! ones, so that no packet meets half of them. What the old ones counted is carried on for each
+//! prefix that stays.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,8 +30,8 @@ pub enum Action {
     Never,
     /// They go through the link; while it is down, their ordinary way.
     DivertOrPass,
-    /// They go through the link; while it is down they are dropped. Not a promise beyond the life of
-    /// the process that diverts: when that ends, they go their ordinary way.
+    /// They go through the link; while it is down they are dropped. Not a promise beyond the life
+    /// of the process that diverts: when that ends, they go their ordinary way.
     DivertOrDrop,
 }
 
@@ -90,8 +91,9 @@ pub struct Diversion {
 }
 
 impl Diversion {
-    /// Diverts what comes from the VM behind tap `ifindex` into the egress of tap `link_ifindex`, as
-    /// soon as [`Diversion::set_up`] says that the link is up; until then rules act as while it is down.
+    /// Diverts what comes from the VM behind tap `ifindex` into the egress of tap `link_ifindex`,
+    /// as soon as [`Diversion::set_up`] says that the link is up; until then rules act as while it
+    /// is down.
     ///
     /// Both taps are in the network namespace of the calling thread. A link of its own, with other
     /// rules, may be attached to the same tap: the first rule that diverts takes the packet.
@@ -135,8 +137,8 @@ impl Diversion {
         let rules = checked(rules)?;
         let trie = fill(&rules)?;
         exchange(&self.in_force, &trie)?;
-        // The kernel has waited until no hook uses the old trie any more: these are its last words. If
-        // they cannot be read, the new rules hold all the same, and count from 0.
+        // The kernel has waited until no hook uses the old trie any more: these are its last words.
+        // If they cannot be read, the new rules hold all the same, and count from 0.
         let before = self.counters().unwrap_or_default();
         self.past = before.into_iter().map(|(rule, counted)| (rule.prefix, counted)).collect();
         self.past.retain(|prefix, _| rules.iter().any(|rule| rule.prefix == *prefix));
@@ -161,8 +163,8 @@ impl Diversion {
         program_info(self.descriptor()?).map_err(Error::bpf("read the program that diverts"))
     }
 
-    /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum tcx_action_base`).
-    /// It is counted.
+    /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum
+    /// tcx_action_base`). It is counted.
     pub fn run_hook(&self, frame: &[u8]) -> Result<i32> {
         let run = inject::run(&self.descriptor()?, 0, 0, frame, 1);
         run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
@@ -171,8 +173,8 @@ impl Diversion {
     fn descriptor(&self) -> Result<BorrowedFd<'_>> {
         let program = self.object.progs().find(|program| program.name() == "divert");
         let program = program.ok_or_else(|| missing("program divert"))?;
-        // SAFETY: the program is loaded, and its descriptor open as long as the object, which `self`
-        // owns.
+        // SAFETY: the program is loaded, and its descriptor open as long as the object, which
+        // `self` owns.
         Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
     }
 }

@@ -1,14 +1,15 @@
-//! Diversion: traffic of chosen VMs to chosen prefixes goes through a link, and no overlay is needed.
+//! Diversion: traffic of chosen VMs to chosen prefixes goes through a link, and no overlay is
+//! needed.
 //!
 //! ```text
 //! VM -> [tap: from_vm, divert] -> [link's tap] -> link ~~~~> link -> [link's tap] -> the host routes -> VM
 //! ```
 //!
-//! The hook ([`Diversion`]) sends frames of a VM, as they are, out of a tap that belongs to the link's
-//! process, which reads them there. At the far host the process writes them into its own tap, addressed
-//! to that tap ([`Reentry`]): the host takes them for packets that came in on an interface, and routes
-//! them on to the VM, addresses unchanged. [`prepare`] makes a tap, and the host's stack behind it, ready
-//! for that.
+//! The hook ([`Diversion`]) sends frames of a VM, as they are, out of a tap that belongs to the
+//! link's process, which reads them there. At the far host the process writes them into its own
+//! tap, addressed to that tap ([`Reentry`]): the host takes them for packets that came in on an
+//! interface, and routes them on to the VM, addresses unchanged. [`prepare`] makes a tap, and the
+//! host's stack behind it, ready for that.
 
 mod hook;
 mod reentry;

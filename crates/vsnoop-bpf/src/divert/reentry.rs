@@ -1,9 +1,9 @@
 //! Which frames go through a link that diverts, and which may come out of it.
 //!
-//! A peer is authenticated, and yet not to be believed everything: what it sends enters the host's stack
-//! as if it came in on an interface. So only unicast IP to prefixes that are configured comes out, which
-//! are those of VMs: the host itself cannot be reached through the link, and no neighbour discovery
-//! passes it.
+//! A peer is authenticated, and yet not to be believed everything: what it sends enters the host's
+//! stack as if it came in on an interface. So only unicast IP to prefixes that are configured comes
+//! out, which are those of VMs: the host itself cannot be reached through the link, and no
+//! neighbour discovery passes it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,8 +15,8 @@ const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 /// Ethernet's header, without a VLAN tag.
 const ETHERNET_BYTES: usize = 14;
 
-/// Where a frame of the link's tap goes; `None` when it is nothing that a hook diverts, but the host's
-/// own noise or nonsense.
+/// Where a frame of the link's tap goes; `None` when it is nothing that a hook diverts, but the
+/// host's own noise or nonsense.
 pub fn destination(frame: &[u8]) -> Option<IpAddr> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     if ethernet[0] & 1 != 0 {
@@ -72,7 +72,8 @@ impl Reentry {
         Self { tap_mac, prefixes }
     }
 
-    /// Addresses a frame of a peer to the link's tap; `false`, and nothing done, if it must not come out.
+    /// Addresses a frame of a peer to the link's tap; `false`, and nothing done, if it must not
+    /// come out.
     pub fn admit(&self, frame: &mut [u8]) -> bool {
         let admitted = destination(frame)
             .is_some_and(|to| self.prefixes.iter().any(|prefix| prefix.contains(&to)));

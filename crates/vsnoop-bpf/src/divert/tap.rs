@@ -1,11 +1,11 @@
 //! Makes a link's tap, and the host's stack behind it, ready for diverted packets.
 //!
 //! What a peer sends comes in there with source addresses that the host would reach another way: a
-//! reverse path filter would drop it all. Without addresses of its own an interface passes not even a
-//! loose filter, and the kernel takes the greater of the interface's setting and that of `all`.
-//! Forwarding is switched on for this interface only. Linux has had that for IPv4 always, and for IPv6
-//! since 6.17 (`force_forwarding`); before, the host must forward IPv6 altogether, which is its owner's
-//! decision, for a host that forwards heeds router advertisements no longer.
+//! reverse path filter would drop it all. Without addresses of its own an interface passes not even
+//! a loose filter, and the kernel takes the greater of the interface's setting and that of `all`.
+//! Forwarding is switched on for this interface only. Linux has had that for IPv4 always, and for
+//! IPv6 since 6.17 (`force_forwarding`); before, the host must forward IPv6 altogether, which is
+//! its owner's decision, for a host that forwards heeds router advertisements no longer.
 //!
 //! The interface gets no address, and says nothing by itself.
 
@@ -29,11 +29,11 @@ pub struct LinkTap {
     pub mac: [u8; 6],
 }
 
-/// Prepares tap `name` of the calling thread's network namespace for packets that come back to VMs behind
-/// `prefixes`, of packets of up to `mtu_bytes`, and sets it up.
+/// Prepares tap `name` of the calling thread's network namespace for packets that come back to VMs
+/// behind `prefixes`, of packets of up to `mtu_bytes`, and sets it up.
 ///
-/// It may be repeated at any time, and should be: services that configure interfaces as they appear may
-/// have been later.
+/// It may be repeated at any time, and should be: services that configure interfaces as they appear
+/// may have been later.
 pub fn prepare(name: &str, mtu_bytes: u32, prefixes: &[IpNet]) -> Result<LinkTap> {
     let device = Device::find(name)?;
     device.set_mtu(mtu_bytes)?;
@@ -162,8 +162,8 @@ impl Device {
 
     /// `what` is done, for the message of an error.
     fn control(&self, number: libc::c_ulong, request: &mut libc::ifreq, what: &str) -> Result<()> {
-        // SAFETY: an open socket, and a live request that names a device; the numbers used here read
-        // or write nothing but an ifreq.
+        // SAFETY: an open socket, and a live request that names a device; the numbers used here
+        // read or write nothing but an ifreq.
         match unsafe { libc::ioctl(self.socket.as_raw_fd(), number as _, request) } {
             0 => Ok(()),
             _ => Err(Error::io(format!("{what} of {}", self.name))(io::Error::last_os_error())),

@@ -1,5 +1,5 @@
-//! What holds whatever happens: of any flows, under any segments, in any order, with a clock that stands
-//! still or steps back.
+//! What holds whatever happens: of any flows, under any segments, in any order, with a clock that
+//! stands still or steps back.
 
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};

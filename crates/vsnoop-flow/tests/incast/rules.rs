@@ -134,7 +134,8 @@ fn a_volley_of_requests_gets_what_there_is_and_the_rest_is_queued() {
     assert!(incast::outstanding(c.u()) <= i64::from(incast::credit(c.u())));
 }
 
-/// A flow that was given two segments while its window was closed, and has answered with `len` bytes.
+/// A flow that was given two segments while its window was closed, and has answered with `len`
+/// bytes.
 fn answered(len: u32, flags: u32) -> Case {
     let mut c = Case::with(40);
     c.p().flows = 40;

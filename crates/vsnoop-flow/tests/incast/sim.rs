@@ -1,11 +1,12 @@
-//! A small network: senders with plain TCPs, one queue of limited size in front of a link, the receiving
-//! host, a VM.
+//! A small network: senders with plain TCPs, one queue of limited size in front of a link, the
+//! receiving host, a VM.
 //!
-//! The senders are Linux as far as it matters here: slow start from ten segments, growth only while the
-//! window is used, NewReno, a timeout of 200 ms, full segments only while more is to come (but after a full
-//! one the rest of the window, as with TCP_NODELAY), PSH after half of the largest window, a probe of a
-//! closed window after a timeout. The VM acknowledges all that has come when it gets to run. Positions of
-//! the streams are `u64` and count from the first byte; everything random comes from one seed.
+//! The senders are Linux as far as it matters here: slow start from ten segments, growth only while
+//! the window is used, NewReno, a timeout of 200 ms, full segments only while more is to come (but
+//! after a full one the rest of the window, as with TCP_NODELAY), PSH after half of the largest
+//! window, a probe of a closed window after a timeout. The VM acknowledges all that has come when
+//! it gets to run. Positions of the streams are `u64` and count from the first byte; everything
+//! random comes from one seed.
 
 use std::collections::VecDeque;
 
@@ -275,8 +276,8 @@ impl Sim {
         self.vm_sends(id, 1);
     }
 
-    /// Requests of `bytes` from each of the first `n` senders, until all have answered. `None`: that
-    /// took more than `limit_ns`.
+    /// Requests of `bytes` from each of the first `n` senders, until all have answered. `None`:
+    /// that took more than `limit_ns`.
     pub fn round(&mut self, n: usize, bytes: u64, limit_ns: u64) -> Option<Round> {
         let (before, start) = (self.tally.clone(), self.now);
         for id in 0..n {

@@ -1,7 +1,7 @@
 //! Rounds: a receiver asks many senders at once, and all answer (the traffic of an incast).
 //!
-//! [`receiver`] and [`senders`] are the two ends, which a guest and the lab itself may be; [`socket`]
-//! opens the connections between them; [`pattern`] is what senders send.
+//! [`receiver`] and [`senders`] are the two ends, which a guest and the lab itself may be;
+//! [`socket`] opens the connections between them; [`pattern`] is what senders send.
 
 pub mod pattern;
 pub mod receiver;

@@ -29,8 +29,8 @@ struct Connection {
     left: u64,
 }
 
-/// The calling thread goes before all others of the machine, until this is dropped: answers to the first
-/// requests must not keep the last ones from being sent, for no machine is that slow.
+/// The calling thread goes before all others of the machine, until this is dropped: answers to the
+/// first requests must not keep the last ones from being sent, for no machine is that slow.
 struct Priority;
 
 impl Priority {
@@ -69,8 +69,8 @@ impl Receiver {
         Ok(Self { epoll, connections, pattern, buffer: vec![0; READ_BYTES], check })
     }
 
-    /// Asks the first `senders` for `bytes` each; how long it took until all were there. `None`: they
-    /// were not within `limit`.
+    /// Asks the first `senders` for `bytes` each; how long it took until all were there. `None`:
+    /// they were not within `limit`.
     pub fn round(
         &mut self,
         senders: usize,

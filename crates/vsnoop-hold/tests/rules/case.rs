@@ -13,8 +13,8 @@ pub fn at(offset: u32) -> seq {
     seq::new(FIRST).add(offset)
 }
 
-/// Bytes from 0 to `tail` are kept; the VM has acknowledged none, was handed those below `handed`, and its
-/// window ends at `edge`.
+/// Bytes from 0 to `tail` are kept; the VM has acknowledged none, was handed those below `handed`,
+/// and its window ends at `edge`.
 pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
     hold {
         used: 1,

@@ -1,5 +1,5 @@
-//! One test for each rule of the engine's decisions, frame by frame. The stream begins shortly before its
-//! sequence numbers wrap.
+//! One test for each rule of the engine's decisions, frame by frame. The stream begins shortly
+//! before its sequence numbers wrap.
 
 mod case;
 mod chain;

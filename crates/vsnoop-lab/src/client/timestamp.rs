@@ -11,8 +11,8 @@ use nix::sys::time::TimeSpec;
 /// linux/errqueue.h: the data was acknowledged.
 const SCM_TSTAMP_ACK: u32 = 2;
 
-/// The wall-clock time at which the stamped byte was acknowledged, if the queue has it. Call it when
-/// the receiver has answered: by then the acknowledgement has come.
+/// The wall-clock time at which the stamped byte was acknowledged, if the queue has it. Call it
+/// when the receiver has answered: by then the acknowledgement has come.
 pub fn of_acknowledgement(socket: BorrowedFd) -> Result<Option<SystemTime>> {
     let mut found = None;
     loop {

@@ -35,8 +35,8 @@ impl Lab {
         Ok(Self { session, image, accelerator })
     }
 
-    /// Results without samples. The machine is described now: before booting, which is work itself, and
-    /// before the lab is confined to one core.
+    /// Results without samples. The machine is described now: before booting, which is work itself,
+    /// and before the lab is confined to one core.
     pub fn results(&self, experiment: &str) -> Results {
         let mut environment = environment::describe();
         environment.extend([

@@ -1,11 +1,11 @@
-//! Runs programs of this host under another kernel: a machine that does a list of commands and powers
-//! off.
+//! Runs programs of this host under another kernel: a machine that does a list of commands and
+//! powers off.
 //!
-//! The programs and their shared libraries go into an initramfs whose init is a shell script; it loads
-//! modules, runs the commands one after the other as root and prints a line before and after each, by
-//! which their output and status are found on the console. The machine has no network, no disk and
-//! nothing to do with the machines of [`crate::vm`]; it is emulated, so that it runs wherever QEMU is.
-//! Its kernel is seldom that of the host, but its C library and commands are.
+//! The programs and their shared libraries go into an initramfs whose init is a shell script; it
+//! loads modules, runs the commands one after the other as root and prints a line before and after
+//! each, by which their output and status are found on the console. The machine has no network, no
+//! disk and nothing to do with the machines of [`crate::vm`]; it is emulated, so that it runs
+//! wherever QEMU is. Its kernel is seldom that of the host, but its C library and commands are.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -31,8 +31,9 @@ const MEMORY_MB: &str = "1024";
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
 /// Before all that the script itself says; the word after it says what.
 const MARK: &str = "vsnoop-lab-batch:";
-/// A kernel patches its own code while it boots, and an emulator of several threads may still run what was there: it
-/// seldom dies of that, before there is anything to test. (One thread takes 1.4 times as long.)
+/// A kernel patches its own code while it boots, and an emulator of several threads may still run
+/// what was there: it seldom dies of that, before there is anything to test. (One thread takes 1.4
+/// times as long.)
 const BOOTS: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -64,8 +65,8 @@ pub struct Ended {
 }
 
 impl Batch<'_> {
-    /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose kernel ends before its
-    /// init is booted again.
+    /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose
+    /// kernel ends before its init is booted again.
     pub fn run(&self, limit: Duration) -> Result<Report> {
         // In memory: nothing is left behind, whatever becomes of us.
         let image = memfd_create(c"vsnoop-lab-batch", MFdFlags::MFD_CLOEXEC)

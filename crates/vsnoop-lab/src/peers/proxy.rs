@@ -1,10 +1,12 @@
-//! A peer: HAProxy on the host, which ends the client's connections and opens others to the machines.
+//! A peer: HAProxy on the host, which ends the client's connections and opens others to the
+//! machines.
 //!
-//! It listens on the host's own address, one port for each machine, so that clients have to know of it
-//! (a transparent proxy would need rules and routes, and costs no less). What is done to its favour: it
-//! runs on the host's core, moves 64 KB at a time, and its sockets may buffer as much as the hold does;
-//! its connections to the machines use the client's congestion control. The client's handshake is with
-//! the proxy, which answers at once and then shakes hands with the machine: compare `total_ms`.
+//! It listens on the host's own address, one port for each machine, so that clients have to know of
+//! it (a transparent proxy would need rules and routes, and costs no less). What is done to its
+//! favour: it runs on the host's core, moves 64 KB at a time, and its sockets may buffer as much as
+//! the hold does; its connections to the machines use the client's congestion control. The client's
+//! handshake is with the proxy, which answers at once and then shakes hands with the machine:
+//! compare `total_ms`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Horizontal bars, one for each name, with their values, in the colours of their groups; as SVG and PNG.
+//! Horizontal bars, one for each name, with their values, in the colours of their groups; as SVG
+//! and PNG.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;

@@ -1,7 +1,7 @@
 //! What samples of the incast experiment have besides those of other experiments.
 //!
-//! A sample is one round: a machine asks all senders at once, and all answer. What surrounds it is an
-//! [`Incast`], part of its cell; what came of it is a [`Round`].
+//! A sample is one round: a machine asks all senders at once, and all answer. What surrounds it is
+//! an [`Incast`], part of its cell; what came of it is a [`Round`].
 
 use std::fmt;
 

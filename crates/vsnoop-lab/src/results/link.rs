@@ -1,7 +1,7 @@
 //! What samples of the link experiments have besides those of other experiments.
 //!
-//! A sample is one measurement over one carrier: perhaps echoes over the idle path, then one stream.
-//! What surrounds it is a [`Link`], part of its cell; what came of it is [`Carried`].
+//! A sample is one measurement over one carrier: perhaps echoes over the idle path, then one
+//! stream. What surrounds it is a [`Link`], part of its cell; what came of it is [`Carried`].
 
 use std::fmt;
 

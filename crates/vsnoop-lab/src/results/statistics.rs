@@ -85,7 +85,8 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// `over` / `under`, each ascending; the interval by the bootstrap (both drawn anew with replacement).
+/// `over` / `under`, each ascending; the interval by the bootstrap (both drawn anew with
+/// replacement).
 pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
     const DRAWS: usize = 1000;
     let value = percentile(over, 50.0)? / percentile(under, 50.0)?;

@@ -1,8 +1,8 @@
 //! The path between client and bridge.
 //!
-//! A veth is as short as a path can be. A path with delay or loss is a [`Relay`] between two taps, on
-//! a real-time thread of its own: super-packets stay whole, what waits is bounded. For experiments
-//! that do more to frames than that, [`Stage::lend_path`] hands out the two taps.
+//! A veth is as short as a path can be. A path with delay or loss is a [`Relay`] between two taps,
+//! on a real-time thread of its own: super-packets stay whole, what waits is bounded. For
+//! experiments that do more to frames than that, [`Stage::lend_path`] hands out the two taps.
 //!
 //! The client has the same MAC and addresses on every path, so that machines which know it go on
 //! finding it.

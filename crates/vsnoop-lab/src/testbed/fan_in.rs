@@ -8,11 +8,13 @@
 //!                                                                         vsnoop attaches to  Linux TCP
 //! ```
 //!
-//! Super-packets of senders are cut before they come to the queue of the last hop, and nothing behind
-//! it makes new ones. Neighbours are known for good: nothing but the traffic itself is on the wire.
+//! Super-packets of senders are cut before they come to the queue of the last hop, and nothing
+//! behind it makes new ones. Neighbours are known for good: nothing but the traffic itself is on
+//! the wire.
 //!
-//! In the place of the VM's namespace and its relay there may be a real machine, and machines may send
-//! as well: whoever builds such a network starts them on its taps ([`PORT`], and those of the switch).
+//! In the place of the VM's namespace and its relay there may be a real machine, and machines may
+//! send as well: whoever builds such a network starts them on its taps ([`PORT`], and those of the
+//! switch).
 
 use std::net::Ipv4Addr;
 
@@ -30,9 +32,9 @@ const BRIDGE: &str = "vst-bridge";
 const SENDER_DEVICE: &str = "vst-sender";
 const VM_DEVICE: &str = "vst-vm";
 pub const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
-/// The ring of the attached tap: on a machine with a few cores a relay falls behind the link for some
-/// milliseconds when hundreds of connections keep its caches cold, and packets are to be lost at the
-/// last hop only.
+/// The ring of the attached tap: on a machine with a few cores a relay falls behind the link for
+/// some milliseconds when hundreds of connections keep its caches cold, and packets are to be lost
+/// at the last hop only.
 const RING_FRAMES: usize = 10_000;
 pub const MOST_SENDERS: usize = 250;
 pub const PREFIX_LENGTH: u8 = 16;

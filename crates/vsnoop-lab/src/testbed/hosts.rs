@@ -8,10 +8,11 @@
 //! 10.90.0.3                                        10.90.0.4
 //! ```
 //!
-//! The hosts' own addresses are those that carriers use. The path is a veth, or a link with a rate, a
-//! queue, a delay and loss (a [`Relay`]); before that link super-packets are cut, so that it loses and
-//! queues packets of the MTU. The guests are what a bridge carries without any tunnel. Behind a veth
-//! the bridges have a veth of their own, for a bridge costs time that the bare path must not.
+//! The hosts' own addresses are those that carriers use. The path is a veth, or a link with a rate,
+//! a queue, a delay and loss (a [`Relay`]); before that link super-packets are cut, so that it
+//! loses and queues packets of the MTU. The guests are what a bridge carries without any tunnel.
+//! Behind a veth the bridges have a veth of their own, for a bridge costs time that the bare path
+//! must not.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

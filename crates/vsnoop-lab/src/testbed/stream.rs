@@ -1,10 +1,10 @@
 //! One TCP connection whose every byte is verified, in both directions at once.
 //!
 //! Each end writes its seeded pattern, reads the other's, and compares byte by byte. When it has
-//! verified all it writes one byte more, the verdict, and closes its direction; so an end is complete
-//! only if the other has confirmed everything. What a stream may come to is [`End::Complete`] or
-//! [`End::Reset`]; a wrong byte, an early end of file, or no progress for a minute is an error,
-//! whichever side sees it.
+//! verified all it writes one byte more, the verdict, and closes its direction; so an end is
+//! complete only if the other has confirmed everything. What a stream may come to is
+//! [`End::Complete`] or [`End::Reset`]; a wrong byte, an early end of file, or no progress for a
+//! minute is an error, whichever side sees it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -39,8 +39,8 @@ pub struct Plan {
     pub write_bytes: usize,
     /// After how many bytes one byte is sent as urgent data.
     pub urgent_every_bytes: Option<u64>,
-    /// After how many bytes each writer stops until [`Stream::step`] or [`Stream::go_on`], and again
-    /// after as many.
+    /// After how many bytes each writer stops until [`Stream::step`] or [`Stream::go_on`], and
+    /// again after as many.
     pub pause_every_bytes: Option<u64>,
     /// How long the VM's application sleeps after each read, so that its window closes.
     pub vm_dawdles: Duration,
@@ -366,8 +366,8 @@ fn read(
     Ok(Half::Done)
 }
 
-/// A reset is told once per socket, and perhaps the writer heard it: then its reader comes to the end
-/// of file too, but of a connection that is closed, not half-closed by the other end.
+/// A reset is told once per socket, and perhaps the writer heard it: then its reader comes to the
+/// end of file too, but of a connection that is closed, not half-closed by the other end.
 fn early_end(socket: &Socket, place: String) -> Result<Half> {
     if info(socket)?.closed {
         Ok(Half::Reset)

@@ -1,18 +1,19 @@
 //! A switch whose port to the host has a shallow buffer: the last hop, where incast loses packets.
 //!
-//! The switch is a bridge in a namespace of its own. Its port to the host has a token bucket (HTB) as
-//! queue discipline, whose queue is counted in bytes: what does not fit is dropped, as a switch drops it.
-//! Packets cost what they cost on Ethernet, with preamble, checksum and gap, so that a full link
-//! carries 941 Mb/s of TCP payload at 1 Gb/s. All other ports forward at once.
+//! The switch is a bridge in a namespace of its own. Its port to the host has a token bucket (HTB)
+//! as queue discipline, whose queue is counted in bytes: what does not fit is dropped, as a switch
+//! drops it. Packets cost what they cost on Ethernet, with preamble, checksum and gap, so that a
+//! full link carries 941 Mb/s of TCP payload at 1 Gb/s. All other ports forward at once.
 //!
-//! Senders may send super-packets, as they would leave them to a network card: else no machine with a
-//! few cores sends faster than the last hop. An outer bucket (TBF), of a rate that limits nothing and
-//! too small for two packets, cuts them into segments of the MTU before they come to the queue, each of
-//! which is then queued or dropped by itself. The inner one is not of the same kind, for TBF sets its
-//! timer anew for each packet that comes meanwhile, which costs a virtual machine more than the packet.
+//! Senders may send super-packets, as they would leave them to a network card: else no machine with
+//! a few cores sends faster than the last hop. An outer bucket (TBF), of a rate that limits nothing
+//! and too small for two packets, cuts them into segments of the MTU before they come to the queue,
+//! each of which is then queued or dropped by itself. The inner one is not of the same kind, for
+//! TBF sets its timer anew for each packet that comes meanwhile, which costs a virtual machine more
+//! than the packet.
 //!
-//! No queue discipline of a small kernel marks packets. A port that is to do so is a relay in user space,
-//! between two taps, whose bottleneck is the last hop.
+//! No queue discipline of a small kernel marks packets. A port that is to do so is a relay in user
+//! space, between two taps, whose bottleneck is the last hop.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -25,8 +26,8 @@ const BRIDGE: &str = "vst-switch";
 const PORT: &str = "vst-down";
 /// Preamble, frame check sequence and gap, which no packet of the kernel has (IEEE 802.3).
 const WIRE_BYTES: u64 = 24;
-/// What goes at once after a pause. Timers of a virtual machine are late by some 0.03 ms, and by more
-/// when softirqs are at work; a smaller bucket would lose what came meanwhile.
+/// What goes at once after a pause. Timers of a virtual machine are late by some 0.03 ms, and by
+/// more when softirqs are at work; a smaller bucket would lose what came meanwhile.
 const BURST_US: u64 = 160;
 /// Of the outer bucket, and the least of the inner one: one packet.
 const CUT_BYTES: u64 = 1600;

@@ -7,9 +7,9 @@
 //!              taps and a relay                vsnoop attaches to      Linux TCP
 //! ```
 //!
-//! The relay behind `vst-port` is the VM's device ([`Topology::guest`]); the other, if asked for, is
-//! the network before the host ([`Topology::network`]). This kernel has no VLAN devices, so tags are put
-//! on and taken off by the two relays: frames cross the host tagged, both stacks see none.
+//! The relay behind `vst-port` is the VM's device ([`Topology::guest`]); the other, if asked for,
+//! is the network before the host ([`Topology::network`]). This kernel has no VLAN devices, so tags
+//! are put on and taken off by the two relays: frames cross the host tagged, both stacks see none.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -74,8 +74,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Starts QEMU, in the namespace of its first network; [`Vm::wait_ready`] then waits for the guest.
-    /// Files go to `dir`.
+    /// Starts QEMU, in the namespace of its first network; [`Vm::wait_ready`] then waits for the
+    /// guest. Files go to `dir`.
     pub fn start(
         name: &str,
         image: &Image,

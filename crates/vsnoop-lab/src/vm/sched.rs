@@ -3,15 +3,15 @@
 //! All vCPU threads run under SCHED_RR on one core, so that each waits for the slices of the
 //! others, as under Xen's credit scheduler in the paper; everything else (QEMU's main loops, the
 //! host's networking, the client) runs on another, as the paper's driver domain did, and before
-//! whatever else this machine may be doing there: a main loop that waits for its core while it holds
-//! QEMU's lock makes its vCPU give up the slice.
+//! whatever else this machine may be doing there: a main loop that waits for its core while it
+//! holds QEMU's lock makes its vCPU give up the slice.
 //!
-//! Under TCG that lock limits the likeness: a vCPU needs it for each interrupt and timer, blocks when
-//! the main loop on the other core holds it, and then queues behind the others. Measured with three
-//! machines at load 0.6: some 160 such switches per second and vCPU, turns of about 2 ms while it
-//! runs. With the main loops on the guests' core above the vCPUs (SCHED_FIFO) there are 7 and turns
-//! last the full 30 ms; a handshake then waits up to 60 ms, but a small transfer that follows it finds
-//! its machine at the beginning of a slice.
+//! Under TCG that lock limits the likeness: a vCPU needs it for each interrupt and timer, blocks
+//! when the main loop on the other core holds it, and then queues behind the others. Measured with
+//! three machines at load 0.6: some 160 such switches per second and vCPU, turns of about 2 ms
+//! while it runs. With the main loops on the guests' core above the vCPUs (SCHED_FIFO) there are 7
+//! and turns last the full 30 ms; a handshake then waits up to 60 ms, but a small transfer that
+//! follows it finds its machine at the beginning of a slice.
 
 use std::fs;
 use std::thread;

@@ -21,7 +21,8 @@ pub enum Process {
 }
 
 impl Process {
-    /// The id of the one that works, if one does. Looking takes the lock for a moment when none does.
+    /// The id of the one that works, if one does. Looking takes the lock for a moment when none
+    /// does.
     pub fn pid(self) -> Result<Option<i32>> {
         let name = match self {
             Self::Helper => "helper",

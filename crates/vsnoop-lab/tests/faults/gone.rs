@@ -57,8 +57,8 @@ fn nobody_is_left() -> Result<()> {
     // The one that is left would start the other.
     Helper.kill()?;
     Engine.kill()?;
-    // Until the hooks know that nobody will come, they let the sender try again; then its socket says
-    // what has happened.
+    // Until the hooks know that nobody will come, they let the sender try again; then its socket
+    // says what has happened.
     let mut client = pair.client.twin()?;
     while client.send(1000).is_ok() {
         std::thread::sleep(PERIOD);

@@ -1,8 +1,8 @@
-//! A host of one's own: processes, lock files, pins and network namespaces that nobody outside sees, and
-//! a copy of the `vsnoop` program that can be replaced and deleted.
+//! A host of one's own: processes, lock files, pins and network namespaces that nobody outside
+//! sees, and a copy of the `vsnoop` program that can be replaced and deleted.
 //!
-//! The test program starts itself again as the first process of a PID namespace. When that ends, or the
-//! one that started it, the kernel ends whatever was started inside and takes everything down.
+//! The test program starts itself again as the first process of a PID namespace. When that ends, or
+//! the one that started it, the kernel ends whatever was started inside and takes everything down.
 
 use std::env;
 use std::ffi::OsStr;

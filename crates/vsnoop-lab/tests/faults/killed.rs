@@ -103,7 +103,8 @@ fn kill_again_and_again(attached: &Attached<'_>, over: impl Fn() -> bool) -> Res
     Ok(())
 }
 
-/// With data that only the host has; who is left, or the next command, starts those that were killed.
+/// With data that only the host has; who is left, or the next command, starts those that were
+/// killed.
 fn once(processes: &[Process]) -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;

@@ -1,4 +1,5 @@
-//! Hosts that know each other by a private authority, one of which has a certificate that has expired.
+//! Hosts that know each other by a private authority, one of which has a certificate that has
+//! expired.
 
 use std::fs;
 use std::path::Path;

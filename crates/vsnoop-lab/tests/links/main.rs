@@ -1,7 +1,7 @@
 //! Links between hosts: `vsnoop link` as an operator runs it, hosts and VMs as network namespaces.
 //!
-//! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this machine
-//! is listed as ignored, with the reason in its kind.
+//! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this
+//! machine is listed as ignored, with the reason in its kind.
 
 mod bridges;
 mod certificates;

@@ -1,4 +1,5 @@
-//! A link's memory does not grow with what it has carried, whom it has met, or how often a peer came back.
+//! A link's memory does not grow with what it has carried, whom it has met, or how often a peer
+//! came back.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -92,8 +93,8 @@ fn stream(from: &Host, to: &Host, bytes: u64) -> Result<()> {
     })
 }
 
-/// Each frame comes from an address, and belongs to a flow, that was never seen; compression keeps a context of
-/// each that it has room for.
+/// Each frame comes from an address, and belongs to a flow, that was never seen; compression keeps
+/// a context of each that it has room for.
 fn addresses_and_flows(transport: &'static str) -> Result<()> {
     let network = Network::up(Plan { transport, vms_per_host: 0, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };

@@ -1,4 +1,5 @@
-//! Some hosts on one network, each the router of a VM behind a tap; links divert what the VMs send each other.
+//! Some hosts on one network, each the router of a VM behind a tap; links divert what the VMs send
+//! each other.
 //!
 //! ```text
 //! [VM: eth0] <--relay--> [tap0] host [uplink] -- [bridge of the network]

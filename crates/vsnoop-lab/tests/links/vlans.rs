@@ -1,7 +1,8 @@
 //! VLAN tags are the VMs' own: what has one, or two, arrives with them, unchanged.
 //!
-//! This kernel has no VLAN devices. A VM is a tap that the test reads and writes, or one behind a [`Relay`] that
-//! puts tags on and takes them off, so that whole connections cross the link in a VLAN.
+//! This kernel has no VLAN devices. A VM is a tap that the test reads and writes, or one behind a
+//! [`Relay`] that puts tags on and takes them off, so that whole connections cross the link in a
+//! VLAN.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};

@@ -133,8 +133,9 @@ impl<'a> Attached<'a> {
         Ok(())
     }
 
-    /// Sends over connections of their own until the host acknowledges one: memory for copies comes with the
-    /// first connection of a port, and near as these ends are, their data may come before it.
+    /// Sends over connections of their own until the host acknowledges one: memory for copies comes
+    /// with the first connection of a port, and near as these ends are, their data may come before
+    /// it.
     pub fn until_it_holds(&self, topology: &Topology) -> Result<()> {
         const BYTES: u64 = 1000;
         if !self.has_hold() {

@@ -1,5 +1,5 @@
-//! Faults behind the hooks: a VM that does not run, a ring that is full, a guest that loses what the
-//! host has acknowledged.  The host holds a copy of that: every stream is complete.
+//! Faults behind the hooks: a VM that does not run, a ring that is full, a guest that loses what
+//! the host has acknowledged.  The host holds a copy of that: every stream is complete.
 
 use std::time::{Duration, Instant};
 
@@ -152,9 +152,9 @@ fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
     })
 }
 
-/// A VM that always answers at once gets early acknowledgements in the beginning of a flow only. How
-/// long it takes until it is known to be prompt depends on what else the machine does: small requests
-/// are sent until a burst that follows them is left to the VM.
+/// A VM that always answers at once gets early acknowledgements in the beginning of a flow only.
+/// How long it takes until it is known to be prompt depends on what else the machine does: small
+/// requests are sent until a burst that follows them is left to the VM.
 fn prompt() -> anyhow::Result<()> {
     if !attached::is_wanted() {
         return Ok(());

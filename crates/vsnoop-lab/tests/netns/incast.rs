@@ -1,5 +1,5 @@
-//! Incast control: windows are shaped, and nothing else changes. That it prevents what it is for is an
-//! experiment's to show.
+//! Incast control: windows are shaped, and nothing else changes. That it prevents what it is for is
+//! an experiment's to show.
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -176,8 +176,8 @@ fn is_shaped(topology: &Topology, attached: &Attached<'_>) -> Result<()> {
     expect_shaped(&mut Pair::connect(topology, Family::V4)?, attached)
 }
 
-/// Turned off, windows are the VM's own, of connections too that were shaped before; then new ones are
-/// shaped again.
+/// Turned off, windows are the VM's own, of connections too that were shaped before; then new ones
+/// are shaped again.
 fn off_and_on(case: Case) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -197,8 +197,8 @@ fn off_and_on(case: Case) -> Result<()> {
     attached.detach()
 }
 
-/// The interface that incast control looks at is deleted while a connection is shaped; the senders' packets
-/// take another way.
+/// The interface that incast control looks at is deleted while a connection is shaped; the senders'
+/// packets take another way.
 fn gone(case: Case) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -335,8 +335,8 @@ fn expect_own_windows(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The largest that the sender's TCP was told while it sent, each time that all had arrived: what the VM has
-/// not acknowledged yet is part of a window, and nothing that the last hop has to take.
+/// The largest that the sender's TCP was told while it sent, each time that all had arrived: what
+/// the VM has not acknowledged yet is part of a window, and nothing that the last hop has to take.
 fn most_window(pair: &mut Pair) -> Result<u64> {
     const BYTES: u64 = 300_000;
     let mut most = 0;

@@ -76,8 +76,8 @@ fn detach_in_mid_stream() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Under full traffic, of a VM that shares a core: each switch begins with streams that go on, and they
-/// never come to their end before the last.
+/// Under full traffic, of a VM that shares a core: each switch begins with streams that go on, and
+/// they never come to their end before the last.
 fn again_and_again() -> anyhow::Result<()> {
     const SWITCHES: u64 = 5;
     const STEP_BYTES: u64 = 400_000;
@@ -146,8 +146,8 @@ fn several_streams() -> anyhow::Result<()> {
     attached.detach()
 }
 
-/// A sender whose bytes were acknowledged and then lost with the tap only reads: nothing but a reset
-/// can tell it.
+/// A sender whose bytes were acknowledged and then lost with the tap only reads: nothing but a
+/// reset can tell it.
 ///
 /// With `detach` the operator is faster than the helper.
 fn deleted_tap(detach: bool) -> anyhow::Result<()> {

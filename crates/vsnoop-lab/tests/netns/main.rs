@@ -1,9 +1,9 @@
 //! The BPF programs on a real tap, with a relay and a namespace in place of a VM.
 //!
 //! Every test builds its own network, attaches with the `vsnoop` command, sends streams whose every
-//! byte is verified, both ways at once, and detaches; [`case`] does that, the other modules say with
-//! which features and faults. With `VSNOOP_NETNS_DETACHED=1` nothing is attached: the same streams
-//! must then pass as well, or the network itself is at fault.
+//! byte is verified, both ways at once, and detaches; [`case`] does that, the other modules say
+//! with which features and faults. With `VSNOOP_NETNS_DETACHED=1` nothing is attached: the same
+//! streams must then pass as well, or the network itself is at fault.
 //!
 //! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
 

@@ -1,5 +1,5 @@
-//! Routes that differ by direction: the sender's segments come from another MAC address than the one
-//! that the VM sends to, as with direct server return or a pair of routers.
+//! Routes that differ by direction: the sender's segments come from another MAC address than the
+//! one that the VM sends to, as with direct server return or a pair of routers.
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;

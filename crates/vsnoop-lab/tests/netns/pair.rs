@@ -116,7 +116,8 @@ impl End {
         let since = Instant::now();
         loop {
             let mut bytes = 0;
-            // SAFETY: the descriptor is an open socket, and the call writes one int, which lives on.
+            // SAFETY: the descriptor is an open socket, and the call writes one int, which lives
+            // on.
             unsafe { unacknowledged(self.socket.as_raw_fd(), &mut bytes) }.context("SIOCOUTQ")?;
             if bytes == 0 {
                 return Ok(());

@@ -47,8 +47,8 @@ pub fn no_mptcp() -> Option<String> {
 /// Why TCP MD5 signatures cannot be tested here.
 pub fn no_md5() -> Option<String> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
-    // SAFETY: the descriptor is an open socket; a null option of length 0 is refused with EINVAL by a
-    // kernel that knows TCP_MD5SIG, and never read.
+    // SAFETY: the descriptor is an open socket; a null option of length 0 is refused with EINVAL by
+    // a kernel that knows TCP_MD5SIG, and never read.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

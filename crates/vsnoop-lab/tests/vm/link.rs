@@ -1,4 +1,5 @@
-//! The frames of a real machine carried to another host by a link, while vsnoop is attached to its tap.
+//! The frames of a real machine carried to another host by a link, while vsnoop is attached to its
+//! tap.
 //!
 //! ```text
 //! [machine]--[tap]--[bridge of the stage]--veth--[bridge of host 0]   link   [bridge of host 1]--[VM: a namespace]
@@ -13,7 +14,8 @@ use vsnoop_lab::testbed::net::{Netns, remove_stale};
 use crate::hosts::{Network, Outside, Plan};
 use crate::{Bench, KB, MB, PREFIX, VICTIM};
 
-/// On the bridge of the stage, host 0's end of it, and the address of host 1's VM among the machines.
+/// On the bridge of the stage, host 0's end of it, and the address of host 1's VM among the
+/// machines.
 const TO_HOST: &str = "vslab-link";
 const FROM_STAGE: &str = "stage";
 const FAR: usize = 100;

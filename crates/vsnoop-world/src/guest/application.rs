@@ -1,5 +1,5 @@
-//! The application in a VM whose TCP is foreign (smoltcp, lwIP): it reads, writes and closes as its `End`
-//! says, and checks what it reads.
+//! The application in a VM whose TCP is foreign (smoltcp, lwIP): it reads, writes and closes as its
+//! `End` says, and checks what it reads.
 
 use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::end::End;

@@ -1,8 +1,8 @@
-//! A VM whose TCP is lwIP, a foreign stack in C. It uses timestamps, SACK and window scaling where its peer
-//! does, and its timers are coarse.
+//! A VM whose TCP is lwIP, a foreign stack in C. It uses timestamps, SACK and window scaling where
+//! its peer does, and its timers are coarse.
 //!
-//! build.rs compiles lwIP with native/lwip/. lwIP's state is global, so that only one such VM exists at a
-//! time: making another one waits until the first is dropped.
+//! build.rs compiles lwIP with native/lwip/. lwIP's state is global, so that only one such VM
+//! exists at a time: making another one waits until the first is dropped.
 
 use std::ffi::{CStr, c_char};
 use std::net::IpAddr;

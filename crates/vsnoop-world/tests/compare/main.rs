@@ -1,7 +1,7 @@
 //! Each transfer twice, with vsnoop and without it: what does well without does well with it.
 //!
-//! `VSNOOP_SEEDS` sets how many of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed) choose,
-//! `VSNOOP_TRACE=1` prints every segment.
+//! `VSNOOP_SEEDS` sets how many of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed)
+//! choose, `VSNOOP_TRACE=1` prints every segment.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

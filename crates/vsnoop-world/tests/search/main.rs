@@ -1,7 +1,7 @@
 //! Small connections, searched exhaustively: every order of what can happen to them.
 //!
-//! `VSNOOP_STATES` sets how many states are met at most; the larger searches are for `make soak`. A failure
-//! names the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
+//! `VSNOOP_STATES` sets how many states are met at most; the larger searches are for `make soak`. A
+//! failure names the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
 use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 

@@ -1,11 +1,11 @@
 //! Random storms: whatever befalls a connection, it is safe and it ends.
 //!
-//! The checks of the world see to safety at each segment: nothing is acknowledged that is neither held nor
-//! delivered, no stream has a wrong byte. Here a connection must end whole, unless somebody aborts it, or the
-//! same storm ends in the same way without vsnoop.
+//! The checks of the world see to safety at each segment: nothing is acknowledged that is neither
+//! held nor delivered, no stream has a wrong byte. Here a connection must end whole, unless
+//! somebody aborts it, or the same storm ends in the same way without vsnoop.
 //!
-//! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment); `VSNOOP_STORM_SECONDS` sets
-//! for how long each kind of VM is tried, with other seeds in each run.
+//! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment);
+//! `VSNOOP_STORM_SECONDS` sets for how long each kind of VM is tried, with other seeds in each run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,10 +1,10 @@
 //! `vsnoop attach`: checks, then hooks, then the qdisc, then early acknowledgement.
 //!
-//! A port appears at once or not at all. Loading the programs, which takes longest, leaves no trace.
-//! Then the hooks come, paused, and their pins say which default qdisc is about to be replaced; nobody
-//! takes these pins for a port until all the rest is done. A first signal is heeded before that or
-//! after it; what a killed command leaves (`Port::cut_short`) the next command takes away, and it
-//! restores the qdisc. With `--observe` the hooks are all there is.
+//! A port appears at once or not at all. Loading the programs, which takes longest, leaves no
+//! trace. Then the hooks come, paused, and their pins say which default qdisc is about to be
+//! replaced; nobody takes these pins for a port until all the rest is done. A first signal is
+//! heeded before that or after it; what a killed command leaves (`Port::cut_short`) the next
+//! command takes away, and it restores the qdisc. With `--observe` the hooks are all there is.
 
 use std::net::IpAddr;
 
@@ -31,9 +31,9 @@ use crate::system::netdev::Device;
 use crate::system::netns::Netns;
 use crate::system::{egress, kernel, netdev, qdisc};
 
-/// Connections on record over all ports of the host. Each takes 512 bytes once it is there: its record
-/// of 192, its key, and what the hash map adds make 296, and the kernel's caches for BPF have sizes of
-/// 256 and 512 (kernel/bpf/memalloc.c).
+/// Connections on record over all ports of the host. Each takes 512 bytes once it is there: its
+/// record of 192, its key, and what the hash map adds make 296, and the kernel's caches for BPF
+/// have sizes of 256 and 512 (kernel/bpf/memalloc.c).
 const HOST_FLOWS: u64 = 1 << 20;
 
 /// What is the same for all ports of the command.

@@ -33,7 +33,8 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 }
 
 fn outcome(name: &str, left: Left, released: Released) -> Outcome {
-    // Otherwise there is no ring any more that it could be in, or it is the concern of somebody else.
+    // Otherwise there is no ring any more that it could be in, or it is the concern of somebody
+    // else.
     let has_ring = !released.tap_deleted && !released.by_another;
     let ended = released.ended;
     let left = if has_ring { ended.rest_of(left) } else { Left::default() };

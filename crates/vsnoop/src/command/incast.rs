@@ -1,5 +1,5 @@
-//! `vsnoop incast`: the uplinks with incast control; `incast set` and `incast off` change one while packets
-//! flow, for all ports behind it.
+//! `vsnoop incast`: the uplinks with incast control; `incast set` and `incast off` change one while
+//! packets flow, for all ports behind it.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Uplink, UplinkSettings};

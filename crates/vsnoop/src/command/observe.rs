@@ -1,7 +1,7 @@
 //! `vsnoop observe`: how long VMs take to acknowledge, and how long their vCPUs wait for a CPU.
 //!
-//! The hooks are attached in a mode that only looks; the qdisc is left as it is. At the end everything
-//! is taken off again.
+//! The hooks are attached in a mode that only looks; the qdisc is left as it is. At the end
+//! everything is taken off again.
 
 use std::time::{Duration, Instant};
 

@@ -15,9 +15,9 @@ use crate::ports::{self, Attached, State};
 use crate::system::kernel;
 use crate::system::netns::Netns;
 
-/// Fails (exit code 1) when bytes are still on their way at the end of the wait: whoever is about to
-/// move the VM must know, above all when some of them are on this host only. The port stays paused, and the
-/// engine goes on handing over what is held.
+/// Fails (exit code 1) when bytes are still on their way at the end of the wait: whoever is about
+/// to move the VM must know, above all when some of them are on this host only. The port stays
+/// paused, and the engine goes on handing over what is held.
 pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;

@@ -1,14 +1,14 @@
 //! How much memory holds would need on this host.
 //!
-//! While a VM waits for a CPU, its senders go on, and the host keeps what they send. So a hold needs
-//! what arrives during one wait: bandwidth x delay; twice that, because the copies of one wait stay until
-//! the VM has acknowledged them, which it does while those of the next are arriving. And a sender goes
-//! on at full rate only if it may have a round trip's worth of data on its way, for all of which the host
-//! must have room. So a hold needs bandwidth x (2 x delay + round trip). The bandwidth is that of the
-//! host's fastest link. The round trip is that of the port's own connections, near and far: nine of ten of their
-//! handshakes took less. The delay is what was seen: of an attached port the ACK delay of its VM
-//! (99 of 100 were shorter), else the time for which a quota stops its vCPUs, or twice the mean wait for a
-//! CPU during the measurement.
+//! While a VM waits for a CPU, its senders go on, and the host keeps what they send. So a hold
+//! needs what arrives during one wait: bandwidth x delay; twice that, because the copies of one
+//! wait stay until the VM has acknowledged them, which it does while those of the next are
+//! arriving. And a sender goes on at full rate only if it may have a round trip's worth of data on
+//! its way, for all of which the host must have room. So a hold needs bandwidth x (2 x delay +
+//! round trip). The bandwidth is that of the host's fastest link. The round trip is that of the
+//! port's own connections, near and far: nine of ten of their handshakes took less. The delay is
+//! what was seen: of an attached port the ACK delay of its VM (99 of 100 were shorter), else the
+//! time for which a quota stops its vCPUs, or twice the mean wait for a CPU during the measurement.
 
 use std::collections::HashMap;
 use std::fs;
@@ -64,7 +64,8 @@ pub struct Recommended {
     pub size_bytes: u64,
     #[serde(flatten)]
     pub delay: Delay,
-    /// Nine of ten handshakes took less; null before there was any, and then the near path is assumed.
+    /// Nine of ten handshakes took less; null before there was any, and then the near path is
+    /// assumed.
     pub round_trip_ns: Option<u64>,
 }
 
@@ -145,7 +146,8 @@ impl Timeslices {
     }
 }
 
-/// What is seen of a VM's vCPUs between two looks; `None` when they do not wait long enough to matter.
+/// What is seen of a VM's vCPUs between two looks; `None` when they do not wait long enough to
+/// matter.
 pub fn seen_of_vcpus(before: (&[Vcpu], &Timeslices), now: (&[Vcpu], &Timeslices)) -> Option<Delay> {
     let seen = now.0.iter().filter_map(|vcpu| {
         let earlier = before.0.iter().find(|earlier| earlier.tid == vcpu.tid)?;

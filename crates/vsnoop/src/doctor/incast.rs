@@ -1,4 +1,5 @@
-//! Uplinks with incast control: is each there, with its hook, and is its rate one that the link has?
+//! Uplinks with incast control: is each there, with its hook, and is its rate one that the link
+//! has?
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! What `vsnoop doctor` finds out: about the host (`host`), about each tap and the VM behind it (`taps`),
-//! about the memory that holds would need (`hold`), and about uplinks (`incast`).
+//! What `vsnoop doctor` finds out: about the host (`host`), about each tap and the VM behind it
+//! (`taps`), about the memory that holds would need (`hold`), and about uplinks (`incast`).
 
 pub mod hold;
 pub mod host;

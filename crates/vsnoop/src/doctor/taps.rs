@@ -1,7 +1,7 @@
 //! Each tap, the VM behind it, and whether early acknowledgement would help that VM.
 //!
-//! A VM gains when it waits: its vCPUs want to run and cannot, because others have the CPU or a quota is
-//! used up. That share of the time is measured, over all taps at once.
+//! A VM gains when it waits: its vCPUs want to run and cannot, because others have the CPU or a
+//! quota is used up. That share of the time is measured, over all taps at once.
 
 use std::thread;
 use std::time::{Duration, Instant};

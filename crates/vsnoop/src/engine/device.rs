@@ -1,9 +1,9 @@
-//! The way into a tap: a packet socket whose frames leave through the tap's egress, marked so that the
-//! hooks let them pass.
+//! The way into a tap: a packet socket whose frames leave through the tap's egress, marked so that
+//! the hooks let them pass.
 //!
 //! A `virtio_net_hdr` before each frame says that its checksum is to be completed and, of a
-//! super-packet, how it is to be cut; the stack hands it over whole where the VM takes it whole. The
-//! payload goes from the hold's memory into the packet in the system call: the one copy out.
+//! super-packet, how it is to be cut; the stack hands it over whole where the VM takes it whole.
+//! The payload goes from the hold's memory into the packet in the system call: the one copy out.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -57,7 +57,8 @@ impl Device {
         Ok(device)
     }
 
-    /// The tap's MTU as it is now; Ethernet's own where it cannot be asked for, because the tap has gone.
+    /// The tap's MTU as it is now; Ethernet's own where it cannot be asked for, because the tap has
+    /// gone.
     pub fn mtu(&self) -> u32 {
         const ETHERNET: u32 = 1500;
         self.ask_mtu().unwrap_or(ETHERNET)
@@ -69,8 +70,8 @@ impl Device {
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_ifru.ifru_ifindex = self.ifindex as i32;
         let fd = self.socket.as_raw_fd();
-        // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name, SIOCGIFMTU reads that
-        // and writes the MTU.
+        // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name, SIOCGIFMTU
+        // reads that and writes the MTU.
         unsafe {
             if libc::ioctl(fd, libc::SIOCGIFNAME, &mut request) != 0
                 || libc::ioctl(fd, libc::SIOCGIFMTU, &mut request) != 0
@@ -89,15 +90,16 @@ impl Device {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_ptr().cast_mut().cast();
         message.msg_iovlen = parts.len() as _;
-        // SAFETY: a Part is an iovec whose bytes are mapped while its owner lives; sendmsg() only reads.
+        // SAFETY: a Part is an iovec whose bytes are mapped while its owner lives; sendmsg() only
+        // reads.
         let sent =
             unsafe { libc::sendmsg(self.socket.as_fd().as_raw_fd(), &message, libc::MSG_DONTWAIT) };
         if sent >= 0 {
             return Ok(Sent::Taken);
         }
         match io::Error::last_os_error() {
-            // Of the tap's ring; also of memory. Or of a qdisc that somebody put there: no frame may
-            // keep the other ports waiting.
+            // Of the tap's ring; also of memory. Or of a qdisc that somebody put there: no frame
+            // may keep the other ports waiting.
             error if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
                 Ok(Sent::Refused)
             }

@@ -2,13 +2,13 @@
 //!
 //! One process per host, started and watched by the helper while a port has a hold, and gone again
 //! when none has. It waits for the doorbells of all ports, on which the hooks write the numbers of
-//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters
-//! is in pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one
-//! goes on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of an engine
-//! that does not.
+//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters is in
+//! pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one goes
+//! on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of
+//! an engine that does not.
 //!
-//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm` and
-//! `run_time` say for how long a VM ran.
+//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm`
+//! and `run_time` say for how long a VM ran.
 
 mod device;
 mod port;
@@ -45,9 +45,9 @@ const DISCOVERY: Duration = Duration::from_millis(1000);
 const START: Duration = Duration::from_secs(2);
 /// How long it stays without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short of
-/// data, gives its core up. The kernel does as much within an interrupt when it is the sender itself that the
-/// VM waits for.
+/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short
+/// of data, gives its core up. The kernel does as much within an interrupt when it is the sender
+/// itself that the VM waits for.
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
@@ -65,8 +65,8 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     Ok(0)
 }
 
-/// Waits until the engine looks after these ports, which have just been attached with a hold. That it
-/// does not is a warning: until it does nothing is held.
+/// Waits until the engine looks after these ports, which have just been attached with a hold. That
+/// it does not is a warning: until it does nothing is held.
 pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();

@@ -2,9 +2,9 @@
 //!
 //! A VM has run if some vCPU has run and none wanted to run and could not: the one that takes the
 //! interrupt may be the one that starves. Where the vCPU threads are not known by their names, or
-//! nobody reads the tap, it cannot be told whether the VM ran; time on the clock counts instead, unless
-//! the threads show that it could not have run, and at a slower pace while all of them sleep: that may
-//! be a VM that its VMM has paused, and may be an idle one.
+//! nobody reads the tap, it cannot be told whether the VM ran; time on the clock counts instead,
+//! unless the threads show that it could not have run, and at a slower pace while all of them
+//! sleep: that may be a VM that its VMM has paused, and may be an idle one.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The VM behind a tap: which process it is, and whether it could have answered since the last look.
+//! The VM behind a tap: which process it is, and whether it could have answered since the last
+//! look.
 
 use std::time::{Duration, Instant};
 

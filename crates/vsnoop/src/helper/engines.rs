@@ -1,11 +1,11 @@
 //! The engine's supervisor.
 //!
-//! Where a port has a hold an engine must work (crates/vsnoop/src/engine): one that ended is started
-//! again, one that has stopped working is killed first. The hooks rely on none that was not heard of
-//! for a second, and what it held is still there for the next one. Only where no engine can be had for
-//! `HOLD_ABANDONED` (its program is gone, say) are connections reset whose bytes nobody can hand over,
-//! and after `LOST` those whose VM may have lost some.
-//! The engine keeps the helper running in turn.
+//! Where a port has a hold an engine must work (crates/vsnoop/src/engine): one that ended is
+//! started again, one that has stopped working is killed first. The hooks rely on none that was not
+//! heard of for a second, and what it held is still there for the next one. Only where no engine
+//! can be had for `HOLD_ABANDONED` (its program is gone, say) are connections reset whose bytes
+//! nobody can hand over, and after `LOST` those whose VM may have lost some. The engine keeps the
+//! helper running in turn.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ use crate::system::clock::monotonic_ns;
 const HANGS: Duration = Duration::from_secs(3);
 /// As the hooks have it.
 const HOLD_ABANDONED: Duration = Duration::from_secs(HOLD_ABANDONED_S as u64);
-/// Without an engine, a VM that has acknowledged nothing for so long may have lost what it was handed
-/// (R2 of RFC 9293, section 3.8.3).
+/// Without an engine, a VM that has acknowledged nothing for so long may have lost what it was
+/// handed (R2 of RFC 9293, section 3.8.3).
 const LOST: Duration = Duration::from_secs(100);
 
 type Entry = (flow_key, flow);

@@ -1,7 +1,7 @@
 //! The segments that user space makes to end a connection: two RSTs.
 //!
-//! A RST goes to the VM with SEQ = its RCV.NXT, as if the sender had sent it, and to the sender with
-//! SEQ = the VM's SND.NXT: both exact, as RFC 5961 demands.
+//! A RST goes to the VM with SEQ = its RCV.NXT, as if the sender had sent it, and to the sender
+//! with SEQ = the VM's SND.NXT: both exact, as RFC 5961 demands.
 
 use std::net::IpAddr;
 

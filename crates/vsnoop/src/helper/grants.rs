@@ -1,14 +1,14 @@
-//! Grants where no packet brings them: windows of waiting connections that incast control has closed
-//! (flow/incast.h).
+//! Grants where no packet brings them: windows of waiting connections that incast control has
+//! closed (flow/incast.h).
 //!
-//! A connection in the grant queue waits for an ACK that carries its grant. None comes when no other
-//! packet passes its port, while there is credit: the outstanding credit of others has expired, or was
-//! returned at another port. Connections that have finished wait until there is credit for all that are
-//! silent. When incast control is turned off, all windows are the VMs' own again, and their senders must
-//! be told.
+//! A connection in the grant queue waits for an ACK that carries its grant. None comes when no
+//! other packet passes its port, while there is credit: the outstanding credit of others has
+//! expired, or was returned at another port. Connections that have finished wait until there is
+//! credit for all that are silent. When incast control is turned off, all windows are the VMs' own
+//! again, and their senders must be told.
 //!
-//! The kernel keeps those that wait in queues of each port. A look takes a few from their heads, never
-//! the whole table of connections, so that its work does not grow with what a VM has opened.
+//! The kernel keeps those that wait in queues of each port. A look takes a few from their heads,
+//! never the whole table of connections, so that its work does not grow with what a VM has opened.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -90,9 +90,9 @@ impl PortGrants {
         if self.waited || self.has_more { HURRY } else { PERIOD }
     }
 
-    /// Where connections were queued the last time too, and no grant was made since, makes grants as
-    /// far as there is credit; now and then to those that have finished. How many were offered, `most`
-    /// at most.
+    /// Where connections were queued the last time too, and no grant was made since, makes grants
+    /// as far as there is credit; now and then to those that have finished. How many were offered,
+    /// `most` at most.
     fn serve(&mut self, most: usize) -> usize {
         let incast = self.queue.incast();
         let (waits, finished) = (incast.queued() > 0, incast.finished() > 0);

@@ -1,24 +1,25 @@
 //! The helper: what no packet can trigger.
 //!
-//! One small process per host, started by the commands when a port is attached and none runs, and gone
-//! again when nothing is attached any more. Four times a second it looks at the flows of each port and
+//! One small process per host, started by the commands when a port is attached and none runs, and
+//! gone again when nothing is attached any more. Four times a second it looks at the flows of each
+//! port and
 //!
 //! - forgets connections that ended or have been idle for long (`vsnoop_flow::expiry`);
-//! - resets connections whose copies nobody can hand over any more, or whose VM has gone, and sends the RSTs
-//!   of connections that were reset again (`engines`, `reset`);
+//! - resets connections whose copies nobody can hand over any more, or whose VM has gone, and sends
+//!   the RSTs of connections that were reset again (`engines`, `reset`);
 //! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running where a port has a hold (`engines`);
-//! - opens windows that incast control has closed, where no packet comes that could (`grants`), a hundred
-//!   times a second, or five hundred while somebody waits;
-//! - cleans up after taps that were deleted, and after commands that were killed while they detached, and
-//!   takes away uplinks that no port is behind any more (`monitor`).
+//! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
+//!   hundred times a second, or five hundred while somebody waits;
+//! - cleans up after taps that were deleted, and after commands that were killed while they
+//!   detached, and takes away uplinks that no port is behind any more (`monitor`).
 //!
 //! It goes before ordinary processes, within a bound (`priority`).
 //!
-//! The kernel side is safe without it: a record that is not forgotten costs memory, and a connection
-//! whose engine or VM has gone waits on. So it may be killed at any time; the next command starts it, and so
-//! does an engine.
+//! The kernel side is safe without it: a record that is not forgotten costs memory, and a
+//! connection whose engine or VM has gone waits on. So it may be killed at any time; the next
+//! command starts it, and so does an engine.
 
 mod engines;
 pub mod frame;
@@ -47,7 +48,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows looking takes time: it may take one part in this many of a CPU.
 const CPU_PART: u32 = 10;
-/// Before all ordinary processes it works for so long in a period; a longer look goes on as one of them.
+/// Before all ordinary processes it works for so long in a period; a longer look goes on as one of
+/// them.
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {

@@ -104,8 +104,8 @@ impl Monitor {
     }
 }
 
-/// What commands left that were killed while they detached; how much there is, while a command works
-/// that may come to it yet.
+/// What commands left that were killed while they detached; how much there is, while a command
+/// works that may come to it yet.
 fn finish_what_was_cut_short() -> Result<usize> {
     let count = Port::cut_short()?.len();
     if count > 0
@@ -190,8 +190,8 @@ impl Watched {
         })
     }
 
-    /// The kernel side resets connections by itself; it can only count them. The first look tells those of
-    /// the time without a helper.
+    /// The kernel side resets connections by itself; it can only count them. The first look tells
+    /// those of the time without a helper.
     fn notice_abandoned(&mut self, attached: &Attached) -> Result<()> {
         if self.held.engine_ns().is_none() {
             return Ok(());

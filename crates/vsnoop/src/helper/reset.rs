@@ -11,8 +11,8 @@ use super::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 
-/// Resets the connection at both ends and counts why; false when the VM has acknowledged something since
-/// `flow` was read. The calling thread must be in the tap's network namespace.
+/// Resets the connection at both ends and counts why; false when the VM has acknowledged something
+/// since `flow` was read. The calling thread must be in the tap's network namespace.
 pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
     if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
@@ -60,8 +60,9 @@ fn deserted_bridge(port: &Port) -> Result<Option<u32>> {
     Ok(Some(meta.bridge).filter(|bridge| is_deserted && *bridge != 0))
 }
 
-/// The tap, and the VM behind it, have gone: resets the senders of what the VM had not acknowledged, by
-/// way of the bridge; how many. The calling thread must be in the tap's network namespace.
+/// The tap, and the VM behind it, have gone: resets the senders of what the VM had not
+/// acknowledged, by way of the bridge; how many. The calling thread must be in the tap's network
+/// namespace.
 pub fn reset_senders(port: &Port) -> Result<usize> {
     let bridge = port.meta()?.bridge;
     if bridge == 0 {

@@ -2,13 +2,13 @@
 //!
 //! `attach` looks at the tap once; the tap lives on among others. At each look the helper sees to
 //!
-//! - programs of others that appeared on the egress: they could take away what the hook believes to be
-//!   delivered, so the port is suspended (no new early ACKs, those given out are honoured) until they
-//!   have gone. The mark is in the pinned policy (`Port::suspend`), beside the operator's own choice, so
-//!   that the next helper finds it if this one is killed. Between two looks, and while no helper runs,
-//!   such a program goes unnoticed;
-//! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are to be
-//!   reset over it;
+//! - programs of others that appeared on the egress: they could take away what the hook believes to
+//!   be delivered, so the port is suspended (no new early ACKs, those given out are honoured) until
+//!   they have gone. The mark is in the pinned policy (`Port::suspend`), beside the operator's own
+//!   choice, so that the next helper finds it if this one is killed. Between two looks, and while
+//!   no helper runs, such a program goes unnoticed;
+//! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are
+//!   to be reset over it;
 //! - its name, which messages and tables show.
 //!
 //! A queue discipline is no concern here: the hook itself looks at it for every segment.
@@ -85,8 +85,8 @@ impl Surroundings {
     }
 }
 
-/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters (Open
-/// vSwitch, a VRF) take no frame for the senders.
+/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters
+/// (Open vSwitch, a VRF) take no frame for the senders.
 pub fn bridge_of(device: &Device) -> Result<u32> {
     let Some(index) = device.master else { return Ok(0) };
     let master = netdev::find_index(index)?.filter(|master| master.kind == "bridge");

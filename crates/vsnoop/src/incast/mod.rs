@@ -41,8 +41,8 @@ pub fn sweep_if_idle() -> Result<()> {
     CommandLock::try_take()?.map_or(Ok(()), |lock| sweep(&lock))
 }
 
-/// Those with a port behind them. What port a damaged one was, perhaps of another version, can be read
-/// from the name of its pins, but not its uplink: it may be any of its network namespace.
+/// Those with a port behind them. What port a damaged one was, perhaps of another version, can be
+/// read from the name of its pins, but not its uplink: it may be any of its network namespace.
 fn used() -> Result<Vec<UplinkId>> {
     let inventory = ports::inventory()?;
     let behind: Vec<_> = inventory.ports.iter().map(uplink_id).collect();
@@ -59,7 +59,8 @@ pub fn uplink_id(attached: &Attached) -> UplinkId {
     UplinkId { netns: attached.meta.netns, ifindex: attached.meta.uplink }
 }
 
-/// Where nobody counts what comes in any more windows are the VMs' own again. What is to be said, once.
+/// Where nobody counts what comes in any more windows are the VMs' own again. What is to be said,
+/// once.
 pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
     let id = uplink_id(attached);
     if id.ifindex == 0 {
@@ -88,7 +89,8 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
     Ok(())
 }
 
-/// The port goes: what its connections had of the uplink goes with them. Nobody else may be at its records.
+/// The port goes: what its connections had of the uplink goes with them. Nobody else may be at its
+/// records.
 pub fn forget_all(port: &Port) -> Result<()> {
     let meta = port.meta()?;
     if meta.uplink == 0 {

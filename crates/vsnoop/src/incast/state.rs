@@ -14,7 +14,8 @@ use crate::system::clock::monotonic_ns;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// A slot takes some ms at most; when the last one began longer ago, no connection's packet has come since.
+/// A slot takes some ms at most; when the last one began longer ago, no connection's packet has
+/// come since.
 const SLOT_NS: u64 = 100_000_000;
 
 /// Is anything shaped?
@@ -52,8 +53,8 @@ pub struct UplinkState {
     pub credit_bytes: Option<u32>,
 }
 
-/// What comes in (BW_T), what may be given away beside it (BW_A), and what of that is left in this slot.
-/// Null where nothing is shaped.
+/// What comes in (BW_T), what may be given away beside it (BW_A), and what of that is left in this
+/// slot. Null where nothing is shaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bandwidth {
     pub total_bits_per_second: Option<u64>,
@@ -126,7 +127,8 @@ impl UplinkState {
     }
 }
 
-/// What the interface is called, and whether anything is shaped. `device`: the interface, if it was found.
+/// What the interface is called, and whether anything is shaped. `device`: the interface, if it was
+/// found.
 pub fn control(uplink: &Uplink, record: &uplink, device: Option<&Device>) -> (String, Control) {
     let name = device.map_or_else(|| uplink.ifname(), |device| device.name.clone());
     let control = match (uplink.has_hook(), device) {

@@ -1,8 +1,8 @@
 //! Which interface is a port's uplink, and what it is to have.
 //!
-//! A port joins an uplink as it is: others are behind it, and `vsnoop incast` changes it for all. Only where
-//! nothing counts what comes in yet, rate and queue are those of the options, else of the configuration,
-//! else the link's own speed and a default.
+//! A port joins an uplink as it is: others are behind it, and `vsnoop incast` changes it for all.
+//! Only where nothing counts what comes in yet, rate and queue are those of the options, else of
+//! the configuration, else the link's own speed and a default.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -19,7 +19,8 @@ use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
 
-/// What `attach --incast` asks for; what an option does not say stands in the configuration, or is found.
+/// What `attach --incast` asks for; what an option does not say stands in the configuration, or is
+/// found.
 pub struct Wanted<'a> {
     pub rate: Option<Rate>,
     pub uplink: Option<&'a str>,
@@ -133,8 +134,8 @@ fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> 
     Ok(joined)
 }
 
-/// The interface through which the packets for this tap come: the one that was named, or the only port
-/// of the tap's bridge that is no tap.
+/// The interface through which the packets for this tap come: the one that was named, or the only
+/// port of the tap's bridge that is no tap.
 fn uplink_of(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Device> {
     let configured = wanted.config.uplink.as_deref();
     if let Some(name) = wanted.uplink.or(configured) {
@@ -202,8 +203,8 @@ fn refuse(uplink: &Device, tap: &Device, netns: &Netns) -> Result<()> {
     )))
 }
 
-/// The rate to reckon with; `option` is where it can be given. The calling thread is in the uplink's
-/// network namespace.
+/// The rate to reckon with; `option` is where it can be given. The calling thread is in the
+/// uplink's network namespace.
 pub fn bits_of(uplink: &Device, rate: Rate, option: &str) -> Result<u64> {
     match rate {
         Rate::BitsPerSecond(bits) => Ok(bits),
@@ -225,8 +226,8 @@ pub fn link_speed(device: &Device) -> Option<u64> {
         .filter(|bits| RATES.contains(bits))
 }
 
-/// Drivers that tell a speed which nothing has: of a veth 10 Gb/s, of a tap what somebody has set, of a
-/// bridge that of its fastest port, taps included.
+/// Drivers that tell a speed which nothing has: of a veth 10 Gb/s, of a tap what somebody has set,
+/// of a bridge that of its fastest port, taps included.
 fn is_made_up(device: &Device) -> bool {
     ["veth", "tun", "bridge"].contains(&device.kind.as_str())
 }

@@ -1,7 +1,7 @@
 //! Ways out that messages name: commands between backticks.
 //!
-//! They are written for a port in the namespace of whoever reads them. Where a port is in another one,
-//! [`in_netns`] completes them, so that they do what they say when they are pasted.
+//! They are written for a port in the namespace of whoever reads them. Where a port is in another
+//! one, [`in_netns`] completes them, so that they do what they say when they are pasted.
 
 /// Commands that act on the whole host, whatever the namespace.
 const OF_THE_HOST: [&str; 3] = ["vsnoop off", "vsnoop link", "vsnoop --netns"];

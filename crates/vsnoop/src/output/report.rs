@@ -35,7 +35,8 @@ pub struct Outcome {
     pub held_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
-    /// Of a detached port: connections that were reset for what was still held, and how much that was.
+    /// Of a detached port: connections that were reset for what was still held, and how much that
+    /// was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -42,8 +42,8 @@ impl Interrupt {
     }
 }
 
-/// Prints what `render` returns once, or with `every` (seconds) until Ctrl-C: in place on a terminal,
-/// otherwise one after the other.
+/// Prints what `render` returns once, or with `every` (seconds) until Ctrl-C: in place on a
+/// terminal, otherwise one after the other.
 pub fn run(every: Option<f64>, mut render: impl FnMut() -> Result<String>) -> Result<()> {
     let Some(every) = every else {
         return print(&render()?);

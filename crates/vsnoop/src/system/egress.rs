@@ -1,10 +1,11 @@
 //! Other programs on a port's egress.
 //!
-//! A filter or BPF program that runs on the tap beside vsnoop's own may redirect or steal the very clone
-//! whose hand-over vsnoop takes as proof of delivery, and the kernel still says that it was sent. It does
-//! not matter on which side of ours it stands: the clone passes all of them. So `attach` refuses a port
-//! that has one, and the helper pauses a port that gets one later. (An XDP program of the tap sees what
-//! the VM sends, before from_vm does: what it drops was never seen, and no early ACK rests on it.)
+//! A filter or BPF program that runs on the tap beside vsnoop's own may redirect or steal the very
+//! clone whose hand-over vsnoop takes as proof of delivery, and the kernel still says that it was
+//! sent. It does not matter on which side of ours it stands: the clone passes all of them. So
+//! `attach` refuses a port that has one, and the helper pauses a port that gets one later. (An XDP
+//! program of the tap sees what the VM sends, before from_vm does: what it drops was never seen,
+//! and no early ACK rests on it.)
 
 use std::fmt;
 
@@ -39,7 +40,8 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Who else handles what is sent to the VM. `own`: the id of vsnoop's own program, where it is attached.
+/// Who else handles what is sent to the VM. `own`: the id of vsnoop's own program, where it is
+/// attached.
 pub fn foreign(device: &Device, own: Option<u32>) -> Result<Vec<Foreign>> {
     let mut found = tcx_programs(device)?;
     found.retain(|program| own.is_none() || program.id != own);
@@ -95,7 +97,8 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
         _ => None,
     });
     let mut found: Vec<_> = filters.collect();
-    // A filter is listed with each of its parts (a chain, a hash table, the rule); one tells its program.
+    // A filter is listed with each of its parts (a chain, a hash table, the rule); one tells its
+    // program.
     let told: Vec<_> =
         found.iter().filter(|part| part.id.is_some()).map(|part| part.kind.clone()).collect();
     found.retain(|part| part.id.is_some() || !told.contains(&part.kind));
@@ -128,8 +131,8 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
     };
     options.prog_ids = ids.as_mut_ptr();
     options.__bindgen_anon_1.prog_cnt = ROOM as u32;
-    // SAFETY: `options` states its own size, `prog_ids` points at `ids`, which has room for `prog_cnt`
-    // ids and outlives the call.
+    // SAFETY: `options` states its own size, `prog_ids` points at `ids`, which has room for
+    // `prog_cnt` ids and outlives the call.
     let result = unsafe {
         libbpf_sys::bpf_prog_query_opts(
             device.index as i32,

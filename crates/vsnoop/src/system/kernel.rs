@@ -38,7 +38,8 @@ pub fn has_bpffs() -> bool {
     statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
 }
 
-/// 1 or 2 when BPF programs are compiled, 0 when they are interpreted; `None` when it cannot be read.
+/// 1 or 2 when BPF programs are compiled, 0 when they are interpreted; `None` when it cannot be
+/// read.
 pub fn jit() -> Option<u32> {
     fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok()?.trim().parse().ok()
 }

@@ -1,9 +1,9 @@
-//! Network namespaces: opening one by name, path or process id, finding one by its inode, and running
-//! code inside.
+//! Network namespaces: opening one by name, path or process id, finding one by its inode, and
+//! running code inside.
 //!
 //! Code runs inside a namespace on a thread of its own, so that the caller's thread never changes
-//! place and no error path can forget to go back. A namespace is identified by the inode of its file,
-//! unique on the host while anything refers to it.
+//! place and no error path can forget to go back. A namespace is identified by the inode of its
+//! file, unique on the host while anything refers to it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -63,7 +63,8 @@ impl Netns {
         }
     }
 
-    /// Looks for the namespace with this inode: the caller's own, named ones, then those of processes.
+    /// Looks for the namespace with this inode: the caller's own, named ones, then those of
+    /// processes.
     pub fn find(inode: u64) -> Option<Self> {
         if let Ok(own) = Self::current()
             && own.inode == inode
@@ -78,8 +79,8 @@ impl Netns {
         })
     }
 
-    /// [`Netns::find`], trying first where it was found before. Whoever looks often keeps the path and
-    /// not the namespace, which an open file would keep alive after its last process.
+    /// [`Netns::find`], trying first where it was found before. Whoever looks often keeps the path
+    /// and not the namespace, which an open file would keep alive after its last process.
     pub fn find_again(inode: u64, path: &mut Option<PathBuf>) -> Option<Self> {
         let found = path
             .as_deref()
@@ -107,7 +108,8 @@ impl Netns {
         })
     }
 
-    /// Moves the calling thread, and the threads that it starts later, into this namespace for good.
+    /// Moves the calling thread, and the threads that it starts later, into this namespace for
+    /// good.
     pub fn enter(&self) -> Result<()> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             nix::Error::EPERM => unfit(
@@ -146,7 +148,8 @@ fn locate(name: &str) -> PathBuf {
     named
 }
 
-/// Names for people, by inode: those of /run/netns, and for namespaces that have none (pods) a process.
+/// Names for people, by inode: those of /run/netns, and for namespaces that have none (pods) a
+/// process.
 pub fn names() -> HashMap<u64, String> {
     let mut names = HashMap::new();
     for (path, name) in named().chain(of_processes()) {

@@ -1,4 +1,5 @@
-//! What a tap's reader leaves to be done: whether super-packets and unfinished checksums reach the VM.
+//! What a tap's reader leaves to be done: whether super-packets and unfinished checksums reach the
+//! VM.
 
 use anyhow::Result;
 use vsnoop_netdev::ethtool::{Offload, is_on};

@@ -1,8 +1,8 @@
 //! Which process holds a tap: the virtual machine monitor, or whatever stands for one.
 //!
 //! `/proc/PID/fdinfo/FD` of a tap's descriptor has a line `iff:\tNAME`. The tap may be in another
-//! network namespace than the process (management software opens it and passes the descriptor on), so
-//! a copy of the descriptor is asked for its device's namespace.
+//! network namespace than the process (management software opens it and passes the descriptor on),
+//! so a copy of the descriptor is asked for its device's namespace.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -34,8 +34,9 @@ impl Process {
         Some(Self { pid, started_ticks: stat.started_ticks, name: stat.name })
     }
 
-    /// One that has ended, and whose parent has not looked, holds nothing any more. But as long as others of its
-    /// threads are about to end, it does: the main thread is a zombie before the last one has closed the files.
+    /// One that has ended, and whose parent has not looked, holds nothing any more. But as long as
+    /// others of its threads are about to end, it does: the main thread is a zombie before the last
+    /// one has closed the files.
     pub fn is_alive(&self) -> bool {
         let stat = Stat::read(&format!("/proc/{}/stat", self.pid));
         stat.is_some_and(|now| {
@@ -104,8 +105,8 @@ fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
 }
 
 /// Has the process read everything that was put into the rings of its tap? `None` when it cannot be
-/// told. The kernel says so to whoever polls a copy of the descriptor; the copies are closed at once,
-/// because an open one keeps a tap alive.
+/// told. The kernel says so to whoever polls a copy of the descriptor; the copies are closed at
+/// once, because an open one keeps a tap alive.
 pub fn rings_are_empty(pid: i32, name: &str, netns: u64) -> Option<bool> {
     let mut seen = None;
     for fd in descriptors(pid, name) {

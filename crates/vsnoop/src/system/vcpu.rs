@@ -1,9 +1,10 @@
 //! The threads that run a VM's CPUs, and the time that they run and wait to run.
 //!
 //! Monitors name them: QEMU "CPU 0/KVM" and "CPU 0/TCG", Firecracker "fc_vcpu 0", cloud-hypervisor
-//! "vcpu0", crosvm "crosvm_vcpu0". The times come from /proc/PID/task/TID/schedstat: nanoseconds on a
-//! CPU, and nanoseconds on a run queue waiting for one. A thread that a cgroup's quota holds back may
-//! or may not count as waiting, depending on the kernel, so the quota's own count is read as well.
+//! "vcpu0", crosvm "crosvm_vcpu0". The times come from /proc/PID/task/TID/schedstat: nanoseconds on
+//! a CPU, and nanoseconds on a run queue waiting for one. A thread that a cgroup's quota holds back
+//! may or may not count as waiting, depending on the kernel, so the quota's own count is read as
+//! well.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Pinned state of another version, or half of it: named, never used, and removed by the panic switch.
+//! Pinned state of another version, or half of it: named, never used, and removed by the panic
+//! switch.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,8 +69,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// `remembers`: what is left still tells which qdisc was replaced. `programs`: the hooks whose links are
-/// still pinned; the kernel takes the others off when it gets round to it.
+/// `remembers`: what is left still tells which qdisc was replaced. `programs`: the hooks whose
+/// links are still pinned; the kernel takes the others off when it gets round to it.
 fn damaged(
     role: &str,
     remembers: bool,

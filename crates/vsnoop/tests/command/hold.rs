@@ -433,8 +433,8 @@ fn wait_for_engine(place: &Place) -> Result<()> {
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
-    /// It has its name and its CPU when this returns: a new thread gets them when it first runs, which on a
-    /// busy machine may be after the test has looked for it.
+    /// It has its name and its CPU when this returns: a new thread gets them when it first runs,
+    /// which on a busy machine may be after the test has looked for it.
     fn thread(name: &str) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&over);

@@ -1,5 +1,6 @@
-//! Incast control as operators set and see it: uplinks come with their first port, go with their last, and
-//! are shown and changed meanwhile. What it does to windows is another test's (vsnoop-lab, tests/netns).
+//! Incast control as operators set and see it: uplinks come with their first port, go with their
+//! last, and are shown and changed meanwhile. What it does to windows is another test's
+//! (vsnoop-lab, tests/netns).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -253,8 +254,9 @@ fn shown() -> Vec<Trial> {
             let bridge = Bridge::new("credit")?;
             bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
             bridge.attach(SECOND, &["--incast"])?.ok()?;
-            // Which would forget a connection that is made up, for it was last heard of when the host began,
-            // or grant it a window (helper/expiry.rs, helper/grants.rs), and so do what detach is to do.
+            // Which would forget a connection that is made up, for it was last heard of when the
+            // host began, or grant it a window (helper/expiry.rs, helper/grants.rs), and so do what
+            // detach is to do.
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             // One connection of each port, one of which is in the grant queue.
             let mut shaped = flow::default();

@@ -1,5 +1,5 @@
-//! `attach` is killed at many moments: the port is attached as a whole, or nothing of it is left that
-//! the next command on it would mind.
+//! `attach` is killed at many moments: the port is attached as a whole, or nothing of it is left
+//! that the next command on it would mind.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -75,8 +75,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Kills an attach while it loads, and then at each of many moments after its first pin. `verify` sees
-/// what is left, and takes it away; the state of before must be there again then.
+/// Kills an attach while it loads, and then at each of many moments after its first pin. `verify`
+/// sees what is left, and takes it away; the state of before must be there again then.
 fn killed_everywhere(
     place: &Place,
     signal: Signal,

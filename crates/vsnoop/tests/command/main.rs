@@ -1,9 +1,10 @@
 //! The `vsnoop` command against real taps: bad input, round trips, the helper, the panic switch.
 //!
-//! The whole test runs in a mount namespace of its own, with its own BPF file system and its own /run,
-//! so that it neither sees nor touches what else is attached on the machine (`off --all` is part of
-//! it), and each test has network namespaces of its own. Tests run one after the other: the panic
-//! switch takes everything off. A test that cannot run here is listed as ignored, with the reason.
+//! The whole test runs in a mount namespace of its own, with its own BPF file system and its own
+//! /run, so that it neither sees nor touches what else is attached on the machine (`off --all` is
+//! part of it), and each test has network namespaces of its own. Tests run one after the other: the
+//! panic switch takes everything off. A test that cannot run here is listed as ignored, with the
+//! reason.
 
 mod bad_input;
 mod damaged;
@@ -59,8 +60,8 @@ fn skipped(trial: Trial, reason: &str) -> Trial {
     trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
 }
 
-/// A test of this name. What it leaves when it fails is taken off: the next one would find it, and see it go
-/// when the helper comes to it.
+/// A test of this name. What it leaves when it fails is taken off: the next one would find it, and
+/// see it go when the helper comes to it.
 fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
     Trial::test(name, || {
         test().map_err(|error| {

@@ -88,7 +88,8 @@ fn is_same(found: flow, given: &flow) -> bool {
     flow { tag: given.tag, ..found }.as_bytes() == given.as_bytes()
 }
 
-/// What is in the table when `old` was taken out, turned out to be busy, and `new` had come meanwhile.
+/// What is in the table when `old` was taken out, turned out to be busy, and `new` had come
+/// meanwhile.
 fn after_clash(table: &Port, old: &flow, new: &flow) -> Result<flow> {
     table.insert_flow(&KEY, old)?;
     let mut looks = 0;

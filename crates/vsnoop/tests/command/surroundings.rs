@@ -254,8 +254,8 @@ fn wait_for_suspension(place: &Place, suspended: bool) -> Result<()> {
     wait_until(&format!("suspended is {suspended}"), || Ok(port.is_suspended()? == suspended))
 }
 
-/// The helper has looked at the port from beginning to end: it removes an ended connection in each look,
-/// and the look that removes the second began after the first was put there.
+/// The helper has looked at the port from beginning to end: it removes an ended connection in each
+/// look, and the look that removes the second began after the first was put there.
 pub fn wait_for_a_look(port: &Port) -> Result<()> {
     let ended = flow { flags: FLOW_F_CLOSED as u16, ..Default::default() };
     for _ in 0..2 {

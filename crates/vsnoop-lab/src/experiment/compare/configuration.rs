@@ -9,8 +9,8 @@ use crate::experiment::definition::chosen;
 pub enum Configuration {
     /// Nothing.
     Off,
-    /// Longer queues: the machine's tuned device, with a larger ring on the host's side and a larger
-    /// receive queue on its own.
+    /// Longer queues: the machine's tuned device, with a larger ring on the host's side and a
+    /// larger receive queue on its own.
     Tuned,
     /// Early acknowledgement within the machine's own window, the bound of the vSnoop report.
     AheadZero,

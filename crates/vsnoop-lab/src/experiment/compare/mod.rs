@@ -1,10 +1,10 @@
 //! Comparisons: the same transfers to the same machines, in several configurations.
 //!
-//! Transfers come in rounds. A round is one transfer in each [`Configuration`], to the same machine and
-//! of the same size, in random order and with a random pause before each, so that neither drift nor the
-//! period of the scheduler favours one of them. What a configuration needs is set up before its
-//! transfer and undone after it, when the connection has ended on both sides; `off` means that nothing
-//! is attached at all.
+//! Transfers come in rounds. A round is one transfer in each [`Configuration`], to the same machine
+//! and of the same size, in random order and with a random pause before each, so that neither drift
+//! nor the period of the scheduler favours one of them. What a configuration needs is set up before
+//! its transfer and undone after it, when the connection has ended on both sides; `off` means that
+//! nothing is attached at all.
 //!
 //! Rounds are measured in cells: a number of machines with a load each, and a path to the host. The
 //! machines are booted once for all their paths.

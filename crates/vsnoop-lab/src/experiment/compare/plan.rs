@@ -19,8 +19,8 @@ pub struct Machines {
     pub cells: Vec<Cell>,
 }
 
-/// The cells, as asked for. A number of machines without a load (or the reverse) gets the one that the
-/// experiment itself combines it with, else that of its first cell.
+/// The cells, as asked for. A number of machines without a load (or the reverse) gets the one that
+/// the experiment itself combines it with, else that of its first cell.
 pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machines>> {
     let own = comparison.machines;
     let first = own[0];

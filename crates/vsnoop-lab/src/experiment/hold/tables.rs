@@ -1,4 +1,5 @@
-//! For each cell two tables: times of every configuration, and how they relate to those of `vsnoop`.
+//! For each cell two tables: times of every configuration, and how they relate to those of
+//! `vsnoop`.
 
 use crate::results::statistics::{ACKED, DELIVERED, TOTAL};
 use crate::results::table::{Style, grid, milliseconds, or_dash, ratio};

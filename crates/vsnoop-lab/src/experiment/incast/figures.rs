@@ -157,8 +157,8 @@ fn worst_jain_index(results: &Results, configuration: &str) -> Option<f64> {
     indices.reduce(f64::min)
 }
 
-/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout and no
-/// guest was at an end; and where that was.
+/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout
+/// and no guest was at an end; and where that was.
 pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
     let groups = results.groups();
     let has_guests = |group: &Group| group.cell.incast.is_some_and(|i| i.part.has_guests());

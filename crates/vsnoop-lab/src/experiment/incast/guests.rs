@@ -14,8 +14,8 @@ use crate::testbed::net::mac_text;
 use crate::vm::{self, Accelerator, Network, OnHostCore, Vm};
 
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// What a guest has learnt of its neighbours it knows for good: nothing but the traffic itself is on
-/// the wire.
+/// What a guest has learnt of its neighbours it knows for good: nothing but the traffic itself is
+/// on the wire.
 const NEIGHBOURS_MS: &str = "86400000";
 
 /// What guests boot.
@@ -24,8 +24,8 @@ pub struct Boot {
     pub accelerator: Accelerator,
 }
 
-/// Running guests. The receiver's vCPU has a core for itself; everything else is on the other one, the
-/// calling thread and what it starts included, until this is dropped.
+/// Running guests. The receiver's vCPU has a core for itself; everything else is on the other one,
+/// the calling thread and what it starts included, until this is dropped.
 pub struct Guests {
     pub receiver: Vm,
     pub senders: Vec<Vm>,

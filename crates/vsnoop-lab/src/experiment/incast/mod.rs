@@ -1,8 +1,8 @@
 //! `incast`: many senders answer one machine at once, through a last hop with a shallow buffer.
 //!
-//! The experiments of the ICTCP paper (Wu, Feng, Guo, Zhang: ICTCP, CoNEXT 2010). The machine asks all
-//! senders for some data at the same time and goes on when it has everything: a round. Where the
-//! buffer of the last hop overflows, whole windows are lost, and the round takes as long as the
+//! The experiments of the ICTCP paper (Wu, Feng, Guo, Zhang: ICTCP, CoNEXT 2010). The machine asks
+//! all senders for some data at the same time and goes on when it has everything: a round. Where
+//! the buffer of the last hop overflows, whole windows are lost, and the round takes as long as the
 //! retransmission timer of the unluckiest sender. [`plan`] says which rounds there are, [`stage`]
 //! measures them, [`ends`] are the two ends of the traffic, some of them in [`guests`].
 

@@ -1,7 +1,7 @@
 //! The stage of the experiment, and what is measured on it.
 //!
-//! Rounds come in blocks: a configuration is set up, connections are opened, one round warms them up
-//! and is not counted, the others are. Between blocks nothing is left of either.
+//! Rounds come in blocks: a configuration is set up, connections are opened, one round warms them
+//! up and is not counted, the others are. Between blocks nothing is left of either.
 
 use std::time::{Duration, Instant};
 

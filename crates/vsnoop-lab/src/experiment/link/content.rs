@@ -1,7 +1,7 @@
 //! What streams consist of. All but `/usr/lib` is the same on every machine.
 //!
-//! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real ones:
-//! a ratio of somewhat more than 4 at level 1.
+//! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real
+//! ones: a ratio of somewhat more than 4 at level 1.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -55,8 +55,8 @@ pub fn zstd_ratios(data: &[u8]) -> Result<[f64; 2]> {
     ratios
 }
 
-/// Words by their frequency (the n-th has 1/n of the first's), some of them in phrases that recur, and
-/// now and then a piece of what stood just before: texts stay with their subject.
+/// Words by their frequency (the n-th has 1/n of the first's), some of them in phrases that recur,
+/// and now and then a piece of what stood just before: texts stay with their subject.
 fn text(bytes: usize) -> Vec<u8> {
     const WORDS: usize = 12_000;
     const PHRASES: usize = 300;

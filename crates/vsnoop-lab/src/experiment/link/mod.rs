@@ -1,8 +1,9 @@
-//! `link-lan`, `link-wan`, `link-compress`: what carries a guest's frames to another host, and how well.
+//! `link-lan`, `link-wan`, `link-compress`: what carries a guest's frames to another host, and how
+//! well.
 //!
-//! All carriers of an experiment ([`peers::link`](crate::peers::link)) stand side by side on two hosts
-//! ([`rig`]), and measurements take turns. A measurement is one TCP stream with cubic at both ends
-//! ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] is what is sent.
+//! All carriers of an experiment ([`peers::link`](crate::peers::link)) stand side by side on two
+//! hosts ([`rig`]), and measurements take turns. A measurement is one TCP stream with cubic at both
+//! ends ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] is what is sent.
 
 mod compress;
 pub mod content;

@@ -1,5 +1,6 @@
-//! The figures of the papers as bars. Of VNET latency, its deviation and bandwidth, for each path, with colours
-//! for what encrypts and what does not; of the packet compression service its tests and the bytes it saved.
+//! The figures of the papers as bars. Of VNET latency, its deviation and bandwidth, for each path,
+//! with colours for what encrypts and what does not; of the packet compression service its tests
+//! and the bytes it saved.
 
 use std::path::Path;
 
@@ -69,7 +70,8 @@ pub fn vnet(results: &Results, dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The goodput of every content, in bars by carrier; of the paper's tests also the bytes that were saved.
+/// The goodput of every content, in bars by carrier; of the paper's tests also the bytes that were
+/// saved.
 pub fn contents(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for cell in results.cells() {

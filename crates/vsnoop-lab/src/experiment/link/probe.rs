@@ -1,7 +1,7 @@
 //! Echoes at uneven intervals, answered or not: one does not wait for the other.
 //!
-//! An answer's time is that at which the kernel received it, so that a busy CPU's delay in waking the
-//! asking thread is not taken for one of the path.
+//! An answer's time is that at which the kernel received it, so that a busy CPU's delay in waking
+//! the asking thread is not taken for one of the path.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};

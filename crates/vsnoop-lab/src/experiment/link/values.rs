@@ -60,8 +60,8 @@ impl Values<'_> {
         self.carried.iter().map(|carried| carried.loaded_pings_lost).sum()
     }
 
-    /// The share of the bytes that arrived and that the path was spared; negative where headers made
-    /// them more.
+    /// The share of the bytes that arrived and that the path was spared; negative where headers
+    /// made them more.
     pub fn saved(&self) -> f64 {
         self.saved_bytes() / self.sum(|carried| carried.bytes).max(1.0)
     }

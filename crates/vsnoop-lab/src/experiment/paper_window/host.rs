@@ -1,5 +1,5 @@
-//! A host that follows the [rule](super::rule), in user space: it moves frames between two taps and is
-//! the only one that sees them.
+//! A host that follows the [rule](super::rule), in user space: it moves frames between two taps and
+//! is the only one that sees them.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;

@@ -1,11 +1,11 @@
 //! `paper-window`: why vsnoop does not follow the report's window rule.
 //!
-//! The report lets the advertised window grow by two MSS with every ACK, up to the size of a buffer,
-//! whatever the machine has advertised, and keeps nothing of what it acknowledged. Here a small
-//! [host](host) in user space stands between the client and the bridge and follows that
-//! [rule](rule); no vsnoop is attached. In each round every machine receives one transfer at the same
-//! time, in each configuration: under the rule, and for comparison with the machine's own window and
-//! with nothing done at all, all by the same host.
+//! The report lets the advertised window grow by two MSS with every ACK, up to the size of a
+//! buffer, whatever the machine has advertised, and keeps nothing of what it acknowledged. Here a
+//! small [host](host) in user space stands between the client and the bridge and follows that
+//! [rule](rule); no vsnoop is attached. In each round every machine receives one transfer at the
+//! same time, in each configuration: under the rule, and for comparison with the machine's own
+//! window and with nothing done at all, all by the same host.
 
 mod host;
 mod packet;

@@ -105,8 +105,8 @@ pub fn write_ack(ack: &Ack, data: &[u8], packet: &mut Packet) {
     rewrite(packet, ack.ack, ack.window);
 }
 
-/// Gives a packet that [`parse`] took another acknowledgement and window, and leaves its TCP checksum to
-/// who receives it.
+/// Gives a packet that [`parse`] took another acknowledgement and window, and leaves its TCP
+/// checksum to who receives it.
 pub fn rewrite(packet: &mut Packet, ack: u32, window: u16) {
     let Some(layout) = Layout::of(packet.frame()).filter(is_plain) else { return };
     let frame = packet.frame_mut();

@@ -1,10 +1,10 @@
 //! The report's own window rule, for one connection, as a state machine.
 //!
-//! The host acknowledges every segment that is next in order and within the window that it has itself
-//! advertised. What it acknowledged goes to the machine at once and is not kept. ACKs of the machine
-//! below what was acknowledged are dropped. The window is one of two:
-//! - [`Window::Grown`], the report's: each acknowledged MSS lets it grow by two, up to a buffer size,
-//!   whatever the machine has advertised;
+//! The host acknowledges every segment that is next in order and within the window that it has
+//! itself advertised. What it acknowledged goes to the machine at once and is not kept. ACKs of the
+//! machine below what was acknowledged are dropped. The window is one of two:
+//! - [`Window::Grown`], the report's: each acknowledged MSS lets it grow by two, up to a buffer
+//!   size, whatever the machine has advertised;
 //! - [`Window::Own`]: the machine's. All else being the same, it shows what the growth alone does.
 //!
 //! Kept as an experiment only: vsnoop never grows a window so.

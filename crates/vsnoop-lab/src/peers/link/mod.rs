@@ -1,11 +1,12 @@
 //! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
 //! take instead.
 //!
-//! A [`Carrier`] is started on two [`Hosts`](crate::testbed::hosts::Hosts) and becomes a [`Link`]: two
-//! ends between which connections can be made, and the processes that carry them. Several stand side
-//! by side, each with its own ports, devices and addresses ([`Site`]), so that measurements can take
-//! turns. A tunnel's device with its address stands in the host's namespace, where a guest's tap would
-//! be. Every file has one program; all that a program does not need to be told is as it is by default.
+//! A [`Carrier`] is started on two [`Hosts`](crate::testbed::hosts::Hosts) and becomes a [`Link`]:
+//! two ends between which connections can be made, and the processes that carry them. Several stand
+//! side by side, each with its own ports, devices and addresses ([`Site`]), so that measurements
+//! can take turns. A tunnel's device with its address stands in the host's namespace, where a
+//! guest's tap would be. Every file has one program; all that a program does not need to be told is
+//! as it is by default.
 
 mod carrier;
 mod ends;

@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use super::super::Daemon;
 
-/// Programs of one carrier. They end when this is dropped, and so does what they have started, which
-/// would outlive them otherwise.
+/// Programs of one carrier. They end when this is dropped, and so does what they have started,
+/// which would outlive them otherwise.
 #[derive(Debug, Default)]
 pub struct Processes(Vec<Daemon>);
 

@@ -40,7 +40,8 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// `number` tells carriers on the same hosts apart; files are in the session's scratch directory.
+    /// `number` tells carriers on the same hosts apart; files are in the session's scratch
+    /// directory.
     pub fn new(hosts: &'a Hosts, session: &'a mut Session, number: u8) -> Result<Self> {
         let dir = session.scratch().join(format!("link{number}"));
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;

@@ -1,4 +1,5 @@
-//! OpenSSH: a tap (`-w`, VNET's *SSH*), or a forwarded port with compression, which is not transparent.
+//! OpenSSH: a tap (`-w`, VNET's *SSH*), or a forwarded port with compression, which is not
+//! transparent.
 
 use std::path::PathBuf;
 

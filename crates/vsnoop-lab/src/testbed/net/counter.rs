@@ -1,7 +1,7 @@
 //! What a namespace's TCP and its devices have counted.
 //!
-//! [`TcpCounters`] and [`DeviceCounters`] are opened once and read often: files under /proc/net stay
-//! with the namespace in which they were opened, and keep it alive.
+//! [`TcpCounters`] and [`DeviceCounters`] are opened once and read often: files under /proc/net
+//! stay with the namespace in which they were opened, and keep it alive.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

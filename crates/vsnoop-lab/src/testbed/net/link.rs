@@ -10,7 +10,8 @@ use vsnoop_netdev::ethtool::{self, Offload};
 impl Netns {
     /// Makes (or, when it is persistent, joins) a tap here. It is down at first.
     ///
-    /// With `TapOptions::persistent` the returned descriptor may be dropped and QEMU given the name.
+    /// With `TapOptions::persistent` the returned descriptor may be dropped and QEMU given the
+    /// name.
     pub fn tap(&self, name: &str, options: &TapOptions) -> Result<Tap> {
         self.run(|| Tap::open(name, options))
             .with_context(|| format!("in network namespace {}", self.name()))
@@ -30,8 +31,8 @@ impl Netns {
         Ok(())
     }
 
-    /// Bridged packets are not shown to iptables, for which a bridge of VMs has no use. Present, and
-    /// on, where the kernel has br_netfilter.
+    /// Bridged packets are not shown to iptables, for which a bridge of VMs has no use. Present,
+    /// and on, where the kernel has br_netfilter.
     pub fn keep_from_packet_filters(&self) -> Result<()> {
         for filter in ["iptables", "ip6tables"] {
             let key = format!("net.bridge.bridge-nf-call-{filter}");
@@ -57,8 +58,8 @@ impl Netns {
 
     /// Switches segmentation, merging and checksums by the device on or off, as `ethtool -K` does.
     ///
-    /// A device that has none of an offload refuses to switch it on, which changes nothing; one that
-    /// cannot be without it refuses to switch it off, and that is an error.
+    /// A device that has none of an offload refuses to switch it on, which changes nothing; one
+    /// that cannot be without it refuses to switch it off, and that is an error.
     pub fn set_offloads(&self, device: &str, on: bool) -> Result<()> {
         // Checksums first: there is no segmentation without them.
         let mut order = [Offload::SendChecksum, Offload::Tso, Offload::Gso, Offload::Gro];

@@ -1,9 +1,9 @@
 //! Network namespaces and their devices, owned: what is dropped is gone.
 //!
 //! A [`Netns`] has a name under `/run/netns`, as `ip netns` makes it, so that `ip -n NAME` and
-//! `vsnoop --netns NAME` find it. Devices are configured by the `ip` command inside it; they need no
-//! owner of their own, for they vanish with their namespace (a veth with either of its two). Code and
-//! commands run inside by [`Netns::run`] and [`Netns::command`].
+//! `vsnoop --netns NAME` find it. Devices are configured by the `ip` command inside it; they need
+//! no owner of their own, for they vanish with their namespace (a veth with either of its two).
+//! Code and commands run inside by [`Netns::run`] and [`Netns::command`].
 //!
 //! Names begin with a prefix that the caller owns and carry the owner's process id; what a crashed
 //! run left behind is found by both ([`remove_stale`]).

@@ -1,10 +1,10 @@
 //! A link of a certain rate with a queue before it, as a port of a switch has.
 //!
 //! Nothing is sent when its time comes: a packet is told, as it comes, when its last bit will have
-//! left. That is as soon as all before it have, and its own bits after them; so the rate is exact, however
-//! late a timer is. Packets that have not left are in the queue, which counts their bytes. One that does
-//! not fit is dropped; one that finds more than a threshold there is to be marked, as DCTCP wants it
-//! (RFC 8257, section 3.1: by the instantaneous length of the queue).
+//! left. That is as soon as all before it have, and its own bits after them; so the rate is exact,
+//! however late a timer is. Packets that have not left are in the queue, which counts their bytes.
+//! One that does not fit is dropped; one that finds more than a threshold there is to be marked, as
+//! DCTCP wants it (RFC 8257, section 3.1: by the instantaneous length of the queue).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

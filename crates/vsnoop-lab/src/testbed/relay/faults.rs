@@ -14,18 +14,18 @@ pub struct Faults {
     pub segment_loss: f64,
     /// A frame is delivered twice.
     pub duplicate: f64,
-    /// One bit of a frame, anywhere from the IP header on, is flipped, and the `virtio_net_hdr` asks
-    /// the receiver to verify the checksum. A super-packet is cut first and one segment hit. (The
-    /// Ethernet header is spared: a real one has a checksum of its own.)
+    /// One bit of a frame, anywhere from the IP header on, is flipped, and the `virtio_net_hdr`
+    /// asks the receiver to verify the checksum. A super-packet is cut first and one segment hit.
+    /// (The Ethernet header is spared: a real one has a checksum of its own.)
     pub corrupt: f64,
     /// One bit of TCP payload is flipped in a frame whose checksum is left to the receiver, which
     /// therefore trusts it. No network does that: it proves that streams are verified.
     pub falsify: f64,
-    /// A UDP datagram is changed, cut short or has a bit flipped, and its checksums made right again: what a
-    /// receiver's kernel hands on.
+    /// A UDP datagram is changed, cut short or has a bit flipped, and its checksums made right
+    /// again: what a receiver's kernel hands on.
     pub damage: f64,
-    /// A UDP datagram is followed, at the latest, by a copy from another address, half of the time a damaged
-    /// one: what someone on the way sends who has seen it.
+    /// A UDP datagram is followed, at the latest, by a copy from another address, half of the time
+    /// a damaged one: what someone on the way sends who has seen it.
     pub forge: f64,
     /// A frame is held back by up to `reorder_by` while others pass it.
     pub reorder: f64,
@@ -43,11 +43,11 @@ pub struct Faults {
     pub segment_bytes: Option<usize>,
     /// IP packets are cut into fragments of this payload.
     pub fragment_bytes: Option<usize>,
-    /// IP packets that are longer are thrown away, and nobody is told: a black hole, as of a router whose
-    /// ICMP does not come through. Super-packets are cut first.
+    /// IP packets that are longer are thrown away, and nobody is told: a black hole, as of a router
+    /// whose ICMP does not come through. Super-packets are cut first.
     pub longest_bytes: Option<usize>,
-    /// Frames that are thrown away or cut up only if they carry TCP payload; ARP, handshakes and pure
-    /// ACKs pass.
+    /// Frames that are thrown away or cut up only if they carry TCP payload; ARP, handshakes and
+    /// pure ACKs pass.
     pub data_only: bool,
     pub freeze: Freeze,
 }

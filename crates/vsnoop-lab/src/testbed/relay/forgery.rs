@@ -1,7 +1,7 @@
 //! Datagrams that someone on the way has changed or made up.
 //!
-//! Their checksums are right, so that no kernel throws them away: what is to be seen is what their receiver
-//! makes of them.
+//! Their checksums are right, so that no kernel throws them away: what is to be seen is what their
+//! receiver makes of them.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice, UdpHeader};
 use vsnoop_frame::packet::Packet;

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Bridged, the wire is a port of both bridges, and the VMs are neighbours; no host forwards IP by
-//! itself, where the kernel allows that. Routed, each VM's host is its router, and the wire has a subnet of its own.
+//! itself, where the kernel allows that. Routed, each VM's host is its router, and the wire has a
+//! subnet of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};

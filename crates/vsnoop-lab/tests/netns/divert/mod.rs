@@ -1,5 +1,5 @@
-//! Diversion between two hosts: what VMs send to each other goes through a link, or its ordinary way, and
-//! no connection can tell.
+//! Diversion between two hosts: what VMs send to each other goes through a link, or its ordinary
+//! way, and no connection can tell.
 
 mod early;
 mod hosts;
@@ -126,7 +126,8 @@ fn fragments() -> Result<()> {
     Ok(())
 }
 
-/// What a VM sends to the far host itself gets into the link, by a rule that is too broad, and not out.
+/// What a VM sends to the far host itself gets into the link, by a rule that is too broad, and not
+/// out.
 fn the_host_itself() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let link = Link::with(&hosts, |_| {

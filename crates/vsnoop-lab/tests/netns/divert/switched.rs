@@ -62,8 +62,8 @@ fn under_full_traffic() -> Result<()> {
     })
 }
 
-/// The rules of one host take the traffic out of the link and put it in again: that of the other goes
-/// through it all the time.
+/// The rules of one host take the traffic out of the link and put it in again: that of the other
+/// goes through it all the time.
 fn other_rules() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let mut link = Link::start(&hosts)?;

@@ -1,5 +1,5 @@
-//! The bound of a hold: many slow readers share it, none gets all of it, and what was acknowledged is
-//! never dropped for want of it.
+//! The bound of a hold: many slow readers share it, none gets all of it, and what was acknowledged
+//! is never dropped for want of it.
 
 use std::time::Duration;
 

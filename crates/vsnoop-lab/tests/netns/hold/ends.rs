@@ -41,8 +41,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Runs `test` on a connection whose VM stands still, [`BYTES`] of which the host has acknowledged and
-/// mostly holds.
+/// Runs `test` on a connection whose VM stands still, [`BYTES`] of which the host has acknowledged
+/// and mostly holds.
 fn with_held_data(family: Family, offloads: Offloads, test: Test) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -141,8 +141,8 @@ fn half_closed_by_vm(topology: &Topology, attached: &Attached<'_>, mut pair: Pai
     pair.vm.expect_end().context("at the VM")
 }
 
-/// The VM's application writes before it reads: what its sender acknowledges must reach it past what
-/// is held.
+/// The VM's application writes before it reads: what its sender acknowledges must reach it past
+/// what is held.
 fn reverse(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Result<()> {
     const ANSWER: u64 = 20 * BYTES;
     topology.guest().set_freeze(Freeze::Never);

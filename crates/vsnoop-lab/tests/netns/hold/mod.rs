@@ -1,8 +1,8 @@
-//! A port with a hold: what the host acknowledges beyond the VM's window reaches the VM, byte for byte,
-//! or both ends are told.
+//! A port with a hold: what the host acknowledges beyond the VM's window reaches the VM, byte for
+//! byte, or both ends are told.
 //!
-//! Where the engine and the helper are killed is another test program (tests/faults): here others use
-//! them at the same time.
+//! Where the engine and the helper are killed is another test program (tests/faults): here others
+//! use them at the same time.
 
 mod bound;
 mod ends;

@@ -1,8 +1,9 @@
 //! `vsnoop link`: links to other hosts (docs/link.md).
 //!
-//! A link is one process, `vsnoop link up --foreground` or the same in the background; every other command
-//! talks to it through its control socket. `up` starts it and waits for its report, `process` is what it does
-//! before the link itself begins, `checks` what it looks for then, so that nothing is half made.
+//! A link is one process, `vsnoop link up --foreground` or the same in the background; every other
+//! command talks to it through its control socket. `up` starts it and waits for its report,
+//! `process` is what it does before the link itself begins, `checks` what it looks for then, so
+//! that nothing is half made.
 
 mod ask;
 mod checks;

@@ -1,5 +1,5 @@
-//! Telling systemd that a service of Type=notify is up (sd_notify(3)): a datagram to the socket that
-//! NOTIFY_SOCKET names. Without it nobody waits, and nothing is said.
+//! Telling systemd that a service of Type=notify is up (sd_notify(3)): a datagram to the socket
+//! that NOTIFY_SOCKET names. Without it nobody waits, and nothing is said.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

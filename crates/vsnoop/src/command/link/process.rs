@@ -1,7 +1,8 @@
 //! The process of a link: goes to its place, checks, and becomes the link.
 //!
-//! In the background (`--report`) it has one thing to say on standard output, a line of JSON: that the link is
-//! up, or why not and with which exit code. In the foreground systemd is told, and errors are an error's.
+//! In the background (`--report`) it has one thing to say on standard output, a line of JSON: that
+//! the link is up, or why not and with which exit code. In the foreground systemd is told, and
+//! errors are an error's.
 
 use std::fs::OpenOptions;
 use std::io::Write;
