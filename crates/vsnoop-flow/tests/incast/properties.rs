@@ -72,7 +72,12 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..15u8, any::<bool>(), 0..20_000u32).prop_map(|(scale, stamps, shown)| Op::Begin {
             scale, stamps, shown
         }),
-        8 => (flow.clone(), prop_oneof![5 => Just(0), 1 => -9_000..9_000i32], 1..65_000u32, any::<bool>())
+        8 => (
+            flow.clone(),
+            prop_oneof![5 => Just(0), 1 => -9_000..9_000i32],
+            1..65_000u32,
+            any::<bool>(),
+        )
             .prop_map(|(flow, skip, len, marked)| Op::Data { flow, skip, len, marked }),
         8 => (flow.clone(), 1..3_000u32).prop_map(|(flow, len)| Op::Data {
             flow, skip: 0, len, marked: false
@@ -324,6 +329,7 @@ proptest! {
         for id in 0..m.host.flows.len() {
             m.host.remove(id);
         }
-        prop_assert_eq!((incast::outstanding(&m.host.uplink), m.host.uplink.all.queued, m.host.uplink.all.open), (0, 0, 0));
+        let u = &m.host.uplink;
+        prop_assert_eq!((incast::outstanding(u), u.all.queued, u.all.open), (0, 0, 0));
     }
 }

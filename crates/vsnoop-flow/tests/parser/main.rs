@@ -218,7 +218,9 @@ proptest! {
 
     #[test]
     fn random_options_do_no_harm(
-        f in frame(), options in prop::collection::vec(any::<u8>(), 0..41), ack in any::<(u32, u16)>(),
+        f in frame(),
+        options in prop::collection::vec(any::<u8>(), 0..41),
+        ack in any::<(u32, u16)>(),
     ) {
         let mut f = f;
         f.options.clear();
@@ -281,7 +283,8 @@ proptest! {
             expected.options.push(TcpOption::Sack(kept));
         }
         check_options(&expected, new);
-        prop_assert_eq!(&after[f.tcp_at() + parsed.tcp_len()..], &before[f.tcp_at() + parsed.tcp_len()..]);
+        let payload_at = f.tcp_at() + parsed.tcp_len();
+        prop_assert_eq!(&after[payload_at..], &before[payload_at..]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```toml
 //! [hold]
 //! total = "2G"     # memory for the holds of all ports of the host
-//! silence = 300    # seconds without a packet of the VM, after which the host answers nothing for it
+//! silence = 300    # seconds without a packet of a VM, after which it gets no early ACKs
 //!
 //! [incast]            # of an uplink, where `attach --incast` does not say it
 //! rate = "25G"        # of the last hop, or "link"
