@@ -107,6 +107,7 @@ pub fn start(role: Role) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // A session of its own: signals to the process group of its starter (`timeout`, a shell) must
     // not reach it.
+    // SAFETY: setsid() is async-signal-safe, and so is making an error of its errno.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
     let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
     let start = Instant::now();

@@ -3,11 +3,13 @@
 //! While a VM waits for a CPU, its senders continue, and the host keeps their data. So a hold needs
 //! the data of one wait, bandwidth x delay; twice that, because the VM acknowledges the copies of
 //! one wait while those of the next arrive. A sender continues at full rate only with a round
-//! trip's worth of data in flight, all of which needs room. So a hold needs bandwidth x (2 x delay
-//! + round trip). The bandwidth is that of the host's fastest link. The round trip is the 90th
-//! percentile of the handshakes of the port's connections, near and far. The delay is measured: for
-//! an attached port the 99th percentile of its VM's ACK delay; else the time for which a quota
-//! stops its vCPUs, or twice the mean wait for a CPU during the measurement.
+//! trip's worth of data in flight, all of which needs room. The sum is bandwidth x (2 x delay +
+//! round trip).
+//!
+//! The bandwidth is that of the host's fastest link. The round trip is the 90th percentile of the
+//! handshakes of the port's connections, near and far. The delay is measured: for an attached port
+//! the 99th percentile of its VM's ACK delay; else the time for which a quota stops its vCPUs, or
+//! twice the mean wait for a CPU during the measurement.
 
 use std::collections::HashMap;
 use std::fs;
