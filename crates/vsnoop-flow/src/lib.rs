@@ -5,8 +5,9 @@
 //! exclusive reference, so that no lock is needed. flow/flow.h has an overview of the parts.
 
 /// Generated from flow/*.h; documented there.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, reason = "C's names")]
+#[allow(dead_code, reason = "not every item of the headers is used here")]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "bindgen wrote it")]
 pub mod types {
     include!(concat!(env!("OUT_DIR"), "/flow.rs"));
 }
@@ -19,7 +20,7 @@ pub mod incast;
 pub mod packets;
 mod sequence;
 #[cfg(feature = "testing")]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "for tests only")]
 pub mod testing;
 
 pub use decide::{

@@ -65,7 +65,7 @@ impl Seg {
     }
 
     /// Payload, bytes.
-    #[allow(clippy::len_without_is_empty)]
+    #[allow(clippy::len_without_is_empty, reason = "a length in bytes; no segment is a container")]
     pub fn len(&self) -> u32 {
         self.data.len() as u32
     }
