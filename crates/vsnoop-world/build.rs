@@ -1,8 +1,8 @@
-//! Compiles the programs of bpf/ for the machine that runs the tests, together with the kernel that
-//! native/kernel.c is for them; and lwIP, the TCP of one kind of VM.
+//! Compiles the programs of bpf/ for the build machine, together with native/kernel.c, which
+//! simulates the kernel for them; and lwIP, the TCP of one kind of VM.
 //!
-//! Which maps and global variables they have is read from the types (BTF) of the object that clang
-//! makes of the same source for BPF; the sizes are left to the compiler.
+//! The list of their maps and global variables is read from the types (BTF) of the object that
+//! clang makes of the same source for BPF; the compiler computes the sizes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         build.include(room);
     }
     build.warnings(true).extra_warnings(true).warnings_into_errors(true);
-    // CO-RE's attribute is for BPF alone.
+    // CO-RE's attribute exists for BPF only.
     build.flag("-Wno-unused-parameter").flag("-Wno-unknown-attributes");
     build.flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
     build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
@@ -114,7 +114,7 @@ fn lwip_sources() -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("src"))
 }
 
-/// What Rust calls; all else stays in the object, as the names of the programs are common words.
+/// Functions that Rust calls. All other symbols stay local, since the programs have common names.
 const ENTRIES: [&str; 5] =
     ["world_run", "world_maps", "world_map_count", "world_globals", "world_global_count"];
 
@@ -132,7 +132,7 @@ fn hide_symbols(objects: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The types of a BPF object, as far as they are needed. Layout: the kernel's documentation of BTF.
+/// The types of a BPF object that are needed here. Layout: the kernel's documentation of BTF.
 struct Types {
     types: Vec<Type>,
 }
@@ -141,9 +141,9 @@ struct Types {
 struct Type {
     name: String,
     kind: u32,
-    /// What it points to, or is an array of, or what a variable has.
+    /// The type that it points to, is an array of, or has as a variable.
     target: usize,
-    /// Of a struct: names and types. Of a section: variables.
+    /// Members of a struct, or variables of a section.
     members: Vec<(String, usize)>,
 }
 
@@ -249,7 +249,7 @@ impl Types {
     }
 }
 
-/// An initialiser of struct world_map. `path`: how the compiler reaches the map's members.
+/// An initialiser of struct world_map. `path`: expression for the map's members.
 fn definition(map: &str, name: &str, path: &str, of: &Type, inner: i32) -> Result<String> {
     let has = |member: &str| of.members.iter().any(|(name, _)| name == member);
     let number = |member: &str| {

@@ -90,13 +90,20 @@ use port_run::{PORT_ACTIVE, PORT_PAUSED};
 
 #[rustfmt::skip]
 const CASES: [Case; 7] = [
-    Case { name: "off", uplink: None, window: NARROW, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Single, without: 3 },
-    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Granted, without: 3 },
-    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Single, without: 5 },
-    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Granted, without: 5 },
+    Case { name: "off", uplink: None, window: NARROW, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS,
+        run: PORT_PAUSED, order: Order::Single, without: 3 },
+    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+        run: PORT_PAUSED, order: Order::Granted, without: 3 },
+    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS,
+        run: PORT_ACTIVE, order: Order::Single, without: 5 },
+    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+        run: PORT_ACTIVE, order: Order::Granted, without: 5 },
 ];
 /// Of a hold, where segments are acknowledged early: one for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;

@@ -464,8 +464,8 @@ fn memlock(fd: BorrowedFd) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none
-/// once the connection has ended or was reset.
+/// Bytes that the host has acknowledged early and the VM has not; none once the connection has
+/// ended or was reset.
 pub fn bytes_owed(flow: &flow) -> u64 {
     let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
         && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;

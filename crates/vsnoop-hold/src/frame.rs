@@ -1,14 +1,13 @@
 //! The headers of a frame for the VM, as the sender might have sent it.
 //!
-//! What was in the sender's headers and matters to the VM's TCP is here: addresses, VLAN tags,
-//! ports, what the sender has acknowledged, its window, and timestamps. TSval is the newest that
-//! the sender sent, so that nothing looks old to the VM (RFC 7323, section 5); TSecr is the
-//! sender's own. The VM takes the time since then for the round trip, and sizes its window by what
-//! it reads in one: the VM's newest TSval would tell it that a window for a millisecond will do.
+//! They have all fields of the sender's segments that matter to the VM's TCP: addresses, VLAN tags,
+//! ports, ACK, window, and timestamps. TSval is the sender's latest, so that no segment looks old
+//! to the VM (RFC 7323, section 5). TSecr is the sender's latest TSecr, not the VM's newest TSval:
+//! the VM measures its round trip by it, and sizes its window by what it reads in one, so that a
+//! round trip of a millisecond would keep the window small.
 //!
-//! [`headers`] is a pure function of a hold: the engine reads the hold as late as it can, and the
-//! hook that the frame goes through (`bpf/vsnoop.bpf.c`) replaces ACK, window and timestamps by
-//! what the sender has told since.
+//! [`headers`] is a pure function of a hold. The engine reads the hold as late as it can, and the
+//! hook that the frame passes (`bpf/vsnoop.bpf.c`) replaces ACK and window by the sender's latest.
 
 use vsnoop_flow::types::{HOLD_TIMESTAMPS, VLAN_PRESENT, flow_key, hold};
 
@@ -20,7 +19,7 @@ pub const VNET_HDR: usize = 10;
 const VNET_NEEDS_CSUM: u8 = 1;
 const VNET_GSO_TCPV4: u8 = 1;
 const VNET_GSO_TCPV6: u8 = 4;
-/// Where the TCP header has its checksum.
+/// Offset of the checksum in the TCP header.
 const TCP_CHECKSUM: u16 = 16;
 
 const ETHERNET: u32 = 14;
@@ -36,8 +35,8 @@ const FLAG_FIN: u8 = 0x01;
 const FLAG_PSH: u8 = 0x08;
 const FLAG_ACK: u8 = 0x10;
 
-/// `virtio_net_hdr` and headers; the payload follows. `marked`: the network has marked what is in
-/// it. `mtu`: of the device.
+/// Builds `virtio_net_hdr` and headers; the payload follows. `marked`: a segment in it had a CE
+/// mark. `mtu`: of the device, bytes.
 pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
     let key = &hold.key;
     let is_v4 = is_v4(key);
@@ -66,10 +65,10 @@ pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
     bytes
 }
 
-/// What a frame is to be cut into where the VM takes no super-packets; 0: it is one segment.
+/// Payload of each segment of the frame (gso_size), bytes; 0: the frame is one segment.
 ///
-/// A packet socket allows a single segment that fits the MTU, with one 802.1Q tag beyond it; larger
-/// ones only as super-packets.
+/// A packet socket accepts a single segment that fits the MTU, not counting one 802.1Q tag;
+/// anything larger must be a super-packet.
 fn segment(hold: &hold, len: u32, overhead: u32, ethernet: u32, mtu: u32) -> u32 {
     let is_tagged = ethernet > ETHERNET && u16::from_be(hold.tag_proto) == ETHER_VLAN;
     let most = mtu + ETHERNET + if is_tagged { TAG } else { 0 };
@@ -103,7 +102,7 @@ fn ip(key: &flow_key, tcp_len: u32, marked: bool) -> Vec<u8> {
     if is_v4(key) {
         let mut bytes = vec![0x45, ecn];
         bytes.extend((20 + tcp_len as u16).to_be_bytes());
-        // No identification: it is not to be cut (RFC 6864).
+        // DF is set, so the identification is 0 (RFC 6864).
         bytes.extend([0, 0, 0x40, 0, HOPS, PROTOCOL_TCP, 0, 0]);
         bytes.extend(&key.sender_addr[12..]);
         bytes.extend(&key.vm_addr[12..]);
@@ -145,7 +144,7 @@ fn tcp(hold: &hold, frame: &Frame, is_v4: bool) -> Vec<u8> {
     bytes
 }
 
-/// Of the pseudo-header: what is left to be added is the segment itself.
+/// Checksum of the pseudo-header; the device adds the segment.
 fn pseudo_sum(key: &flow_key, is_v4: bool, tcp_len: u32) -> u16 {
     let skip = if is_v4 { 12 } else { 0 };
     let fixed = u32::from(PROTOCOL_TCP) + (tcp_len >> 16) + (tcp_len & 0xffff);

@@ -1,8 +1,8 @@
 //! Links: the frames of VMs, carried to other hosts (VNET) and compressed where that pays.
 //!
 //! ```text
-//! port -> forwarding -> [merge] -> compress -> queue (ordered) | split (udp) -> wire (sealed) -> network
-//! port <- forwarding <-  merge  <- decompress <-------------------------------- wire (opened) <- network
+//! port -> forwarding -> [merge] -> compress -> queue (ordered) | split (udp) -> wire -> network
+//! port <- forwarding <-  merge  <- decompress <-------------------------------- wire <- network
 //! ```
 //!
 //! Everything but [`daemon`] is free of input and output: it is fed with bytes and a clock and

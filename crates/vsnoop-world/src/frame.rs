@@ -1,27 +1,27 @@
-//! A socket buffer: what travels between the simulated ends, and through the programs.
+//! A socket buffer: a packet between the simulated ends, and in the programs.
 
 use crate::layout;
 
-/// What is known of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
+/// State of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Summed {
-    /// Nobody has verified it.
+    /// Not verified.
     None,
-    /// The device has.
+    /// Verified by the device.
     Unnecessary,
-    /// The device has added up everything behind the Ethernet header.
+    /// The device's sum of all bytes after the Ethernet header.
     Complete(u32),
-    /// It is still to be made; the field has the sum of the pseudo-header.
+    /// Not computed yet; the field has the sum of the pseudo-header.
     Partial,
 }
 
 /// Bits of `gso_type` in linux/skbuff.h.
 pub const GSO_TCPV4: u32 = 1;
 pub const GSO_TCPV6: u32 = 1 << 4;
-/// The same as features of a device (linux/netdev_features.h).
+/// Shift from a GSO type to the device feature of the same name (linux/netdev_features.h).
 pub const FEATURE_SHIFT: u32 = 16;
 
-/// A packet with what the kernel knows of it.
+/// A packet with its metadata in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub bytes: Vec<u8>,
@@ -31,7 +31,7 @@ pub struct Frame {
     /// Payload of one segment of a super-packet; 0: it is none.
     pub gso_size: u32,
     pub summed: Summed,
-    /// The VLAN tag that is beside the frame: TCI and protocol.
+    /// The VLAN tag in the metadata, not in the frame: TCI and protocol.
     pub tag: Option<(u16, u16)>,
     /// The interface that it came in by.
     pub ingress_ifindex: u32,
@@ -39,7 +39,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// As the wire delivers it: nobody has looked at it.
+    /// A frame as received from the wire: nothing verified, no tag removed.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
             linear: bytes.len() as u32,
@@ -53,7 +53,7 @@ impl Frame {
         }
     }
 
-    /// How many segments a super-packet has.
+    /// Number of segments of a super-packet.
     pub fn segments(&self) -> u32 {
         if self.gso_size == 0 { 0 } else { self.payload().div_ceil(self.gso_size) }
     }
@@ -71,8 +71,8 @@ impl Frame {
         layout::tcp_payload(&self.bytes).unwrap_or(0)
     }
 
-    /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the
-    /// tag is in the frame.
+    /// Completes the checksum and puts the tag into the frame, as for a receiver without the
+    /// sender's metadata.
     pub fn settle(&mut self) {
         if self.summed == Summed::Partial {
             layout::complete_checksum(&mut self.bytes);

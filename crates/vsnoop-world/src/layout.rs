@@ -1,4 +1,4 @@
-//! Where the headers are in the bytes of a frame, and its checksums.
+//! Offsets of the headers in a frame, and checksums.
 
 pub const ETHERNET: usize = 14;
 pub const IPV4: usize = 20;
@@ -39,7 +39,7 @@ fn is_tag(protocol: u16) -> bool {
     matches!(protocol, 0x8100 | 0x88a8)
 }
 
-/// Where the IP header is, and its version.
+/// Offset of the IP header, and whether it is IPv6.
 pub fn ip(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut at = 12;
     while is_tag(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)) {
@@ -61,7 +61,7 @@ pub fn packet(bytes: &[u8]) -> Option<&[u8]> {
     ip(bytes).map(|(at, _)| &bytes[at..])
 }
 
-/// Where the TCP header begins; `None`: it is no TCP.
+/// Offset of the TCP header; `None` if it is not TCP.
 pub fn tcp_offset(bytes: &[u8]) -> Option<usize> {
     let (at, ipv6) = ip(bytes)?;
     let (protocol, len) =
@@ -84,7 +84,7 @@ pub fn pseudo(bytes: &[u8], tcp: usize) -> u64 {
     u64::from(sum(addresses)) + u64::from(sum(&len)) + u64::from(sum(&[0, 6]))
 }
 
-/// CHECKSUM_PARTIAL becomes a checksum. The field must have the pseudo-header's sum.
+/// Completes a CHECKSUM_PARTIAL. The field must have the pseudo-header's sum.
 pub fn complete_checksum(bytes: &mut [u8]) {
     let Some(tcp) = tcp_offset(bytes) else { return };
     let field = u16::from_ne_bytes([bytes[tcp + CHECK], bytes[tcp + CHECK + 1]]);

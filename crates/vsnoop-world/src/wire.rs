@@ -12,20 +12,20 @@ use crate::layout::{
 };
 
 const CE: u8 = 3;
-/// An option that nobody knows (RFC 4727).
+/// The kind of an experimental TCP option (RFC 4727), which no end understands.
 const FOREIGN: u8 = 253;
 
-/// The two ends of a connection, and how frames get from one to the other.
+/// The addresses of a connection, and the path of its frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     pub sender: (IpAddr, u16),
     pub vm: (IpAddr, u16),
     pub vm_mac: [u8; 6],
-    /// Where frames for the VM come from.
+    /// Source of frames for the VM.
     pub from_mac: [u8; 6],
-    /// Where the VM sends to; another one, where the ways there and back differ.
+    /// Destination of the VM's frames; another router if the paths differ.
     pub next_hop: [u8; 6],
-    /// The VLAN; in the frames.
+    /// The VLAN tag in the frames.
     pub vlan: Option<u16>,
 }
 
@@ -73,8 +73,8 @@ pub fn framed(packet: &[u8], path: &Path) -> Frame {
     frame
 }
 
-/// The segment as a frame, to the VM or from it. A corrupt one has a wrong checksum; of others
-/// `summed` says what is known.
+/// Encodes the segment as a frame, to the VM or from it. A corrupt one has a wrong checksum; for
+/// others `summed` is its state.
 pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
     let mut bytes = Vec::with_capacity(128 + s.data.len());
     let (from, to) = if to_vm { (path.sender, path.vm) } else { (path.vm, path.sender) };
@@ -135,7 +135,7 @@ pub fn encode(s: &Seg, path: &Path, to_vm: bool, summed: Summed) -> Frame {
 fn options(s: &Seg) -> Vec<u8> {
     let mut bytes = Vec::new();
     if s.has(SYN) {
-        // Nobody here sends more than it was told elsewhere.
+        // MSS option: 1460; the ends use the MSS of the scenario.
         bytes.extend([2, 4, 5, 0xb4]);
     }
     if s.sack_permitted {
@@ -164,8 +164,8 @@ fn options(s: &Seg) -> Vec<u8> {
     bytes
 }
 
-/// The segment in a frame; `None`: its receiver's stack throws it away, or it is no TCP. A wrong
-/// checksum, where nobody has verified it, is one.
+/// Decodes a frame; `None` if it is not TCP, or the receiver's stack drops it, for example for a
+/// wrong checksum that was not verified before.
 pub fn decode(frame: &Frame) -> Option<Seg> {
     let mut frame = frame.clone();
     frame.settle();

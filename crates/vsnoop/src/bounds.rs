@@ -1,4 +1,4 @@
-//! How much is held for a port, and how far its senders may run ahead.
+//! The bounds of a port: its hold, and how far senders may send beyond the VM's window.
 
 use crate::output::units;
 

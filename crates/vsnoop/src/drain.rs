@@ -1,13 +1,13 @@
-//! Stopping early acknowledgement without losing anything: no new early ACKs, then wait until the
-//! VM has acknowledged all that the sender was told it had.
+//! Stops early acknowledgement without loss: sends no new early ACKs, then waits until the VM has
+//! acknowledged all bytes that the host has.
 //!
-//! With a hold, part of that may be on this host only, and the engine hands it over meanwhile as
-//! ever.
+//! With a hold, some of these bytes may be on this host only; the engine continues to hand them
+//! over.
 //!
-//! The wait is bounded. Past it, what was handed to the VM is in its ring or in its hands already;
-//! what is still held is said, for it needs this host: it must not be left behind by a migration,
-//! and a port that is let go has its connections reset (`release`). It ends at once when the tap is
-//! deleted, or the port detached by somebody else: the caller finds out which.
+//! The wait is bounded. At its end, bytes that were handed to the VM are in its ring or in its TCP.
+//! Bytes that are still held are reported, because they need this host: a migration must not leave
+//! them behind, and a release resets their connections (`release`). The wait ends at once when the
+//! tap is deleted, or another process detaches the port; the caller finds out which.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,15 +22,15 @@ use crate::output::watch::Interrupt;
 use crate::ports::{Attached, State};
 
 const STEP: Duration = Duration::from_millis(5);
-/// A longer wait is announced.
+/// A longer wait prints a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What was still on its way when the wait ended.
+/// What the VM had not acknowledged when the wait ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     pub flows: u64,
     pub bytes: u64,
-    /// Of these, what the VM has not been handed.
+    /// The part that the VM was not handed.
     pub held_flows: u64,
     pub held_bytes: u64,
 }
@@ -62,13 +62,13 @@ pub fn amount(bytes: u64, flows: u64) -> String {
     format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
-/// Pauses the port and waits. Interrupted, the port goes on as before.
+/// Pauses the port and waits. After an interrupt the port continues as before.
 pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Left> {
     let port = &attached.port;
     match attached.state {
         State::Active => port.set_run(port_run::PORT_PAUSED)?,
         State::Paused => {}
-        // Nothing was ever acknowledged early, or nobody is left to acknowledge it.
+        // Nothing was acknowledged early, or the VM is gone.
         State::Observing | State::Gone => return Ok(Left::default()),
     }
     let start = Instant::now();

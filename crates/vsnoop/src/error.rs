@@ -14,15 +14,15 @@ pub const EXIT_RUNTIME: u8 = 1;
 /// Exit code of wrong arguments; clap uses the same.
 pub const EXIT_USAGE: u8 = 2;
 
-/// What is unfit about the host or the port; the number is the exit code.
+/// Reasons why the host or the port is unfit; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// None of those below.
+    /// Any other reason.
     Other = 3,
     NoPort = 31,
     NotATap = 32,
     AlreadyAttached = 33,
-    /// A configured qdisc, or another egress program, stands on the port.
+    /// The port has a configured qdisc, or another egress program.
     Qdisc = 34,
     Kernel = 35,
     Privilege = 36,
@@ -35,14 +35,14 @@ pub enum Unfit {
     LinkNotUp = 41,
 }
 
-/// The host or the port is not fit; the text names the object and the way out.
+/// The host or the port is unfit; the text names the object and a remedy.
 #[derive(Debug)]
 pub struct Environment {
     what: Unfit,
     text: String,
 }
 
-/// What another process of this program has failed with.
+/// The error of another process of this program.
 #[derive(Debug)]
 pub struct Reported {
     pub message: String,
@@ -57,7 +57,7 @@ impl fmt::Display for Reported {
 
 impl std::error::Error for Reported {}
 
-/// The arguments cannot be followed.
+/// The arguments are wrong.
 #[derive(Debug)]
 pub struct Usage(String);
 
@@ -84,7 +84,7 @@ pub fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
 }
 
-/// The exit code that an error deserves.
+/// The exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<Usage>().is_some() {
         return EXIT_USAGE;

@@ -1,8 +1,9 @@
-//! VM ports that are left alone: connections to them failed for a reason of the host's own.
+//! VM ports whose new connections are left to the VM, because connections to them failed for a
+//! reason of the host's own.
 //!
-//! The hooks and whoever resets a connection count failures per port number of the VM (`struct
-//! failures`, flow/types/port.h). After two within a minute, and for some seconds while a listener
-//! takes no data, new connections to that port number are answered by the VM alone.
+//! The hooks, and user space when it resets a connection, count failures per port number of the VM
+//! (`struct failures`, flow/types/port.h). After two within a minute, and for some seconds while a
+//! listener takes no data, new connections to that port number go to BYPASS.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -11,18 +12,18 @@ use vsnoop_bpf::Port;
 use crate::output::units;
 use crate::system::clock::monotonic_ns;
 
-/// A port number of a VM whose new connections are left alone.
+/// A port number of a VM whose new connections go to BYPASS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftAlone {
     pub vm_port: u16,
     /// Connections that failed, since the port was attached.
     pub failures: u32,
-    /// For how long it is left alone from now on.
+    /// For how long from now, ns.
     pub remaining_ns: u64,
 }
 
 impl LeftAlone {
-    /// Those of one port, in the order of their numbers.
+    /// All of one port, sorted by number.
     pub fn of(port: &Port) -> Result<Vec<Self>> {
         let now_ns = monotonic_ns()?;
         let found = port.left_alone(now_ns)?.into_iter().map(|(vm_port, failures)| Self {

@@ -1,8 +1,8 @@
-//! The ends of a connection, as the key of its record has them.
+//! Addresses of a connection from the key of its record.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// An address of a key: IPv4 is stored as ::ffff:a.b.c.d; the port is in network byte order.
+/// An end of a connection: `address` has IPv4 as ::ffff:a.b.c.d; `port` is in network byte order.
 pub fn socket(address: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::from(address)).to_canonical(), u16::from_be(port))
 }

@@ -1,9 +1,9 @@
-//! The holds of a port, as they are now: what waits on this host, how much memory it takes, and
-//! whether there is an engine to hand it over.
+//! The present state of a port's holds: what is held, how much memory it takes, and whether an
+//! engine is alive.
 //!
-//! A flow's record knows what the hooks know, and they hear of the engine's work at the flow's next
-//! packet only. So the byte up to which the VM has been handed everything is the further one of the
-//! record's HIGH_SEQ and the hold's `released`.
+//! A flow's record has what the hooks know, and these learn of the engine's work only at the flow's
+//! next packet. So the byte up to which the VM was handed everything is the higher of the record's
+//! `high_seq` and the hold's `released`.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -13,7 +13,8 @@ use vsnoop_bpf::{Hold, Memory, Port, Record, bytes_owed};
 use crate::output::units;
 use crate::system::clock::monotonic_ns;
 
-/// The hooks rely on no engine that was silent for so long (HOLD_STALE_NS in flow/hold.h).
+/// Without a sign of life for so long the hooks do not rely on the engine (HOLD_STALE_NS in
+/// flow/hold.h).
 const STALE_NS: u64 = 1_000_000_000;
 
 /// The holds of one port.
@@ -22,30 +23,29 @@ pub struct Holds {
     now_ns: u64,
 }
 
-/// What the host keeps of one connection.
+/// The hold of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowHold {
-    /// Acknowledged, and not handed to the VM yet.
+    /// Bytes acknowledged early, but not handed to the VM yet.
     pub held_bytes: u64,
-    /// Acknowledged, and not yet by the VM: there is a copy.
+    /// Bytes acknowledged early, but not by the VM: the host has copies.
     pub kept_bytes: u64,
     /// For how long the oldest held byte has waited; null when nothing is held.
     pub oldest_ns: Option<u64>,
-    /// Frames that the engine handed to the VM, those that it handed over again, and the bytes of
-    /// those.
+    /// Frames that the engine handed to the VM, retransmitted frames, and bytes of those.
     pub releases: u32,
     pub resends: u32,
     pub resent_bytes: u64,
 }
 
-/// The hold of one port; the sums are over the connections that are in it now.
+/// The hold of one port, summed over its present connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortHold {
     pub size_bytes: u64,
     pub used_bytes: u64,
-    /// What the kernel has for it now: slabs that come when they are needed, and go.
+    /// Memory of its slabs, which are added and removed as needed.
     pub memory_bytes: u64,
-    /// Connections that something may be kept of.
+    /// Connections with a hold.
     pub flows: u64,
     pub held_flows: u64,
     pub held_bytes: u64,
@@ -54,16 +54,16 @@ pub struct PortHold {
     pub resends: u64,
     pub resent_bytes: u64,
     pub engine: Engine,
-    /// How long the engine was not heard of; null when it never was.
+    /// Time since the engine's last sign of life; null without any.
     pub engine_silent_ns: Option<u64>,
 }
 
-/// As the hooks see it.
+/// The engine, as the hooks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
     Alive,
-    /// It was alive once.
+    /// It was alive before.
     Silent,
     Never,
 }
@@ -73,7 +73,8 @@ impl Holds {
         Ok(Self { memory: Memory::open(port)?, now_ns: monotonic_ns()? })
     }
 
-    /// For where nothing may fail: what a hold that cannot be read has released counts as held.
+    /// For callers that must not fail: if the holds cannot be read, all bytes beyond the record's
+    /// `high_seq` count as held.
     pub fn open_or_do_without(port: &Port) -> Self {
         Self::open(port).unwrap_or(Self { memory: None, now_ns: 0 })
     }
@@ -85,18 +86,18 @@ impl Holds {
         (hold.used != 0 && hold.key.as_bytes() == key.as_bytes()).then_some(hold)
     }
 
-    /// What the host keeps of this flow; `None` when it has no hold.
+    /// The hold of this flow; `None` if it has none.
     pub fn flow(&self, key: &flow_key, flow: &flow) -> Option<FlowHold> {
         self.of(key, flow).map(|hold| describe(flow, &hold, self.now_ns))
     }
 
-    /// Bytes that were acknowledged and that the VM has not been handed.
+    /// Bytes that were acknowledged early and not handed to the VM.
     pub fn held_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
         held_bytes(flow, self.of(key, flow).as_ref())
     }
 
-    /// Bytes that are nowhere but here: held ones; and all that the VM owes where it has lost some,
-    /// and the engine is at sending them again.
+    /// Bytes that only this host has: held bytes, or all outstanding bytes if the VM has lost some
+    /// and the engine is retransmitting.
     pub fn needed_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
         let hold = self.of(key, flow);
         let is_mending = hold.is_some_and(|hold| {
@@ -106,7 +107,7 @@ impl Holds {
         if is_mending { bytes_owed(flow) } else { held_bytes(flow, hold.as_ref()) }
     }
 
-    /// The VM was handed everything below.
+    /// The VM was handed all bytes below.
     pub fn handed(&self, key: &flow_key, flow: &flow) -> seq {
         handed(flow, self.of(key, flow).as_ref())
     }
@@ -122,7 +123,7 @@ impl Holds {
             (state.engine_ns != 0).then(|| self.now_ns.saturating_sub(state.engine_ns));
         let mut sum = PortHold {
             size_bytes: bytes(policy.hold_chunks),
-            // May be more for a while, when the bound was lowered.
+            // Exceeds a quota that was lowered, for a while.
             used_bytes: bytes(state.chunks_used),
             memory_bytes: u64::from(state.slabs) * size_of::<types::hold_slab>() as u64,
             flows: 0,
@@ -193,7 +194,7 @@ fn held_bytes(flow: &flow, hold: Option<&Hold>) -> u64 {
     flow.next_seq.diff(handed(flow, hold)).max(0) as u64
 }
 
-/// Beyond NEXT_SEQ by one when the sender's FIN was handed over, too.
+/// Includes the sender's FIN.
 fn handed(flow: &flow, hold: Option<&Hold>) -> seq {
     match hold.map(|hold| hold.released) {
         Some(released) if released.diff(flow.high_seq) > 0 => released,

@@ -1,4 +1,4 @@
-//! How a port is named in tables and in JSON.
+//! The name and state of a port in tables and in JSON.
 
 use std::collections::HashMap;
 

@@ -39,13 +39,13 @@ impl CommandLock {
         }
     }
 
-    /// `None` while somebody has it.
+    /// `None` if another process has it.
     pub fn try_take() -> Result<Option<Self>> {
         Ok(try_lock("command.lock")?.map(|file| Self { _file: file }))
     }
 }
 
-/// Takes a lock file, `None` when somebody has it.
+/// Takes a lock file; `None` if another process has it.
 pub fn try_lock(name: &str) -> Result<Option<Flock<File>>> {
     fs::create_dir_all(DIRECTORY).with_context(|| format!("create {DIRECTORY}"))?;
     let path = Path::new(DIRECTORY).join(name);

@@ -1,9 +1,9 @@
-//! The attached ports of the host: finding them by name, and who uses their taps.
+//! The attached ports of the host: look-up by name, and the processes that hold their taps.
 //!
-//! An attachment is known by the network namespace's inode and the interface's index; its name is
-//! what the tap was called when the helper looked at it last. A port whose tap has been deleted is
-//! "gone": its pins are all that is left, and every command that changes something sweeps them away
-//! first (`sweep`). A port that is being detached is not found any more (`release` tells more).
+//! An attachment is identified by the inode of the network namespace and the interface's index; its
+//! name is that of the tap when the helper last read it. A port whose tap was deleted is "gone":
+//! only its pins are left, and every command that changes something releases it first (`sweep`). A
+//! port that is being detached is not listed (`release`).
 
 use std::collections::HashSet;
 
@@ -23,11 +23,11 @@ pub struct Attached {
     pub meta: port_meta,
     pub name: String,
     pub state: State,
-    /// The helper has suspended it, whatever the operator chose.
+    /// The helper has suspended it, whatever the operator's choice.
     pub suspended: bool,
 }
 
-/// What the operator chose, as long as the tap exists.
+/// The operator's choice, or that the tap is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Observing,
@@ -37,7 +37,7 @@ pub enum State {
     Gone,
 }
 
-/// Who paused a port.
+/// What paused a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PausedBy {
@@ -45,7 +45,7 @@ pub enum PausedBy {
     Helper,
 }
 
-/// Everything under the directory of the pins.
+/// All attachments, and all damaged pins.
 #[derive(Default)]
 pub struct Inventory {
     pub ports: Vec<Attached>,
@@ -67,7 +67,7 @@ impl Attached {
         Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
     }
 
-    /// Who keeps it from acknowledging early; the operator's choice outlasts the helper's reasons.
+    /// What keeps the port from acknowledging early; the operator's pause takes precedence.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
             State::Paused => Some(PausedBy::Operator),
@@ -76,7 +76,7 @@ impl Attached {
         }
     }
 
-    /// How it is, for people and programs.
+    /// Its state as text, for tables and JSON.
     pub fn condition(&self) -> &'static str {
         match (self.state, self.paused_by()) {
             (State::Observing, _) => "observing",
@@ -105,7 +105,7 @@ pub fn inventory() -> Result<Inventory> {
         match listed {
             Listed::Port(port) => match Attached::of(*port) {
                 Ok(attached) => inventory.ports.push(attached),
-                // Taken off while we looked.
+                // Detached meanwhile.
                 Err(Error::NotAttached(_)) => {}
                 Err(Error::Damaged { path, reason }) => {
                     inventory.damaged.push(Damaged { path, reason });
@@ -118,14 +118,14 @@ pub fn inventory() -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// Is there anything for the helper to do?
+/// Is any port attached?
 pub fn are_any() -> bool {
     inventory().is_ok_and(|found| !found.ports.is_empty())
         || Port::cut_short().is_ok_and(|found| !found.is_empty())
 }
 
-/// The attachments that the arguments choose: of the named ports in the namespace of `--netns` (or
-/// the caller's own); without names all of that namespace, or of the whole host without `--netns`.
+/// The attachments that the arguments select: the named ports in the namespace of `--netns` (or the
+/// caller's own); without names all of that namespace, or of the whole host without `--netns`.
 pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     if !names.is_empty() {
         let netns = Netns::chosen(netns)?;
@@ -142,14 +142,14 @@ pub fn chosen(names: &[String], netns: Option<&str>) -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// A port that is named twice is meant once.
+/// Removes duplicates.
 pub fn once_each(names: &[String]) -> Vec<&String> {
     let mut seen = HashSet::new();
     names.iter().filter(|name| seen.insert(name.as_str())).collect()
 }
 
-/// As [`inventory`], but what looks damaged is looked at again when no command is at work that may
-/// be in the middle of making it.
+/// As [`inventory`], but reads damaged pins again under the lock of commands, since a command may
+/// have been creating them.
 fn settled() -> Result<Inventory> {
     let first = inventory()?;
     if first.damaged.is_empty() {
@@ -167,7 +167,7 @@ pub fn find(name: &str, netns: &Netns) -> Result<Attached> {
     let device = netns.run(|| netdev::find(name))?;
     if let Some(device) = &device {
         match Port::open(netns.inode, device.index).and_then(Attached::of) {
-            // As it is called now.
+            // With its present name.
             Ok(attached) => return Ok(Attached { name: name.to_owned(), ..attached }),
             Err(Error::NotAttached(_)) => {}
             Err(error) => return Err(error.into()),

@@ -1,17 +1,15 @@
-//! The real-time priority of the processes in the background, and its bound.
+//! Real-time priority of the background processes, within a budget.
 //!
-//! Helper and engine must get a CPU while a hundred processes want the CPU, however they were
-//! started: whatever scheduling policy, nice value and CPU affinity they inherit, they choose their
-//! own ([docs/decisions/0018](../../../docs/decisions/0021-priority.md)). So that neither can keep
-//! a core from everybody else, each has a *budget* of CPU time at that priority, for a period of
-//! its own. What it does beyond the budget it does as an ordinary process, until the next period
-//! begins.
+//! Helper and engine must get CPU time while hundreds of processes compete for it, however they
+//! were started: they replace the scheduling policy, nice value and CPU affinity that they inherit
+//! (docs/decisions/0021-priority.md). So that neither can monopolise a core, each has a *budget* of
+//! CPU time at that priority for each of its periods. Beyond the budget it runs as an ordinary
+//! process until the next period.
 //!
-//! The kernel watches the budget: a timer on the thread's CPU clock (timer_create(2),
-//! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority. No loop
-//! has to ask how long it has been at work. RLIMIT_RTTIME stands behind that: a thread that runs
-//! for a second at this priority without waiting for anything is killed, and the other process
-//! starts the next one.
+//! The kernel enforces the budget: a timer on the thread's CPU clock (timer_create(2),
+//! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority, so that
+//! no loop has to check its time. RLIMIT_RTTIME is the second limit: the kernel kills a thread that
+//! runs for a second at this priority without blocking, and the other process starts a new one.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,12 +21,12 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
 
-/// Of SCHED_FIFO, the lowest: after threads of the kernel, before all ordinary processes.
+/// Priority in SCHED_FIFO: the lowest, after kernel threads and before all ordinary processes.
 const PRIORITY: i32 = 1;
-/// Without waiting for anything; the kernel kills at the second one.
+/// Limits of run time without blocking: SIGXCPU, and SIGKILL.
 const LONGEST: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis(1000)];
 
-/// Of the calling thread.
+/// The priority of the calling thread.
 #[derive(Debug)]
 pub struct Priority {
     /// `None`: the kernel grants none.
@@ -37,9 +35,8 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Leaves behind what was inherited, and goes before ordinary processes for `budget` of CPU
-    /// time from each [`Priority::renew`] to the next. Without the right to do so it stays
-    /// ordinary.
+    /// Drops inherited scheduling attributes, and raises the priority for `budget` of CPU time from
+    /// each [`Priority::renew`] to the next. Without the privilege the thread stays ordinary.
     pub fn take(budget: Duration) -> Self {
         if let Err(error) = leave_inherited_behind() {
             tracing::debug!("inherited scheduling stays: {error:#}");
@@ -52,7 +49,7 @@ impl Priority {
         priority
     }
 
-    /// A new period begins.
+    /// Begins a new period.
     pub fn renew(&mut self) {
         let Some(timer) = self.timer else { return };
         if let Err(error) = self.start(timer).and_then(|()| raise()) {
@@ -78,7 +75,7 @@ impl Priority {
     }
 }
 
-/// Session and process group are left when a process goes into the background.
+/// Resets nice value and CPU affinity. (Session and process group: [`crate::background`].)
 fn leave_inherited_behind() -> Result<()> {
     let mut all = CpuSet::new();
     for cpu in 0..CpuSet::count() {
@@ -86,18 +83,18 @@ fn leave_inherited_behind() -> Result<()> {
     }
     // SAFETY: takes no pointers; the calling process.
     check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) }).context("setpriority")?;
-    // The kernel leaves out those that are not there, or not in the control group.
+    // The kernel ignores CPUs that do not exist or are not in the control group.
     sched_setaffinity(Pid::from_raw(0), &all).context("sched_setaffinity")
 }
 
-/// A timer of the calling thread's CPU time that lowers its priority when it ends.
+/// Creates a timer on the calling thread's CPU time that lowers its priority when it expires.
 fn watch_budget() -> Result<libc::timer_t> {
     // SAFETY: the handler does one system call.
     unsafe { signal_hook::low_level::register(libc::SIGXCPU, || drop(lower())) }
         .context("catch SIGXCPU")?;
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGXCPU);
-    // It may have been blocked by whoever started this process.
+    // The parent process may have blocked it.
     pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None).context("unblock SIGXCPU")?;
     let [soft, hard] = LONGEST.map(|longest| longest.as_micros() as libc::rlim_t);
     let limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
@@ -117,7 +114,7 @@ fn watch_budget() -> Result<libc::timer_t> {
     Ok(timer)
 }
 
-/// Threads that it starts inherit it; processes choose for themselves.
+/// Threads inherit the priority; processes choose their own.
 fn raise() -> Result<()> {
     schedule(libc::SCHED_FIFO, PRIORITY).context("sched_setscheduler")
 }
@@ -148,7 +145,7 @@ mod tests {
         unsafe { libc::sched_getscheduler(0) }
     }
 
-    /// On a thread of its own, which takes its priority along.
+    /// Runs the test on a thread of its own, with which the priority ends.
     fn isolated(test: impl FnOnce() + Send + 'static) {
         std::thread::spawn(test).join().expect("the thread of the test");
     }

@@ -1,9 +1,9 @@
-//! The memory that ports may have for what they hold: their quotas.
+//! Quotas: the memory that the holds of ports may take.
 //!
-//! Memory is taken when it is used, so a quota is a bound and no reservation. All quotas together
-//! stay within a part of the host's memory (`hold.total` of the configuration), so that what can be
-//! taken at worst is there. A default always has its place: it is refused to nobody, and only the
-//! least hold there is goes beyond that part.
+//! Memory is taken only when it is used, so a quota is an upper bound and no reservation. The sum
+//! of all quotas stays within a part of the host's memory (`hold.total` of the configuration), so
+//! that the worst case fits. A default quota is never refused: only the smallest hold may exceed
+//! that part.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
@@ -15,23 +15,23 @@ use crate::ports::{self, Attached};
 use crate::system::netns::Netns;
 use crate::system::{memory, netdev, process};
 
-/// More is given only to who asks: 1 Gb/s for half a second.
+/// Largest default; enough for 1 Gb/s during half a second.
 const DEFAULT_MOST: u64 = 64 << 20;
 
-/// What a host has for holds.
+/// The host's memory for holds.
 #[derive(Debug)]
 pub struct Quotas {
     pub total_bytes: u64,
-    /// Where that is set.
+    /// Where `total` is set.
     pub total_from: String,
-    /// Of the attached ports.
+    /// Quotas of the attached ports.
     pub given: Vec<(String, u64)>,
-    /// Taps with or without a VM, as far as they can be seen.
+    /// Taps, with or without a VM, that this process can see.
     pub vms: u64,
 }
 
 impl Quotas {
-    /// `None` when /proc does not tell the host's memory, and the configuration sets no total.
+    /// `None` if /proc does not have the host's memory, and the configuration sets no total.
     /// `except`: a port whose quota is about to change.
     pub fn of_host(
         config: &Config,
@@ -53,13 +53,13 @@ impl Quotas {
         self.given.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// The quota of a port for which nobody asked for one:
+    /// The quota of a port without an option:
     ///
     /// ```text
     /// min(total / VMs, total - given, 64 MiB), rounded down to a power of two, 256 KiB at least
     /// ```
     ///
-    /// So all VMs of the host can be attached, and have the same.
+    /// So all VMs of the host can be attached, with the same quota.
     pub fn default_bytes(&self) -> u64 {
         let share = self.total_bytes / self.vms.max(1);
         let left = self.total_bytes.saturating_sub(self.given_bytes());
@@ -67,7 +67,7 @@ impl Quotas {
         1 << bytes.ilog2()
     }
 
-    /// Refuses what is more than what is left.
+    /// Refuses a quota that exceeds what is left.
     pub fn refuse_too_much(&self, port: &str, wanted: u64) -> Result<()> {
         let given = self.given_bytes();
         if given + wanted <= self.total_bytes {
@@ -98,7 +98,7 @@ impl Quotas {
     }
 }
 
-/// What `attach` and `set` give: what was asked for if that is there, else the default.
+/// The quota that `attach` and `set` give: the requested one if there is enough, else the default.
 pub fn bytes_for(
     port: &str,
     asked: Option<u32>,
@@ -120,7 +120,7 @@ pub fn bytes_for(
     }
 }
 
-/// The most memory that a port's hold may take; 0: it is only observed.
+/// Quota of a port, bytes; 0: it is only observed.
 pub fn bytes_of(policy: &policy) -> u64 {
     if policy.run == port_run::PORT_OBSERVE {
         return 0;
@@ -128,7 +128,7 @@ pub fn bytes_of(policy: &policy) -> u64 {
     u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
 }
 
-/// The ports that hold, and their quotas.
+/// Ports with a hold, and their quotas.
 fn given(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
     let mut found = Vec::new();
     for attached in ports {
@@ -140,7 +140,7 @@ fn given(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
     Ok(found)
 }
 
-/// Taps of the namespace, and those of others that a process holds.
+/// Taps of the namespace, and taps of other namespaces that a process holds.
 fn vms(netns: &Netns) -> Result<u64> {
     let here = netns.run(netdev::list)?.iter().filter(|device| device.tap.is_some()).count();
     let holders = process::tap_holders();

@@ -1,53 +1,55 @@
-//! Letting go of a port: its default qdisc comes back, then the hooks and pins go.
+//! Releases a port: restores its default qdisc, takes the hooks off, removes the pins.
 //!
-//! In this order a command that is killed in between can be repeated; the pins remember the qdisc
-//! until the end, and the hooks acknowledge nothing early without noqueue. What vsnoop-bpf does
-//! last is atomic for everybody else: the port is *set aside*, and only then the hooks are taken
-//! off (`Port::leave`) and the pins removed. So there are three answers to the question how a port
-//! is:
+//! A port's pins are in a directory that is *listed* under the port's name. `Port::leave` renames
+//! it (*set aside*), which is atomic, and then takes the hooks off:
 //!
-//! | its pins | its links | |
+//! | state | pins | hooks | tap |
+//! |---|---|---|---|
+//! | arriving: `attach` has not finished | under a name of their own | off or on | exists |
+//! | attached | listed | on | exists |
+//! | gone | listed | off | deleted |
+//! | leaving | set aside | on, then off | exists or deleted |
+//! | detached | removed | off | exists or deleted |
+//!
+//! Steps of [`release`], and the state that a process leaves if it is killed after the step:
+//!
+//! | step | killed after it | continued by |
 //! |---|---|---|
-//! | listed | on the tap | attached |
-//! | listed | on no device | its tap was deleted |
-//! | set aside, or not there | | detached, or about to be |
+//! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
+//! | 2. reset connections with held bytes ([`end_held`]) | attached | the same |
+//! | 3. set the pins aside, take the hooks off | leaving | [`finish`] |
+//! | 4. reset again; repeat the RSTs of the last [`FRESH_NS`] | leaving | [`finish`] |
+//! | 5. return incast credit, empty the slot, remove the pins | detached | |
 //!
-//! What has been handed to the VM is its own concern from there on. What is still *held*
-//! (acknowledged, and on this host only) would never reach it: the engine looks after listed ports
-//! alone, and the copies go when its slot is emptied. So its connections end ([`end_held`]): each
-//! record becomes a tombstone, which acknowledges nothing, and both ends get RST, before the hooks
-//! go. Once they are off, and no packet is in the middle of one, there is a second look, for what
-//! was held since the first: the panic switch pauses no port. All tombstones of the last seconds
-//! are told then, again where they were before, because a RST may be lost and nobody is left to
-//! repeat it.
+//! [`finish`] is called by the helper and by the next command that changes something, under the
+//! lock of commands, so that it does not interfere with a live command. `off --all` takes no lock,
+//! and need not: repeating a step is no error, and a second RST changes nothing. A port that is
+//! arriving is taken away by [`finish`] as well, hooks and qdisc included, unless the process that
+//! attaches it still lives.
 //!
-//! A detach, the looks of the helper, the end of a tap and the end of any process meet like this:
+//! Step 2: the VM acknowledges by itself what it has been handed. *Held* bytes, acknowledged early
+//! but not handed over, would never reach it: the engine serves listed ports only, and the copies
+//! are freed with the slot. So their connections are reset: the record becomes a *tombstone* (mode
+//! RESET), for which nothing is acknowledged, and both ends get a RST. A command that is killed in
+//! between leaves each connection as it was, or a tombstone; the hooks answer the ends of a
+//! tombstone with RST at their next packet, and the helper repeats the RSTs.
 //!
-//! - *The helper looks while a port is detached.* Before it is set aside, the port is as attached
-//!   as ever; afterwards it is not found. A look that began before finds no pins any more when it
-//!   wants to change something or send a frame, and lets the port be: nothing is reset for what the
-//!   hooks, off already, have not seen.
-//! - *The tap is deleted* and its ring with it: the senders of what had not been acknowledged by
-//!   the VM are reset. As long as the port is listed, whoever sees it first does so, the helper or
-//!   a command, and setting it aside decides who: the other one finds nothing to do. While it waits
-//!   for the VM, a detach notices and waits no longer. Once the port is set aside, only the one who
-//!   did so looks: after the hooks are off, and at the device, because a link that was taken off
-//!   and one whose tap was deleted look the same. A tap that is deleted later than that takes along
-//!   what `detach` has warned of.
-//! - *The command is killed.* Before the port is set aside, it stays attached, paused, and the
-//!   command can be repeated. Connections that it had made tombstones of stay so; their ends are
-//!   told by the hooks at their next packet, by the helper a second later, or by whoever lets the
-//!   port go before that. Those that it had not come to go on: the engine hands over what they
-//!   hold. Afterwards the helper, or the next command that changes something, goes on from there
-//!   ([`finish`]), with the look at the device as well. Both do so under the lock of commands, so
-//!   that none is disturbed who still lives and will come to it; but nothing breaks if (`off --all`
-//!   has no lock): a step that was taken is no error, and a second RST changes nothing.
-//! - *The helper is killed* while it cleans up after a tap: the same, either way.
-//! - *A command is killed while it attaches.* What it leaves is no port yet, but its hooks may be
-//!   on the tap and its qdisc may be replaced: the next command, or the helper, takes both back
-//!   ([`finish`]). Whose maker still lives is left alone.
-//! - *The tap is attached anew* at any time after that: its pins have a directory of their own,
-//!   which the one who removes the former never touches.
+//! Step 4 resets connections that got held bytes since step 2, because `off --all` pauses no port
+//! first. It repeats recent RSTs, because a RST may be lost and no process is left to repeat it
+//! later.
+//!
+//! Events during a release:
+//!
+//! | event | while listed | once set aside |
+//! |---|---|---|
+//! | the helper looks at it | as at any port | not found; an earlier look finds no pins, stops |
+//! | its tap is deleted | the process that sets it aside resets senders | the same, after step 3 |
+//! | its tap is attached again | refused | new pins in a directory of their own |
+//!
+//! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
+//! reset over the tap's bridge ([`bury`]). After step 3 the device itself is looked up, because a
+//! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
+//! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
@@ -65,16 +67,16 @@ use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
 
-/// Tombstones that are older were told before, several times (`helper`).
+/// The helper has repeated the RSTs of older tombstones.
 const FRESH_NS: u64 = 5_000_000_000;
 
-/// Connections that were reset because of what was held.
+/// Connections that were reset because they had held bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     pub flows: u64,
-    /// What was held of them.
+    /// Their held bytes.
     pub held_bytes: u64,
-    /// What the VM had not acknowledged of them; the held bytes are part of it.
+    /// Their bytes that the VM had not acknowledged, held bytes included.
     pub outstanding_bytes: u64,
 }
 
@@ -85,7 +87,7 @@ impl Ended {
         self.outstanding_bytes += other.outstanding_bytes;
     }
 
-    /// What of `left`, as it was before, is still on its way.
+    /// The part of an earlier `left` that was not reset.
     pub fn rest_of(self, left: Left) -> Left {
         Left {
             flows: left.flows.saturating_sub(self.flows),
@@ -96,21 +98,21 @@ impl Ended {
     }
 }
 
-/// How a port was let go.
+/// Result of a release.
 #[derive(Debug, Default)]
 pub struct Released {
-    /// Its tap had been deleted, before or meanwhile; its senders know.
+    /// Its tap was deleted, before or meanwhile; its senders were reset.
     pub tap_deleted: bool,
-    /// Somebody else has done it.
+    /// Another process has released it.
     pub by_another: bool,
     pub ended: Ended,
-    /// What is worth telling about the qdisc.
+    /// A message about the qdisc.
     pub note: Option<String>,
 }
 
-/// Takes everything away.
+/// Releases a port; see the module.
 pub fn release(attached: Attached) -> Result<Released> {
-    // Anew: it may be long since the port was found.
+    // Checked again: the port may have been looked up long ago.
     let hooks_are_off = match attached.port.hooks_are_off() {
         Err(vsnoop_bpf::Error::NotAttached(_)) => {
             return Ok(Released { by_another: true, ..Released::default() });
@@ -118,7 +120,7 @@ pub fn release(attached: Attached) -> Result<Released> {
         off => off?,
     };
     let netns = attached.netns();
-    // Somebody may have taken the hooks off a tap that is still there.
+    // Other tools may have taken the hooks off a tap that still exists.
     let tap_deleted =
         hooks_are_off && (netns.is_none() || !device_exists(&attached.port, netns.as_ref())?);
     let note = if tap_deleted {
@@ -135,42 +137,43 @@ pub fn release(attached: Attached) -> Result<Released> {
     })
 }
 
-/// Finishes what processes began that were killed. With the lock of commands, so that it is not
-/// done beside one who lives.
+/// Completes what killed processes have begun. The lock keeps it from interfering with a live
+/// command.
 pub fn finish(_lock: &CommandLock) -> Result<()> {
     let mut failed = None;
     for listed in Port::cut_short()? {
         let finished = match listed {
             Listed::Port(port) => finish_one(*port).map(drop),
-            // Some of its pins have been removed, and all else was done before; or they were not
-            // there yet, and nothing else was done.
+            // Either some pins were removed, which is the last step, or they were not all there
+            // yet, which is the first: nothing else is left to undo.
             Listed::Damaged(rest) => rest.remove().map_err(Into::into),
         };
-        // One that cannot be finished is no reason to neglect the others.
+        // One failure must not keep the others from being finished.
         failed = finished.err().or(failed);
     }
     failed.map_or(Ok(()), Err)
 }
 
-/// That its hooks are off says nothing about the tap of a port that was set aside.
+/// Completes the release of a port that was set aside. Its hooks being off does not mean that its
+/// tap is gone.
 pub fn finish_one(port: Port) -> Result<Ended> {
     let meta = port.meta()?;
     let netns = Netns::find(meta.netns);
-    // Of one that was set aside, too: the panic switch restores them last. Unless it is attached
-    // again.
+    // Also of one that was set aside, because `off --all` restores qdiscs last; not if the tap is
+    // attached again.
     if Port::open(meta.netns, meta.ifindex).is_err() {
         restore_qdisc(&port, &meta, netns.as_ref())?;
     }
     Ok(let_go(port, netns.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
 }
 
-/// What [`let_go`] found and did.
+/// Result of [`let_go`].
 struct Gone {
     tap_deleted: bool,
     ended: Ended,
 }
 
-/// `None` when somebody else has let the port go.
+/// Steps 2 to 5. `None` if another process has released the port.
 fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
     let mut ended = Ended::default();
     if !tap_deleted && device_exists(&port, netns)? {
@@ -200,7 +203,7 @@ fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
     Ok(Some(Gone { tap_deleted, ended }))
 }
 
-/// [`end_held`], for who has not looked for the port's network namespace.
+/// [`end_held`] for callers that have not looked up the port's network namespace.
 pub fn end_held_of(port: &Port) -> Result<Ended> {
     let holds = Holds::open_or_do_without(port);
     if port.flows()?.iter().all(|(key, flow)| holds.needed_bytes(key, flow) == 0) {
@@ -227,7 +230,7 @@ fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     Ok(ended)
 }
 
-/// Makes a tombstone of a flow with held bytes: how it was, and how many these were.
+/// Turns a flow with held bytes into a tombstone. Returns the flow as it was, and the held bytes.
 fn entomb(
     port: &Port,
     holds: &Holds,
@@ -254,15 +257,15 @@ fn entomb(
     }
 }
 
-/// RST to both ends of the connections that were reset lately.
+/// Sends RSTs to both ends of recently reset connections.
 fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let Some(netns) = netns else { return Ok(()) };
     let holds = Holds::open_or_do_without(port);
     let mut told = Vec::new();
     for (key, flow) in fresh_tombstones(port)? {
         told.push((key, flow));
-        // What lies in the ring the VM reads before the RST: that one must be the next in order
-        // then.
+        // The VM reads its ring before the RST, so a second RST has the SEQ that is next after the
+        // ring.
         let handed = holds.handed(&key, &flow);
         if handed.diff(flow.vm_seq) > 0 {
             told.push((key, flow { vm_seq: handed, ..flow }));
@@ -284,15 +287,15 @@ fn fresh_tombstones(port: &Port) -> Result<Vec<(flow_key, flow)>> {
     Ok(flows)
 }
 
-/// A namespace that nothing leads to is not taken for one that has gone.
+/// Does the tap exist? Assumed if its namespace cannot be found.
 fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
     let index = port.meta()?.ifindex;
     netns.map_or(Ok(true), |netns| netns.run(|| Ok(netdev::find_index(index)?.is_some())))
 }
 
-/// Whatever was in the tap's ring, or held for it, is lost with the VM's end of it: senders that
-/// were told otherwise are reset, over the bridge that the tap was a port of. So are, again, those
-/// that were reset lately: their RST may have met the tap's end.
+/// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
+/// the VM had not acknowledged, over the tap's bridge, and repeats recent RSTs, which may have been
+/// lost with the tap.
 fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
     let tombstones = fresh_tombstones(port)?;
@@ -311,7 +314,8 @@ fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     Ok(())
 }
 
-/// By way of the bridge. The calling thread must be in the tap's network namespace.
+/// Sends RSTs to senders over the bridge. The calling thread must be in the tap's network
+/// namespace.
 fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     let bridge = port.meta()?.bridge;
     for (key, flow) in flows.iter().filter(|_| bridge != 0) {

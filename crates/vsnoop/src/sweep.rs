@@ -1,4 +1,4 @@
-//! What is left of ports that nobody has any more: taken away before a command changes something.
+//! Removes leftovers of ports, before a command changes something.
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
@@ -7,9 +7,9 @@ use crate::lock::CommandLock;
 use crate::ports::{self, State};
 use crate::{incast, release};
 
-/// Takes away what killed commands have left, unless one is at work that may come to it.
+/// Removes what killed commands have left, unless a command that may do so is running.
 pub fn finish_if_idle() {
-    // What cannot be read the caller will tell.
+    // The caller reports what cannot be read.
     if Port::cut_short().map_or(true, |found| found.is_empty()) {
         return;
     }
@@ -24,8 +24,7 @@ pub fn finish_if_idle() {
     }
 }
 
-/// Takes away what is left of ports whose tap has been deleted, and of those that a killed command
-/// has not done with.
+/// Releases ports whose tap was deleted, and completes what killed commands have begun.
 pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in ports::inventory()?.ports {
         if attached.state == State::Gone {

@@ -59,7 +59,7 @@ fn is_routed(address: IpAddr) -> bool {
     }
 }
 
-/// The door through which diverted frames come back into a host.
+/// Addresses diverted frames of peers to the link's tap, by which they enter the host.
 #[derive(Clone, Debug)]
 pub struct Reentry {
     tap_mac: [u8; 6],

@@ -1,5 +1,4 @@
-//! Frames to parse: well-formed ones from a description, and memory that ends
-//! where the frame ends.
+//! Frames to parse: well-formed ones from a description, in memory that ends where the frame ends.
 
 use proptest::prelude::*;
 
@@ -232,8 +231,8 @@ pub fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// A copy of some bytes that ends at the end of readable memory: whoever reads
-/// or writes one byte too far is killed.
+/// A copy of some bytes at the end of readable memory: an access one byte too far kills the
+/// process.
 pub struct Guarded {
     map: *mut libc::c_void,
     map_len: usize,

@@ -1,4 +1,4 @@
-//! The passive mode, which leaves a VM to answer by itself, never leaves a sender waiting.
+//! The passive mode, which lets the VM acknowledge by itself, never keeps a sender waiting.
 
 use vsnoop_flow::{segment, types::*};
 
@@ -112,7 +112,7 @@ fn a_vm_that_was_late_is_not_left_alone() {
         let (_, out) = c.acks(offset + 3 * MSS, WINDOW);
         assert_ne!(out.events & EVENT_LATE, 0);
         c.kept(&c.data(offset + 3 * MSS, MSS));
-        // One prompt answer does not make it prompt again.
+        // A single prompt answer does not make the VM prompt again.
         c.acks(offset + 4 * MSS, WINDOW);
         c.kept(&c.data(offset + 4 * MSS, MSS));
     }
@@ -185,7 +185,7 @@ fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
     for c in Case::both() {
         let mut c = prompt(c);
         let psh = |c: &Case, offset| segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
-        // The VM has a backlog: it will answer, and this with it.
+        // The VM has a backlog: its next ACK will cover this segment too.
         let offset = sent(&c);
         c.early(&psh(&c, offset));
         assert_eq!(c.pass(&psh(&c, offset + MSS)), EVENT_PASSIVE);

@@ -1,4 +1,4 @@
-//! The loop of one port: which hold is looked at when, and what becomes of a frame.
+//! The loop of one port: when it looks at a hold, and what it does with a frame.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::case::*;
 
 const SECOND: u64 = 1_000 * MS;
 
-/// Memory, device and clock that do what the test says.
+/// Memory, device and clock under the test's control.
 #[derive(Default)]
 struct Port {
     now_ns: u64,
@@ -22,9 +22,9 @@ struct Port {
     rung: Vec<u32>,
     reads: usize,
     reclaimed: Vec<(u32, bool)>,
-    /// What reclaim() answers.
+    /// Result of reclaim().
     over: bool,
-    /// Another flow has the hold before anybody can look.
+    /// Another flow gets the hold before the engine can look.
     taken_at_once: bool,
     mtu: u32,
     says: Option<Sent>,
@@ -32,10 +32,10 @@ struct Port {
     frames: Vec<(Vec<u8>, Vec<Slice>)>,
     refused: usize,
     given_up: Vec<Reason>,
-    /// What give_up() answers.
+    /// give_up() finds that the VM has acknowledged something.
     is_late: bool,
     grown: usize,
-    /// The sender acknowledges this while bytes are looked for.
+    /// The sender's ACK that comes while the engine looks for bytes.
     news: Option<seq>,
 }
 
@@ -56,7 +56,7 @@ impl Port {
         hold.vm_seq = at(offset);
     }
 
-    /// Ticks for so long; the VM runs.
+    /// Ticks for `ns`; the VM runs.
     fn run(&mut self, engine: &mut Engine, ns: u64) {
         let end = self.now_ns + ns;
         while self.now_ns < end {
@@ -274,7 +274,7 @@ fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
     (hold.tail, hold.high_seq) = (at(12_000), at(12_000));
     port.run(&mut engine, 500 * MS);
     assert!(!port.frames.is_empty());
-    // And one that finds it cleared, later.
+    // A hook that finds it clear, later.
     port.acks(1, 12_000);
     port.frames.clear();
     port.run(&mut engine, 5 * SECOND);

@@ -43,7 +43,7 @@ fn cut(hold: &hold, len: u32, mtu: u32) -> u16 {
     gso_size(&headers(hold, &release(0, len), false, mtu))
 }
 
-/// Finishes the frame as a device does that is to fill in the checksum.
+/// Completes the frame's checksum, as a device does.
 fn finished(bytes: &[u8], payload: &[u8]) -> Vec<u8> {
     let start = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
     let offset = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -104,7 +104,7 @@ fn a_super_packet_is_cut_into_segments_of_the_sender_that_fit_the_mtu() {
     let hold = hold(1_448);
     assert_eq!(cut(&hold, 64_000, 1_500), 1_448);
     assert_eq!(cut(&hold, 1_448, 1_500), 0);
-    // The MTU was lowered: also what was one segment.
+    // With a lower MTU even a single segment is split.
     assert_eq!(cut(&hold, 64_000, 1_400), 1_348);
     assert_eq!(cut(&hold, 1_448, 1_400), 1_348);
     assert_eq!(cut(&hold, 1_348, 1_400), 0);

@@ -1,11 +1,11 @@
 //! Many senders behind a switch, and one VM behind its last hop.
 //!
 //! ```text
-//! sender namespaces       switch namespace       host namespace                      VM namespace
-//! [vst-sender] <-veth-+
-//! [vst-sender] <-veth-+-> bridge [vst-down] <-veth-> [vst-uplink] bridge [vst-port] <-relay-> [vst-vm]
-//! [vst-sender] <-veth-+           last hop                                the tap that      ordinary
-//!                                                                         vsnoop attaches to  Linux TCP
+//! sender namespaces    switch namespace     host namespace                        VM namespace
+//! [vst-sender] <-veth+
+//! [vst-sender] <-veth+> bridge [vst-down] <veth> [vst-uplink] bridge [vst-port] <relay> [vst-vm]
+//! [vst-sender] <-veth+          last hop                              the tap of         ordinary
+//!                                                                     vsnoop             Linux TCP
 //! ```
 //!
 //! Super-packets of senders are cut before they come to the queue of the last hop, and nothing

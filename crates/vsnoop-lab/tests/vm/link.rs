@@ -2,7 +2,9 @@
 //! tap.
 //!
 //! ```text
-//! [machine]--[tap]--[bridge of the stage]--veth--[bridge of host 0]   link   [bridge of host 1]--[VM: a namespace]
+//! [machine]--[tap]--[bridge of the stage]--veth--[bridge of host 0]--+
+//!                                                                    | link
+//!                           [VM: a namespace]----[bridge of host 1]--+
 //! ```
 
 use anyhow::{Context, Result, ensure};

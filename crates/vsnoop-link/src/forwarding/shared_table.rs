@@ -158,7 +158,8 @@ mod tests {
             for (now, (destination, source, at, peer)) in frames.into_iter().enumerate() {
                 let from = if peer { Location::Peer(at) } else { Location::Port(at) };
                 let frame = frame([2, 0, 0, 0, 0, destination], [2, 0, 0, 0, 0, source]);
-                if let ForwardingDecision::To(to) = shared.forward(&frame, from, now as u64 * 300_000_000) {
+                let now_ns = now as u64 * 300_000_000;
+                if let ForwardingDecision::To(to) = shared.forward(&frame, from, now_ns) {
                     prop_assert!(from.reaches(to));
                 }
             }

@@ -311,7 +311,10 @@ mod tests {
 
         #[test]
         fn a_hostile_peer_gets_no_more_than_the_bounds(
-            pushes in proptest::collection::vec((any::<[u8; 4]>(), 0..70_000usize, any::<u32>()), 200),
+            pushes in proptest::collection::vec(
+                (any::<[u8; 4]>(), 0..70_000usize, any::<u32>()),
+                200,
+            ),
         ) {
             let zeros = vec![0; 70_000];
             let mut rejoin = Rejoin::new(PATIENCE_NS);

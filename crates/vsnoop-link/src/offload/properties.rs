@@ -106,7 +106,8 @@ proptest! {
     ) {
         let mut frames = Vec::new();
         for (at, (spec, port)) in specs.iter().enumerate() {
-            let spec = Segment { port: port % 5, payload: spec.payload % 20_000 + 1, ..spec.clone() };
+            let payload = spec.payload % 20_000 + 1;
+            let spec = Segment { port: port % 5, payload, ..spec.clone() };
             let (header, frame) = spec.partial(Some(1000));
             let offload = OffloadState::of(&header).expect("understood");
             if at % 4 == 3 {
@@ -173,7 +174,8 @@ proptest! {
                     Headers::of(frame).is_some_and(|headers| {
                         headers.tcp()
                             && checksum::ip_is_right(&headers, frame)
-                            && (offload.needs_checksum || checksum::transport_is_right(&headers, frame))
+                            && (offload.needs_checksum
+                                || checksum::transport_is_right(&headers, frame))
                     })
                 })
                 .cloned()
@@ -198,9 +200,8 @@ proptest! {
         let spec = Segment { payload: spec.payload % 3000, ..spec };
         let mut frames = Vec::new();
         for index in 0..4u32 {
-            let mut frame =
-                Segment { sequence: spec.sequence.wrapping_add(index * spec.payload as u32), ..spec.clone() }
-                    .build();
+            let sequence = spec.sequence.wrapping_add(index * spec.payload as u32);
+            let mut frame = Segment { sequence, ..spec.clone() }.build();
             // Mostly in the headers.
             for (at, byte) in noise.iter().skip(index as usize * 3) {
                 let within = if at % 4 == 0 { frame.len() } else { 100.min(frame.len()) };
@@ -217,7 +218,9 @@ proptest! {
             frames.push((offload, frame));
         }
         let merged = merge(&frames);
-        let bytes = |frames: &[(OffloadState, Vec<u8>)]| -> usize { frames.iter().map(|(_, f)| f.len()).sum() };
+        let bytes = |frames: &[(OffloadState, Vec<u8>)]| -> usize {
+            frames.iter().map(|(_, f)| f.len()).sum()
+        };
         prop_assert!(bytes(&merged) <= bytes(&frames));
         for (offload, mut frame) in frames {
             let headers = Headers::of(&frame);

@@ -103,7 +103,8 @@ mod tests {
             let offload = OffloadState { needs_checksum: true, gso: Some(crate::offload::Gso {
                 kind: crate::offload::GsoKind::TcpV4, size: 1000, ecn: false,
             }) };
-            let (_, mut frame) = Segment { payload: 10_000, ..Segment::default() }.partial(Some(1000));
+            let spec = Segment { payload: 10_000, ..Segment::default() };
+            let (_, mut frame) = spec.partial(Some(1000));
             let length = bytes.len().min(frame.len());
             frame[..length].copy_from_slice(&bytes[..length]);
             let _ = restore(&mut frame[..length], offset, offload);

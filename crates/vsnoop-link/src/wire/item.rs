@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! | kind: u8 | flags: u8 ... |
-//! FRAME       1  | flags | frame                          one Ethernet frame; padding may follow an IP packet
-//! SUPER       2  | flags | gso size: u16 | frame          a super-packet, whole
-//! FRAGMENT    3  | flags | gso size: u16 | which: 4 bytes | part     of a frame (crate::offload::fragment)
-//! COMPRESSED  4  | body (crate::compress)                 items, each after its length, on ordered transports
+//! FRAME       1  | flags | frame
+//!                an Ethernet frame; padding may follow an IP packet
+//! SUPER       2  | flags | gso size: u16 | frame
+//!                a super-packet, whole
+//! FRAGMENT    3  | flags | gso size: u16 | which: 4 bytes | part
+//!                of a frame (crate::offload::fragment)
+//! COMPRESSED  4  | body (crate::compress)
+//!                items, each after its length, on ordered transports
 //! UNIT        5  | flags | gso size: u16 | offset: u32 | body (crate::compress::unit)
-//!                                              headers of a super-packet, and its payload from the offset on
-//! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
+//!                headers of a super-packet, and its payload from the offset on
+//! UNIT_PART   7  | which: 4 bytes | part
+//!                of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
 //! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the

@@ -1,4 +1,5 @@
-//! `vsnoop detach`: stop, wait until the VM has acknowledged everything, let go.
+//! `vsnoop detach`: stops early ACKs, waits until the VM has acknowledged everything, releases the
+//! port.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let timeout = Duration::from_secs_f64(arguments.timeout);
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &netns)?;
-        // The lock is not held while waiting: other ports are none of this one's business.
+        // The lock is not held during the wait, so that other ports can be changed.
         let left = drain(&attached, timeout, &interrupt)?;
         let _lock = CommandLock::take()?;
         Ok(outcome(name, left, release(attached)?))
@@ -33,8 +34,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 }
 
 fn outcome(name: &str, left: Left, released: Released) -> Outcome {
-    // Otherwise there is no ring any more that it could be in, or it is the concern of somebody
-    // else.
+    // Otherwise the ring is gone, or another process reports it.
     let has_ring = !released.tap_deleted && !released.by_another;
     let ended = released.ended;
     let left = if has_ring { ended.rest_of(left) } else { Left::default() };

@@ -49,7 +49,7 @@ struct Flow {
     next_seq: u32,
     vm_seq: u32,
     high_seq: u32,
-    /// Acknowledged early and not yet by the VM.
+    /// Bytes acknowledged early and not by the VM.
     outstanding_bytes: u64,
     /// From NEXT_SEQ to the right edge of the VM's window.
     room_bytes: u64,
@@ -60,14 +60,14 @@ struct Flow {
     suppressed: u32,
     rewritten: u32,
     reacked: u32,
-    /// How often the flow left the mode ACTIVE.
+    /// Number of times that the flow left the mode ACTIVE.
     offline: u32,
-    /// Outstanding when the flow was reset.
+    /// Outstanding bytes when the flow was reset.
     retired_bytes: u32,
     idle_ns: u64,
-    /// Null when the flow has none.
+    /// Null without a hold.
     hold: Option<FlowHold>,
-    /// Null where incast control leaves it alone.
+    /// Null if it is not shaped.
     incast: Option<FlowWindow>,
 }
 
@@ -214,7 +214,7 @@ fn text(document: &Document) -> String {
     blocks.collect::<Vec<_>>().join("\n\n")
 }
 
-/// What the sender may have on its way, what it is to have, and how far away it is.
+/// Outstanding credit, window, and round trip.
 fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     match window {
         Some(window) => [
@@ -226,7 +226,7 @@ fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     }
 }
 
-/// What is held, for how long, and what the VM had to be given again.
+/// Held bytes, their age, and retransmitted bytes.
 fn hold_columns(hold: Option<&FlowHold>) -> [String; 3] {
     match hold {
         Some(hold) => [

@@ -16,7 +16,7 @@ use crate::sweep;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// What is said when there is none.
+/// Shown if there is none.
 const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incast` begins it";
 
 pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
@@ -50,7 +50,7 @@ fn show(cli: &Cli, every: Option<f64>) -> Result<()> {
     })
 }
 
-/// Changes one uplink, and says how it is then.
+/// Changes one uplink, and reports its state.
 fn change(
     cli: &Cli,
     name: Option<&str>,
@@ -64,7 +64,7 @@ fn change(
     let mut now = listed::all()?;
     now.uplinks.retain(|other| other.id() == uplink.id());
     drop(lock);
-    // Windows that are to be opened again may need it.
+    // It may be needed to open windows again.
     helper::ensure_running();
     if cli.json {
         now.damaged.clear();
@@ -121,7 +121,7 @@ fn open(uplink: &Listed) -> Result<Uplink> {
         .with_context(|| format!("uplink {name} was taken away at this moment; repeat the command"))
 }
 
-/// How an uplink is after a change.
+/// State of an uplink after a change.
 fn line(uplink: &Listed) -> String {
     let state = &uplink.state;
     let name = &state.name;

@@ -1,7 +1,5 @@
-//! `vsnoop observe`: how long VMs take to acknowledge, and how long their vCPUs wait for a CPU.
-//!
-//! The hooks are attached in a mode that only looks; the qdisc is left as it is. At the end
-//! everything is taken off again.
+//! The hooks are attached in a mode that only measures; the qdisc stays. At the end everything is
+//! removed again.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +21,7 @@ use crate::system::process::{self, Process};
 use crate::system::vcpu::{self, Shares, Vcpu};
 use crate::system::{kernel, netdev};
 
-/// One observed port; taken off when dropped, also on the way of an error.
+/// One observed port; detached when dropped, also after an error.
 struct Observed {
     name: String,
     port: Option<Port>,
@@ -49,7 +47,7 @@ struct Row {
     waited_share: Option<f64>,
     throttled_share: Option<f64>,
     flows: u64,
-    /// Hand-over of a byte to the VM's own ACK.
+    /// From the hand-over of a byte to the VM's own ACK.
     ack_delay_ns: Histogram,
 }
 

@@ -1,7 +1,7 @@
-//! `vsnoop set`: changes how much is held for attached ports, without detaching them.
+//! `vsnoop set`: changes the bounds of attached ports, without detaching them.
 //!
-//! A smaller hold takes nothing away from a connection: until the VM has acknowledged enough of
-//! what is kept, there is no memory for more, and the VM answers by itself.
+//! A smaller hold drops no copy: until the VM has acknowledged enough of them, there is no memory
+//! for more, and the VM acknowledges by itself.
 
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;

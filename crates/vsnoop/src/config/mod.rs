@@ -3,7 +3,7 @@
 //! ```toml
 //! [hold]
 //! total = "2G"     # memory for the holds of all ports of the host
-//! silence = 300    # seconds without a packet of the VM, after which the host answers nothing for it
+//! silence = 300    # seconds without a packet of a VM, after which it gets no early ACKs
 //!
 //! [incast]            # of an uplink, where `attach --incast` does not say it
 //! rate = "25G"        # of the last hop, or "link"
@@ -34,30 +34,30 @@ use crate::size;
 
 use value::shown;
 
-/// Read unless another one is named.
+/// Read unless `--config` names another.
 pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
 
-/// Of the host's memory the holds may have this part in all, unless the file says otherwise.
+/// Default total of all holds: 1/PART of the host's memory.
 const PART: u64 = 4;
 
-/// What `hold.silence` may be.
+/// Range of `hold.silence`, seconds.
 const SILENCE_SECONDS: std::ops::RangeInclusive<u32> = 1..=86_400;
 
-/// Least and most memory for one port's hold.
+/// Smallest hold of one port, bytes.
 pub const HOLD_LEAST: u64 = 256 << 10;
-/// The maps of the kernel side are made for no more.
+/// Largest hold of one port, bytes: the limit of the BPF maps.
 pub const HOLD_MOST: u64 = 256 << 20;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where they would be changed.
+    /// The file that would change them.
     pub file: PathBuf,
-    /// Whether that file is there.
+    /// Does that file exist?
     pub is_there: bool,
-    /// For the holds of all ports, bytes; without it a part of the host's memory.
+    /// Total of all holds, bytes; `None`: 1/PART of the host's memory.
     pub total: Option<u64>,
-    /// The host vouches for a VM that has sent nothing for this long, and no longer, ms.
+    /// A VM that sent nothing for so long gets no early ACKs, ms.
     pub silence_ms: u32,
     pub incast: Defaults,
 }
@@ -71,7 +71,7 @@ struct Document {
     incast: Table,
 }
 
-/// Values of any type: what is wrong with one is said with its key.
+/// Values of any type, so that an error can name the key.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HoldTable {
@@ -174,7 +174,7 @@ impl Config {
         })
     }
 
-    /// What the holds of all ports may have, on a host with this much memory.
+    /// Total of all holds on a host with this much memory, bytes.
     pub fn total_bytes(&self, memory_bytes: u64) -> u64 {
         self.total.unwrap_or(memory_bytes / PART)
     }
@@ -191,7 +191,7 @@ impl Config {
     }
 }
 
-/// Memory for one port's hold.
+/// Parses the quota of one port.
 pub fn hold_size(text: &str) -> Result<u32, String> {
     size::parse(text)
         .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))

@@ -1,5 +1,5 @@
-//! Uplinks with incast control: is each there, with its hook, and is its rate one that the link
-//! has?
+//! Checks uplinks with incast control: does each exist, with its hook, and does its rate match the
+//! link?
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ use crate::output::units;
 use crate::system::netdev::{self, Device};
 use crate::system::netns;
 
-/// `None` where no uplink has it, or nothing can be read.
+/// `None` without an uplink, or if nothing can be read.
 pub fn check() -> Option<Check> {
     let found = listed::all().ok()?;
     let paths = netns::paths();
@@ -40,7 +40,7 @@ pub fn check() -> Option<Check> {
     })
 }
 
-/// The interface, and what its link can carry, if that is known.
+/// The interface, and its link speed if that is known.
 fn look_at(ifindex: u32) -> Result<Option<(Device, Option<u64>)>> {
     let device = netdev::find_index(ifindex)?;
     Ok(device.map(|device| {

@@ -1,14 +1,14 @@
-//! The engine: hands over to VMs what the hooks hold for them (crates/vsnoop-hold decides what).
+//! The engine: hands over to VMs the bytes that the hooks hold for them (crates/vsnoop-hold
+//! decides).
 //!
-//! One process per host, started and watched by the helper while a port has a hold, and gone again
-//! when none has. It waits for the doorbells of all ports, on which the hooks write the numbers of
-//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters is in
-//! pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one goes
-//! on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of
-//! an engine that does not.
+//! One process per host. The helper starts and supervises it while a port has a hold; it exits when
+//! none has. It waits for the doorbells of all ports, to which the hooks write the numbers of
+//! holds, and serves timers every [`TICK`]. All state is in pinned memory (`vsnoop_bpf::Memory`),
+//! so it may be killed at any instant, and the next engine continues. It gives a sign of life there
+//! at every tick; without one the hooks soon stop relying on it.
 //!
-//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm`
-//! and `run_time` say for how long a VM ran.
+//! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap, `vm`
+//! and `run_time` measure how long a VM ran.
 
 mod device;
 mod port;
@@ -35,19 +35,18 @@ use crate::priority::Priority;
 use crate::system::netns::Netns;
 use port::EnginePort;
 
-/// How often timers are looked at and a sign of life is given.
+/// Interval of timers and signs of life.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
-/// A ring that took no more is tried again after this long, if the VM says nothing.
+/// Time after which a full ring is tried again, unless the VM sends something.
 const RETRY: Duration = Duration::from_nanos(RETRY_NS);
-/// How often ports are looked at, when none came or went.
+/// Interval at which ports are listed.
 const DISCOVERY: Duration = Duration::from_millis(1000);
-/// A command that attaches waits at most this long for the engine.
+/// How long a command that attaches waits for the engine.
 const START: Duration = Duration::from_secs(2);
-/// How long it stays without a port.
+/// How long it runs without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short
-/// of data, gives its core up. The kernel does as much within an interrupt when it is the sender
-/// itself that the VM waits for.
+/// CPU time at real-time priority in each [`TICK`]: a VM that runs, and is short of data, gives its
+/// core up. The kernel does as much within an interrupt when the VM waits for the sender itself.
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
@@ -65,8 +64,8 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     Ok(0)
 }
 
-/// Waits until the engine looks after these ports, which have just been attached with a hold. That
-/// it does not is a warning: until it does nothing is held.
+/// Waits until the engine serves these ports, which have just been attached with a hold. A failure
+/// is a warning only: until the engine serves them nothing is held.
 pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();
@@ -90,7 +89,7 @@ struct Engine {
     epoll: Epoll,
     ports: HashMap<(u64, u32), EnginePort>,
     trouble: HashMap<(u64, u32), String>,
-    /// What is pinned, as of the last discovery.
+    /// Pinned ports at the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
 }
 
@@ -141,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Finds ports with a hold, and lets go of those that have gone.
+    /// Opens new ports with a hold, and drops those that are gone.
     fn discover(&mut self) {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,
@@ -178,7 +177,7 @@ impl Engine {
         let port = EnginePort::new(attached, memory)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        // Closed with the port, and then the kernel forgets it here by itself.
+        // The kernel removes it when the port is closed.
         self.epoll.add(port.doorbell(), event).context("listen to a doorbell")?;
         tracing::info!("port {name}: the engine looks after its hold");
         Ok(Some(port))

@@ -1,36 +1,36 @@
-//! For how long a VM ran, and so could answer, from what its threads did between two looks.
+//! Run time of a VM, in which it could answer, from samples of its threads.
 //!
-//! A VM has run if some vCPU has run and none wanted to run and could not: the one that takes the
-//! interrupt may be the one that starves. Where the vCPU threads are not known by their names, or
-//! nobody reads the tap, it cannot be told whether the VM ran; time on the clock counts instead,
-//! unless the threads show that it could not have run, and at a slower pace while all of them
-//! sleep: that may be a VM that its VMM has paused, and may be an idle one.
+//! A VM has run if some vCPU has run and none wanted to run and could not: the vCPU that takes the
+//! interrupt may be the one that starves. If the vCPU threads are not known by name, or no process
+//! reads the tap, the run time is unknown. Time on the clock then counts instead, unless the
+//! threads show that the VM could not have run; and a sixth of it while all threads sleep, because
+//! the VM may be idle, or paused by its VMM.
 
 use std::time::Duration;
 
 use crate::system::vcpu::{Threads, Tick};
 
-/// A vCPU, or a process, that ran for less in a period has not really run.
+/// A vCPU, or a process, that ran for less in a period counts as not run.
 const RAN: Duration = Duration::from_micros(100);
-/// One second in which a whole process slept counts as this part of one.
+/// Time in which a whole process slept counts as this part.
 const ASLEEP_PART: u32 = 6;
 
-/// For how long a VM could answer in one period.
+/// Run time of a VM in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunTime {
-    /// It did not run, or could not have seen its packets.
+    /// It did not run, or could not have read its ring.
     None,
-    /// It ran for so long.
+    /// It ran for `ns`.
     Ran { ns: u64 },
-    /// It cannot be told; so much time passed.
+    /// Unknown; `ns` of the clock passed.
     Wall { ns: u64 },
 }
 
 impl RunTime {
-    /// Between two looks at the same process, `elapsed` apart.
+    /// Run time between two samples of the same process, `elapsed` apart.
     pub fn between(before: &Threads, now: &Threads, elapsed: Duration) -> Self {
         match (before.ticks.is_empty(), now.ticks.is_empty()) {
-            // /proc does not tell what they do; stopped, they do nothing.
+            // /proc has no times; a stopped process does nothing.
             (_, true) if now.stopped => Self::None,
             (_, true) => Self::wall(elapsed),
             (true, false) => Self::None,
@@ -39,7 +39,7 @@ impl RunTime {
         }
     }
 
-    /// Nothing is known but the time.
+    /// Only the time on the clock is known.
     pub fn wall(elapsed: Duration) -> Self {
         Self::Wall { ns: elapsed.as_nanos() as u64 }
     }
@@ -62,7 +62,7 @@ fn of_vcpus(before: &[Tick], now: &[Tick]) -> RunTime {
     least_ns.map_or(RunTime::None, |ns| RunTime::Ran { ns })
 }
 
-/// All threads of a process, of which some may be vCPUs.
+/// From all threads of a process, if the vCPU threads are unknown.
 fn of_process(before: &[Tick], now: &[Tick], elapsed: Duration) -> RunTime {
     let grown_ns = |tick: &Tick| {
         let earlier = before.iter().find(|earlier| earlier.tid == tick.tid);
@@ -71,7 +71,7 @@ fn of_process(before: &[Tick], now: &[Tick], elapsed: Duration) -> RunTime {
     if now.iter().map(grown_ns).sum::<u64>() >= RAN.as_nanos() as u64 {
         RunTime::wall(elapsed)
     } else if now.iter().any(|tick| matches!(tick.state, 'R' | 'D' | 'T' | 't')) {
-        // It starves, waits for a disk, or is stopped.
+        // A thread starves, waits for a disk, or is stopped.
         RunTime::None
     } else {
         RunTime::wall(elapsed / ASLEEP_PART)
@@ -127,7 +127,7 @@ mod tests {
         for state in ['R', 'T', 'D'] {
             assert_eq!(run_time(state, 7 * MS), RunTime::None, "{state}");
         }
-        // A thread that came has run, one that went has not.
+        // A new thread has run, an ended one has not.
         let now = threads(false, &[tick(1, 'S', 0), tick(3, 'S', MS)]);
         assert_eq!(RunTime::between(&before, &now, PERIOD), RunTime::Wall { ns: 240 * MS });
         let now = threads(false, &[tick(1, 'S', 0)]);

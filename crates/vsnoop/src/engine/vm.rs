@@ -1,5 +1,4 @@
-//! The VM behind a tap: which process it is, and whether it could have answered since the last
-//! look.
+//! The process of the VM behind a tap, and its run time since the last sample.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +6,12 @@ use super::run_time::RunTime;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::Threads;
 
-/// Looking through all processes is not done more often than this.
+/// Interval of searches through all processes.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Vm {
-    /// What the tap is called now, and the inode of its network namespace.
+    /// The tap's present name, and the inode of its network namespace.
     tap: String,
     netns: u64,
     process: Option<Process>,
@@ -35,16 +34,16 @@ impl Vm {
         self.searched_at = None;
     }
 
-    /// The next look begins anew: it says nothing of the time before.
+    /// Discards the last sample: the next call starts a new period.
     pub fn forget(&mut self) {
         self.threads = Threads::default();
     }
 
-    /// Could the VM have answered since the last look, `elapsed` ago?
+    /// Run time of the VM since the last sample, `elapsed` ago.
     pub fn run_time(&mut self, elapsed: Duration) -> RunTime {
         self.find_process();
         let Some(process) = &self.process else {
-            // Nobody reads the tap.
+            // No process holds the tap.
             return RunTime::wall(elapsed);
         };
         let now = Threads::of_process(process.pid);

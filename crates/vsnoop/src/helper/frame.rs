@@ -1,7 +1,7 @@
-//! The segments that user space makes to end a connection: two RSTs.
+//! The RSTs with which user space ends a connection.
 //!
-//! A RST goes to the VM with SEQ = its RCV.NXT, as if the sender had sent it, and to the sender
-//! with SEQ = the VM's SND.NXT: both exact, as RFC 5961 demands.
+//! The RST to the VM has SEQ = its RCV.NXT, as if from the sender; the RST to the sender has SEQ =
+//! the VM's SND.NXT. Both are exact, as RFC 5961 demands.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
-//! Ending a connection at both ends.
+//! Resets a connection at both ends.
 //!
-//! Should a RST be lost or meet a receiver that is further on, the record stays as a tombstone and
-//! whatever either end sends next is answered with RST.
+//! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays as a tombstone, and
+//! the hooks answer the next packet of either end with RST.
 
 use anyhow::Result;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
@@ -11,8 +11,8 @@ use super::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 
-/// Resets the connection at both ends and counts why; false when the VM has acknowledged something
-/// since `flow` was read. The calling thread must be in the tap's network namespace.
+/// Resets the connection at both ends and counts the reason; false if the VM has acknowledged
+/// something since `flow` was read. The calling thread must be in the tap's network namespace.
 pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
     if !port.mark_reset(key, flow, monotonic_ns()?)? {
         return Ok(false);
@@ -25,16 +25,16 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) 
     Ok(true)
 }
 
-/// Might the connection have done well without vsnoop? Not when its VM has gone.
+/// Could the connection have succeeded without vsnoop? Not if its VM is gone.
 fn is_of_the_host(why: reset_reason::Type) -> bool {
     use reset_reason::{RESET_ENGINE_GONE, RESET_REFUSED, RESET_SILENT};
     matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)
 }
 
-/// Sends the RST to both ends, also again: one may be lost like any segment, and an end that only
-/// reads would wait for ever. A frame that cannot be sent is made up for by the tombstone.
+/// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
+/// ever after a loss. A failure is not reported: the tombstone answers later.
 ///
-/// What comes from a tap that nobody reads is dropped by a bridge: then the sender is told over the
+/// A bridge drops frames from a tap without a reader: the RST to the sender then leaves through the
 /// bridge itself.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     let bridge = deserted_bridge(port).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     }
 }
 
-/// The bridge of a tap that nobody reads.
+/// The bridge of a tap without a reader.
 fn deserted_bridge(port: &Port) -> Result<Option<u32>> {
     let meta = port.meta()?;
     let device = netdev::find_index(meta.ifindex)?;
@@ -60,9 +60,8 @@ fn deserted_bridge(port: &Port) -> Result<Option<u32>> {
     Ok(Some(meta.bridge).filter(|bridge| is_deserted && *bridge != 0))
 }
 
-/// The tap, and the VM behind it, have gone: resets the senders of what the VM had not
-/// acknowledged, by way of the bridge; how many. The calling thread must be in the tap's network
-/// namespace.
+/// The tap and its VM are gone: resets, over the bridge, the senders of bytes that the VM had not
+/// acknowledged. Returns their number. The calling thread must be in the tap's network namespace.
 pub fn reset_senders(port: &Port) -> Result<usize> {
     let bridge = port.meta()?.bridge;
     if bridge == 0 {

@@ -1,4 +1,4 @@
-//! What the configuration of the host says of uplinks: the table `[incast]`.
+//! Defaults for uplinks in the host's configuration: the table `[incast]`.
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -7,16 +7,16 @@ use toml::{Spanned, Value};
 use super::setting::{self, Rate, bits_per_second};
 use crate::config::value::shown;
 
-/// Of an uplink that no port was behind before.
+/// Defaults for a new uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Defaults {
     pub rate: Option<Rate>,
     pub buffer_bytes: Option<u32>,
-    /// Of all ports that are attached with incast control.
+    /// Default uplink of all ports with incast control.
     pub uplink: Option<String>,
 }
 
-/// Values of any type, as in the rest of the file.
+/// Values of any type, so that an error can name the key.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// `complaint` makes an error of what is wrong, and where.
+    /// `complaint` builds an error from a position and a message.
     pub fn read(&self, complaint: impl Fn(usize, &str) -> anyhow::Error) -> Result<Defaults> {
         let wrong = |key: &str, value: &Spanned<Value>, why: String| {
             let what = format!("incast.{key} = {}: {why}", shown(value.get_ref()));

@@ -1,4 +1,4 @@
-//! All uplinks of the host with the ports behind them, and the one that a command is about.
+//! All uplinks of the host with their ports, and the selection of one.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ impl Listed {
     }
 }
 
-/// Those of the whole host.
+/// All uplinks of the host.
 pub fn all() -> Result<Uplinks> {
     let ports = ports::inventory()?.ports;
     let names = netns::names();
@@ -55,7 +55,7 @@ pub fn all() -> Result<Uplinks> {
     for id in Uplink::list()? {
         let uplink = match Uplink::open(id.netns, id.ifindex) {
             Ok(Some(uplink)) => uplink,
-            // Taken off while we looked.
+            // Detached meanwhile.
             Ok(None) => continue,
             Err(Error::Damaged { path, reason }) => {
                 found.damaged.push(Damaged { path: path.display().to_string(), reason });
@@ -79,7 +79,7 @@ fn name_of(netns: u64, names: &HashMap<u64, String>) -> Option<String> {
     names.get(&netns).filter(|name| !name.is_empty()).cloned()
 }
 
-/// The uplink of this name in `netns`; without a name the only one there.
+/// The uplink of this name in `netns`; without a name the only one.
 pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result<Listed> {
     let (mut here, elsewhere): (Vec<_>, Vec<_>) =
         uplinks.into_iter().partition(|uplink| uplink.netns == netns.inode);
@@ -93,7 +93,7 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result
             ))),
         };
     };
-    // One that is gone may have had the name of one that is there.
+    // A deleted uplink may have had the name of an existing one.
     here.sort_by_key(|uplink| uplink.state.state == Control::Gone);
     if let Some(at) = here.iter().position(|uplink| uplink.state.name == name) {
         return Ok(here.remove(at));

@@ -1,7 +1,6 @@
-//! Incast control as the commands see it: which interface is a port's uplink (`uplink`), what it
-//! may be set to (`setting`) and is without an option (`configured`), how its packets come
-//! (`ways`), how uplinks are (`state`), which there are (`listed`), and the windows of connections
-//! behind them (`window`).
+//! Incast control in the commands: the uplink of a port (`uplink`), its settings (`setting`) and
+//! their defaults (`configured`), the interfaces of its packets (`ways`), the state of uplinks
+//! (`state`), the list of them (`listed`), and the windows of connections (`window`).
 
 pub mod configured;
 pub mod listed;
@@ -24,12 +23,12 @@ use crate::system::netns::Netns;
 pub use setting::{Rate, buffer, rate};
 pub use state::{Control, UplinkState};
 
-/// Takes away the uplinks that no port is behind any more. Nobody may be about to attach one.
+/// Removes uplinks without ports. The lock keeps commands from attaching one meanwhile.
 pub fn sweep(_lock: &CommandLock) -> Result<()> {
     if Uplink::are_any() { Ok(Uplink::sweep(&used()?)?) } else { Ok(()) }
 }
 
-/// The same for the helper: while a command works it is that one's concern.
+/// The same for the helper: does nothing while a command runs.
 pub fn sweep_if_idle() -> Result<()> {
     if !Uplink::are_any() {
         return Ok(());
@@ -41,8 +40,8 @@ pub fn sweep_if_idle() -> Result<()> {
     CommandLock::try_take()?.map_or(Ok(()), |lock| sweep(&lock))
 }
 
-/// Those with a port behind them. What port a damaged one was, perhaps of another version, can be
-/// read from the name of its pins, but not its uplink: it may be any of its network namespace.
+/// Uplinks with ports. A damaged port, perhaps of another version, shows its network namespace in
+/// the name of its pins, but not its uplink: it may have any uplink of that namespace.
 fn used() -> Result<Vec<UplinkId>> {
     let inventory = ports::inventory()?;
     let behind: Vec<_> = inventory.ports.iter().map(uplink_id).collect();
@@ -54,13 +53,12 @@ fn used() -> Result<Vec<UplinkId>> {
     Ok(Uplink::list()?.into_iter().filter(is_used).collect())
 }
 
-/// That of a port; its interface is 0 where it has none.
+/// The uplink of a port; interface 0 without one.
 pub fn uplink_id(attached: &Attached) -> UplinkId {
     UplinkId { netns: attached.meta.netns, ifindex: attached.meta.uplink }
 }
 
-/// Where nobody counts what comes in any more windows are the VMs' own again. What is to be said,
-/// once.
+/// If the uplink or its hook is gone, gives windows back to the VMs. Returns a message, once.
 pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
     let id = uplink_id(attached);
     if id.ifindex == 0 {
@@ -78,7 +76,7 @@ pub fn notice_gone(attached: &Attached) -> Result<Option<String>> {
     Ok(state::trouble(&name, control))
 }
 
-/// A record of this port was forgotten.
+/// A record of this port was removed: returns its credit.
 pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
     if !flow.incast.is_shaped() {
         return Ok(());
@@ -89,8 +87,8 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
     Ok(())
 }
 
-/// The port goes: what its connections had of the uplink goes with them. Nobody else may be at its
-/// records.
+/// The port is released: returns the credit of its connections. No hook may use its records any
+/// more.
 pub fn forget_all(port: &Port) -> Result<()> {
     let meta = port.meta()?;
     if meta.uplink == 0 {
@@ -99,7 +97,7 @@ pub fn forget_all(port: &Port) -> Result<()> {
     let Some(uplink) = Uplink::open(meta.netns, meta.uplink)? else { return Ok(()) };
     let share = port.incast()?;
     for (key, flow) in port.flows()?.iter().filter(|(_, flow)| flow.incast.is_shaped()) {
-        // Not twice, should this be interrupted and repeated.
+        // Only once, if this is interrupted and repeated.
         if port.delete_flow_if(key, |_| true)? {
             uplink.forget(flow, &share);
         }

@@ -1,14 +1,14 @@
-//! What may be set of an uplink: the rate of the last hop before it, and the queue there.
+//! Settings of an uplink: the rate of the last hop before it, and the queue there.
 
 use crate::size;
 
-/// Least and most rate that the reckoning is made for, bits per second.
+/// Range of rates that the hooks can compute with, bits per second.
 pub const RATES: std::ops::RangeInclusive<u64> = 1_000_000..=400_000_000_000;
 
-/// Of a switch's port, bytes.
+/// Range of queues of a switch's port, bytes.
 const BUFFERS: std::ops::RangeInclusive<u64> = 16 << 10..=256 << 20;
 
-/// Unless an option or the configuration says otherwise.
+/// Default queue, bytes.
 pub const DEFAULT_BUFFER: u32 = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +55,12 @@ pub fn buffer(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "the queue of the last hop has 16K to 256M bytes".to_owned())
 }
 
-/// As an option takes it.
+/// A rate in the syntax of the option.
 pub fn rate_text(bits: u64) -> String {
     with_suffix(bits, 1000)
 }
 
-/// The same of [`buffer`].
+/// A queue in the syntax of the option.
 pub fn buffer_text(bytes: u32) -> String {
     with_suffix(bytes.into(), 1024)
 }
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// The record has a word for it.
+    /// The record has 32 bits for it.
     #[test]
     fn every_rate_fits_into_the_record() {
         for bits in [*RATES.start(), *RATES.end()] {

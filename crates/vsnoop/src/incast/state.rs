@@ -1,4 +1,4 @@
-//! How an uplink is, and what all connections behind it have.
+//! State of an uplink, and of all connections behind it.
 
 use std::path::PathBuf;
 
@@ -14,47 +14,47 @@ use crate::system::clock::monotonic_ns;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// A slot takes some ms at most; when the last one began longer ago, no connection's packet has
+/// A slot takes some ms at most: if the last one began longer ago, no packet of a connection has
 /// come since.
 const SLOT_NS: u64 = 100_000_000;
 
-/// Is anything shaped?
+/// Does incast control shape windows?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Control {
     On,
     /// Turned off: windows are the VMs' own.
     Off,
-    /// The interface was deleted; so are windows then.
+    /// The interface was deleted: windows are the VMs' own.
     Gone,
-    /// The interface is there, its hook was taken off; likewise.
+    /// The interface has lost its hook: windows are the VMs' own.
     Unhooked,
 }
 
 /// The uplink of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UplinkState {
-    /// What it is called, or was before it was deleted.
+    /// Its name, or its last one.
     pub name: String,
-    /// Null when it is gone.
+    /// Null if it is gone.
     pub interface: Option<String>,
     pub state: Control,
-    /// 0: nothing is shaped. Of one that is gone it is until the helper's next look.
+    /// 0: off. For a deleted uplink 0 after the helper's next look.
     pub rate_bits_per_second: u64,
     pub buffer_bytes: u32,
     #[serde(flatten)]
     pub bandwidth: Bandwidth,
-    /// Connections that are shaped, and those of them in the grant queue.
+    /// Shaped connections, and those of them in the grant queue.
     pub flows: u64,
     pub waiting: u64,
-    /// Windows that are open, of connections that are not silent.
+    /// Outstanding credit of live connections.
     pub granted_bytes: u64,
-    /// What they may be in all; null where nothing is shaped.
+    /// Limit of their sum; null while off.
     pub credit_bytes: Option<u32>,
 }
 
-/// What comes in (BW_T), what may be given away beside it (BW_A), and what of that is left in this
-/// slot. Null where nothing is shaped.
+/// Rate that comes in (BW_T), rate that may be granted beside it (BW_A), and the part of that left
+/// in this slot. Null while off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bandwidth {
     pub total_bits_per_second: Option<u64>,
@@ -83,7 +83,7 @@ impl Bandwidth {
 }
 
 impl UplinkState {
-    /// `path` leads to the uplink's network namespace, as [`Netns::find_again`] keeps it.
+    /// `path`: the uplink's network namespace, as [`Netns::find_again`] keeps it.
     pub fn read(uplink: &Uplink, id: UplinkId, path: &mut Option<PathBuf>) -> Result<Self> {
         let record = uplink.state()?;
         let netns = Netns::find_again(id.netns, path);
@@ -111,7 +111,7 @@ impl UplinkState {
         })
     }
 
-    /// That of an attached port; `None` without incast control.
+    /// State of a port's uplink; `None` without incast control.
     pub fn of_port(attached: &Attached) -> Result<Option<Self>> {
         let id = UplinkId { netns: attached.meta.netns, ifindex: attached.meta.uplink };
         if id.ifindex == 0 {
@@ -121,14 +121,13 @@ impl UplinkState {
         uplink.map(|uplink| Self::read(&uplink, id, &mut None)).transpose()
     }
 
-    /// What is wrong, and the way out; `None` when it is on, or was turned off.
+    /// The problem and a remedy; `None` if it is on, or was turned off.
     pub fn trouble(&self) -> Option<String> {
         trouble(&self.name, self.state)
     }
 }
 
-/// What the interface is called, and whether anything is shaped. `device`: the interface, if it was
-/// found.
+/// Name of the interface, and whether windows are shaped. `device`: the interface, if it was found.
 pub fn control(uplink: &Uplink, record: &uplink, device: Option<&Device>) -> (String, Control) {
     let name = device.map_or_else(|| uplink.ifname(), |device| device.name.clone());
     let control = match (uplink.has_hook(), device) {

@@ -1,8 +1,8 @@
-//! Which interface is a port's uplink, and what it is to have.
+//! Finds a port's uplink, and sets it up.
 //!
-//! A port joins an uplink as it is: others are behind it, and `vsnoop incast` changes it for all.
-//! Only where nothing counts what comes in yet, rate and queue are those of the options, else of
-//! the configuration, else the link's own speed and a default.
+//! A port joins an existing uplink without changing it: other ports are behind it, and `vsnoop
+//! incast` changes it for all. A new uplink gets rate and queue from the options, else from the
+//! configuration, else the link's own speed and a default queue.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -19,18 +19,17 @@ use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
 
-/// What `attach --incast` asks for; what an option does not say stands in the configuration, or is
-/// found.
+/// The options of `attach --incast`; a missing one comes from the configuration, or a default.
 pub struct Wanted<'a> {
     pub rate: Option<Rate>,
     pub uplink: Option<&'a str>,
     pub buffer_bytes: Option<u32>,
     pub config: &'a Defaults,
-    /// Where the configuration stands.
+    /// Path of the configuration, for messages.
     pub file: String,
 }
 
-/// The uplink that a port is behind from now on.
+/// The uplink that a port has joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Joined {
     pub uplink: String,
@@ -42,7 +41,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// For what `attach` says.
+    /// For the output of `attach`.
     pub fn text(&self) -> String {
         let name = &self.uplink;
         if self.rate_bits_per_second == 0 {
@@ -91,7 +90,7 @@ fn begin(uplink: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joined> 
     })
 }
 
-/// Other ports are behind it already: options must not say something else than it has.
+/// Joins an uplink with other ports: options must agree with it.
 fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> {
     let state = known.state()?;
     let joined = Joined {
@@ -134,8 +133,8 @@ fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> 
     Ok(joined)
 }
 
-/// The interface through which the packets for this tap come: the one that was named, or the only
-/// port of the tap's bridge that is no tap.
+/// The interface by which packets for this tap come in: the named one, or the only port of the
+/// tap's bridge that is no tap.
 fn uplink_of(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Device> {
     let configured = wanted.config.uplink.as_deref();
     if let Some(name) = wanted.uplink.or(configured) {
@@ -179,7 +178,7 @@ fn uplink_of(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Device>
     }
 }
 
-/// Where the senders' packets cannot be seen to come in.
+/// Refuses an interface on which the senders' packets are not seen.
 fn refuse(uplink: &Device, tap: &Device, netns: &Netns) -> Result<()> {
     let name = &uplink.name;
     let port = &tap.name;
@@ -203,8 +202,8 @@ fn refuse(uplink: &Device, tap: &Device, netns: &Netns) -> Result<()> {
     )))
 }
 
-/// The rate to reckon with; `option` is where it can be given. The calling thread is in the
-/// uplink's network namespace.
+/// The rate in bits per second; `option` is named in errors. The calling thread is in the uplink's
+/// network namespace.
 pub fn bits_of(uplink: &Device, rate: Rate, option: &str) -> Result<u64> {
     match rate {
         Rate::BitsPerSecond(bits) => Ok(bits),
@@ -218,7 +217,7 @@ pub fn bits_of(uplink: &Device, rate: Rate, option: &str) -> Result<u64> {
     }
 }
 
-/// What the link can carry, bits per second, as far as that is known.
+/// Speed of the link, bits per second, if it is known.
 pub fn link_speed(device: &Device) -> Option<u64> {
     (!is_made_up(device))
         .then(|| ethtool::link_speed(&device.name))
@@ -226,8 +225,8 @@ pub fn link_speed(device: &Device) -> Option<u64> {
         .filter(|bits| RATES.contains(bits))
 }
 
-/// Drivers that tell a speed which nothing has: of a veth 10 Gb/s, of a tap what somebody has set,
-/// of a bridge that of its fastest port, taps included.
+/// Drivers that report a meaningless speed: a veth always 10 Gb/s, a tap what was set, a bridge
+/// that of its fastest port, taps included.
 fn is_made_up(device: &Device) -> bool {
     ["veth", "tun", "bridge"].contains(&device.kind.as_str())
 }

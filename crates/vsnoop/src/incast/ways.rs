@@ -1,10 +1,10 @@
-//! By which interfaces the kernel may say that a packet came in which came through an uplink.
+//! The interfaces that skb->skb_iif may name for packets of an uplink.
 //!
-//! A packet remembers the last interface that the stack has received it by (`skb->skb_iif`). A
-//! bridge and a router leave that alone. A bond or team is a receiver of its own, and so is a VLAN
-//! device, or a bridge that gives the packet to the host, which routes it. Hence what an uplink is
-//! a port of, and what is stacked on it, are ways of the same packets, and so on from there. What a
-//! veth sends its peer receives anew: the way ends there.
+//! skb_iif is the last interface by which the stack received a packet. A bridge and a router do not
+//! change it. A bond or team receives the packet again, and so does a VLAN device, or a bridge that
+//! hands the packet to the host for routing. So the ways of an uplink are the uplink, its masters,
+//! the devices stacked on these, and so on. A veth's peer receives a packet as a new one: the way
+//! ends there.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use vsnoop_bpf::{Uplink, UplinkId, WAYS};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// The ways from interface `uplink`, itself the first, in a stable order.
+/// The ways of interface `uplink`, which is the first, in a stable order.
 pub fn from(uplink: u32, devices: &[Device]) -> Vec<u32> {
     let mut ways = vec![uplink];
     let mut at = 0;
@@ -34,7 +34,7 @@ pub fn from(uplink: u32, devices: &[Device]) -> Vec<u32> {
     ways
 }
 
-/// Sets the ways of an uplink, in whose network namespace the calling thread is.
+/// Sets the ways of an uplink. The calling thread is in its network namespace.
 pub fn set(uplink: &Uplink, ifindex: u32) -> Result<()> {
     let ways = from(ifindex, &netdev::list()?);
     let known = ways.len().min(WAYS);
@@ -52,19 +52,20 @@ pub fn set(uplink: &Uplink, ifindex: u32) -> Result<()> {
     Ok(())
 }
 
-/// Interfaces come and go, and are put into bridges and bonds: so do the ways of all uplinks.
+/// Keeps the ways of all uplinks up to date: interfaces are created, deleted, and added to bridges
+/// and bonds.
 #[derive(Default)]
 pub struct Follower {
-    /// Where their network namespaces were found.
+    /// Paths of their network namespaces.
     places: HashMap<UplinkId, Option<PathBuf>>,
     looked_at: Option<Instant>,
 }
 
-/// Interfaces are listed so often.
+/// Interval of listing interfaces.
 const PERIOD: Duration = Duration::from_secs(1);
 
 impl Follower {
-    /// Looks at all uplinks, if it is time.
+    /// Updates all uplinks, once per `PERIOD`.
     pub fn look(&mut self) -> Result<()> {
         if self.looked_at.is_some_and(|at| at.elapsed() < PERIOD) {
             return Ok(());

@@ -8,13 +8,13 @@ use super::reckoning::bits_per_second;
 /// The window of one connection, as incast control sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowWindow {
-    /// What it is to have on its way at most.
+    /// The window that it asks for, bytes.
     pub window_bytes: u32,
-    /// What it may have on its way now: granted, and not received.
+    /// Its outstanding credit: granted, and not received.
     pub granted_bytes: u64,
-    /// Of that, what the sender has been told of.
+    /// The part that the sender was shown.
     pub shown_bytes: u64,
-    /// Round trip, smoothed; null when not known yet.
+    /// Smoothed round trip; null if not known yet.
     pub rtt_ns: Option<u32>,
     /// b_m, bits per second.
     pub measured_bits_per_second: u64,
@@ -26,7 +26,7 @@ pub struct FlowWindow {
     pub waiting: bool,
 }
 
-/// `None` where it is left alone.
+/// `None` if it is not shaped.
 pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     let incast = &flow.incast;
     incast.is_shaped().then(|| FlowWindow {
@@ -44,8 +44,7 @@ pub fn window_of(flow: &flow) -> Option<FlowWindow> {
     })
 }
 
-/// (b_e - b_m) / b_e, in hundredths; b_e, per 2^20 ns, is what the window would carry in a round
-/// trip.
+/// (b_e - b_m) / b_e, in hundredths; b_e is the window per round trip, bytes per 2^20 ns.
 fn d_percent(incast: &incast) -> u32 {
     let measured = u64::from(incast.measured);
     let expected = (u64::from(incast.window) << 20) / u64::from(incast.rtt_ns.max(1));

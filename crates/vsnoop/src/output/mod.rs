@@ -1,4 +1,4 @@
-//! What people and programs get to see: tables, histograms, units, JSON, and refreshing.
+//! Output: tables, histograms, units, JSON, and refreshing.
 
 pub mod bars;
 pub mod hint;

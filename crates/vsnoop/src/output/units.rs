@@ -12,7 +12,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// 0.0 s, 12.3 s: how long something has gone on, for who watches it.
+/// 0.0 s, 12.3 s: a running time, for refreshed output.
 pub fn seconds(seconds: f64) -> String {
     if seconds < 120.0 { format!("{seconds:.1} s") } else { duration((seconds * 1e9) as u64) }
 }

@@ -1,16 +1,16 @@
-//! CPU quotas of cgroups, version 1 and 2: the tightest on the way to the root, and how long they
-//! have held a thread's group back.
+//! CPU quotas of cgroups, version 1 and 2: the tightest one up to the root, and the time for which
+//! they have throttled a thread's group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A quota, and what it has cost.
+/// A quota, and the time for which it throttled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quota {
     /// CPUs that the group may use at most: 0.25 is 50 ms in each 200 ms.
     pub cpus: f64,
     pub period_us: u64,
-    /// How long the group, and its parents, were held back so far.
+    /// Time for which the group, and its parents, were throttled so far.
     pub throttled_ns: u64,
 }
 

@@ -1,11 +1,10 @@
 //! Other programs on a port's egress.
 //!
-//! A filter or BPF program that runs on the tap beside vsnoop's own may redirect or steal the very
-//! clone whose hand-over vsnoop takes as proof of delivery, and the kernel still says that it was
-//! sent. It does not matter on which side of ours it stands: the clone passes all of them. So
-//! `attach` refuses a port that has one, and the helper pauses a port that gets one later. (An XDP
-//! program of the tap sees what the VM sends, before from_vm does: what it drops was never seen,
-//! and no early ACK rests on it.)
+//! A filter or BPF program on the tap beside vsnoop's own may redirect or drop the very clone whose
+//! hand-over vsnoop takes as proof of delivery, and the kernel still reports that it was sent. The
+//! order does not matter: the clone passes all of them. So `attach` refuses a port with one, and
+//! the helper suspends a port that gets one later. (An XDP program of the tap sees the VM's packets
+//! before from_vm: no early ACK depends on a packet that it drops.)
 
 use std::fmt;
 
@@ -20,7 +19,7 @@ use super::netdev::Device;
 use super::qdisc;
 use crate::error::{Unfit, unfit};
 
-/// Somebody else's program or filter.
+/// A program or filter that is not vsnoop's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Foreign {
     /// "tcx program", or "tc filter" and its kind.
@@ -40,8 +39,7 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Who else handles what is sent to the VM. `own`: the id of vsnoop's own program, where it is
-/// attached.
+/// Lists other programs on the egress. `own`: the id of vsnoop's own program, if it is attached.
 pub fn foreign(device: &Device, own: Option<u32>) -> Result<Vec<Foreign>> {
     let mut found = tcx_programs(device)?;
     found.retain(|program| own.is_none() || program.id != own);
@@ -64,7 +62,7 @@ pub fn refuse_foreign(device: &Device) -> Result<()> {
     Err(unfit(Unfit::Qdisc, text))
 }
 
-/// What is wrong with them, for messages.
+/// The problem, for messages.
 pub fn complaint(found: &[Foreign]) -> String {
     let names: Vec<_> = found.iter().map(Foreign::to_string).collect();
     format!(
@@ -73,7 +71,7 @@ pub fn complaint(found: &[Foreign]) -> String {
     )
 }
 
-/// What to do about them.
+/// The remedy.
 pub fn way_out(port: &str) -> String {
     format!("remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)")
 }
@@ -97,8 +95,8 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
         _ => None,
     });
     let mut found: Vec<_> = filters.collect();
-    // A filter is listed with each of its parts (a chain, a hash table, the rule); one tells its
-    // program.
+    // A filter is listed with all of its parts (a chain, a hash table, the rule); one of them has
+    // its program.
     let told: Vec<_> =
         found.iter().filter(|part| part.id.is_some()).map(|part| part.kind.clone()).collect();
     found.retain(|part| part.id.is_some() || !told.contains(&part.kind));
@@ -162,7 +160,7 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
 }
 
 fn tcx_program(id: u32) -> Foreign {
-    // It may go at any moment; then its id has to do.
+    // It may end at any moment; then only its id is known.
     let name = ProgramHandle::from_prog_id(id).ok();
     let name = name.map(|program| program.name().to_string_lossy().into_owned());
     Foreign { kind: "tcx program".into(), id: Some(id), name }

@@ -1,4 +1,4 @@
-//! What vsnoop needs of the kernel, probed rather than assumed.
+//! Features of the kernel that vsnoop needs, found by probing.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ pub fn has_btf() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
-/// Is a BPF file system mounted where the pins live?
+/// Is a BPF file system mounted at [`BPFFS`]?
 pub fn has_bpffs() -> bool {
     statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
 }
@@ -74,7 +74,7 @@ fn effective_capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Refuses to start what would fail half-way: no privilege, or no place for the pins.
+/// Refuses to start without the privileges, or a place for the pins.
 pub fn require() -> Result<()> {
     let missing = missing_privileges();
     if !missing.is_empty() {
@@ -86,7 +86,7 @@ pub fn require() -> Result<()> {
     require_bpffs()
 }
 
-/// Refuses kernels without what the hooks are made of.
+/// Refuses kernels without the features that the hooks need.
 pub fn require_features() -> Result<()> {
     let (release, new_enough) = version()?;
     if !new_enough {
@@ -101,7 +101,7 @@ pub fn require_features() -> Result<()> {
     Ok(())
 }
 
-/// Reading attachments needs the place of the pins only.
+/// Reading attachments needs only the BPF file system.
 pub fn require_bpffs() -> Result<()> {
     if has_bpffs() {
         return Ok(());
@@ -112,8 +112,8 @@ pub fn require_bpffs() -> Result<()> {
     ))
 }
 
-/// Does this kernel have tcx? Found out by attaching a program that does nothing to the loopback
-/// device of a network namespace made for the purpose, where no packet is.
+/// Does this kernel have tcx? Tries to attach an empty program to the loopback device of a new
+/// network namespace, which has no traffic.
 pub fn probe_tcx() -> Result<()> {
     std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)

@@ -1,6 +1,6 @@
-//! What the command needs to know of the host: network namespaces, devices and their queue
-//! disciplines, the processes behind taps and how long their vCPUs wait for a CPU, the clock and
-//! the memory. Nothing in here knows of early acknowledgement.
+//! Queries about the host: network namespaces, devices and their queue disciplines, the processes
+//! behind taps and the time that their vCPUs wait for a CPU, the clock and the memory. Nothing here
+//! depends on early acknowledgement.
 
 pub mod cgroup;
 pub mod clock;

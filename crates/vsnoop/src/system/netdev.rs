@@ -1,14 +1,14 @@
-//! Which network devices vsnoop can work on.
+//! Network devices that vsnoop supports.
 //!
-//! Only a tap will do: for a tap, the return value of the hand-over says whether the VM's ring took
-//! the segment. For every other device it says something weaker, and an early ACK could be a lie.
+//! Only taps: for a tap, the result of the hand-over says whether the VM's ring took the segment.
+//! For other devices it says less, and an early ACK could acknowledge a segment that is lost.
 
 use anyhow::Result;
 pub use vsnoop_netdev::{Device, find, find_index, list};
 
 use crate::error::{Unfit, unfit};
 
-/// The device, if it is a tap; otherwise an error that says why not and what to use instead.
+/// Finds a tap; for another device an error that says why not, and what to use instead.
 pub fn find_tap(name: &str, place: &str) -> Result<Device> {
     let Some(device) = find(name)? else { return Err(does_not_exist(name, place)) };
     if device.tap.is_some() {
@@ -17,7 +17,7 @@ pub fn find_tap(name: &str, place: &str) -> Result<Device> {
     Err(unfit(Unfit::NotATap, format!("port {name} {}", refusal(&device)?)))
 }
 
-/// There is no device of this name in the network namespace that is called `place`.
+/// The error for a missing device; `place` names the network namespace.
 pub fn does_not_exist(name: &str, place: &str) -> anyhow::Error {
     let text = format!(
         "port {name} does not exist in the network namespace {place}; \

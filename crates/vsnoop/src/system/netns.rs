@@ -1,9 +1,6 @@
-//! Network namespaces: opening one by name, path or process id, finding one by its inode, and
-//! running code inside.
-//!
 //! Code runs inside a namespace on a thread of its own, so that the caller's thread never changes
-//! place and no error path can forget to go back. A namespace is identified by the inode of its
-//! file, unique on the host while anything refers to it.
+//! its namespace, and no error path can forget to return. A namespace is identified by the inode of
+//! its file, unique on the host while anything refers to it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -27,9 +24,9 @@ pub struct Netns {
     file: File,
     /// Identifies the namespace on this host.
     pub inode: u64,
-    /// How people call it; `None` for the caller's own.
+    /// Its name for messages; `None` for the caller's own.
     pub name: Option<String>,
-    /// Where it was opened; leads there again while whatever holds it stays.
+    /// The path by which it was opened; valid while its holder exists.
     pub path: PathBuf,
 }
 
@@ -79,8 +76,8 @@ impl Netns {
         })
     }
 
-    /// [`Netns::find`], trying first where it was found before. Whoever looks often keeps the path
-    /// and not the namespace, which an open file would keep alive after its last process.
+    /// [`Netns::find`], with the previous path tried first. A caller that looks often keeps the
+    /// path, since an open file would keep the namespace alive after its last process.
     pub fn find_again(inode: u64, path: &mut Option<PathBuf>) -> Option<Self> {
         let found = path
             .as_deref()
@@ -188,7 +185,7 @@ fn of_processes() -> impl Iterator<Item = (PathBuf, String)> {
     super::proc::ids().map(|pid| (PathBuf::from(format!("/proc/{pid}/ns/net")), pid.to_string()))
 }
 
-/// The inode that a namespace file leads to; `None` when it cannot be looked at.
+/// Inode of a namespace file; `None` if it cannot be read.
 pub fn inode_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.ino())
 }

@@ -1,5 +1,4 @@
-//! What a tap's reader leaves to be done: whether super-packets and unfinished checksums reach the
-//! VM.
+//! Offloads of a tap, which its reader sets: do super-packets and partial checksums reach the VM?
 
 use anyhow::Result;
 use vsnoop_netdev::ethtool::{Offload, is_on};

@@ -1,4 +1,4 @@
-//! What /proc lists.
+//! Lists of /proc.
 
 use std::fs;
 

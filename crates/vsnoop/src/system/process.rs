@@ -1,8 +1,8 @@
-//! Which process holds a tap: the virtual machine monitor, or whatever stands for one.
+//! The process that holds a tap: the virtual machine monitor, or a substitute.
 //!
 //! `/proc/PID/fdinfo/FD` of a tap's descriptor has a line `iff:\tNAME`. The tap may be in another
 //! network namespace than the process (management software opens it and passes the descriptor on),
-//! so a copy of the descriptor is asked for its device's namespace.
+//! so a copy of the descriptor is queried for its device's namespace.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use super::proc::ids;
 
 nix::ioctl_none!(tungetdevnetns, b'T', 227);
 
-/// A process, told from a later one of the same id by its start time.
+/// A process; its start time distinguishes it from a later one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
@@ -34,9 +34,8 @@ impl Process {
         Some(Self { pid, started_ticks: stat.started_ticks, name: stat.name })
     }
 
-    /// One that has ended, and whose parent has not looked, holds nothing any more. But as long as
-    /// others of its threads are about to end, it does: the main thread is a zombie before the last
-    /// one has closed the files.
+    /// Does it still hold its files? A zombie does not, unless other threads are about to end: the
+    /// main thread is a zombie before the last thread has closed the files.
     pub fn is_alive(&self) -> bool {
         let stat = Stat::read(&format!("/proc/{}/stat", self.pid));
         stat.is_some_and(|now| {
@@ -45,8 +44,8 @@ impl Process {
     }
 }
 
-/// What the operator calls the VM, as the monitor's arguments have it: QEMU's `-name` (libvirt and
-/// Proxmox set it), Firecracker's `--id`.
+/// The VM's name in the monitor's arguments: QEMU's `-name` (libvirt and Proxmox set it),
+/// Firecracker's `--id`.
 pub fn vm_name(pid: i32) -> Option<String> {
     vm_name_in(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)
 }
@@ -60,14 +59,12 @@ fn vm_name_in(arguments: &[u8]) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The process that holds the tap `name` of the network namespace with inode `netns`.
-///
-/// `None` when there is none, or when it may not be looked at.
+/// `None` if there is none, or if access is denied.
 pub fn holding_tap(name: &str, netns: u64) -> Option<Process> {
     ids().find(|&pid| holds(pid, name, netns)).and_then(Process::of)
 }
 
-/// Every tap that a process holds, by name and network namespace: one pass for many ports.
+/// All taps that processes hold, by name and network namespace: one pass for many ports.
 pub fn tap_holders() -> HashMap<(String, u64), Process> {
     let mut holders = HashMap::new();
     for pid in ids() {
@@ -80,7 +77,7 @@ pub fn tap_holders() -> HashMap<(String, u64), Process> {
     holders
 }
 
-/// How many threads of a process there are, the main thread among them.
+/// Number of threads of a process, main thread included.
 fn threads(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
@@ -104,9 +101,9 @@ fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
     })
 }
 
-/// Has the process read everything that was put into the rings of its tap? `None` when it cannot be
-/// told. The kernel says so to whoever polls a copy of the descriptor; the copies are closed at
-/// once, because an open one keeps a tap alive.
+/// Has the process read all packets in the rings of its tap? `None` if that is unknown. The kernel
+/// answers a poll on a copy of the descriptor. The copies are closed at once, because an open one
+/// keeps a tap alive.
 pub fn rings_are_empty(pid: i32, name: &str, netns: u64) -> Option<bool> {
     let mut seen = None;
     for fd in descriptors(pid, name) {
@@ -127,7 +124,7 @@ fn tap_of(fdinfo: &str) -> Option<&str> {
     fdinfo.lines().find_map(|line| line.strip_prefix("iff:\t")).filter(|name| !name.is_empty())
 }
 
-/// The network namespace of a tap's device; if the kernel does not tell, that of the process.
+/// The network namespace of a tap's device; that of the process if the kernel does not report it.
 fn netns_of_tap(pid: i32, fd: i32) -> Option<u64> {
     copy(pid, fd)
         .and_then(|tap| device_netns(&tap))

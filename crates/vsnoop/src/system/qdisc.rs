@@ -1,10 +1,8 @@
-//! A port's root queue discipline.
-//!
 //! Early acknowledgement needs noqueue on the tap: any other qdisc may accept a segment and drop it
-//! later. The kernel gives every tap a default (net.core.default_qdisc); such a one holds nobody's
-//! settings, its handle is 0 and it cannot be changed, so it may be replaced, and deleting the
-//! replacement brings the default back. Anything else is a limit that somebody set on purpose
-//! (libvirt's bandwidth, OVS QoS) and is never touched.
+//! later. The kernel gives every tap a default (net.core.default_qdisc). A default has no settings,
+//! handle 0, and cannot be changed, so it may be replaced; deleting the replacement restores it.
+//! Any other qdisc is a limit that an operator or a tool has set (libvirt's bandwidth, OVS QoS) and
+//! is never touched.
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
@@ -17,14 +15,14 @@ use crate::error::{Unfit, unfit};
 
 pub const NOQUEUE: &str = "noqueue";
 
-/// What stands at the root of a port.
+/// The root qdisc of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// noqueue already, by whomever.
+    /// noqueue already.
     NoQueue,
     /// The kernel's default of this kind, unmodified.
     Default(String),
-    /// Set up by somebody: kind and handle.
+    /// Configured: kind and handle.
     Configured(String, String),
 }
 
@@ -53,7 +51,8 @@ pub fn root(device: &Device) -> Result<Root> {
     Ok(classify(found, &device.qdisc))
 }
 
-/// `dumped` is what the kernel lists; it hides its built-in ones (noop on a device that is down).
+/// `dumped`: as listed by the kernel, which hides its built-in ones (noop on a device that is
+/// down).
 fn classify(dumped: Option<(String, TcHandle)>, of_link: &str) -> Root {
     match dumped {
         Some((kind, _)) if kind == NOQUEUE => Root::NoQueue,
@@ -64,7 +63,7 @@ fn classify(dumped: Option<(String, TcHandle)>, of_link: &str) -> Root {
     }
 }
 
-/// Refuses a configured qdisc, with the way out.
+/// Refuses a configured qdisc, with a remedy.
 pub fn refuse_configured(device: &Device, root: &Root) -> Result<()> {
     let Root::Configured(kind, handle) = root else { return Ok(()) };
     let name = &device.name;
@@ -78,7 +77,7 @@ pub fn refuse_configured(device: &Device, root: &Root) -> Result<()> {
     ))
 }
 
-/// Puts noqueue in the place of a default.
+/// Replaces a default by noqueue.
 pub fn replace_by_noqueue(device: &Device) -> Result<()> {
     let mut request = TcMessage::with_index(device.index as i32);
     request.header.parent = TcHandle::ROOT;
@@ -89,12 +88,12 @@ pub fn replace_by_noqueue(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Takes our noqueue away again; the kernel then creates its default. False when another qdisc has
-/// been set meanwhile, which is left alone.
+/// Deletes vsnoop's noqueue; the kernel then creates its default. False if another qdisc was set
+/// meanwhile, which stays.
 pub fn restore_default(device: &Device) -> Result<bool> {
     match root(device)? {
         Root::NoQueue => {}
-        // By a command that was killed later on, say.
+        // For example by a command that was killed later.
         Root::Default(_) => return Ok(true),
         Root::Configured(..) => return Ok(false),
     }
@@ -102,11 +101,11 @@ pub fn restore_default(device: &Device) -> Result<bool> {
     request.header.parent = TcHandle::ROOT;
     match netlink::ask(RouteNetlinkMessage::DelQueueDiscipline(request), 0) {
         Ok(_) => Ok(true),
-        // A noqueue that is the kernel's own default cannot be deleted, and need not be.
+        // A noqueue that is the kernel's default cannot be deleted, and need not be.
         Err(error) if matches!(netlink::errno(&error), Some(libc::ENOENT | libc::EINVAL)) => {
             Ok(false)
         }
-        // Deleted at this moment, its qdisc with it.
+        // The device was just deleted, with its qdisc.
         Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(true),
         Err(error) => {
             Err(error.context(format!("restore the default qdisc of port {}", device.name)))

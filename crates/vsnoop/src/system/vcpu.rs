@@ -1,10 +1,9 @@
-//! The threads that run a VM's CPUs, and the time that they run and wait to run.
+//! The vCPU threads of a VM, and the time that they run and wait to run.
 //!
 //! Monitors name them: QEMU "CPU 0/KVM" and "CPU 0/TCG", Firecracker "fc_vcpu 0", cloud-hypervisor
 //! "vcpu0", crosvm "crosvm_vcpu0". The times come from /proc/PID/task/TID/schedstat: nanoseconds on
-//! a CPU, and nanoseconds on a run queue waiting for one. A thread that a cgroup's quota holds back
-//! may or may not count as waiting, depending on the kernel, so the quota's own count is read as
-//! well.
+//! a CPU, and nanoseconds on a run queue. Whether a thread that a cgroup's quota throttles counts
+//! as waiting depends on the kernel, so the quota's own count is read as well.
 
 use std::fs;
 
@@ -26,30 +25,30 @@ pub struct Vcpu {
     pub quota: Option<Quota>,
 }
 
-/// The vCPU threads of a process; empty when it is no VM.
+/// The vCPU threads of a process; empty if it is no VM.
 pub fn of_process(pid: i32) -> Vec<Vcpu> {
     tids(pid).filter_map(|tid| read(pid, tid)).collect()
 }
 
-/// Shares of the time on the clock between two looks at a VM's vCPU threads.
+/// Shares of the time between two samples of a VM's vCPU threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// That its busiest vCPU ran.
+    /// Its busiest vCPU ran.
     pub ran: f64,
-    /// That the vCPU which waited longest wanted to run and could not.
+    /// The vCPU that waited longest waited for a CPU.
     pub waited: f64,
-    /// That a quota held it back; part of `waited` on some kernels.
+    /// A quota throttled it; part of `waited` on some kernels.
     pub throttled: f64,
 }
 
 impl Shares {
-    /// What early acknowledgement could hide.
+    /// The share that early acknowledgement could hide.
     pub fn held_up(self) -> f64 {
         self.waited.max(self.throttled)
     }
 }
 
-/// What the threads did from `before` to `now`, `elapsed_ns` later.
+/// Shares from `before` to `now`, `elapsed_ns` later.
 pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
     let mut shares = Shares::default();
     let share = |grown_ns: u64| (grown_ns as f64 / elapsed_ns.max(1) as f64).min(1.0);
@@ -64,21 +63,21 @@ pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
     shares
 }
 
-/// What is needed several times a second to tell whether a thread runs.
+/// Sample of one thread, for the run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     pub tid: i32,
-    /// Waits for nothing but a CPU (or is stopped): 'R', 'T', ...; 'S' is a halted vCPU.
+    /// State in /proc: 'R' runs or waits for a CPU, 'T' is stopped, 'S' is a halted vCPU.
     pub state: char,
     pub run_ns: u64,
 }
 
-/// One look at the threads of a monitor.
+/// Sample of the threads of a monitor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
-    /// The ticks are those of its vCPU threads; else none is known by its name, and they are all.
+    /// `ticks` has the vCPU threads; else none is known by its name, and it has all threads.
     pub are_vcpus: bool,
-    /// Empty when /proc does not tell.
+    /// Empty if /proc has no times.
     pub ticks: Vec<Tick>,
     /// The process is stopped (SIGSTOP, a debugger).
     pub stopped: bool,

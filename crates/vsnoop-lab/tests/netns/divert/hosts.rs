@@ -1,7 +1,9 @@
 //! Two hosts with a VM each.
 //!
 //! ```text
-//! [VM 0] <--relay--> [vst-port] bridge  host 0 <--vst-wire--> host 1  bridge [vst-port] <--relay--> [VM 1]
+//! [VM 0] <--relay--> [vst-port] bridge  host 0 <--+
+//!                                                 | vst-wire
+//! [VM 1] <--relay--> [vst-port] bridge  host 1 <--+
 //! ```
 //!
 //! Bridged, the wire is a port of both bridges, and the VMs are neighbours; no host forwards IP by

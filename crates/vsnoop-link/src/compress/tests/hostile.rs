@@ -137,7 +137,8 @@ proptest! {
         let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
         for (round, (what, position, value)) in damage.iter().enumerate() {
             let message = payload(Kind::Text, round as u64, 3000);
-            let mut body = body(&mut encoder, round as u64 % 2, &policy(method, 1), &message).unwrap();
+            let flow = round as u64 % 2;
+            let mut body = body(&mut encoder, flow, &policy(method, 1), &message).unwrap();
             let position = position.index(body.len());
             match what {
                 0 => body.truncate(position),

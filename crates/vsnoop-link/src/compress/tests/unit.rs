@@ -62,7 +62,8 @@ proptest! {
         let mut packer = Packer::default();
         packer.set_link_rate(Some(1_000_000));
         let payload = payload(kind, 1, bytes);
-        through(&mut packer, &policy(method, 1), &vec![3; head_bytes], &payload, granule_bytes, limit_bytes);
+        let (policy, head) = (policy(method, 1), vec![3; head_bytes]);
+        through(&mut packer, &policy, &head, &payload, granule_bytes, limit_bytes);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! table.
 //!
 //! ```text
-//! VM -> [its tap: hook] -> [divert tap] -> egress ~~> ingress -> [first divert tap] -> routes -> VM
+//! VM -> [its tap: hook] -> [divert tap] -> egress ~~~~~~~+
+//! VM <- routes <- [first divert tap] <- ingress <~~~~~~~~+
 //! ```
 //!
 //! A *divert tap* is a tap of the link ([`taps`]). Each diverted VM's tap has one of its own, so

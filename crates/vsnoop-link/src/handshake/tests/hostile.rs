@@ -221,7 +221,9 @@ fn a_hello_of_deep_nesting_does_not_exhaust_the_stack() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_a_message_or_an_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
         let _ = Hello::decode(&bytes);
         let _ = Reply::decode(&bytes);
     }

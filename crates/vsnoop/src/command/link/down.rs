@@ -1,5 +1,4 @@
-//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with
-//! it.
+//! `vsnoop link down`: asks a link to end, and waits until its process and its taps are gone.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Where the configuration of a link stands.
+//! Path of a link's configuration.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkKeygen) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&Document { file, public_key })?)?;
     } else {
-        // Nothing else: scripts take it from here.
+        // No other output, for scripts.
         print(&public_key)?;
     }
     Ok(0)

@@ -1,8 +1,7 @@
-//! The process of a link: goes to its place, checks, and becomes the link.
+//! The process of a link: enters its network namespace, runs the checks, and becomes the link.
 //!
-//! In the background (`--report`) it has one thing to say on standard output, a line of JSON: that
-//! the link is up, or why not and with which exit code. In the foreground systemd is told, and
-//! errors are an error's.
+//! In the background (`--report`) it prints one line of JSON: that the link is up, or the error and
+//! its exit code. In the foreground it notifies systemd, and returns errors.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -61,7 +60,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
         }
     };
     let log = |level: LogLevel| {
-        // What others have to say of what they do in between is rarely of use, and much.
+        // Other crates log at most at info: their details are rarely useful, and many.
         let others = level.min(LogLevel::Info);
         log_by(&format!("{others},vsnoop={level},vsnoop_link={level}"))?;
         tracing::info!("the log begins at level {level}");
@@ -72,7 +71,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
     Ok(())
 }
 
-/// Whoever waits for it may have gone; what it says is in the log, too.
+/// The reader may be gone; the log has the same text.
 fn report(report: &Report) {
     if let Ok(line) = serde_json::to_string(report) {
         let mut out = std::io::stdout();

@@ -1,4 +1,4 @@
-//! `vsnoop link status`: which links are up, and how they and their peers are.
+//! `vsnoop link status`: the links, and the state of their peers.
 
 use anyhow::Result;
 use vsnoop_link::daemon::control::{self, AskError};
@@ -15,7 +15,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
     watch::run(arguments.watch, || {
         let mut document = read(arguments)?;
-        // A name says which link is meant, wherever it is.
+        // A name identifies a link in any namespace.
         if let (Some(netns), None) = (netns, &arguments.name) {
             document.links.retain(|status| status.netns == netns);
             document.silent.clear();

@@ -1,4 +1,4 @@
-//! `vsnoop link up`: starts a link in the background and waits for what it reports of its start.
+//! `vsnoop link up`: starts a link in the background and waits for its report.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -28,7 +28,7 @@ struct Document {
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     require_root()?;
     let file = file_of(&arguments.link)?;
-    // Here too, so that an error in it is found before anything is started.
+    // Read here too, so that an error is found before anything is started.
     let config = Config::read(&file)?;
     if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name).into());
