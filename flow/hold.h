@@ -185,8 +185,8 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 }
 
 /* What a segment of the sender tells, whatever becomes of it: the engine's own
- * segments carry it to the VM.  Only of one that the VM could accept: its SEQ is at most
- * a probe's one byte before VM_SEQ, and not beyond what the sender was shown.  A window
+ * segments carry it to the VM.  Only of one that the VM could accept: it ends beyond VM_SEQ,
+ * or its SEQ is at most a probe's one byte before, and not beyond what the sender was shown.  A window
  * counts if it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2).
  * True: the VM does not know that yet. */
 static __always_inline bool hold_note_sender(const struct flow *f, struct hold *h,
@@ -196,7 +196,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 
 	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
 		return false;
-	if (seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) ||
+	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
+	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||
 	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
 		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||
