@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::MS;
-use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
+use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
@@ -647,16 +647,21 @@ pub fn described(frame: &Frame) -> String {
 }
 
 impl Vm {
-    /// A frame of the sender went to the VM: its ACK is known there, unless all of it lies beyond
-    /// the VM's window (RFC 9293, section 3.10.7.4).
-    pub fn acked(&mut self, c: usize, seq: u32, ack: u32) {
-        let is_beyond = |f: flow| f.right_edge.diff(seq::new(seq)) < 0;
-        if self.flow_of(c).is_some_and(|(_, f)| is_beyond(f)) {
+    /// A frame of the sender went to the VM: its ACK is known there, unless the frame is not
+    /// acceptable (RFC 9293, section 3.10.7.4): all of it lies beyond the VM's window, or all of
+    /// its data, of which it has some, below what the VM has acknowledged.
+    pub fn acked(&mut self, c: usize, s: &Seg) {
+        let is_acceptable = |f: &flow| {
+            let start = seq::new(s.seq);
+            let end = start.add(s.len() + u32::from(s.has(FIN)));
+            f.right_edge.diff(start) >= 0 && (end == start || end.diff(f.vm_seq) > 0)
+        };
+        if self.flow_of(c).is_some_and(|(_, f)| !is_acceptable(&f)) {
             return;
         }
-        let newest = self.acked[c].get_or_insert(ack);
-        if (ack.wrapping_sub(*newest) as i32) > 0 {
-            *newest = ack;
+        let newest = self.acked[c].get_or_insert(s.ack);
+        if (s.ack.wrapping_sub(*newest) as i32) > 0 {
+            *newest = s.ack;
         }
     }
 }
