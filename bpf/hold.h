@@ -88,6 +88,14 @@ static __always_inline void want_slabs(struct port *port)
 		ring(port, 0, BPF_RB_FORCE_WAKEUP);
 }
 
+/* A connection begins, and its data may come within 0.1 ms: is there memory for the first of it? */
+static __always_inline void want_first_slabs(struct port *port)
+{
+	if (port->state.slabs * SLAB_CHUNKS <
+	    port->state.chunks_used + HOLD_READY_SLABS * SLAB_CHUNKS)
+		want_slabs(port);
+}
+
 /* Of connections of this VM port: one failed for a reason of the host's own, or its listener
  * takes no data. */
 static __noinline void note_failure(const struct port *port, const struct flow_key *key,

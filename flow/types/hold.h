@@ -44,6 +44,9 @@
 #define SLAB_BYTES (SLAB_CHUNKS * HOLD_CHUNK)
 #define SLAB_HOLDS 32 /* holds of one slab */
 #define SLABS 1024 /* of one port at most: 256 MiB */
+/* What a new connection is to find free: all of it then goes within what its sender is shown
+ * before more is there. */
+#define HOLD_READY_SLABS 8
 /* Seconds without an engine, after which what only it could hand over is taken for lost. */
 #define HOLD_ABANDONED_S 30
 /* As owner of a chunk, or in `used` of a hold: the engine takes the slab away. */

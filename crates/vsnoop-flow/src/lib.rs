@@ -14,6 +14,7 @@ pub mod types {
 
 mod decide;
 pub mod expiry;
+pub mod growth;
 pub mod hold;
 pub mod incast;
 #[cfg(feature = "native-packets")]

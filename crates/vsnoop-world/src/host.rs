@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
 use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
@@ -22,8 +23,6 @@ use crate::wire::{self, Path};
 
 /// Of what the engine sends (bpf/reply.h).
 const MARK_ENGINE: u32 = 0x5e30_0000;
-/// Slabs that are added, or taken away, at once (crates/vsnoop-bpf/src/hold.rs).
-const AT_ONCE: u32 = 16;
 const ETHERNET: usize = 14;
 
 /// What befalls a VM.
@@ -569,7 +568,7 @@ impl Memory for Vm {
         }
         let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        for index in there..(there + (7 * there).max(quota / 32).clamp(1, AT_ONCE)).min(quota) {
+        for index in there..there + slabs_to_add(there, quota) {
             self.port.add_slab(index);
             self.state().slabs = index + 1;
         }
@@ -581,7 +580,7 @@ impl Memory for Vm {
             return;
         }
         let there = self.state().slabs;
-        for last in (0..there).rev().take(there.div_ceil(2).min(AT_ONCE) as usize) {
+        for last in (0..there).rev().take(there.div_ceil(2).min(SLABS_AT_ONCE) as usize) {
             if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
                 break;
             }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use vsnoop_bpf::{Memory, Port};
+use vsnoop_bpf::{Memory, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 
 use crate::background::{self, Instance, Role};
@@ -89,6 +89,8 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
 struct Engine {
     epoll: Epoll,
     ports: HashMap<(u64, u32), EnginePort>,
+    /// Memory for whichever port wants some.
+    reserve: Reserve,
     trouble: HashMap<(u64, u32), String>,
     /// What is pinned, as of the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
@@ -97,7 +99,13 @@ struct Engine {
 impl Engine {
     fn new() -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll")?;
-        Ok(Self { epoll, ports: HashMap::new(), trouble: HashMap::new(), listed: Vec::new() })
+        Ok(Self {
+            epoll,
+            ports: HashMap::new(),
+            reserve: Reserve::default(),
+            trouble: HashMap::new(),
+            listed: Vec::new(),
+        })
     }
 
     fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
@@ -129,6 +137,7 @@ impl Engine {
             let most = match self.ports.values().map(EnginePort::urgency).max() {
                 Some(Urgency::Now) => Duration::ZERO,
                 Some(Urgency::Soon) => RETRY,
+                Some(Urgency::None) if self.refill_reserve() => Duration::ZERO,
                 _ => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
@@ -139,6 +148,12 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// A little of it at a time: ports come first. True: there is more to be done.
+    fn refill_reserve(&mut self) -> bool {
+        // Where the kernel has no memory, what ports want is asked for when they want it.
+        self.reserve.refill().unwrap_or(false)
     }
 
     /// Finds ports with a hold, and lets go of those that have gone.
@@ -175,7 +190,7 @@ impl Engine {
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
         let Some(memory) = Memory::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
-        let port = EnginePort::new(attached, memory)
+        let port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         // Closed with the port, and then the kernel forgets it here by itself.
