@@ -88,6 +88,15 @@ static __always_inline void want_slabs(struct port *port)
 		ring(port, 0, BPF_RB_FORCE_WAKEUP);
 }
 
+/* A connection begins, and its data may come within 0.1 ms: asks for memory if there are fewer than
+ * HOLD_READY_SLABS slabs free. */
+static __always_inline void want_first_slabs(struct port *port)
+{
+	if (port->state.slabs * SLAB_CHUNKS <
+	    port->state.chunks_used + HOLD_READY_SLABS * SLAB_CHUNKS)
+		want_slabs(port);
+}
+
 /* Counts a failure of the VM's port: a connection that failed for a reason of the host's own
  * (`failed`), or else a listener that takes no data. */
 static __noinline void note_failure(const struct port *port, const struct flow_key *key,

@@ -136,8 +136,8 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 
 	if (!port || !key || !s)
 		return 0;
-	if (config.hold && !port->state.slabs)
-		want_slabs(port);
+	if (config.hold)
+		want_first_slabs(port);
 	f = flow_of(port, key);
 	if (f) {
 		__u32 number = f->hold;

@@ -183,9 +183,10 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 }
 
 /* Records the sender's ACK, window and timestamps, which the engine's frames carry to the VM. Only
- * a segment that the VM could accept counts: its SEQ is at least VM_SEQ - 1 (a probe), and not
- * beyond the edge that the sender was shown. A window counts if it is not older than the last (RFC
- * 9293, section 3.10.7.4: SND.WL1, SND.WL2). Returns whether ACK or window are new to the VM. */
+ * a segment that the VM could accept counts: it ends beyond VM_SEQ, or its SEQ is at least
+ * VM_SEQ - 1 (a probe), and it is not beyond the edge that the sender was shown. A window counts if
+ * it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2). Returns whether ACK
+ * or window are new to the VM. */
 static __always_inline bool hold_note_sender(const struct flow *f, struct hold *h,
 					     const struct segment *s)
 {
@@ -193,7 +194,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 
 	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
 		return false;
-	if (seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) ||
+	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
+	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||
 	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
 		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||

@@ -111,7 +111,8 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
 
 /* Does this segment continue a backlog that was left to a prompt VM? Then only high_seq moves, and
  * may be moved without the lock: at worst it is behind for a moment, and nothing is acknowledged
- * early before the VM's own ACK has reached it. */
+ * early before the VM's own ACK has reached it. Not while acknowledged bytes are outstanding: the
+ * engine may send them again, with the ACK that this segment brings (hold_note_sender()). */
 static __always_inline bool flow_continues_passive(const struct flow *f, const struct segment *s,
 						   const struct port_state *port,
 						   const struct policy *p, __u64 now)
@@ -121,7 +122,7 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 
 	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
+	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
 	       s->unit_len <= f->mss && !flow_is_late(f, now) &&
 	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
 }

@@ -62,7 +62,7 @@ fn main() -> Result<()> {
         library.object(object);
     }
     library.try_compile("vsnoop_world").context("making a library of the programs failed")?;
-    compile_lwip(&native.join("lwip"), &clang)
+    compile_lwip(&native.join("lwip"), &out, &clang)
 }
 
 /// The crate that has lwIP's sources, and the feature of this crate that names it.
@@ -70,7 +70,7 @@ const LWIP: (&str, &str) = ("lwip", "lwip-sources");
 
 /// Compiles native/lwip/ and lwIP with its options. The sources are those of a crate that
 /// Cargo.lock names and cargo downloads, but does not build: its own options are for another use.
-fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
+fn compile_lwip(ours: &Path, out: &Path, clang: &str) -> Result<()> {
     let sources = lwip_sources()?;
     let mut vm = cc::Build::new();
     vm.compiler(clang).file(ours.join("vm.c")).include(ours);
@@ -87,6 +87,9 @@ fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
         }
         files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
         files.sort();
+        for file in files.iter_mut().filter(|file| file.ends_with(SPLITS.0)) {
+            *file = mend_split(file, out)?;
+        }
         build.files(files);
     }
     for object in vm.try_compile_intermediates().context("compiling native/lwip failed")? {
@@ -94,6 +97,28 @@ fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
     }
     build.warnings(false).opt_level(2).flag("-g").flag("-fexceptions");
     build.try_compile("vsnoop_world_lwip").context("compiling lwIP failed")
+}
+
+/// The file of lwIP with tcp_split_unsent_seg(), what it says there, and what it means.
+///
+/// It divides a segment for a small window, and moves FIN and PSH to the second part. But its macro
+/// only adds flags: the first part keeps its FIN, which then stands before the end of the stream.
+const SPLITS: (&str, &str, &str) = (
+    "tcp_out.c",
+    "TCPH_SET_FLAG(useg->tcphdr, split_flags);",
+    "TCPH_FLAGS_SET(useg->tcphdr, split_flags);",
+);
+
+/// A copy of [`SPLITS`] in which the first part has the flags that it is to have.
+fn mend_split(file: &Path, out: &Path) -> Result<PathBuf> {
+    let (name, wrong, right) = SPLITS;
+    let source =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    ensure!(source.matches(wrong).count() == 1, "{name} of lwIP is not the one that is known");
+    let mended = out.join(name);
+    std::fs::write(&mended, source.replace(wrong, right))
+        .with_context(|| format!("cannot write {}", mended.display()))?;
+    Ok(mended)
 }
 
 /// Where cargo has put the sources of lwIP.

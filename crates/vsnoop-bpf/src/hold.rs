@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
 use vsnoop_flow::types::{
     self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, reclaim as why, seq,
 };
@@ -22,6 +23,7 @@ use crate::map::open_any_map;
 use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::reclaim::{Reclaimed, reclaim};
+use crate::reserve::Reserve;
 use crate::slabs::Slabs;
 
 /// A hold, as read at some moment.
@@ -30,6 +32,7 @@ pub type Hold = hold;
 /// The maps of one port with a hold.
 pub struct Memory {
     slabs: Slabs,
+    reserve: Reserve,
     port: Mapping,
     reclaim: Runner,
     doorbell: RingBuffer<'static>,
@@ -38,8 +41,6 @@ pub struct Memory {
     room: usize,
 }
 
-/// Slabs that are added or taken away at once: some milliseconds of work.
-const AT_ONCE: u32 = 16;
 /// Within what hooks and user space share.
 const STATE: usize = std::mem::offset_of!(types::port, state);
 const POLICY: usize = std::mem::offset_of!(types::port, policy);
@@ -67,6 +68,7 @@ impl Memory {
         let rung = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
             slabs: Slabs::open(dir)?,
+            reserve: Reserve::default(),
             port: Mapping::new(&shared, dir)?,
             reclaim: Runner::open(dir, "reclaim")?,
             doorbell: listen(&bell, rung.clone())
@@ -84,16 +86,17 @@ impl Memory {
     }
 
     /// What another engine left in the middle of adding or taking away is undone. From now on this
-    /// process is the engine, which alone does so.
+    /// process is the engine, which alone does so, with what is in `reserve` first.
     ///
     /// The first connection finds memory: else its first data, which may come sooner than memory
     /// that its handshake asks for, would be the VM's. A port that stays idle gives it back.
-    pub fn adopt(&mut self) -> Result<()> {
+    pub fn adopt(&mut self, reserve: &Reserve) -> Result<()> {
+        self.reserve = reserve.clone();
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
             self.slabs.wait(count)?;
-            self.slabs.add(1)?;
+            self.slabs.add(1, reserve, count)?;
             self.slabs.wait(count)?;
         }
         Ok(())
@@ -114,8 +117,7 @@ impl Memory {
         count.load(Ordering::Relaxed) < self.slabs.len()
     }
 
-    /// Adds memory if the hooks want it: seven times as much as there is, a 32th of the port's
-    /// quota at least, and no more than that and [`AT_ONCE`]. For the engine only.
+    /// Adds memory if the hooks want it, within the port's quota. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         self.settle()?;
         if !self.slabs.may_add() {
@@ -128,13 +130,14 @@ impl Memory {
         }
         let there = self.slabs.len();
         let quota = self.quota();
-        let more = (7 * there).max(quota / 32).clamp(1, AT_ONCE);
-        let more = (there + more).min(quota).saturating_sub(there);
+        let more = slabs_to_add(there, quota);
         if more == 0 {
             return Ok(());
         }
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        let added = self.slabs.add(more, &self.reserve, count);
         // Nobody asks again whose window is closed for want of it.
-        self.slabs.add(more).inspect_err(|_| wants.store(1, Ordering::Release))
+        added.inspect_err(|_| wants.store(1, Ordering::Release))
     }
 
     /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds
@@ -147,7 +150,7 @@ impl Memory {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let used = word(&self.port, STATE + std::mem::offset_of!(port_state, chunks_used));
         let (there, quota) = (self.slabs.len(), self.quota());
-        let least = there - there.div_ceil(2).min(AT_ONCE);
+        let least = there - there.div_ceil(2).min(SLABS_AT_ONCE);
         // The hooks want more when half is used.
         let may = |left: u32| {
             left >= least

@@ -12,7 +12,8 @@
 //!
 //! The kernel returns from such a change only when no program runs any more that may have seen the
 //! map as it was, some 10 to 25 ms later. So a thread of its own waits for each: the engine has
-//! bytes to hand over. Several may add at the same time; while some are taken away nothing else is
+//! bytes to hand over. The hooks find new slabs within 0.1 ms, and for that the engine waits
+//! ([`Slabs::add`]). Several may add at the same time; while some are taken away nothing else is
 //! changed.
 
 use std::fs::File;
@@ -22,8 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use vsnoop_flow::types::{
     HOLD_CHUNK, HOLD_RESERVED, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, hold_chunk, hold_slab,
 };
@@ -31,6 +33,7 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::pins;
+use crate::reserve::{NewSlab, Reserve};
 use crate::seat::slabs_of;
 
 /// Waits for the kernel.
@@ -38,6 +41,10 @@ type Change = JoinHandle<libbpf_rs::Result<()>>;
 
 /// Threads that wait for the kernel, at most.
 const MOST_CHANGES: usize = 4;
+/// For how long the engine waits until the hooks find what it adds, and how often it looks. On a
+/// busy machine the thread may not have begun by then.
+const PATIENCE: Duration = Duration::from_micros(300);
+const LOOK: Duration = Duration::from_micros(20);
 
 /// What is mapped of a port's slabs.
 pub(crate) struct Slabs {
@@ -174,15 +181,24 @@ impl Slabs {
     }
 
     /// Adds `more` of them, when [`Slabs::may_add`]. For the engine only. They are counted, and
-    /// used, when the kernel has them ([`Slabs::settle`]).
-    pub(crate) fn add(&mut self, more: u32) -> Result<()> {
+    /// used, when the kernel has them: at the end of this, or later ([`Slabs::settle`]).
+    pub(crate) fn add(&mut self, more: u32, reserve: &Reserve, count: &AtomicU32) -> Result<()> {
+        self.begin_adding(more, reserve)?;
+        let start = Instant::now();
+        while count.load(Ordering::Relaxed) < self.len() && start.elapsed() < PATIENCE {
+            thread::sleep(LOOK);
+            self.settle(count)?;
+        }
+        Ok(())
+    }
+
+    fn begin_adding(&mut self, more: u32, reserve: &Reserve) -> Result<()> {
         let first = self.len();
         let mut maps = Vec::new();
         let mut slabs = Vec::new();
         for _ in 0..more {
-            let map = create().map_err(self.error("make memory for what is held"))?;
-            let map_id = map.info().map_err(self.error("ask about a slab"))?.info.id;
-            slabs.push(Slab { map_id, memory: Mapping::new(&map, &self.dir)? });
+            let NewSlab { map, map_id, memory } = reserve.take(&self.dir)?;
+            slabs.push(Slab { map_id, memory });
             maps.push(map);
         }
         let keys: Vec<u8> =
@@ -350,19 +366,12 @@ fn delete(outer: &MapHandle, index: u32) -> libbpf_rs::Result<()> {
     }
 }
 
-fn create() -> libbpf_rs::Result<MapHandle> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    let (key, value) = (size_of::<u32>() as u32, size_of::<hold_slab>() as u32);
-    MapHandle::create(MapType::Array, Some("vsnoop_slab"), key, value, 1, &options)
-}
-
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::MapType;
+
     use super::*;
+    use crate::reserve::create_slab;
 
     /// The port has another's slabs before its own.
     const FIRST: u32 = SLABS;
@@ -374,7 +383,7 @@ mod tests {
             eprintln!("skipped: needs root");
             return None;
         }
-        let template = create().expect("create a slab");
+        let template = create_slab().expect("create a slab");
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
             inner_map_fd: template.as_fd().as_raw_fd() as u32,
@@ -397,7 +406,8 @@ mod tests {
     }
 
     fn add(slabs: &mut Slabs, more: u32, count: &AtomicU32) {
-        slabs.add(more).and_then(|()| slabs.wait(count)).expect("add");
+        let reserve = Reserve::default();
+        slabs.add(more, &reserve, count).and_then(|()| slabs.wait(count)).expect("add");
     }
 
     /// One; false when something in it is used.
@@ -496,7 +506,7 @@ mod tests {
     #[test]
     fn they_count_as_soon_as_the_kernel_has_them_and_the_engine_need_not_wait() {
         let Some((mut engine, _, count)) = two() else { return };
-        engine.add(3).expect("add");
+        engine.begin_adding(3, &Reserve::default()).expect("add");
         assert_eq!((count.load(Ordering::Acquire), engine.len()), (0, 3));
         assert!(engine.changes() > 0 && engine.hold(3 * SLAB_HOLDS).is_some());
         while count.load(Ordering::Acquire) == 0 {
@@ -506,6 +516,24 @@ mod tests {
         assert!(engine.map_id(2).expect("look up").is_some());
         engine.wait(&count).expect("wait");
         assert_eq!(engine.changes(), 0);
+    }
+
+    #[test]
+    fn what_is_in_reserve_is_added_first() {
+        let Some((mut engine, _, count)) = two() else { return };
+        let reserve = Reserve::default();
+        for _ in 0..2 {
+            assert!(reserve.refill().expect("refill"));
+        }
+        engine.add(3, &reserve, &count).and_then(|()| engine.wait(&count)).expect("add");
+        assert_eq!(count.load(Ordering::Acquire), 3);
+        // It has none left, and is filled up to its bound.
+        let mut made = 0;
+        while reserve.refill().expect("refill") {
+            made += 1;
+        }
+        assert!(made > 2, "{made}");
+        assert!(!reserve.refill().expect("refill"));
     }
 
     #[test]
@@ -533,7 +561,7 @@ mod tests {
         let Some((mut engine, mut other, count)) = two() else { return };
         for more in [1, 2, 3] {
             assert!(engine.may_add());
-            engine.add(more).expect("add");
+            engine.add(more, &Reserve::default(), &count).expect("add");
         }
         assert_eq!(engine.len(), 6);
         engine.wait(&count).expect("wait");

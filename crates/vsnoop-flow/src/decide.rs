@@ -67,6 +67,13 @@ pub fn to_vm(
     (verdict, out)
 }
 
+/// Does the segment merely continue what a prompt VM is left to answer? Then nobody looks at the
+/// flow's hold.
+pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, now: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_continues_passive(f, s, port, p, now) }
+}
+
 /// Decides about a segment that the VM sends.
 pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
     let mut out = outcome::default();

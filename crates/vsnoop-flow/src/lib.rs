@@ -14,6 +14,7 @@ pub mod types {
 
 mod decide;
 pub mod expiry;
+pub mod growth;
 pub mod hold;
 pub mod incast;
 #[cfg(feature = "native-packets")]
@@ -24,9 +25,9 @@ mod sequence;
 pub mod testing;
 
 pub use decide::{
-    FromVm, Verdict, answer_embryo, embryo_of_vm, flow_accepted, flow_mid_flow, flow_opened,
-    from_vm, is_left_alone, is_own_syn, learn, note_failure, note_not_taken, repeats_syn, tag,
-    to_vm,
+    FromVm, Verdict, answer_embryo, continues_passive, embryo_of_vm, flow_accepted, flow_mid_flow,
+    flow_opened, from_vm, is_left_alone, is_own_syn, learn, note_failure, note_not_taken,
+    repeats_syn, tag, to_vm,
 };
 pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
 

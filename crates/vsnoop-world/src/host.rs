@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
 use vsnoop_flow::testing::clock::MS;
-use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
+use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
@@ -22,8 +23,6 @@ use crate::wire::{self, Path};
 
 /// Mark of the engine's frames (bpf/reply.h).
 const MARK_ENGINE: u32 = 0x5e30_0000;
-/// Slabs that are added, or taken away, at a time (crates/vsnoop-bpf/src/hold.rs).
-const AT_ONCE: u32 = 16;
 const ETHERNET: usize = 14;
 
 /// Faults of a VM and of its host.
@@ -569,7 +568,7 @@ impl Memory for Vm {
         }
         let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        for index in there..(there + (7 * there).max(quota / 32).clamp(1, AT_ONCE)).min(quota) {
+        for index in there..there + slabs_to_add(there, quota) {
             self.port.add_slab(index);
             self.state().slabs = index + 1;
         }
@@ -581,7 +580,7 @@ impl Memory for Vm {
             return;
         }
         let there = self.state().slabs;
-        for last in (0..there).rev().take(there.div_ceil(2).min(AT_ONCE) as usize) {
+        for last in (0..there).rev().take(there.div_ceil(2).min(SLABS_AT_ONCE) as usize) {
             if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
                 break;
             }
@@ -647,16 +646,21 @@ pub fn described(frame: &Frame) -> String {
 }
 
 impl Vm {
-    /// Notes that the VM has the ACK of a sender's frame, unless all of the frame lies beyond its
-    /// window (RFC 9293, section 3.10.7.4).
-    pub fn acked(&mut self, c: usize, seq: u32, ack: u32) {
-        let is_beyond = |f: flow| f.right_edge.diff(seq::new(seq)) < 0;
-        if self.flow_of(c).is_some_and(|(_, f)| is_beyond(f)) {
+    /// Notes that the VM has the ACK of a sender's frame, unless the frame is not acceptable (RFC
+    /// 9293, section 3.10.7.4): all of it lies beyond the VM's window, or all of its data, if it
+    /// has any, below what the VM has acknowledged.
+    pub fn acked(&mut self, c: usize, s: &Seg) {
+        let is_acceptable = |f: &flow| {
+            let start = seq::new(s.seq);
+            let end = start.add(s.len() + u32::from(s.has(FIN)));
+            f.right_edge.diff(start) >= 0 && (end == start || end.diff(f.vm_seq) > 0)
+        };
+        if self.flow_of(c).is_some_and(|(_, f)| !is_acceptable(&f)) {
             return;
         }
-        let newest = self.acked[c].get_or_insert(ack);
-        if (ack.wrapping_sub(*newest) as i32) > 0 {
-            *newest = ack;
+        let newest = self.acked[c].get_or_insert(s.ack);
+        if (s.ack.wrapping_sub(*newest) as i32) > 0 {
+            *newest = s.ack;
         }
     }
 }

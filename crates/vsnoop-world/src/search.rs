@@ -278,7 +278,7 @@ impl World {
         self.host.vm.egress(frame);
         let newest = self.host.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
-            self.host.vm.acked(0, newest.seq, newest.ack);
+            self.host.vm.acked(0, &newest);
         }
     }
 

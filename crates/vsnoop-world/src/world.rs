@@ -388,7 +388,7 @@ impl World {
             && let Some(newest) = wire::decode(newest)
             && newest.has(ACK)
         {
-            vm.acked(c, newest.seq, newest.ack);
+            vm.acked(c, &newest);
         }
     }
 

@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use vsnoop_bpf::types::{PORT_SLOTS, SLAB_CHUNKS, SLAB_HOLDS, port_run};
-use vsnoop_bpf::{AttachSpec, Hook, Memory, PIN_ROOT, Port, Reclaimed, Uplink, UplinkSettings};
+use vsnoop_bpf::{
+    AttachSpec, Hook, Memory, PIN_ROOT, Port, Reclaimed, Reserve, Uplink, UplinkSettings,
+};
 
 use crate::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
 
@@ -90,7 +92,7 @@ pub fn what_is_held_for_a_port_no_other_touches() {
 /// The engine's view of a port's memory, as large as it may be.
 fn grown(port: &Port) -> Memory {
     let mut memory = Memory::open(port).expect("open the memory").expect("there is a hold");
-    memory.adopt().expect("adopt");
+    memory.adopt(&Reserve::default()).expect("adopt");
     port.set_bounds(Some(SLABS * SLAB_CHUNKS), None).expect("ask for memory");
     memory.grow().expect("grow");
     while port.state().expect("state").slabs < SLABS {
@@ -114,7 +116,7 @@ pub fn memory_of_a_port_that_went_is_not_changed() {
     memory_of_gone.shrink().expect("shrink");
     // The thread that makes the change has ended then.
     while !memory_of_gone.settle().expect("settle") {}
-    memory_of_gone.adopt().expect("adopt");
+    memory_of_gone.adopt(&Reserve::default()).expect("adopt");
     assert_eq!(memory_of_gone.hold_count(), 0);
     let still = Memory::open(&next).expect("open the memory").expect("there is a hold");
     assert_eq!(still.hold_count(), SLABS * SLAB_HOLDS);

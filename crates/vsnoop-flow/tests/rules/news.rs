@@ -147,3 +147,17 @@ fn what_the_vm_gets_brings_its_news_itself() {
         }
     }
 }
+
+#[test]
+fn news_on_what_the_vm_has_in_part_are_noted() {
+    let case = spoken(Case::new());
+    let mut case = case;
+    case.early(&segment { ack: vm_at(0), ..case.data(0, 2 * MSS) });
+    case.acks(MSS, WINDOW);
+    // A retransmission cut otherwise: the VM takes what is new of it, and its ACK.
+    for (offset, len, is_noted) in [(MSS / 2, MSS, true), (MSS - 1, 2, true), (0, MSS, false)] {
+        let mut c = case.clone();
+        c.decide(&segment { ack: vm_at(100), ..c.data(offset, len) });
+        assert_eq!(c.h.snd_una == vm_at(100), is_noted, "{offset}+{len}");
+    }
+}

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use vsnoop_bpf::{Memory, Port};
+use vsnoop_bpf::{Memory, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 
 use crate::background::{self, Instance, Role};
@@ -88,6 +88,8 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
 struct Engine {
     epoll: Epoll,
     ports: HashMap<(u64, u32), EnginePort>,
+    /// Memory for whichever port wants some.
+    reserve: Reserve,
     trouble: HashMap<(u64, u32), String>,
     /// Pinned ports at the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
@@ -96,7 +98,13 @@ struct Engine {
 impl Engine {
     fn new() -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll")?;
-        Ok(Self { epoll, ports: HashMap::new(), trouble: HashMap::new(), listed: Vec::new() })
+        Ok(Self {
+            epoll,
+            ports: HashMap::new(),
+            reserve: Reserve::default(),
+            trouble: HashMap::new(),
+            listed: Vec::new(),
+        })
     }
 
     fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
@@ -128,6 +136,7 @@ impl Engine {
             let most = match self.ports.values().map(EnginePort::urgency).max() {
                 Some(Urgency::Now) => Duration::ZERO,
                 Some(Urgency::Soon) => RETRY,
+                Some(Urgency::None) if self.refill_reserve() => Duration::ZERO,
                 _ => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
@@ -138,6 +147,13 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Adds to the reserve, a little at a time, because ports come first; `true` if it is not full
+    /// yet.
+    fn refill_reserve(&mut self) -> bool {
+        // If the kernel has no memory now, a port asks for what it wants when it wants it.
+        self.reserve.refill().unwrap_or(false)
     }
 
     /// Opens new ports with a hold, and drops those that are gone.
@@ -174,7 +190,7 @@ impl Engine {
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
         let Some(memory) = Memory::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
-        let port = EnginePort::new(attached, memory)
+        let port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         // The kernel removes it when the port is closed.

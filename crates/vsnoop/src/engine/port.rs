@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
-use vsnoop_bpf::{Hold, Memory};
+use vsnoop_bpf::{Hold, Memory, Reserve};
 use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
 
 use super::device::{Device, Part};
@@ -36,8 +36,8 @@ struct Surroundings {
 }
 
 impl EnginePort {
-    pub fn new(attached: Attached, mut memory: Memory) -> Result<Self> {
-        memory.adopt()?;
+    pub fn new(attached: Attached, mut memory: Memory, reserve: &Reserve) -> Result<Self> {
+        memory.adopt(reserve)?;
         let mut netns_path = None;
         let netns = Netns::find_again(attached.meta.netns, &mut netns_path)
             .context("its network namespace cannot be found")?;
