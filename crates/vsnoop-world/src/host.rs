@@ -253,7 +253,7 @@ impl Vm {
         self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
     }
 
-    /// Both ends are reset: crates/vsnoop/src/helper/reset.rs. False: the VM has taken something
+    /// Both ends are reset: crates/vsnoop-host/src/reset.rs. False: the VM has taken something
     /// since.
     pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
         let now = self.now;

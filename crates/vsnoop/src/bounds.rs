@@ -1,6 +1,6 @@
 //! How much is held for a port, and how far its senders may run ahead.
 
-use crate::output::units;
+use vsnoop_host::units;
 
 /// Senders may run ahead as far as the hold allows.
 pub const UNBOUNDED: u32 = u32::MAX;

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use ipnet::IpNet;
+use vsnoop_host::error::usage;
 
 use crate::cli::Lists;
-use crate::error::usage;
 
 /// What the maps of the kernel side hold.
 const ROOM: usize = 1024;

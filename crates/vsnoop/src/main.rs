@@ -2,35 +2,22 @@
 //!
 //! Attachments live in the kernel (pinned links and maps), so that every command is a short-lived
 //! process; only a small helper stays while a port is attached (`helper`), and the
-//! engine while one has a hold (`engine`). `system` knows the host,
-//! `ports` the attachments, `command` has a module per command, `output` makes tables and JSON.
+//! engine while one has a hold (`engine`). `command` has a module per command, `output` makes tables
+//! and JSON; what is known of the host and its ports is in crates/vsnoop-host.
 
 mod background;
 mod bounds;
 mod cli;
 mod command;
-mod config;
 mod counters;
 mod doctor;
 mod drain;
 mod engine;
 mod error;
-mod failures;
-mod flow_key;
-mod held;
 mod helper;
 mod identity;
-mod incast;
 mod lists;
-mod lock;
 mod output;
-mod ports;
-mod priority;
-mod quota;
-mod release;
-mod size;
-mod sweep;
-mod system;
 
 use std::process::ExitCode;
 

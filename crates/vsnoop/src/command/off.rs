@@ -17,15 +17,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port, Record};
+use vsnoop_host::held::amount;
+use vsnoop_host::release::{self, Ended};
+use vsnoop_host::system::netns::{self, Netns};
+use vsnoop_host::system::{kernel, netdev, qdisc};
+use vsnoop_host::units;
 
 use crate::cli::Cli;
-use crate::drain::amount;
 use crate::error::EXIT_RUNTIME;
-use crate::output::units;
 use crate::output::watch::print;
-use crate::release::{self, Ended};
-use crate::system::netns::{self, Netns};
-use crate::system::{kernel, netdev, qdisc};
 
 /// For all default qdiscs together, and for each of them: a lock of the kernel that is not free by
 /// then may never be.

@@ -1,11 +1,11 @@
 //! Is this host ready? Each check says what it found and, when it fails, what to do.
 
 use anyhow::Result;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::Unfit;
+use vsnoop_host::system::kernel;
 
 use super::{Check, Level, incast};
-use crate::config::Config;
-use crate::error::Unfit;
-use crate::system::kernel;
 
 /// All checks, in the order in which they matter.
 pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {

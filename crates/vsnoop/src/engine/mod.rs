@@ -7,13 +7,10 @@
 //! on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of
 //! an engine that does not.
 //!
-//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm`
-//! and `run_time` say for how long a VM ran.
+//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap.
 
 mod device;
 mod port;
-mod run_time;
-mod vm;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,15 +21,15 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use vsnoop_bpf::{Memory, Port};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::priority::Priority;
+use vsnoop_host::system::netns::Netns;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached, State};
-use crate::priority::Priority;
-use crate::system::netns::Netns;
 use port::EnginePort;
 
 /// How often timers are looked at and a sign of life is given.

@@ -22,24 +22,19 @@
 //! command starts it, and so does an engine.
 
 mod engines;
-pub mod frame;
 mod grants;
 mod monitor;
-pub mod reset;
 mod surroundings;
-
-pub use reset::reset_senders;
-pub use surroundings::bridge_of;
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports;
+use vsnoop_host::priority::Priority;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
-use crate::ports;
-use crate::priority::Priority;
 use monitor::Monitor;
 
 /// How often the flows are looked at.

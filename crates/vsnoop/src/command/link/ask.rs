@@ -3,9 +3,8 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use vsnoop_host::error::{Unfit, unfit, usage};
 use vsnoop_link::daemon::control::{self, Request, Response, Status};
-
-use crate::error::{Unfit, unfit, usage};
 
 /// Links are made and asked by root, and not by one whom a container has taken its rights from.
 pub fn require_root() -> Result<()> {

@@ -8,20 +8,15 @@ use crate::ports::{self, State};
 use crate::{incast, release};
 
 /// Takes away what killed commands have left, unless one is at work that may come to it.
-pub fn finish_if_idle() {
+pub fn finish_if_idle() -> Result<()> {
     // What cannot be read the caller will tell.
     if Port::cut_short().map_or(true, |found| found.is_empty()) {
-        return;
+        return Ok(());
     }
-    let finish = || -> Result<()> {
-        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
-        release::finish(&lock)?;
-        vsnoop_bpf::tidy();
-        incast::sweep(&lock)
-    };
-    if let Err(error) = finish() {
-        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
-    }
+    let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+    release::finish(&lock)?;
+    vsnoop_bpf::tidy();
+    incast::sweep(&lock)
 }
 
 /// Takes away what is left of ports whose tap has been deleted, and of those that a killed command
