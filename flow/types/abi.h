@@ -8,7 +8,7 @@
 #include "../base.h"
 
 /* Changes whenever a pinned map's layout or meaning changes. */
-#define VSNOOP_ABI 9
+#define VSNOOP_ABI 10
 
 /* Ports that share programs, at most: each has the slot of this number in their arrays of maps. */
 #define PORT_SLOTS 64
@@ -45,7 +45,6 @@ struct port_meta {
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* ... and what the VM had not acknowledged of them */
 	__u32 lists; /* LIST_*, as in the configuration */
-	__u32 slot; /* as in struct port */
 };
 
 #endif
