@@ -8,7 +8,7 @@
 #include "../base.h"
 
 /* Raised whenever the layout or the meaning of a pinned map changes. */
-#define VSNOOP_ABI 9
+#define VSNOOP_ABI 10
 
 /* Most ports that can share programs: each port has the entry of its slot in their arrays of
  * maps. */
@@ -47,7 +47,6 @@ struct port_meta {
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* their bytes that the VM had not acknowledged */
 	__u32 lists; /* LIST_*, as in the configuration */
-	__u32 slot; /* as in struct port */
 };
 
 #endif

@@ -14,14 +14,14 @@ use vsnoop_flow::types;
 use crate::bpffs::check_bpffs;
 use crate::error::{Error, Result, refused};
 use crate::hook::Hook;
+use crate::maps::PortMap;
+use crate::objects::{self, Named};
 use crate::port::Port;
 use crate::programs::{self, Ready};
 use crate::record::Record;
 use crate::seat::Seat;
 use crate::spec::AttachSpec;
 use crate::{link, pins};
-
-static MAPS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
 
 impl Port {
     /// Attaches the hooks ([`Loaded`] in one step). The calling thread must be in the tap's network
@@ -98,7 +98,7 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name("vsnoop_port")
-        .and_then(|builder| builder.open_memory(MAPS))
+        .and_then(|builder| builder.open_memory(objects::PORT))
         .map_err(refused("the port's maps"))?;
     set_sizes(&mut open, spec).map_err(refused("the port's maps"))?;
     let object = open.load().map_err(refused("the port's maps"))?;
@@ -121,20 +121,11 @@ fn expect_no_line_info() {
 }
 
 fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<()> {
-    for map in maps.maps() {
-        match map.name().to_str() {
-            Some("ports") => set_up(&map, seat.slot, spec)?,
-            Some("meta") => {
-                let meta = types::port_meta { slot: seat.slot, ..spec.meta() };
-                write(&map, meta.as_bytes())?;
-            }
-            _ => {}
-        }
-    }
+    set_up(&objects::map(maps, PortMap::Ports), seat.slot, spec)?;
+    write(&objects::map(maps, PortMap::Meta), spec.meta().as_bytes())?;
     seat.fill(maps)?;
     for mut map in maps.maps_mut().filter(|map| map.autocreate()) {
-        let name = map.name().to_string_lossy().into_owned();
-        let path = dir.join(if name == "ports" { "port" } else { &name });
+        let path = dir.join(PortMap::of(map.name()).pin());
         map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
     // from_vm first: a record must exist before anything can be acknowledged.
@@ -166,43 +157,53 @@ fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
 
 fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        map.set_autocreate(programs::is_wanted(&name, &spec.config(), spec.uplink != 0))?;
-        match name.as_str() {
-            "flows" => map.set_max_entries(spec.limits.max_flows)?,
-            "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
-            "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            _ => {}
+        let name = PortMap::of(map.name());
+        map.set_autocreate(name.had_by().includes(&spec.config(), spec.uplink != 0))?;
+        if let Some(size) = size_of_map(name, spec) {
+            map.set_max_entries(size)?;
         }
     }
     Ok(())
 }
 
+/// Entries, of a ring bytes; `None`: as bpf/tables.h has it.
+fn size_of_map(map: PortMap, spec: &AttachSpec) -> Option<u32> {
+    match map {
+        PortMap::Flows => Some(spec.limits.max_flows),
+        PortMap::Embryos => Some(spec.limits.max_embryos),
+        PortMap::Doorbell => Some(spec.doorbell_bytes()),
+        PortMap::Beside
+        | PortMap::Failures
+        | PortMap::FinishedQueue
+        | PortMap::GrantQueue
+        | PortMap::Meta
+        | PortMap::PortList
+        | PortMap::Ports
+        | PortMap::PrefixList
+        | PortMap::Stats => None,
+    }
+}
+
 fn fill_lists(object: &Object, spec: &AttachSpec) -> Result<()> {
-    for map in object.maps() {
-        let name = map.name().to_string_lossy().into_owned();
-        let update = |key: &[u8], value: &[u8]| {
-            map.update(key, value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
+    let list = objects::map(object, PortMap::PortList);
+    for (number, allowed) in &spec.port_rules {
+        allow(&list, &u32::from(*number).to_ne_bytes(), *allowed)?;
+    }
+    let list = objects::map(object, PortMap::PrefixList);
+    for (addr, bits, allowed) in &spec.prefix_rules {
+        let (addr, bits) = match addr {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped(), u32::from(*bits) + 96),
+            IpAddr::V6(v6) => (*v6, u32::from(*bits)),
         };
-        match name.as_str() {
-            "port_list" => {
-                for (number, allowed) in &spec.port_rules {
-                    update(&u32::from(*number).to_ne_bytes(), &u32::from(*allowed).to_ne_bytes())?;
-                }
-            }
-            "prefix_list" => {
-                for (addr, bits, allowed) in &spec.prefix_rules {
-                    let (addr, bits) = match addr {
-                        IpAddr::V4(v4) => (v4.to_ipv6_mapped(), u32::from(*bits) + 96),
-                        IpAddr::V6(v6) => (*v6, u32::from(*bits)),
-                    };
-                    let mut key = bits.to_ne_bytes().to_vec();
-                    key.extend(addr.octets());
-                    update(&key, &u32::from(*allowed).to_ne_bytes())?;
-                }
-            }
-            _ => {}
-        }
+        let mut key = bits.to_ne_bytes().to_vec();
+        key.extend(addr.octets());
+        allow(&list, &key, *allowed)?;
     }
     Ok(())
+}
+
+fn allow(list: &impl MapCore, key: &[u8], allowed: bool) -> Result<()> {
+    let name = list.name().to_string_lossy();
+    list.update(key, &u32::from(allowed).to_ne_bytes(), MapFlags::ANY)
+        .map_err(Error::bpf(format!("write map {name}")))
 }

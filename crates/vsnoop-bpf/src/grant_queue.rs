@@ -12,6 +12,7 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::inject::Runner;
 use crate::mapping::Mapping;
+use crate::maps::{PortMap, SharedProgram};
 use crate::record::Record;
 
 /// The outstanding credit of a port's connections, and how many of them wait.
@@ -82,13 +83,16 @@ pub enum Granted {
 
 impl GrantQueue {
     pub(crate) fn open(incast: PortIncast, dir: &Path, ifindex: u32) -> Result<Self> {
-        let error = |name: &str| Error::bpf(format!("open {}", dir.join(name).display()));
-        let map = |name: &str| MapHandle::from_pinned_path(dir.join(name)).map_err(error(name));
+        let map = |map: PortMap| {
+            let path = dir.join(map.pin());
+            let what = format!("open {}", path.display());
+            MapHandle::from_pinned_path(path).map_err(Error::bpf(what))
+        };
         Ok(Self {
             incast,
-            queue: map("grant_queue")?,
-            finished: map("finished_queue")?,
-            grant: Runner::open(dir, "grant")?,
+            queue: map(PortMap::GrantQueue)?,
+            finished: map(PortMap::FinishedQueue)?,
+            grant: Runner::open(dir, SharedProgram::Grant)?,
             ifindex,
             dir: dir.to_owned(),
         })

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::inject::Runner;
 use crate::map::open_any_map;
 use crate::mapping::Mapping;
+use crate::maps::{PortMap, SharedProgram};
 use crate::port::Port;
 use crate::reclaim::{Reclaimed, reclaim};
 use crate::reserve::Reserve;
@@ -63,14 +64,14 @@ impl Memory {
             return Ok(None);
         }
         let dir = port.dir();
-        let shared = port.open_map::<types::port>("port")?;
-        let bell = port.if_there(open_any_map(&dir.join("doorbell")))?;
+        let shared = port.open_map::<types::port>(PortMap::Ports)?;
+        let bell = port.if_there(open_any_map(&dir.join(PortMap::Doorbell.pin())))?;
         let rung = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
             slabs: Slabs::open(dir)?,
             reserve: Reserve::default(),
             port: Mapping::new(&shared, dir)?,
-            reclaim: Runner::open(dir, "reclaim")?,
+            reclaim: Runner::open(dir, SharedProgram::Reclaim)?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,

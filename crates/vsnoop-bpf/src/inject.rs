@@ -14,6 +14,7 @@ use vsnoop_flow::types::{self, port};
 
 use crate::error::{Error, Result};
 use crate::map::read_only_value;
+use crate::maps::{PortMap, SharedProgram};
 use crate::seat::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
@@ -87,9 +88,9 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// Of the port with these pins.
-    pub(crate) fn open(dir: &Path, name: &str) -> Result<Self> {
-        let port: port = read_only_value(&dir.join("port"))?;
-        Ok(Self { program: program_of(dir, name)?, slot: port.slot, id: port.id })
+    pub(crate) fn open(dir: &Path, program: SharedProgram) -> Result<Self> {
+        let port: port = read_only_value(&dir.join(PortMap::Ports.pin()))?;
+        Ok(Self { program: program_of(dir, program)?, slot: port.slot, id: port.id })
     }
 
     /// `cb`: the first words of the packet's control block.
@@ -141,7 +142,7 @@ fn run_in(
 /// Sends a frame; the calling thread must be in the tap's network namespace.
 pub(crate) fn inject(dir: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
     let what = || format!("inject a frame into interface {ifindex}");
-    let program = program_of(dir, "inject")?;
+    let program = program_of(dir, SharedProgram::Inject)?;
     let run = run(&program, ifindex, u32::from(to_sender), frame, 1).map_err(Error::bpf(what()))?;
     if run.verdict != 0 {
         let errno = run.verdict.saturating_abs();

@@ -24,6 +24,8 @@ mod link;
 mod list;
 mod map;
 mod mapping;
+mod maps;
+mod objects;
 mod pins;
 mod port;
 mod programs;

@@ -13,6 +13,7 @@ use libbpf_rs::{AsRawLibbpf, Object};
 
 use crate::error::{Error, Result};
 use crate::hook::Hook;
+use crate::objects::{self, Named};
 
 /// What the kernel says about a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,17 +101,13 @@ impl FreshLink {
 /// libbpf-rs has no tcx links yet; libbpf has. A fresh link that the caller owns.
 pub(crate) fn tcx_link(
     object: &Object,
-    name: &str,
+    program: impl Named,
     ifindex: u32,
     ifname: &str,
     flags: u32,
 ) -> Result<NonNull<libbpf_sys::bpf_link>> {
-    let program = object.progs().find(|p| p.name() == name);
-    let what = format!("attach {name} to {ifname}");
-    let program = program.ok_or_else(|| Error::Bpf {
-        what: what.clone(),
-        source: libbpf_rs::Error::from_raw_os_error(libc::ENOENT),
-    })?;
+    let what = format!("attach {} to {ifname}", program.name());
+    let program = objects::program(object, program);
     let opts = libbpf_sys::bpf_tcx_opts {
         sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
         flags,

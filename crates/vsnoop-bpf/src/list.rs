@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
+use vsnoop_flow::types::port_meta;
+
 use crate::error::{Error, Result};
+use crate::map::read_only_value;
+use crate::maps::PortMap;
 use crate::pins::{self, Stage};
 use crate::port::Port;
 use crate::programs;
@@ -20,6 +24,11 @@ impl Damaged {
     /// Not damaged, but never a port: its maker was killed while it attached.
     pub fn is_arriving(&self) -> bool {
         pins::is_arriving(&self.path)
+    }
+
+    /// What it says about its attachment, in a record as of this version; the rest may be missing.
+    pub fn meta(&self) -> Option<port_meta> {
+        read_only_value(&self.path.join(PortMap::Meta.pin())).ok()
     }
 
     /// Takes it away all the same: hooks first, then the rest.

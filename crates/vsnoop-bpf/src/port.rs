@@ -17,6 +17,7 @@ use crate::inject::{self, OpenHook};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
+use crate::maps::PortMap;
 use crate::record::Record;
 use crate::text::c_string;
 use crate::{batch, pins, programs, reclaim, seat};
@@ -64,12 +65,12 @@ impl Port {
 
     fn open_pins(dir: &Path, inode: u64) -> Result<Port> {
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
-        let open = |name: &str| dir.join(name);
+        let pin = |map: PortMap| dir.join(map.pin());
         let port = Port {
-            meta: open_map::<port_meta>(&open("meta"))?,
-            shared: open_map::<types::port>(&open("port"))?,
-            stats: open_map::<port_stats>(&open("stats"))?,
-            flows: open_map::<flow>(&open("flows"))?,
+            meta: open_map::<port_meta>(&pin(PortMap::Meta))?,
+            shared: open_map::<types::port>(&pin(PortMap::Ports))?,
+            stats: open_map::<port_stats>(&pin(PortMap::Stats))?,
+            flows: open_map::<flow>(&pin(PortMap::Flows))?,
             dir: dir.to_owned(),
             inode,
         };
@@ -366,8 +367,8 @@ impl Port {
     }
 
     /// One more of its maps, with values of type `T`.
-    pub(crate) fn open_map<T: Record>(&self, name: &str) -> Result<MapHandle> {
-        self.if_there(open_map::<T>(&self.dir.join(name)))
+    pub(crate) fn open_map<T: Record>(&self, map: PortMap) -> Result<MapHandle> {
+        self.if_there(open_map::<T>(&self.dir.join(map.pin())))
     }
 
     /// The error of a port that was taken away meanwhile is that, whatever failed by it.

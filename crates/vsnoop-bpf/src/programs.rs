@@ -19,25 +19,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut, MapType, Object, ObjectBuilder};
 use vsnoop_flow::types::{PORT_SLOTS, port_config};
 
 use crate::error::{Error, Result, refused};
-use crate::hook::Hook;
+use crate::maps::{PortMap, Role, SharedMap, SharedProgram};
+use crate::objects::{self, Named};
 use crate::pins::{self, PIN_ROOT, PROGRAMS_PREFIX, is_programs};
 use crate::record::Record;
-use crate::seat::{PROGRAMS, SLAB_TABLE, SLOT, Seat, TABLES, are_whole, array_name, hook_name};
+use crate::seat::{PROGRAMS, SLOT, Seat, are_whole, array_name};
 use crate::spec::AttachSpec;
-use crate::uplink::{self, Uplink};
-
-static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
-static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
-
-/// What user space runs, of those of them that are loaded.
-const RUN: [&str; 3] = ["inject", "reclaim", "grant"];
-const INCAST_PROGRAM: &str = "grant";
-/// Of bpf/maps.h and bpf/grant_queue.h: what only ports with incast control have.
-const INCAST_MAPS: [&str; 5] = ["beside", "finished_queue", "grant_queue", "grants", "uplink"];
+use crate::uplink::Uplink;
 
 /// What is constant in the programs of a port.
 struct Constants {
@@ -60,7 +52,7 @@ impl Constants {
     }
 
     fn object(&self) -> &'static [u8] {
-        if self.uplink.is_some() { WITH_INCAST } else { PLAIN }
+        if self.uplink.is_some() { objects::WITH_INCAST } else { objects::PLAIN }
     }
 
     /// Of the names of directories with such programs; a number follows.
@@ -79,38 +71,33 @@ impl Constants {
             .name("vsnoop")
             .and_then(|builder| builder.open_memory(self.object()))
             .map_err(refused("the BPF object"))?;
+        let has_uplink = self.uplink.is_some();
         for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if TABLES.contains(&name.as_str()) {
-                let like = maps.maps_mut().find(|like| *like.name() == *name && like.autocreate());
-                like.map_or(Ok(()), |like| map.set_inner_map_fd(like.as_fd()))
-                    .map_err(refused("the maps"))?;
-            }
-            let resized = match name.as_str() {
-                name if name == uplink::SECTION => match &self.uplink {
+            let set = match SharedMap::of(map.name()).role() {
+                Role::Table(own) => {
+                    let is_own = |like: &MapMut<'_>| PortMap::of(like.name()) == own;
+                    let like = maps.maps_mut().find(|like| is_own(like) && like.autocreate());
+                    like.map_or(Ok(()), |like| map.set_inner_map_fd(like.as_fd())).and_then(|()| {
+                        map.set_autocreate(own.had_by().includes(&self.config, has_uplink))
+                    })
+                }
+                Role::Slabs => Ok(()),
+                Role::Constants => map.set_initial_value(self.config.as_bytes()),
+                Role::Uplink => match &self.uplink {
                     Some((path, _)) => map.reuse_pinned_map(path),
                     None => map.set_autocreate(false),
                 },
-                name if name.ends_with(".rodata") => map.set_initial_value(self.config.as_bytes()),
-                name => map.set_autocreate(is_wanted(name, &self.config, self.uplink.is_some())),
+                Role::Private(had_by) => {
+                    map.set_autocreate(had_by.includes(&self.config, has_uplink))
+                }
             };
-            resized.map_err(refused("the maps"))?;
+            set.map_err(refused("the maps"))?;
         }
-        for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
-            program.set_autoload(self.uplink.is_some());
+        for mut program in open.progs_mut() {
+            let had_by = SharedProgram::of(program.name()).had_by();
+            program.set_autoload(had_by.includes(&self.config, has_uplink));
         }
         open.load().map_err(refused("the BPF programs"))
-    }
-}
-
-/// Has a port of this configuration, behind an uplink or not, such a map? All have what is not
-/// named here.
-pub(crate) fn is_wanted(map: &str, config: &port_config, has_uplink: bool) -> bool {
-    use vsnoop_flow::types::{LIST_PORTS, LIST_PREFIXES};
-    match map {
-        "port_list" => config.lists & LIST_PORTS != 0,
-        "prefix_list" => config.lists & LIST_PREFIXES != 0,
-        _ => has_uplink || !INCAST_MAPS.contains(&map),
     }
 }
 
@@ -272,30 +259,20 @@ fn pin(mut object: Object, prefix: &str) -> Result<PathBuf> {
 
 fn pin_all(object: &mut Object, dir: &Path) -> Result<()> {
     let pinned = |path: &Path| Error::bpf(format!("pin {}", path.display()));
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let pin = match name.as_str() {
-            name if name == uplink::SECTION => "uplink",
-            name if name == SLAB_TABLE || TABLES.contains(&name) => name,
-            _ => continue,
-        };
-        if map.autocreate() {
-            let path = dir.join(pin);
-            map.pin(&path).map_err(pinned(&path))?;
-        }
+    for mut map in object.maps_mut().filter(|map| map.autocreate()) {
+        let Some(pin) = SharedMap::of(map.name()).pin() else { continue };
+        let path = dir.join(pin);
+        map.pin(&path).map_err(pinned(&path))?;
     }
     for mut program in object.progs_mut().filter(|program| program.autoload()) {
-        let name = program.name().to_string_lossy().into_owned();
-        let hook = [Hook::ToVm, Hook::FromVm].into_iter().find(|hook| hook_name(*hook) == name);
-        if let Some(hook) = hook {
+        let name = SharedProgram::of(program.name());
+        if let Some(hook) = name.hook() {
             let path = dir.join(array_name(hook));
             let filled =
                 array_of(program.as_fd().as_raw_fd()).and_then(|mut array| array.pin(&path));
             filled.map_err(pinned(&path))?;
-        } else if !RUN.contains(&name.as_str()) {
-            continue;
         }
-        let path = dir.join(&name);
+        let path = dir.join(name.name());
         program.pin(&path).map_err(pinned(&path))?;
     }
     Ok(())

@@ -6,6 +6,7 @@ use vsnoop_flow::types::{reclaim as why, reclaimed};
 
 use crate::error::{Error, Result};
 use crate::inject::Runner;
+use crate::maps::SharedProgram;
 
 /// What is left of a hold that was reclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum Reclaimed {
 
 /// Nothing more is to be sent of a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    reclaim(&Runner::open(dir, "reclaim")?, number, why::RECLAIM_RESET).map(drop)
+    reclaim(&Runner::open(dir, SharedProgram::Reclaim)?, number, why::RECLAIM_RESET).map(drop)
 }
 
 pub(crate) fn reclaim(program: &Runner, number: u32, why: why::Type) -> Result<Reclaimed> {

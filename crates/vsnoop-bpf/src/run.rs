@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_SUSPENDED, policy, port_run};
 
 use crate::error::{Error, Result};
+use crate::maps::PortMap;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
@@ -116,9 +117,9 @@ impl Port {
     /// hooks note at the same moment may be lost.
     pub fn note_failure(&self, vm_port: u16, now_ns: u64) -> Result<()> {
         let _lock = self.lock_records()?;
-        let path = self.dir().join("failures");
+        let path = self.dir().join(PortMap::Failures.pin());
         let what = || format!("note a failure in {}", path.display());
-        let map = self.open_map::<types::failures>("failures")?;
+        let map = self.open_map::<types::failures>(PortMap::Failures)?;
         let key = u32::from(vm_port).to_ne_bytes();
         let found = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
         let mut failures =
@@ -130,9 +131,9 @@ impl Port {
     /// VM ports (host byte order) whose new connections the hooks leave alone at `now_ns`
     /// (CLOCK_MONOTONIC), in their order, with what failed.
     pub fn left_alone(&self, now_ns: u64) -> Result<Vec<(u16, types::failures)>> {
-        let path = self.dir().join("failures");
+        let path = self.dir().join(PortMap::Failures.pin());
         let what = || format!("read {}", path.display());
-        let map = self.open_map::<types::failures>("failures")?;
+        let map = self.open_map::<types::failures>(PortMap::Failures)?;
         let mut found = Vec::new();
         for key in map.keys() {
             let value = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;

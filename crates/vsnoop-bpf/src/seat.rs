@@ -12,6 +12,8 @@ use vsnoop_flow::types::SLABS;
 use crate::descriptor::owned;
 use crate::error::{Error, Result};
 use crate::hook::Hook;
+use crate::maps::{HadBy, PortMap, Role, SharedMap, SharedProgram};
+use crate::objects::Named;
 use crate::pins::PIN_ROOT;
 
 /// In the directory of a port: leads to that of its programs.
@@ -19,24 +21,6 @@ pub(crate) const PROGRAMS: &str = "programs";
 
 /// In the directory of a port: leads to the number of its slot, which is no file.
 pub(crate) const SLOT: &str = "slot";
-
-/// The arrays of maps, by their names in bpf/maps.h and bpf/port.bpf.c, with those that a port
-/// without lists, or without incast control, has not.
-pub(crate) const TABLES: [&str; 11] = [
-    "ports",
-    "flows",
-    "embryos",
-    "stats",
-    "failures",
-    "doorbell",
-    "port_list",
-    "prefix_list",
-    "grant_queue",
-    "finished_queue",
-    "beside",
-];
-
-pub(crate) const SLAB_TABLE: &str = "slabs";
 
 /// System calls that wait for the kernel at the same time.
 const AT_ONCE: usize = 32;
@@ -62,9 +46,8 @@ impl Seat {
     pub(crate) fn fill(&self, maps: &mut Object) -> Result<()> {
         let mut changes = Vec::new();
         for map in maps.maps_mut().filter(|map| map.autocreate()) {
-            let name = map.name().to_string_lossy().into_owned();
-            if TABLES.contains(&name.as_str()) {
-                changes.push((self.table(&name)?, map.as_fd().as_raw_fd()));
+            if let Some(table) = PortMap::of(map.name()).table() {
+                changes.push((self.table(table)?, map.as_fd().as_raw_fd()));
             }
         }
         let key = self.slot.to_ne_bytes();
@@ -76,23 +59,25 @@ impl Seat {
     /// Takes the maps of the port in `dir` out again, and what is left of the hold's memory;
     /// nothing where they are another's.
     pub(crate) fn vacate(&self, dir: &Path) -> Result<()> {
-        let is_there = |name: &&str| self.programs.join(name).exists();
-        let names: Vec<&str> = TABLES.into_iter().chain([SLAB_TABLE]).filter(is_there).collect();
-        let tables: Vec<MapHandle> =
-            names.iter().map(|name| self.table(name)).collect::<Result<_>>()?;
-        let of = |name| names.iter().position(|found| *found == name).map(|at| &tables[at]);
-        let own = MapHandle::from_pinned_path(dir.join("port")).and_then(|map| map.info());
-        let own = own.map(|info| info.info.id).ok();
+        let mut tables = Vec::new();
+        for name in SharedMap::ALL.iter().filter(|name| self.programs.join(name.name()).exists()) {
+            if let Role::Table(_) | Role::Slabs = name.role() {
+                tables.push((*name, self.table(*name)?));
+            }
+        }
+        let of = |name| tables.iter().find(|(found, _)| *found == name).map(|(_, table)| table);
+        let own = MapHandle::from_pinned_path(dir.join(PortMap::Ports.pin()));
+        let own = own.and_then(|map| map.info()).map(|info| info.info.id).ok();
         let is_own = |table: &MapHandle| inner_id(table, self.slot) == own && own.is_some();
-        if !of(TABLES[0]).is_some_and(is_own) {
+        if !of(SharedMap::Ports).is_some_and(is_own) {
             return Ok(());
         }
         let slabs = self.slot * SLABS..(self.slot + 1) * SLABS;
-        let slabs = of(SLAB_TABLE).into_iter().flat_map(|table| {
+        let slabs = of(SharedMap::Slabs).into_iter().flat_map(|table| {
             let is_used = |index: &u32| inner_id(table, *index).is_some();
             slabs.clone().filter(is_used).map(move |index| (table, index))
         });
-        let maps = names.iter().zip(&tables).filter(|(name, _)| **name != SLAB_TABLE);
+        let maps = tables.iter().filter(|(name, _)| *name != SharedMap::Slabs);
         let changes = maps.map(|(_, table)| (table, self.slot)).chain(slabs).collect();
         at_once(changes, |(table, index)| match table.delete(&index.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error),
@@ -105,8 +90,8 @@ impl Seat {
         )))
     }
 
-    fn table(&self, name: &str) -> Result<MapHandle> {
-        open_table(&self.programs, name)
+    fn table(&self, name: SharedMap) -> Result<MapHandle> {
+        open_table(&self.programs, name.name())
     }
 
     /// Loads the program that a tap's hook has for this port.
@@ -127,12 +112,12 @@ fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
 pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
     let seat = Seat::of(dir)
         .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
-    Ok((open_table(&dir.join(PROGRAMS), SLAB_TABLE)?, seat.slot * SLABS))
+    Ok((open_table(&dir.join(PROGRAMS), SharedMap::Slabs.name())?, seat.slot * SLABS))
 }
 
 /// A program that the port in `dir` shares with others.
-pub(crate) fn program_of(dir: &Path, name: &str) -> Result<ProgramHandle> {
-    let path = dir.join(PROGRAMS).join(name);
+pub(crate) fn program_of(dir: &Path, program: SharedProgram) -> Result<ProgramHandle> {
+    let path = dir.join(PROGRAMS).join(program.name());
     ProgramHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
@@ -142,22 +127,21 @@ pub(crate) fn are_there(dir: &Path) -> bool {
 }
 
 pub(crate) fn are_whole(programs: &Path) -> bool {
+    let of_all = |map: &&SharedMap| match map.role() {
+        Role::Table(own) => own.had_by() == HadBy::All,
+        Role::Slabs => true,
+        Role::Constants | Role::Uplink | Role::Private(_) => false,
+    };
+    let maps = SharedMap::ALL.iter().filter(of_all).map(|map| map.name());
+    let run = SharedProgram::ALL.iter().filter(|program| program.had_by() == HadBy::All);
+    let run = run.filter(|program| program.hook().is_none()).map(|program| program.name());
     let places = [Hook::ToVm, Hook::FromVm].map(array_name);
-    // The first ones every port has.
-    let names = TABLES[..6].iter().chain(&[SLAB_TABLE, "inject", "reclaim"]).chain(&places);
-    names.into_iter().all(|name| programs.join(name).exists())
+    maps.chain(run).chain(places).all(|name| programs.join(name).exists())
 }
 
 /// The program behind a hook.
 pub(crate) fn hook_of(dir: &Path, hook: Hook) -> Result<ProgramHandle> {
-    program_of(dir, hook_name(hook))
-}
-
-pub(crate) fn hook_name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::ToVm => "to_vm",
-        Hook::FromVm => "from_vm",
-    }
+    program_of(dir, SharedProgram::of_hook(hook))
 }
 
 pub(crate) fn array_name(hook: Hook) -> &'static str {

@@ -29,15 +29,14 @@ use crate::inject::OpenHook;
 use crate::link::{PinnedLink, tcx_link};
 use crate::map::open_map;
 use crate::mapping::Mapping;
+use crate::objects::uplink::{Map, Program};
+use crate::objects::{self, Named};
 use crate::pins;
 use crate::record::Record;
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
-
 /// The directory of all uplinks' pins.
 pub const UPLINK_ROOT: &str = "/sys/fs/bpf/vsnoop-uplinks";
-/// The data section of bpf/uplink.h, as libbpf names it.
-pub(crate) const SECTION: &str = ".data.uplink";
+/// The record's pin.
 const MAP: &str = "uplink";
 const LINK: &str = "link_count";
 /// Leads to the name of the interface, which is no file.
@@ -304,20 +303,26 @@ fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name("vsnoop_uplink")
-        .and_then(|builder| builder.open_memory(OBJECT))
+        .and_then(|builder| builder.open_memory(objects::UPLINK))
         .map_err(refused)?;
     let path = dir.join(MAP);
     let has_record = path.exists();
     if has_record {
-        for mut map in open.maps_mut().filter(|map| map.name() == SECTION) {
-            map.reuse_pinned_map(&path).map_err(refused)?;
+        for mut map in open.maps_mut() {
+            match Map::of(map.name()) {
+                Map::DataUplink => map.reuse_pinned_map(&path).map_err(refused)?,
+            }
         }
     }
     let mut object = open.load().map_err(refused)?;
-    for mut map in object.maps_mut().filter(|map| !has_record && map.name() == SECTION) {
-        map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+    for mut map in object.maps_mut().filter(|_| !has_record) {
+        match Map::of(map.name()) {
+            Map::DataUplink => map.pin(&path),
+        }
+        .map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
-    let link: NonNull<_> = tcx_link(&object, "count", ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
+    let link: NonNull<_> =
+        tcx_link(&object, Program::Count, ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
     // SAFETY: a fresh link that nobody else owns.
     let mut link = unsafe { Link::from_ptr(link) };
     for stale in [LINK, NAME] {

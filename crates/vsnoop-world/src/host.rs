@@ -252,8 +252,8 @@ impl Vm {
         self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
     }
 
-    /// Resets both ends, as crates/vsnoop/src/helper/reset.rs does. False if the VM has
-    /// acknowledged something since.
+    /// Resets both ends, as crates/vsnoop-host/src/reset.rs does. False if the VM has acknowledged
+    /// something since.
     pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
         let now = self.now;
         let Some(f) = self.flow(key) else { return false };

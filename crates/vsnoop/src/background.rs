@@ -16,10 +16,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
+use vsnoop_host::lock::{self, try_lock};
+use vsnoop_host::system::kernel;
 
-use crate::lock::{self, try_lock};
 use crate::output::watch::Interrupt;
-use crate::system::kernel;
 
 /// A background process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

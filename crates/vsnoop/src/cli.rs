@@ -5,13 +5,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
+use vsnoop_bpf::Limits;
+use vsnoop_host::{config, incast};
 use vsnoop_link::daemon::config::{Method, Vm, dictionary};
 use vsnoop_link::daemon::control::LogLevel;
-
-use vsnoop_bpf::Limits;
-
-use crate::config;
-use crate::incast;
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";
@@ -442,9 +439,12 @@ fn period(text: &str) -> Result<f64, String> {
 
 /// A window: at most the largest that there is (RFC 7323, section 2.3).
 fn size(text: &str) -> Result<u32, String> {
-    crate::size::parse(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
-        || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned(),
-    )
+    vsnoop_host::size::parse(text)
+        .filter(|bytes| *bytes <= 1 << 30)
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| {
+            "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned()
+        })
 }
 
 /// As [`incast::rate`]; a word may be meant for a port.

@@ -14,53 +14,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
-use vsnoop_bpf::{Port, bytes_owed};
+use vsnoop_host::held::{Holds, Left};
+use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::units;
 
-use crate::held::Holds;
-use crate::output::units;
 use crate::output::watch::Interrupt;
-use crate::ports::{Attached, State};
 
 const STEP: Duration = Duration::from_millis(5);
 /// A longer wait prints a message.
 const PATIENCE: Duration = Duration::from_millis(500);
-
-/// What the VM had not acknowledged when the wait ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    pub flows: u64,
-    pub bytes: u64,
-    /// The part that the VM was not handed.
-    pub held_flows: u64,
-    pub held_bytes: u64,
-}
-
-impl Left {
-    fn of(port: &Port, holds: &Holds) -> Result<Self> {
-        let mut left = Self::default();
-        for (key, flow) in &port.flows()? {
-            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
-            left.flows += u64::from(bytes > 0);
-            left.bytes += bytes;
-            left.held_flows += u64::from(held_bytes > 0);
-            left.held_bytes += held_bytes;
-        }
-        Ok(left)
-    }
-
-    pub fn text(self) -> String {
-        amount(self.bytes, self.flows)
-    }
-
-    pub fn held_text(self) -> String {
-        amount(self.held_bytes, self.held_flows)
-    }
-}
-
-/// For example "1,000 bytes of 2 connections".
-pub fn amount(bytes: u64, flows: u64) -> String {
-    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
-}
 
 /// Pauses the port and waits. After an interrupt the port continues as before.
 pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Left> {

@@ -1,11 +1,9 @@
-//! Kinds of failure and their exit codes (docs/command.md).
-//!
-//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry
-//! one of the types below somewhere in their chain; everything else is a failure at run time.
+//! Exit codes of the command (docs/command.md): which one an error deserves, and its name.
 
 use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
+use vsnoop_host::error::{Environment, Unfit, Usage};
 use vsnoop_link::daemon::config::ConfigError;
 use vsnoop_link::daemon::control::{AlreadyUp, AskError};
 
@@ -13,34 +11,10 @@ use vsnoop_link::daemon::control::{AlreadyUp, AskError};
 pub const EXIT_RUNTIME: u8 = 1;
 /// Exit code of wrong arguments; clap uses the same.
 pub const EXIT_USAGE: u8 = 2;
-
-/// Reasons why the host or the port is unfit; the number is the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// Any other reason.
-    Other = 3,
-    NoPort = 31,
-    NotATap = 32,
-    AlreadyAttached = 33,
-    /// The port has a configured qdisc, or another egress program.
-    Qdisc = 34,
-    Kernel = 35,
-    Privilege = 36,
-    BpfFs = 37,
-    Damaged = 38,
-    NotAttached = 39,
-    /// A link of this name runs.
-    LinkUp = 40,
-    /// No link of this name runs.
-    LinkNotUp = 41,
-}
-
-/// The host or the port is unfit; the text names the object and a remedy.
-#[derive(Debug)]
-pub struct Environment {
-    what: Unfit,
-    text: String,
-}
+/// A link of this name runs.
+const EXIT_LINK_UP: u8 = 40;
+/// No link of this name runs.
+const EXIT_LINK_NOT_UP: u8 = 41;
 
 /// The error of another process of this program.
 #[derive(Debug)]
@@ -57,31 +31,20 @@ impl fmt::Display for Reported {
 
 impl std::error::Error for Reported {}
 
-/// The arguments are wrong.
-#[derive(Debug)]
-pub struct Usage(String);
-
-impl fmt::Display for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+/// Exit code of an unfit host or port.
+pub fn exit_code_of(what: Unfit) -> u8 {
+    match what {
+        Unfit::Other => 3,
+        Unfit::NoPort => 31,
+        Unfit::NotATap => 32,
+        Unfit::AlreadyAttached => 33,
+        Unfit::Qdisc => 34,
+        Unfit::Kernel => 35,
+        Unfit::Privilege => 36,
+        Unfit::BpfFs => 37,
+        Unfit::Damaged => 38,
+        Unfit::NotAttached => 39,
     }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Environment {}
-impl std::error::Error for Usage {}
-
-pub fn unfit(what: Unfit, text: impl Into<String>) -> anyhow::Error {
-    Environment { what, text: text.into() }.into()
-}
-
-pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
 }
 
 /// The exit code of an error.
@@ -90,7 +53,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return EXIT_USAGE;
     }
     if let Some(environment) = error.downcast_ref::<Environment>() {
-        return environment.what as u8;
+        return exit_code_of(environment.what);
     }
     if let Some(reported) = error.downcast_ref::<Reported>() {
         return reported.exit_code;
@@ -99,47 +62,49 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         return EXIT_USAGE;
     }
     if error.downcast_ref::<AlreadyUp>().is_some() {
-        return Unfit::LinkUp as u8;
+        return EXIT_LINK_UP;
     }
     if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
-        return Unfit::LinkNotUp as u8;
+        return EXIT_LINK_NOT_UP;
     }
-    match error.downcast_ref::<BpfError>() {
-        Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached as u8,
-        Some(BpfError::NotAttached(_)) => Unfit::NotAttached as u8,
-        Some(BpfError::NoBpfFs) => Unfit::BpfFs as u8,
-        Some(BpfError::Permission { .. }) => Unfit::Privilege as u8,
-        Some(BpfError::Damaged { .. }) => Unfit::Damaged as u8,
-        Some(BpfError::Load { .. }) => Unfit::Kernel as u8,
-        Some(BpfError::TwoRules { .. }) => EXIT_USAGE,
-        Some(BpfError::Unready(_)) => Unfit::Other as u8,
-        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => EXIT_RUNTIME,
-    }
+    exit_code_of(match error.downcast_ref::<BpfError>() {
+        Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached,
+        Some(BpfError::NotAttached(_)) => Unfit::NotAttached,
+        Some(BpfError::NoBpfFs) => Unfit::BpfFs,
+        Some(BpfError::Permission { .. }) => Unfit::Privilege,
+        Some(BpfError::Damaged { .. }) => Unfit::Damaged,
+        Some(BpfError::Load { .. }) => Unfit::Kernel,
+        Some(BpfError::Unready(_)) => Unfit::Other,
+        Some(BpfError::TwoRules { .. }) => return EXIT_USAGE,
+        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => return EXIT_RUNTIME,
+    })
 }
 
 /// Names of exit codes, for programs that read `--json`.
 pub fn exit_name(code: u8) -> &'static str {
-    const UNFIT: [(Unfit, &str); 12] = [
-        (Unfit::Other, "environment"),
-        (Unfit::NoPort, "no_such_port"),
-        (Unfit::NotATap, "not_a_tap"),
-        (Unfit::AlreadyAttached, "already_attached"),
-        (Unfit::Qdisc, "qdisc"),
-        (Unfit::Kernel, "kernel"),
-        (Unfit::Privilege, "privilege"),
-        (Unfit::BpfFs, "bpffs"),
-        (Unfit::Damaged, "damaged_state"),
-        (Unfit::NotAttached, "not_attached"),
-        (Unfit::LinkUp, "link_up"),
-        (Unfit::LinkNotUp, "link_not_up"),
-    ];
-    let unfit = UNFIT.iter().find(|(what, _)| *what as u8 == code).map(|(_, name)| *name);
-    unfit.unwrap_or(if code == EXIT_USAGE { "usage" } else { "runtime" })
+    match code {
+        EXIT_USAGE => "usage",
+        3 => "environment",
+        31 => "no_such_port",
+        32 => "not_a_tap",
+        33 => "already_attached",
+        34 => "qdisc",
+        35 => "kernel",
+        36 => "privilege",
+        37 => "bpffs",
+        38 => "damaged_state",
+        39 => "not_attached",
+        EXIT_LINK_UP => "link_up",
+        EXIT_LINK_NOT_UP => "link_not_up",
+        _ => "runtime",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
+
+    use vsnoop_host::error::{unfit, usage};
 
     use super::*;
 

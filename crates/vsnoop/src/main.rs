@@ -2,35 +2,22 @@
 //!
 //! Attachments are in the kernel (pinned links and maps), so every command is a short-lived
 //! process. Only a small helper runs while a port is attached (`helper`), and the engine while a
-//! port has a hold (`engine`). `system` has queries about the host, `ports` the attachments,
-//! `command` a module per command, `output` tables and JSON.
+//! port has a hold (`engine`). `command` has a module per command, `output` tables and JSON;
+//! crates/vsnoop-host knows the host and its ports.
 
 mod background;
 mod bounds;
 mod cli;
 mod command;
-mod config;
 mod counters;
 mod doctor;
 mod drain;
 mod engine;
 mod error;
-mod failures;
-mod flow_key;
-mod held;
 mod helper;
 mod identity;
-mod incast;
 mod lists;
-mod lock;
 mod output;
-mod ports;
-mod priority;
-mod quota;
-mod release;
-mod size;
-mod sweep;
-mod system;
 
 use std::process::ExitCode;
 

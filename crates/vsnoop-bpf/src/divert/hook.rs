@@ -19,9 +19,9 @@ use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::link::tcx_link;
+use crate::objects::divert::{Map, Program};
+use crate::objects::{self, Named};
 use crate::record::Record;
-
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/divert.bpf.o"));
 
 /// What becomes of packets to a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,18 +108,18 @@ impl Diversion {
         let mut builder = ObjectBuilder::default();
         let object = builder
             .name("vsnoop_divert")
-            .and_then(|builder| builder.open_memory(OBJECT))
+            .and_then(|builder| builder.open_memory(objects::DIVERT))
             .and_then(libbpf_rs::OpenObject::load)
             .map_err(refused)?;
-        let (up, in_force) = (map(&object, ".bss")?, map(&object, "in_force")?);
-        map(&object, "link_tap")?
+        let (up, in_force) = (open(&object, Map::Bss)?, open(&object, Map::InForce)?);
+        objects::map(&object, Map::LinkTap)
             .update(&0u32.to_ne_bytes(), &link_ifindex.to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("divert into interface {link_ifindex}")))?;
         let trie = fill(&rules)?;
         exchange(&in_force, &trie)?;
         // Behind from_vm, whichever of the two is attached first: that one goes before all others.
         let name = format!("interface {ifindex}");
-        let link = tcx_link(&object, "divert", ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
+        let link = tcx_link(&object, Program::Divert, ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
         // SAFETY: a fresh link that nobody else owns.
         let link = unsafe { Link::from_ptr(link) };
         Ok(Self { _link: link, object, up, in_force, rules, trie, past: HashMap::new() })
@@ -160,22 +160,21 @@ impl Diversion {
 
     /// The hook, with the kernel's own accounting.
     pub fn program(&self) -> Result<ProgramInfo> {
-        program_info(self.descriptor()?).map_err(Error::bpf("read the program that diverts"))
+        program_info(self.descriptor()).map_err(Error::bpf("read the program that diverts"))
     }
 
     /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum
     /// tcx_action_base`). It is counted.
     pub fn run_hook(&self, frame: &[u8]) -> Result<i32> {
-        let run = inject::run(&self.descriptor()?, 0, 0, frame, 1);
+        let run = inject::run(&self.descriptor(), 0, 0, frame, 1);
         run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
     }
 
-    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
-        let program = self.object.progs().find(|program| program.name() == "divert");
-        let program = program.ok_or_else(|| missing("program divert"))?;
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        let program = objects::program(&self.object, Program::Divert);
         // SAFETY: the program is loaded, and its descriptor open as long as the object, which
         // `self` owns.
-        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+        unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) }
     }
 }
 
@@ -243,13 +242,7 @@ fn exchange(in_force: &MapHandle, trie: &MapHandle) -> Result<()> {
         .map_err(Error::bpf("put the rules in force"))
 }
 
-fn map(object: &Object, name: &str) -> Result<MapHandle> {
-    let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
-    let map = map.ok_or_else(|| missing(&format!("map {name}")))?;
-    MapHandle::try_from(&map).map_err(Error::bpf(format!("open map {name}")))
-}
-
-fn missing(what: &str) -> Error {
-    let source = libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
-    Error::Bpf { what: format!("find {what} in the object"), source }
+fn open(object: &Object, map: Map) -> Result<MapHandle> {
+    MapHandle::try_from(&objects::map(object, map))
+        .map_err(Error::bpf(format!("open map {}", map.name())))
 }

@@ -18,7 +18,7 @@ use vsnoop_lab::workspace;
 
 /// Set inside: where the program is outside.
 const INSIDE: &str = "VSNOOP_FAULTS_PROGRAM";
-/// As in crates/vsnoop/src/lock.rs.
+/// As in crates/vsnoop-host/src/lock.rs.
 const RUN: &str = "/run/vsnoop";
 /// The program under test.
 const PROGRAM: &str = "/run/vsnoop/program";

@@ -11,25 +11,25 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port};
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::incast;
+use vsnoop_host::incast::uplink::{Joined, Wanted, prepare};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::quota;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netdev::Device;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::{egress, kernel, netdev, qdisc};
 
 use crate::bounds::{UNBOUNDED, ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::config::Config;
 use crate::engine;
-use crate::error::{Unfit, unfit, usage};
 use crate::helper;
-use crate::incast;
-use crate::incast::uplink::{Joined, Wanted, prepare};
 use crate::lists;
-use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
 use crate::output::watch::Interrupt;
-use crate::ports;
-use crate::quota;
-use crate::sweep;
-use crate::system::netdev::Device;
-use crate::system::netns::Netns;
-use crate::system::{egress, kernel, netdev, qdisc};
 
 /// Limit of connections on record over all ports of the host. Each takes 512 bytes: a record of 192
 /// bytes, its key, and the fields of the hash map make 296, and the kernel's caches for BPF have
@@ -195,7 +195,7 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
 pub fn spec(device: &Device, netns: &Netns) -> Result<AttachSpec> {
     let mut spec = AttachSpec::new(device.index, &device.name, netns.inode);
     spec.tx_queue_len = device.ring_frames;
-    spec.bridge = helper::bridge_of(device)?;
+    spec.bridge = netdev::bridge_of(device)?;
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     Ok(spec)
 }

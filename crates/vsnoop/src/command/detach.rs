@@ -4,18 +4,19 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use vsnoop_host::held::{Left, amount};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::release::{Released, release};
+use vsnoop_host::sweep;
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::drain::{Left, amount, drain};
-use crate::lock::CommandLock;
+use crate::drain::drain;
 use crate::output::report::{self, Outcome};
-use crate::output::units;
 use crate::output::watch::Interrupt;
-use crate::ports;
-use crate::release::{Released, release};
-use crate::sweep;
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;

@@ -2,16 +2,18 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::config::Config;
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
-use crate::error::{Unfit, unfit};
-use crate::failures::LeftAlone;
+use crate::error::exit_code_of;
 use crate::output::watch::print;
-use crate::output::{hint, table, units};
-use crate::system::netns::Netns;
+use crate::output::{hint, table};
 
 #[derive(Serialize)]
 struct Document {
@@ -46,7 +48,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     }
     let unfit_port = document.ports.iter().find(|port| port.refused.is_some());
     Ok(match unfit_port {
-        Some(_) if !arguments.ports.is_empty() => Unfit::Qdisc as u8,
+        Some(_) if !arguments.ports.is_empty() => exit_code_of(Unfit::Qdisc),
         _ => 0,
     })
 }

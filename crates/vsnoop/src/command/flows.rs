@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
+use vsnoop_host::flow_key::socket;
+use vsnoop_host::held::{FlowHold, Holds};
+use vsnoop_host::incast::window::{FlowWindow, window_of};
+use vsnoop_host::ports;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::flow_key::socket;
-use crate::held::{FlowHold, Holds};
 use crate::identity::Identity;
-use crate::incast::window::{FlowWindow, window_of};
 use crate::output::table::NOTHING;
-use crate::output::{table, units, watch};
-use crate::ports;
-use crate::system::clock::monotonic_ns;
-use crate::system::netns;
+use crate::output::{table, watch};
 
 #[derive(Serialize)]
 struct Document {

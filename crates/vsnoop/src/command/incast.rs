@@ -3,18 +3,19 @@
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Uplink, UplinkSettings};
+use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::incast::listed::{self, Listed, Uplinks};
+use vsnoop_host::incast::uplink::bits_of;
+use vsnoop_host::incast::{Control, Rate};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli, IncastAction};
-use crate::error::{Unfit, unfit, usage};
 use crate::helper;
-use crate::incast::listed::{self, Listed, Uplinks};
-use crate::incast::uplink::bits_of;
-use crate::incast::{Control, Rate};
-use crate::lock::CommandLock;
-use crate::output::{table, units, watch};
-use crate::sweep;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
+use crate::output::{table, watch};
 
 /// Shown if there is none.
 const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incast` begins it";

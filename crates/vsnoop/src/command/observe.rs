@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
+use vsnoop_host::system::{kernel, netdev};
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
-use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
+use crate::output::table;
 use crate::output::watch::{Interrupt, print, refresh};
-use crate::output::{table, units};
-use crate::ports;
-use crate::sweep;
-use crate::system::netns::Netns;
-use crate::system::process::{self, Process};
-use crate::system::vcpu::{self, Shares, Vcpu};
-use crate::system::{kernel, netdev};
 
 /// One observed port; detached when dropped, also after an error.
 struct Observed {

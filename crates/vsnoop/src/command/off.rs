@@ -13,19 +13,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
-use vsnoop_bpf::{Listed, Port, Record};
+use vsnoop_bpf::{Listed, Port};
+use vsnoop_host::held::amount;
+use vsnoop_host::release::{self, Ended};
+use vsnoop_host::system::netns::{self, Netns};
+use vsnoop_host::system::{kernel, netdev, qdisc};
+use vsnoop_host::units;
 
 use crate::cli::Cli;
-use crate::drain::amount;
 use crate::error::EXIT_RUNTIME;
-use crate::output::units;
 use crate::output::watch::print;
-use crate::release::{self, Ended};
-use crate::system::netns::{self, Netns};
-use crate::system::{kernel, netdev, qdisc};
 
 /// Limits of time for all default qdiscs together, and for each: a lock of the kernel that is not
 /// free by then may never be.
@@ -87,7 +86,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         }
     }
     for damaged in damaged {
-        replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
+        replaced.extend(damaged.meta().and_then(|meta| replaced_qdisc(&meta)));
         match damaged.remove() {
             Ok(()) if damaged.is_arriving() => document.removed.push(file_name(&damaged.path)),
             Ok(()) => document.damaged_removed.push(file_name(&damaged.path)),
@@ -155,12 +154,6 @@ fn finish(port: Port, ended: &mut Ended) {
 
 fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-}
-
-/// The record of an attachment whose other pins may be damaged; `None` if it is damaged, too.
-fn read_meta(directory: &Path) -> Option<port_meta> {
-    let map = MapHandle::from_pinned_path(directory.join("meta")).ok()?;
-    port_meta::from_bytes(&map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
 
 fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vsnoop_bpf::types::port_run;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::held::Left;
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
 
 use crate::cli::{self, Cli};
-use crate::drain::{Left, drain};
-use crate::error::{EXIT_RUNTIME, Unfit, exit_name, unfit};
+use crate::drain::drain;
+use crate::error::{EXIT_RUNTIME, exit_name};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached, State};
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
 /// Fails (exit code 1) if the VM has not acknowledged everything at the end of the wait: a
 /// migration must not start then, above all if some bytes are on this host only. The port stays

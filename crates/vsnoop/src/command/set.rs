@@ -5,17 +5,17 @@
 
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports::{self, State};
+use vsnoop_host::quota;
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
 
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::config::Config;
-use crate::error::{Unfit, unfit};
-use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
-use crate::ports::{self, State};
-use crate::quota;
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     let config = Config::read(cli.config.as_deref())?;

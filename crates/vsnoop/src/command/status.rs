@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Hook;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::held::{Engine, Holds, PortHold};
+use vsnoop_host::incast::{Control, UplinkState};
+use vsnoop_host::ports::{self, Attached, Inventory, PausedBy};
+use vsnoop_host::sweep;
+use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::Process;
+use vsnoop_host::system::{netdev, netns, process, qdisc};
+use vsnoop_host::units;
 
 use crate::background::{self, Role};
 use crate::cli::{self, Cli};
 use crate::counters::Resets;
-use crate::failures::LeftAlone;
-use crate::held::{Engine, Holds, PortHold};
 use crate::helper;
 use crate::identity::Identity;
-use crate::incast::{Control, UplinkState};
 use crate::output::table::NOTHING;
-use crate::output::{hint, table, units, watch};
-use crate::ports::{self, Attached, Inventory, PausedBy};
-use crate::sweep;
-use crate::system::egress::{self, Foreign};
-use crate::system::netns::Netns;
-use crate::system::process::Process;
-use crate::system::{netdev, netns, process, qdisc};
+use crate::output::{hint, table, watch};
 
 #[derive(Serialize)]
 struct Document {
@@ -113,7 +114,9 @@ impl From<Option<i32>> for ProcessOfTheHost {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
-    sweep::finish_if_idle();
+    if let Err(error) = sweep::finish_if_idle() {
+        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
+    }
     watch::run(arguments.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }

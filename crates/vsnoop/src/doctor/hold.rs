@@ -17,14 +17,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::config::{Config, HOLD_LEAST, HOLD_MOST};
+use vsnoop_host::quota::Quotas;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::vcpu::Vcpu;
+use vsnoop_host::system::{kernel, memory};
+use vsnoop_host::units;
 
-use crate::config::{Config, HOLD_LEAST, HOLD_MOST};
 use crate::output::histogram::Histogram;
-use crate::output::units;
-use crate::quota::Quotas;
-use crate::system::netns::Netns;
-use crate::system::vcpu::Vcpu;
-use crate::system::{kernel, memory};
 
 /// A VM that answers sooner needs no hold.
 const WORTH_IT_NS: u64 = 1_000_000;
@@ -193,7 +193,7 @@ fn fastest_link(devices: &Path) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::system::cgroup::Quota;
+    use vsnoop_host::system::cgroup::Quota;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Checks whether this host is ready. Each check reports its finding and, on failure, the remedy.
 
 use anyhow::Result;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::Unfit;
+use vsnoop_host::system::kernel;
 
 use super::{Check, Level, incast};
-use crate::config::Config;
-use crate::error::Unfit;
-use crate::system::kernel;
 
 /// All checks, the most important first.
 pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {

@@ -2,15 +2,15 @@
 //! link?
 
 use anyhow::Result;
+use vsnoop_host::error::Unfit;
+use vsnoop_host::incast::Control;
+use vsnoop_host::incast::listed::{self, Listed};
+use vsnoop_host::incast::uplink::link_speed;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns;
+use vsnoop_host::units;
 
 use super::{Check, Level};
-use crate::error::Unfit;
-use crate::incast::Control;
-use crate::incast::listed::{self, Listed};
-use crate::incast::uplink::link_speed;
-use crate::output::units;
-use crate::system::netdev::{self, Device};
-use crate::system::netns;
 
 /// `None` without an uplink, or if nothing can be read.
 pub fn check() -> Option<Check> {
@@ -77,8 +77,8 @@ fn finding(uplink: &Listed, device: Option<&(Device, Option<u64>)>) -> (Level, S
 
 #[cfg(test)]
 mod tests {
-    use crate::incast::UplinkState;
-    use crate::incast::state::Bandwidth;
+    use vsnoop_host::incast::UplinkState;
+    use vsnoop_host::incast::state::Bandwidth;
 
     use super::*;
 

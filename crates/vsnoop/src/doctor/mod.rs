@@ -7,8 +7,8 @@ mod incast;
 pub mod taps;
 
 use serde::Serialize;
+use vsnoop_host::error::Unfit;
 
-use crate::error::Unfit;
 pub use taps::TapReport;
 
 /// Result of a check.

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::ports::Attached;
+use vsnoop_host::quota;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
+use vsnoop_host::system::{egress, kernel, offload, qdisc};
+use vsnoop_host::units;
 
 use super::hold::{Budget, Delay, Recommended, Timeslices, seen_of_acks, seen_of_vcpus};
-use crate::failures::LeftAlone;
 use crate::output::histogram::Histogram;
-use crate::output::units;
-use crate::ports::Attached;
-use crate::quota;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
-use crate::system::process::{self, Process};
-use crate::system::vcpu::{self, Shares, Vcpu};
-use crate::system::{egress, kernel, offload, qdisc};
 
 /// A VM that waits for less than this share of the time has little to gain.
 const WORTH_IT: f64 = 0.05;

@@ -7,13 +7,10 @@
 //! so it may be killed at any instant, and the next engine continues. It gives a sign of life there
 //! at every tick; without one the hooks soon stop relying on it.
 //!
-//! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap, `vm`
-//! and `run_time` measure how long a VM ran.
+//! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap.
 
 mod device;
 mod port;
-mod run_time;
-mod vm;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,15 +21,15 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use vsnoop_bpf::{Memory, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::priority::Priority;
+use vsnoop_host::system::netns::Netns;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached, State};
-use crate::priority::Priority;
-use crate::system::netns::Netns;
 use port::EnginePort;
 
 /// Interval of timers and signs of life.

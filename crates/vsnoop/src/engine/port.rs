@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
 use vsnoop_bpf::{Hold, Memory, Reserve};
 use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
+use vsnoop_host::ports::Attached;
+use vsnoop_host::reset::reset;
+use vsnoop_host::run_time::RunTime;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::vm::Vm;
 
 use super::device::{Device, Part};
-use super::run_time::RunTime;
-use super::vm::Vm;
-use crate::helper::reset::reset;
-use crate::ports::Attached;
-use crate::system::clock::monotonic_ns;
-use crate::system::netns::Netns;
 
 /// A port, and the engine's work on it.
 pub struct EnginePort {

@@ -14,10 +14,10 @@ use nix::unistd::Pid;
 use vsnoop_bpf::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode};
 use vsnoop_bpf::{Memory, bytes_owed};
 use vsnoop_hold::View;
+use vsnoop_host::ports::Attached;
+use vsnoop_host::system::clock::monotonic_ns;
 
 use crate::background::{self, Role};
-use crate::ports::Attached;
-use crate::system::clock::monotonic_ns;
 
 /// An engine without a sign of life for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);

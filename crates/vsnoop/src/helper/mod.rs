@@ -21,24 +21,19 @@
 //! again.
 
 mod engines;
-pub mod frame;
 mod grants;
 mod monitor;
-pub mod reset;
 mod surroundings;
-
-pub use reset::reset_senders;
-pub use surroundings::bridge_of;
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports;
+use vsnoop_host::priority::Priority;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
-use crate::ports;
-use crate::priority::Priority;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.

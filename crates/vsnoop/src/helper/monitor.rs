@@ -8,21 +8,21 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
 use vsnoop_bpf::{Port, Record, bytes_owed};
 use vsnoop_flow::expiry;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::incast;
+use vsnoop_host::incast::ways::Follower;
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::release::{finish, release};
+use vsnoop_host::reset::{reset, send};
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use super::engines::{Engines, Held};
 use super::grants::{PortGrants, serve_all};
-use super::reset::{reset, send};
 use super::surroundings::Surroundings;
-use crate::failures::LeftAlone;
-use crate::incast;
-use crate::incast::ways::Follower;
-use crate::lock::CommandLock;
-use crate::output::units;
-use crate::ports::{self, Attached, State};
-use crate::release::{finish, release};
-use crate::system::clock::monotonic_ns;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
 
 /// Interval and number of repetitions of a RST.
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);

@@ -17,11 +17,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use vsnoop_bpf::Hook;
-
-use crate::ports::{Attached, State};
-use crate::system::egress::{self, Foreign};
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
+use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
 
 /// State of one port between two looks, to log each change once.
 #[derive(Default)]
@@ -85,21 +84,13 @@ impl Surroundings {
     }
 }
 
-/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters
-/// (Open vSwitch, a VRF) take no frame for the senders.
-pub fn bridge_of(device: &Device) -> Result<u32> {
-    let Some(index) = device.master else { return Ok(0) };
-    let master = netdev::find_index(index)?.filter(|master| master.kind == "bridge");
-    Ok(master.map_or(0, |bridge| bridge.index))
-}
-
 /// A tap that left its bridge keeps the last one: scripts remove a tap from its bridge before they
 /// delete it, and the senders are still behind it.
 fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
     if device.master.unwrap_or(0) == attached.meta.bridge {
         return Ok(());
     }
-    let bridge = bridge_of(device)?;
+    let bridge = netdev::bridge_of(device)?;
     if bridge != 0 && bridge != attached.meta.bridge {
         attached.port.set_bridge(bridge)?;
         tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);

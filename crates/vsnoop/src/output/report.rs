@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::incast::uplink::Joined;
+use vsnoop_host::ports::once_each;
 
 use super::hint;
 use super::watch::{has_printed, print};
 use crate::cli::Cli;
 use crate::error::{EXIT_USAGE, exit_code, exit_name};
-use crate::incast::uplink::Joined;
-use crate::ports::once_each;
 
 /// Result of a command for one port.
 #[derive(Debug, Serialize)]

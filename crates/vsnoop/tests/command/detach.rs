@@ -1,5 +1,5 @@
 //! Detaching is over when it returns, and nobody takes a port in the middle of it for anything
-//! else: src/release.rs lists what may meet.
+//! else: crates/vsnoop-host/src/release.rs lists what may meet.
 
 use std::ffi::CString;
 use std::fs;

@@ -1,5 +1,5 @@
 //! Letting go of a port, or pausing it, while bytes for its VM are held on this host: they are
-//! drained, or their connections end at both ends, whoever dies meanwhile (src/release.rs).
+//! drained, or their connections end at both ends, whoever dies meanwhile (crates/vsnoop-host/src/release.rs).
 
 use std::fs;
 use std::io::{ErrorKind, Read};

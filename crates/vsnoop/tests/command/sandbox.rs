@@ -138,7 +138,7 @@ pub fn tcx_programs(device: &str) -> Result<(u32, u32)> {
         // SAFETY: both members of the union are the same u32 count.
         Ok(unsafe { options.__bindgen_anon_1.prog_cnt })
     };
-    Ok((count(libbpf_sys::BPF_TCX_EGRESS)?, count(libbpf_sys::BPF_TCX_INGRESS)?))
+    Ok((count(Hook::ToVm.attach_type())?, count(Hook::FromVm.attach_type())?))
 }
 
 /// What a command left behind.

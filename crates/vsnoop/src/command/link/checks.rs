@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_link::daemon::config::{Config, PortConfig, PortKind, TrustConfig};
 use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
 use vsnoop_link::identity::{Authority, Identity};
-
-use crate::error::{Unfit, unfit};
-use crate::system::netdev::{self, Device};
 
 /// Checks files and the host, in the network namespace (called `place`) of the calling thread.
 /// Returns warnings.

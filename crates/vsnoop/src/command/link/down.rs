@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use vsnoop_host::system::process::Process;
 use vsnoop_link::daemon::control::{LinkFiles, Request};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
 use crate::output::watch::print;
-use crate::system::process::Process;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use vsnoop_host::system::netns::Netns;
 use vsnoop_link::daemon;
 use vsnoop_link::daemon::config::Config;
 use vsnoop_link::daemon::control::LogLevel;
@@ -19,7 +20,6 @@ use super::{checks, notify};
 use crate::background;
 use crate::cli::{self, Cli};
 use crate::error::exit_code;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if arguments.foreground {

@@ -1,6 +1,7 @@
 //! `vsnoop link status`: the links, and the state of their peers.
 
 use anyhow::Result;
+use vsnoop_host::system::netns::Netns;
 use vsnoop_link::daemon::control::{self, AskError};
 
 use super::ask::{require_root, status_of};
@@ -8,7 +9,6 @@ use super::document::{Document, Silent};
 use super::table;
 use crate::cli::{self, Cli};
 use crate::output::watch;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     require_root()?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use vsnoop_host::units;
 use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
 use vsnoop_link::daemon::control::{
     Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu, PeerState,
@@ -10,7 +11,7 @@ use vsnoop_link::daemon::control::{
 };
 
 use super::document::Document;
-use crate::output::{table, units};
+use crate::output::table;
 
 /// Shown if there is none.
 const NOTHING: &str = "no link is up; `vsnoop link up FILE` starts one";

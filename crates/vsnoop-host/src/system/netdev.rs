@@ -58,6 +58,14 @@ fn refusal(device: &Device) -> Result<String> {
     })
 }
 
+/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters
+/// (Open vSwitch, a VRF) take no frame for the senders.
+pub fn bridge_of(device: &Device) -> Result<u32> {
+    let Some(index) = device.master else { return Ok(0) };
+    let master = find_index(index)?.filter(|master| master.kind == "bridge");
+    Ok(master.map_or(0, |bridge| bridge.index))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +74,7 @@ mod tests {
     fn the_loopback_device_is_refused_as_no_tap() {
         let error = find_tap("lo", "here").unwrap_err();
         assert!(error.to_string().contains("not a tap"), "{error}");
-        assert_eq!(crate::error::exit_code(&error), Unfit::NotATap as u8);
+        let environment = error.downcast_ref::<crate::error::Environment>();
+        assert_eq!(environment.map(|environment| environment.what), Some(Unfit::NotATap));
     }
 }

@@ -55,14 +55,12 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
 use vsnoop_bpf::{Listed, Port, bytes_owed};
 
-use crate::drain::Left;
-use crate::held::Holds;
-use crate::helper;
-use crate::helper::frame::{Segment, frame};
-use crate::helper::reset::send;
+use crate::frame::{Segment, frame};
+use crate::held::{Holds, Left};
 use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
+use crate::reset::{reset_senders, send};
 use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
@@ -302,7 +300,7 @@ fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
         Some(netns) => netns.run(|| {
             tell_senders(port, &tombstones)?;
-            helper::reset_senders(port)
+            reset_senders(port)
         })?,
         None => 0,
     };

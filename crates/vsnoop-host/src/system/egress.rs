@@ -13,6 +13,7 @@ use libbpf_rs::ProgramHandle;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use serde::Serialize;
+use vsnoop_bpf::Hook;
 use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
@@ -132,11 +133,7 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
     // SAFETY: `options` states its own size, `prog_ids` points at `ids`, which has room for
     // `prog_cnt` ids and outlives the call.
     let result = unsafe {
-        libbpf_sys::bpf_prog_query_opts(
-            device.index as i32,
-            libbpf_sys::BPF_TCX_EGRESS,
-            &mut options,
-        )
+        libbpf_sys::bpf_prog_query_opts(device.index as i32, Hook::ToVm.attach_type(), &mut options)
     };
     match -result {
         0 => {}

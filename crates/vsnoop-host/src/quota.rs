@@ -10,10 +10,10 @@ use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 
 use crate::config::{Config, HOLD_LEAST};
 use crate::error::{Unfit, unfit};
-use crate::output::units;
 use crate::ports::{self, Attached};
 use crate::system::netns::Netns;
 use crate::system::{memory, netdev, process};
+use crate::units;
 
 /// Largest default; enough for 1 Gb/s during half a second.
 const DEFAULT_MOST: u64 = 64 << 20;

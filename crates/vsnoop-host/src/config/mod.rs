@@ -29,8 +29,8 @@ use vsnoop_bpf::SILENCE_MS;
 
 use crate::error::usage;
 use crate::incast::configured::{Defaults, Table};
-use crate::output::units;
 use crate::size;
+use crate::units;
 
 use value::shown;
 
@@ -209,7 +209,7 @@ mod tests {
 
     fn complaint(text: &str) -> String {
         let error = parse(text).expect_err(text);
-        assert_eq!(crate::error::exit_code(&error), crate::error::EXIT_USAGE);
+        assert!(error.is::<crate::error::Usage>(), "{error}");
         error.to_string()
     }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_bpf::{Port, bytes_owed};
 
-use super::frame::{Segment, frame};
+use crate::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::run_time::RunTime;
+use crate::run_time::RunTime;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::Threads;
 

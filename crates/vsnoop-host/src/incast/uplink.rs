@@ -14,10 +14,10 @@ use super::reckoning::bits_per_second;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
 use super::ways;
 use crate::error::{Unfit, unfit, usage};
-use crate::output::units;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
+use crate::units;
 
 /// The options of `attach --incast`; a missing one comes from the configuration, or a default.
 pub struct Wanted<'a> {

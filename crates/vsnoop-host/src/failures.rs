@@ -9,8 +9,8 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
 
-use crate::output::units;
 use crate::system::clock::monotonic_ns;
+use crate::units;
 
 /// A port number of a VM whose new connections go to BYPASS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

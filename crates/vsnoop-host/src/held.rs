@@ -10,8 +10,8 @@ use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{Hold, Memory, Port, Record, bytes_owed};
 
-use crate::output::units;
 use crate::system::clock::monotonic_ns;
+use crate::units;
 
 /// Without a sign of life for so long the hooks do not rely on the engine (HOLD_STALE_NS in
 /// flow/hold.h).
@@ -162,6 +162,43 @@ impl PortHold {
             (Engine::Silent | Engine::Never, _) => "never heard of".into(),
         }
     }
+}
+
+/// What was acknowledged early and has not reached the VM's TCP yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    pub flows: u64,
+    pub bytes: u64,
+    /// Of these, what the VM has not been handed.
+    pub held_flows: u64,
+    pub held_bytes: u64,
+}
+
+impl Left {
+    pub fn of(port: &Port, holds: &Holds) -> Result<Self> {
+        let mut left = Self::default();
+        for (key, flow) in &port.flows()? {
+            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
+            left.flows += u64::from(bytes > 0);
+            left.bytes += bytes;
+            left.held_flows += u64::from(held_bytes > 0);
+            left.held_bytes += held_bytes;
+        }
+        Ok(left)
+    }
+
+    pub fn text(self) -> String {
+        amount(self.bytes, self.flows)
+    }
+
+    pub fn held_text(self) -> String {
+        amount(self.held_bytes, self.held_flows)
+    }
+}
+
+/// For example "1,000 bytes of 2 connections".
+pub fn amount(bytes: u64, flows: u64) -> String {
+    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
 fn engine(silent_ns: Option<u64>) -> Engine {

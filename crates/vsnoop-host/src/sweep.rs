@@ -8,20 +8,15 @@ use crate::ports::{self, State};
 use crate::{incast, release};
 
 /// Removes what killed commands have left, unless a command that may do so is running.
-pub fn finish_if_idle() {
+pub fn finish_if_idle() -> Result<()> {
     // The caller reports what cannot be read.
     if Port::cut_short().map_or(true, |found| found.is_empty()) {
-        return;
+        return Ok(());
     }
-    let finish = || -> Result<()> {
-        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
-        release::finish(&lock)?;
-        vsnoop_bpf::tidy();
-        incast::sweep(&lock)
-    };
-    if let Err(error) = finish() {
-        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
-    }
+    let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+    release::finish(&lock)?;
+    vsnoop_bpf::tidy();
+    incast::sweep(&lock)
 }
 
 /// Releases ports whose tap was deleted, and completes what killed commands have begun.
