@@ -113,7 +113,7 @@ impl Memory {
     }
 
     /// Adds memory if the hooks want it: seven times the present amount, at least a 32th of the
-    /// port's quota, at most [`AT_ONCE`]. For the engine only.
+    /// port's quota, at most `AT_ONCE`. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         self.settle()?;
         if !self.slabs.may_add() {

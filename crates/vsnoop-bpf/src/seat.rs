@@ -170,7 +170,7 @@ fn open_table(programs: &Path, name: &str) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
-/// Offset of cb[CB_SLOT] in struct __sk_buff (linux/bpf.h).
+/// Offset of `cb[CB_SLOT]` in struct __sk_buff (linux/bpf.h).
 const SLOT_OFFSET: u16 = 48 + 4 * vsnoop_flow::types::CB_SLOT as u16;
 
 /// Loads an entry program: it writes the port's slot into the packet's control block and tail-calls
