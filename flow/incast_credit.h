@@ -148,9 +148,9 @@ static __always_inline __u32 incast_unit(const struct flow *f)
 	return 1u << (f->scale & 15);
 }
 
-/* Minimum window, bytes: two segments, because VMs acknowledge every other one; one where the share
- * is less than two. But each flow gets two once (INCAST_WIDE): senders limit their segments to half
- * of the largest window that they have seen. */
+/* Minimum window, bytes: two segments, because VMs acknowledge every other one; one where the
+ * flow's share is below 1.25 segments. But each flow gets two once (INCAST_WIDE): senders limit
+ * their segments to half of the largest window that they have seen. */
 static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u,
 					  const struct incast_port *port)
 {

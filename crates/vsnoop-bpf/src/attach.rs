@@ -1,9 +1,9 @@
-//! Makes the maps of one tap, finds it programs (src/programs.rs), attaches the hooks, pins
-//! everything.
+//! Creates the maps of one tap, finds programs for it (src/programs.rs), attaches the hooks, and
+//! pins everything.
 //!
-//! A port appears at once or not at all, whoever dies when: loading leaves no trace, and what comes
-//! after it (pins, hooks, the caller's part) is under another name until one rename makes it a port
-//! (`pins`).
+//! A port is attached completely or not at all, whichever process is killed at any time: loading
+//! leaves no trace, and all later steps (pins, hooks, the caller's part) use another name until one
+//! rename turns them into a port (`pins`).
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -31,8 +31,8 @@ impl Port {
     }
 }
 
-/// Programs and maps of a port that is to be attached. All that takes long is done; nothing is on
-/// the tap yet, and nothing outlives this value.
+/// Programs and maps of a port before it is attached. All slow work is done; nothing is on the tap
+/// yet, and nothing outlives this value.
 pub struct Loaded<'a> {
     spec: &'a AttachSpec,
     programs: Ready,
@@ -54,9 +54,9 @@ impl<'a> Loaded<'a> {
         Ok(Self { spec, programs: Ready::new(spec, &mut maps)?, maps })
     }
 
-    /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port.
-    /// Then `complete` does what else belongs to the port, and one rename makes it the tap's. On
-    /// error nothing is left on the tap; what `complete` has done, its caller undoes.
+    /// Attaches the hooks and pins everything, under a name that does not count as a port. Then
+    /// `complete` does the caller's part, and one rename turns it into the tap's port. After an
+    /// error nothing is left on the tap; the caller undoes what `complete` has done.
     pub fn attach<E: From<Error>>(
         self,
         complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
@@ -106,7 +106,7 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     Ok(object)
 }
 
-/// The build takes line information out of the object (build.rs), which libbpf warns of for each
+/// The build removes line information from the object (build.rs); libbpf warns of that for each
 /// program.
 fn expect_no_line_info() {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -142,14 +142,13 @@ fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<
     Ok(())
 }
 
-/// The settings, and which slot and which port this is: the kernel's number of a map is another
-/// for each.
+/// Writes the settings, the slot, and the port's id: the kernel's id of a map, which is unique.
 fn set_up(map: &impl MapCore, slot: u32, spec: &AttachSpec) -> Result<()> {
     let id = MapInfo::new(map.as_fd()).map_err(Error::bpf("ask about a port's map"))?.info.id;
     write(map, types::port { policy: spec.policy, slot, id, ..Default::default() }.as_bytes())
 }
 
-/// Of a map with one value.
+/// Writes the only value of a map.
 fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
     let name = map.name().to_string_lossy();
     map.update(&[0; 4], value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))

@@ -1,16 +1,15 @@
-//! The programs that ports share (bpf/maps.h): which there are, loading, and taking them away.
+//! Programs that ports share (bpf/maps.h): list, load, remove.
 //!
-//! Ports whose programs have the same constants have the same programs: what they take in the
-//! kernel, and what the verifier takes of time, they take once for [`PORT_SLOTS`] ports. They are
-//! pinned in a directory beside those of the ports, whose name says which build of vsnoop made
-//! them and what their constants are. What is on a tap itself are two programs of seven
-//! instructions that name the port's slot and go on in the shared ones ([`Seat::entry`]).
+//! Ports with the same constants in their programs share these: memory and verification time are
+//! spent once for [`PORT_SLOTS`] ports. The programs are pinned in a directory beside those of the
+//! ports, whose name has the build of vsnoop and the constants. A tap itself has two programs of
+//! seven instructions, which set the port's slot and tail-call the shared ones ([`Seat::entry`]).
 //!
-//! The directory of a port says by two symbolic links which programs it has, and which slot. That
-//! alone counts: a slot is free when no directory names it, programs go when no directory names
-//! them. Who reads these to change them, or renames such a directory, has the lock of
-//! [`PIN_ROOT`]. What a process that was killed has left in a slot, its next owner overwrites, or
-//! its engine removes (src/slabs.rs).
+//! Two symbolic links in a port's directory name its programs and its slot, and nothing else does:
+//! a slot is free if no directory names it, and programs are removed if no directory names them. A
+//! process that reads these to change them, or renames such a directory, has the lock of
+//! [`PIN_ROOT`]. What a killed process has left in a slot is overwritten by the next port, or
+//! removed by its engine (src/slabs.rs).
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -31,11 +30,10 @@ use crate::seat::{PROGRAMS, SLOT, Seat, are_whole, array_name};
 use crate::spec::AttachSpec;
 use crate::uplink::Uplink;
 
-/// What is constant in the programs of a port.
+/// Constants of a port's programs.
 struct Constants {
     config: port_config,
-    /// The pinned record of the uplink that incast control looks at, and the kernel's number of
-    /// it.
+    /// The pinned record of the uplink, and the kernel's id of it.
     uplink: Option<(PathBuf, u32)>,
 }
 
@@ -55,7 +53,7 @@ impl Constants {
         if self.uplink.is_some() { objects::WITH_INCAST } else { objects::PLAIN }
     }
 
-    /// Of the names of directories with such programs; a number follows.
+    /// Prefix of directories with such programs; a number follows.
     fn prefix(&self) -> String {
         let mut build = DefaultHasher::new();
         self.object().hash(&mut build);
@@ -101,15 +99,15 @@ impl Constants {
     }
 }
 
-/// The programs for a port that is to be attached.
+/// Programs for a port before it is attached.
 pub(crate) struct Ready {
     constants: Constants,
-    /// Loaded, and pinned nowhere: there were none with a slot free.
+    /// Loaded, and not pinned: no pinned ones had a free slot.
     fresh: Option<Object>,
 }
 
 impl Ready {
-    /// Loads them, unless there are some with a slot free. `maps`: the port's own.
+    /// Loads them, unless pinned ones have a free slot. `maps`: the port's own.
     pub(crate) fn new(spec: &AttachSpec, maps: &mut Object) -> Result<Self> {
         let constants = Constants::of(spec)?;
         let is_there = free_slot(&constants.prefix())?.is_some();
@@ -128,7 +126,7 @@ impl Ready {
             None => {
                 let fresh = match self.fresh.take() {
                     Some(fresh) => fresh,
-                    // They have gone with their last port.
+                    // They were removed with their last port.
                     None => self.constants.load(maps)?,
                 };
                 (pin(fresh, &prefix)?, 0)
@@ -139,22 +137,22 @@ impl Ready {
             let path = dir.join(name);
             symlink(to, &path).map_err(Error::io(format!("create {}", path.display())))
         };
-        // The slot first: a directory that names programs names a slot.
+        // The slot first: a directory that names programs must name a slot.
         link(Path::new(&slot.to_string()), SLOT)?;
         link(&Path::new("..").join(name), PROGRAMS)?;
         Ok(Seat { programs, slot })
     }
 }
 
-/// All steps, with whatever there is.
+/// All steps, with the pins that exist.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let path = if pins::is_aside(path) { Some(path.to_owned()) } else { pins::set_aside(path)? };
     let Some(path) = path else { return Ok(()) };
     clear_port(&path)
 }
 
-/// Takes a port's hooks off its tap, if they are on, and then its pins away, its slot, and
-/// programs that no port has any more.
+/// Detaches a port's hooks, if they are on its tap, and then removes its pins, its slot, and
+/// programs without ports.
 pub(crate) fn clear_port(dir: &Path) -> Result<()> {
     let Some(_lock) = pins::lock()? else { return Ok(()) };
     if !dir.exists() {
@@ -170,19 +168,19 @@ pub(crate) fn clear_port(dir: &Path) -> Result<()> {
         // It never had a slot, or does not any more.
         Err(_) => Ok(()),
     };
-    // Else the next port of the slot, and its engine, do what is left.
+    // Otherwise the next port of the slot, and its engine, clean up.
     pins::clear(dir)?;
     sweep()?;
     vacated
 }
 
-/// Takes away what no port has any more, also the directory of all pins.
+/// Removes programs without ports, and the directory of all pins if it is empty.
 pub fn tidy() {
-    // Whatever stands against it, the next one who tidies up does it.
+    // A failure is ignored: the next call tries again.
     if let Ok(Some(_lock)) = pins::lock()
         && sweep().is_ok()
     {
-        // Fails as long as something is attached, and that is as it should be.
+        // Fails, as it should, while something is attached.
         let _ = fs::remove_dir(PIN_ROOT);
     }
 }
@@ -192,7 +190,7 @@ fn used() -> Result<HashSet<PathBuf>> {
     Ok(directories()?.iter().filter_map(|dir| Seat::of(dir)).map(|seat| seat.programs).collect())
 }
 
-/// Takes away programs that no port has. The caller has the lock.
+/// Removes programs without ports. The caller has the lock.
 fn sweep() -> Result<()> {
     let used = used()?;
     for programs in directories()?.into_iter().filter(|dir| is_programs(dir)) {
@@ -215,7 +213,7 @@ fn directories() -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Programs whose directories' names begin so, and a slot of theirs that no port has.
+/// Programs with this prefix, and a free slot of theirs.
 fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     let directories = directories()?;
     let seats: Vec<Seat> = directories.iter().filter_map(|dir| Seat::of(dir)).collect();
@@ -233,15 +231,15 @@ fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     }))
 }
 
-/// Pins programs under the first such name that is free: whole, or not at all. The caller has the
-/// lock.
+/// Pins programs under the first free name with this prefix: completely or not at all. The caller
+/// has the lock.
 fn pin(mut object: Object, prefix: &str) -> Result<PathBuf> {
     let used = used()?;
     let arrival = pins::create_arrival()?;
     let pinned = pin_all(&mut object, &arrival).and_then(|()| {
         for number in 0u32.. {
             let programs = Path::new(PIN_ROOT).join(format!("{prefix}{number}"));
-            // They may have gone by other hands, and ports still name them.
+            // Other tools may have removed them, while ports still name them.
             if used.contains(&programs) {
                 continue;
             }
@@ -278,7 +276,7 @@ fn pin_all(object: &mut Object, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The place from which [`Seat::entry`] goes on in a program.
+/// The array through which [`Seat::entry`] tail-calls a program.
 fn array_of(program: i32) -> libbpf_rs::Result<MapHandle> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,

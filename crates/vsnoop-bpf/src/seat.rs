@@ -1,5 +1,4 @@
-//! A port's place among those that share its programs (src/programs.rs): which programs, and which
-//! slot in their arrays of maps.
+//! A port's seat: its shared programs (src/programs.rs), and its slot in their arrays of maps.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,16 +15,16 @@ use crate::maps::{HadBy, PortMap, Role, SharedMap, SharedProgram};
 use crate::objects::Named;
 use crate::pins::PIN_ROOT;
 
-/// In the directory of a port: leads to that of its programs.
+/// Symbolic link in the directory of a port, to that of its programs.
 pub(crate) const PROGRAMS: &str = "programs";
 
-/// In the directory of a port: leads to the number of its slot, which is no file.
+/// Symbolic link in the directory of a port, whose target is the number of its slot.
 pub(crate) const SLOT: &str = "slot";
 
-/// System calls that wait for the kernel at the same time.
+/// System calls that wait for the kernel in parallel.
 const AT_ONCE: usize = 32;
 
-/// A port's place among those that share its programs.
+/// A port's programs and slot.
 pub(crate) struct Seat {
     /// The directory of the programs.
     pub(crate) programs: PathBuf,
@@ -33,16 +32,15 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Of a port, as its directory has it; `None` where that has none.
+    /// The seat in a port's directory; `None` without one.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
         let slot = fs::read_link(dir.join(SLOT)).ok()?.to_str()?.parse().ok()?;
         let programs = fs::read_link(dir.join(PROGRAMS)).ok()?;
         Some(Self { programs: Path::new(PIN_ROOT).join(programs.file_name()?), slot })
     }
 
-    /// Puts the port's own maps into its slot. The kernel returns from each such change when no
-    /// program runs any more that may have seen the slot as it was, so they are made at the same
-    /// time.
+    /// Puts the port's own maps into its slot. Each such system call returns only when no program
+    /// that may have used the old slot runs any more, so they are made in parallel.
     pub(crate) fn fill(&self, maps: &mut Object) -> Result<()> {
         let mut changes = Vec::new();
         for map in maps.maps_mut().filter(|map| map.autocreate()) {
@@ -56,8 +54,8 @@ impl Seat {
             .map_err(Error::bpf(format!("fill slot {} of {}", self.slot, self.programs.display())))
     }
 
-    /// Takes the maps of the port in `dir` out again, and what is left of the hold's memory;
-    /// nothing where they are another's.
+    /// Removes the maps of the port in `dir` from its slot, and its slabs; nothing if the slot is
+    /// another port's.
     pub(crate) fn vacate(&self, dir: &Path) -> Result<()> {
         let mut tables = Vec::new();
         for name in SharedMap::ALL.iter().filter(|name| self.programs.join(name.name()).exists()) {
@@ -94,21 +92,21 @@ impl Seat {
         open_table(&self.programs, name.name())
     }
 
-    /// Loads the program that a tap's hook has for this port.
+    /// Loads the entry program of a tap's hook for this port.
     pub(crate) fn entry(&self, hook: Hook) -> Result<OwnedFd> {
         let array = open_table(&self.programs, array_name(hook))?;
         entry(hook, &array, self.slot)
     }
 }
 
-/// The kernel's number of a map within a map.
+/// The kernel's id of an inner map.
 fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
     let found = table.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??;
     Some(u32::from_ne_bytes(found.try_into().ok()?))
 }
 
-/// The slabs of all ports with the programs of the port in `dir`, and the number of its own first
-/// one.
+/// The array with the slabs of all ports that share the programs of the port in `dir`, and the
+/// index of its own first one.
 pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
     let seat = Seat::of(dir)
         .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
@@ -121,7 +119,7 @@ pub(crate) fn program_of(dir: &Path, program: SharedProgram) -> Result<ProgramHa
     ProgramHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
-/// Has the port in `dir` its programs, as far as their pins tell?
+/// Do all pins of the programs of the port in `dir` exist?
 pub(crate) fn are_there(dir: &Path) -> bool {
     are_whole(&dir.join(PROGRAMS))
 }
@@ -156,11 +154,11 @@ fn open_table(programs: &Path, name: &str) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
-/// Offset of cb[CB_SLOT] in struct __sk_buff (linux/bpf.h).
+/// Offset of `cb[CB_SLOT]` in struct __sk_buff (linux/bpf.h).
 const SLOT_OFFSET: u16 = 48 + 4 * vsnoop_flow::types::CB_SLOT as u16;
 
-/// Loads what is on a tap: notes the port's slot in the packet's control block and goes on in the
-/// one program of `array`. Where that is not any more, the packet passes.
+/// Loads an entry program: it writes the port's slot into the packet's control block and tail-calls
+/// the only program of `array`. If that is gone, the packet passes.
 fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     let instruction = |code: u8, registers: u8, offset: u16, immediate: u32| {
         let [o0, o1] = offset.to_ne_bytes();
@@ -187,7 +185,7 @@ fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     };
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        // As of the programs that it goes on in.
+        // The same as of the programs that it tail-calls.
         expected_attach_type: hook.attach_type(),
         ..Default::default()
     };
@@ -204,7 +202,7 @@ fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     })
 }
 
-/// Makes changes that each wait for the kernel, some at a time.
+/// Makes changes that each wait for the kernel, some in parallel.
 fn at_once<T: Send + Copy>(
     changes: Vec<T>,
     change: impl Fn(T) -> libbpf_rs::Result<()> + Sync,
@@ -218,7 +216,7 @@ fn at_once<T: Send + Copy>(
             for what in changes.by_ref().take(AT_ONCE) {
                 match thread::Builder::new().spawn_scoped(threads, move || change(what)) {
                     Ok(thread) => begun.push(thread),
-                    // There may be no more threads: one after the other.
+                    // No more threads: one after the other.
                     Err(_) => result = std::mem::replace(&mut result, Ok(())).and(change(what)),
                 }
             }

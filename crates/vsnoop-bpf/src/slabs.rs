@@ -1,20 +1,19 @@
-//! A port's memory for what it holds, in slabs that come when they are needed and go when they are
-//! not (flow/types/hold.h, `struct hold_slab`).
+//! A port's memory for its holds, in slabs that are added and removed as needed (flow/types/hold.h,
+//! `struct hold_slab`).
 //!
-//! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an
-//! array of the maps of all ports that share programs, and user space by mapping it.
-//! `port_state.slabs` says how many there are, from number 0.
+//! A slab is the only value of a map of its own. The hooks reach it through the map `slabs`, an
+//! array of the maps of all ports that share programs; user space maps it. `port_state.slabs` is
+//! the number of slabs, from number 0.
 //!
-//! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts
-//! for nothing, one below it that is not there ends them, and what it had claimed in the last slab
-//! the next engine lets go ([`Slabs::adopt`]). Hooks may still look at a slab that has gone; the
-//! kernel keeps it until they have done.
+//! Only the engine adds and removes slabs. It may be killed at any time: a map beyond the number is
+//! ignored, a missing one below it ends the list, and the next engine releases what it had claimed
+//! in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the kernel
+//! keeps it until they are done.
 //!
-//! The kernel returns from such a change only when no program runs any more that may have seen the
-//! map as it was, some 10 to 25 ms later. So a thread of its own waits for each: the engine has
-//! bytes to hand over. The hooks find new slabs within 0.1 ms, and for that the engine waits
-//! ([`Slabs::add`]). Several may add at the same time; while some are taken away nothing else is
-//! changed.
+//! The system call for such a change returns only when no program that may have used the old map
+//! runs any more, some 10 to 25 ms later. So a thread of its own waits for each. The hooks find new
+//! slabs within 0.1 ms, and the engine waits for that ([`Slabs::add`]). Several changes may add
+//! slabs at the same time; while slabs are removed there is no other change.
 
 use std::fs::File;
 use std::ops::Range;
@@ -36,27 +35,27 @@ use crate::pins;
 use crate::reserve::{NewSlab, Reserve};
 use crate::seat::slabs_of;
 
-/// Waits for the kernel.
+/// A thread that waits for the kernel.
 type Change = JoinHandle<libbpf_rs::Result<()>>;
 
-/// Threads that wait for the kernel, at most.
+/// Most threads that wait for the kernel.
 const MOST_CHANGES: usize = 4;
 /// For how long the engine waits until the hooks find what it adds, and how often it looks. On a
 /// busy machine the thread may not have begun by then.
 const PATIENCE: Duration = Duration::from_micros(300);
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What is mapped of a port's slabs.
+/// The mapped slabs of a port.
 pub(crate) struct Slabs {
     dir: PathBuf,
-    /// Of `dir`.
+    /// Inode of `dir`.
     inode: Option<u64>,
     outer: Arc<MapHandle>,
-    /// Number of the first one in `outer`, which other ports have theirs in, too.
+    /// Index of the first one in `outer`, which has those of other ports, too.
     first: u32,
     mapped: Vec<Slab>,
     changes: Vec<Change>,
-    /// The only one of `changes` takes slabs away.
+    /// The only one of `changes` removes slabs.
     is_taking: bool,
 }
 
@@ -66,7 +65,7 @@ struct Slab {
 }
 
 impl Slabs {
-    /// Of the port with these pins. Nothing is mapped yet.
+    /// For the port with these pins. Nothing is mapped yet.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let inode = pins::inode(dir);
         let (outer, first) = slabs_of(dir)?;
@@ -78,18 +77,18 @@ impl Slabs {
         Self { dir, inode, outer, first, mapped: Vec::new(), changes: Vec::new(), is_taking: false }
     }
 
-    /// How many are mapped.
+    /// Number of mapped slabs.
     pub(crate) fn len(&self) -> u32 {
         self.mapped.len() as u32
     }
 
-    /// Maps what has come, and lets go of what has gone, since the last time.
+    /// Maps slabs that were added, and unmaps those that were removed, since the last call.
     pub(crate) fn refresh(&mut self, count: &AtomicU32) -> Result<()> {
         let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         let count = count.load(Ordering::Acquire).min(SLABS);
         self.mapped.truncate(count as usize);
         for index in 0..count {
-            // Taken away at this moment: those before it count.
+            // Just removed: only those before it count.
             let Some(map_id) = self.map_id(index)? else {
                 self.mapped.truncate(index as usize);
                 break;
@@ -105,12 +104,12 @@ impl Slabs {
         Ok(())
     }
 
-    /// What an engine left in the middle of adding or taking away is undone: a change as others
-    /// are. For the engine only.
+    /// Undoes incomplete changes of an earlier engine; this is itself a change. For the engine
+    /// only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
         let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         self.refresh(count)?;
-        // Those that were counted and not added.
+        // Some may have been counted and not added.
         count.store(self.len(), Ordering::Release);
         if let Some(last) = self.mapped.last() {
             last.claims().for_each(release);
@@ -122,8 +121,8 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Of a port that is taken away nothing is looked at or changed, and nothing mapped: its slot
-    /// may be another's.
+    /// Keeps the slot. `None` for a port that was released: its slot may be another port's, so
+    /// nothing is read, changed or mapped.
     fn keep_slot(&mut self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
             Ok(slot) => Ok(Some(slot)),
@@ -135,17 +134,17 @@ impl Slabs {
         }
     }
 
-    /// Changes that the kernel is still at work on.
+    /// Number of changes under way.
     pub(crate) fn changes(&self) -> usize {
         self.changes.len()
     }
 
-    /// Can some be added now?
+    /// May slabs be added now?
     pub(crate) fn may_add(&self) -> bool {
         !self.is_taking && self.changes.len() < MOST_CHANGES
     }
 
-    /// Notes how far the kernel is. For the engine only.
+    /// Notes completed changes. For the engine only.
     pub(crate) fn settle(&mut self, count: &AtomicU32) -> Result<()> {
         self.forget_made(count, JoinHandle::is_finished)
     }
@@ -180,8 +179,8 @@ impl Slabs {
         Ok(())
     }
 
-    /// Adds `more` of them, when [`Slabs::may_add`]. For the engine only. They are counted, and
-    /// used, when the kernel has them: at the end of this, or later ([`Slabs::settle`]).
+    /// Adds `more` slabs, if [`Slabs::may_add`]. For the engine only. They are counted, and used,
+    /// once the kernel has them: when this returns, or later ([`Slabs::settle`]).
     pub(crate) fn add(&mut self, more: u32, reserve: &Reserve, count: &AtomicU32) -> Result<()> {
         self.begin_adding(more, reserve)?;
         let start = Instant::now();
@@ -205,7 +204,7 @@ impl Slabs {
             (first..first + more).flat_map(|index| (self.first + index).to_ne_bytes()).collect();
         self.mapped.extend(slabs);
         let begun = self.begin(move |outer| {
-            // The kernel takes descriptors, and keeps the maps.
+            // The array takes descriptors, and the kernel keeps the maps.
             let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
             let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
             outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY)
@@ -216,9 +215,8 @@ impl Slabs {
         begun
     }
 
-    /// Takes the last ones away, as long as `may` allows it, given the number of those that would
-    /// be left, and nothing in them is in use; not while a change is being made. For the engine
-    /// only.
+    /// Removes the last ones while `may` allows it, given the number left, and nothing in them is
+    /// in use; not during another change. For the engine only.
     pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
         let end = self.len();
         while let Some(last) = self.mapped.last() {
@@ -232,7 +230,7 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// From the end, so that those that are left when the engine is killed follow the others.
+    /// From the end, so that an engine that is killed leaves consecutive ones.
     fn delete(&mut self, gone: Range<u32>) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
@@ -271,7 +269,7 @@ impl Slabs {
         Some(slab.word(offset, chunk % SLAB_CHUNKS, size_of::<hold_chunk>()))
     }
 
-    /// Where a chunk's bytes are; valid until its slab is taken away or the value goes.
+    /// Address of a chunk's bytes; valid until its slab is removed or the value dropped.
     pub(crate) fn bytes(&self, chunk: u32) -> Option<*const u8> {
         let slab = self.mapped.get((chunk / SLAB_CHUNKS) as usize)?;
         Some(slab.at(
@@ -330,7 +328,7 @@ impl Slab {
         (0..SLAB_HOLDS).map(hold).chain((0..SLAB_CHUNKS).map(chunk))
     }
 
-    /// Claims all that is in it, or nothing.
+    /// Claims all chunks and holds of it, or none.
     fn claim(&self) -> bool {
         for (taken, word) in self.claims().enumerate() {
             let claimed =
@@ -355,7 +353,7 @@ fn join_all(changes: Vec<Change>) -> libbpf_rs::Result<()> {
 }
 
 fn release(word: &AtomicU32) {
-    // Whatever else it says is somebody's.
+    // Any other value belongs to a flow.
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 

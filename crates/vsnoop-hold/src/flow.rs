@@ -78,7 +78,7 @@ pub enum Kind {
 pub enum Reason {
     /// The VM has room, answers, and refuses the same bytes.
     Refused,
-    /// The VM ran for [`SILENT_NS`] and sent nothing.
+    /// The VM ran for `SILENT_NS` and sent nothing.
     Silent,
 }
 

@@ -1,11 +1,10 @@
-//! The hook on a VM's tap: what the VM sends to chosen prefixes goes into the tap of a link
+//! The hook on a VM's tap that sends its packets for chosen prefixes into the tap of a link
 //! (bpf/divert.bpf.c).
 //!
 //! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its
-//! process dies, the VM's traffic goes its ordinary way at once. The rules are one map that the
-//! hook reaches through another; new ones are made ready first and then put in the place of the old
-//! ones, so that no packet meets half of them. What the old ones counted is carried on for each
-//! prefix that stays.
+//! process dies, the host routes the VM's traffic as usual at once. The rules are one inner map;
+//! new rules are filled in first and then replace the old map as a whole, so that every packet
+//! meets one complete set. Counters of prefixes that stay are carried over.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,15 +22,15 @@ use crate::objects::divert::{Map, Program};
 use crate::objects::{self, Named};
 use crate::record::Record;
 
-/// What becomes of packets to a prefix.
+/// The action for packets to a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// They go their ordinary way: an exception from a shorter prefix.
+    /// The host routes them: an exception from a shorter prefix.
     Never,
-    /// They go through the link; while it is down, their ordinary way.
+    /// They go through the link; while it is down, the host routes them.
     DivertOrPass,
-    /// They go through the link; while it is down they are dropped. Not a promise beyond the life
-    /// of the process that diverts: when that ends, they go their ordinary way.
+    /// They go through the link; while it is down they are dropped. This ends with the process that
+    /// diverts: then the host routes them.
     DivertOrDrop,
 }
 
@@ -45,16 +44,16 @@ impl Action {
     }
 }
 
-/// Of all rules whose prefix a destination is in, that of the longest holds.
+/// A rule; for each destination the longest matching prefix applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// Destinations.
     pub prefix: IpNet,
-    /// What becomes of packets to them.
+    /// Action for packets to them.
     pub action: Action,
 }
 
-/// What one rule has done.
+/// Counters of one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleCounters {
     /// Packets diverted; a super-packet is one.
@@ -79,23 +78,22 @@ impl std::ops::Add for RuleCounters {
 
 /// The hook on one VM's tap, as long as it lives.
 pub struct Diversion {
-    // Dropped first: no packet meets a hook whose maps are going.
+    // Dropped first, so that no packet passes a hook whose maps are being freed.
     _link: Link,
     object: Object,
     up: MapHandle,
     in_force: MapHandle,
     rules: Vec<Rule>,
     trie: MapHandle,
-    /// What earlier tries counted for the prefixes of this one.
+    /// Counts of earlier tries for the prefixes of this one.
     past: HashMap<IpNet, RuleCounters>,
 }
 
 impl Diversion {
-    /// Diverts what comes from the VM behind tap `ifindex` into the egress of tap `link_ifindex`,
-    /// as soon as [`Diversion::set_up`] says that the link is up; until then rules act as while it
-    /// is down.
+    /// Diverts packets from the VM behind tap `ifindex` into the egress of tap `link_ifindex`, once
+    /// [`Diversion::set_up`] reports that the link is up; until then rules act as while it is down.
     ///
-    /// Both taps are in the network namespace of the calling thread. A link of its own, with other
+    /// Both taps are in the network namespace of the calling thread. Another link, with other
     /// rules, may be attached to the same tap: the first rule that diverts takes the packet.
     pub fn attach(ifindex: u32, link_ifindex: u32, rules: &[Rule]) -> Result<Self> {
         let rules = checked(rules)?;
@@ -117,7 +115,7 @@ impl Diversion {
             .map_err(Error::bpf(format!("divert into interface {link_ifindex}")))?;
         let trie = fill(&rules)?;
         exchange(&in_force, &trie)?;
-        // Behind from_vm, whichever of the two is attached first: that one goes before all others.
+        // After from_vm, whichever is attached first: from_vm goes before all others.
         let name = format!("interface {ifindex}");
         let link = tcx_link(&object, Program::Divert, ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
         // SAFETY: a fresh link that nobody else owns.
@@ -125,20 +123,20 @@ impl Diversion {
         Ok(Self { _link: link, object, up, in_force, rules, trie, past: HashMap::new() })
     }
 
-    /// The link is up, or down, from the next packet on.
+    /// Sets whether the link is up, from the next packet on.
     pub fn set_up(&self, is_up: bool) -> Result<()> {
         self.up
             .update(&0u32.to_ne_bytes(), &u32::from(is_up).to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf("say whether the link is up"))
     }
 
-    /// Other rules from now on; when it fails, those before stay.
+    /// Replaces the rules; after an error the old ones stay.
     pub fn set_rules(&mut self, rules: &[Rule]) -> Result<()> {
         let rules = checked(rules)?;
         let trie = fill(&rules)?;
         exchange(&self.in_force, &trie)?;
-        // The kernel has waited until no hook uses the old trie any more: these are its last words.
-        // If they cannot be read, the new rules hold all the same, and count from 0.
+        // No hook uses the old trie any more, so its counters are final. If they cannot be read,
+        // the new rules apply all the same, and count from 0.
         let before = self.counters().unwrap_or_default();
         self.past = before.into_iter().map(|(rule, counted)| (rule.prefix, counted)).collect();
         self.past.retain(|prefix, _| rules.iter().any(|rule| rule.prefix == *prefix));
@@ -146,7 +144,7 @@ impl Diversion {
         Ok(())
     }
 
-    /// The rules in force, and what each has done since its prefix has had one.
+    /// The rules in force, and the counters of each since its prefix has had a rule.
     pub fn counters(&self) -> Result<Vec<(Rule, RuleCounters)>> {
         let counters = self.rules.iter().map(|rule| {
             let found = self.trie.lookup(key(&rule.prefix).as_bytes(), MapFlags::ANY);
@@ -163,8 +161,8 @@ impl Diversion {
         program_info(self.descriptor()).map_err(Error::bpf("read the program that diverts"))
     }
 
-    /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum
-    /// tcx_action_base`). It is counted.
+    /// Runs the hook on a frame that is not sent, and returns its verdict (`enum tcx_action_base`).
+    /// It is counted.
     pub fn run_hook(&self, frame: &[u8]) -> Result<i32> {
         let run = inject::run(&self.descriptor(), 0, 0, frame, 1);
         run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
@@ -210,7 +208,7 @@ fn key(prefix: &IpNet) -> divert_key {
     divert_key { bits: u32::BITS + u32::from(prefix.prefix_len()), family, addr }
 }
 
-/// A trie of these rules, which no hook knows yet.
+/// A trie of these rules, which no hook uses yet.
 fn fill(rules: &[Rule]) -> Result<MapHandle> {
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -234,7 +232,7 @@ fn fill(rules: &[Rule]) -> Result<MapHandle> {
     Ok(trie)
 }
 
-/// When this returns, no hook uses the trie before.
+/// Replaces the trie. When this returns, no hook uses the old one.
 fn exchange(in_force: &MapHandle, trie: &MapHandle) -> Result<()> {
     let descriptor = trie.as_fd().as_raw_fd().to_ne_bytes();
     in_force

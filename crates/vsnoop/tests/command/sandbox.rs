@@ -1,4 +1,4 @@
-//! A place where nothing of the machine is touched, and what the tests do in it.
+//! A sandbox that changes nothing of the machine, and helpers of the tests.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";
 const PREFIX: &str = "vscli-";
-/// What takes longer has hung.
+/// A command that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Moves the test into a mount namespace of its own. Called before any thread is started.
@@ -141,7 +141,7 @@ pub fn tcx_programs(device: &str) -> Result<(u32, u32)> {
     Ok((count(Hook::ToVm.attach_type())?, count(Hook::FromVm.attach_type())?))
 }
 
-/// What a command left behind.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -165,7 +165,7 @@ impl Ran {
         serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
     }
 
-    /// What it says of a failure with `--json`.
+    /// Its error with `--json`.
     pub fn failure(&self) -> Result<Value> {
         let document: Value =
             serde_json::from_str(&self.out).with_context(|| format!("not JSON: {:?}", self.out))?;
@@ -202,7 +202,7 @@ pub fn vsnoop_in<S: AsRef<OsStr>>(
     Ran::of(command.args(["--netns", netns]).args(arguments).stdin(Stdio::null()).output()?)
 }
 
-/// Runs vsnoop by way of another program that changes what it may do.
+/// Runs vsnoop by another program that changes its privileges or environment.
 pub fn vsnoop_under(way: &[&str], arguments: &[&str]) -> Result<Ran> {
     let mut command = Command::new(way[0]);
     Ran::of(command.args(&way[1..]).arg(program()).args(arguments).stdin(Stdio::null()).output()?)
@@ -214,8 +214,8 @@ pub fn helper_pid() -> Result<Option<i32>> {
     Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
 }
 
-/// A helper whose log goes to a file, in the place of the one in the background. To be called where
-/// a port is attached: without one a helper ends by itself.
+/// Replaces the helper in the background by one whose log goes to a file. Call it while a port is
+/// attached: without one a helper exits.
 pub fn foreground_helper(log: &str) -> Result<Child> {
     loop {
         if let Some(pid) = helper_pid()? {
@@ -243,7 +243,7 @@ pub fn is_running(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !done()? {
@@ -255,7 +255,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<
     Ok(())
 }
 
-/// Somebody else's program on the port's egress, as long as the value lives.
+/// Another tool's program on the port's egress, as long as the value lives.
 pub fn foreign_program(device: &str) -> Result<EmptyProgram> {
     let index = nix::net::if_::if_nametoindex(device)?;
     Ok(EmptyProgram::attach(index, Hook::ToVm)?)
