@@ -5,12 +5,12 @@
 //!     cargo +nightly fuzz run link_offload
 #![no_main]
 
-use vsnoop_frame::vnet::GSO_UDP_L4;
 use vsnoop_link::offload::restore::restore;
 use vsnoop_link::offload::{
     Fragment, Fragments, Gso, GsoKind, Headers, Merger, OffloadState, Rejoin, Split, mss, settle,
     udp,
 };
+use vsnoop_packet::vnet::GSO_UDP_L4;
 
 /// More pieces than this of one frame are as good as these.
 const PIECES: usize = 64;

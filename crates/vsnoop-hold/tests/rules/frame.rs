@@ -71,7 +71,7 @@ fn a_frame_is_what_the_sender_might_have_sent() {
     assert_eq!(tcp[4..8], at(0).v.to_be_bytes());
     assert_eq!(tcp[8..16], [0x11, 0x22, 0x33, 0x44, 0x80, 0x19, 0x55, 0x66]);
     assert_eq!(tcp[20..32], [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 8]);
-    assert_eq!(vsnoop_frame::checksum::tcp_is_right(&ip), Some(true));
+    assert_eq!(vsnoop_packet::checksum::tcp_is_right(&ip), Some(true));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_frame_of_ipv6_has_a_right_checksum_and_the_networks_mark() {
     for (marked, class) in [(false, 0x00), (true, 0x30)] {
         let frame = finished(&headers(&hold, &release(0, 5), marked, MTU), b"hello");
         assert_eq!(frame[12..16], [0x86, 0xdd, 0x60, class]);
-        assert_eq!(vsnoop_frame::checksum::tcp_is_right(&frame), Some(true));
+        assert_eq!(vsnoop_packet::checksum::tcp_is_right(&frame), Some(true));
     }
 }
 

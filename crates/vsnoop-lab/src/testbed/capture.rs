@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
-use vsnoop_frame::layout;
+use vsnoop_packet::layout;
 
 use super::net::Netns;
 

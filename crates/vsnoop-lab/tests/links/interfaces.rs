@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::socket::{setsockopt, sockopt};
-use vsnoop_frame::packet::Pool;
-use vsnoop_frame::vnet::{GSO_UDP_L4, NEEDS_CSUM, VirtioNetHdr};
 use vsnoop_lab::testbed::net::{Netns, Offloads, Tap, TapOptions};
+use vsnoop_packet::packet::Pool;
+use vsnoop_packet::vnet::{GSO_UDP_L4, NEEDS_CSUM, VirtioNetHdr};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_frame::packet::Pool;
-use vsnoop_frame::vnet::VirtioNetHdr;
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
+use vsnoop_packet::packet::Pool;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::trial;

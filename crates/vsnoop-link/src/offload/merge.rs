@@ -8,7 +8,7 @@
 //! A super-packet leaves its checksum to be done, so a complete checksum is verified before its
 //! segment is merged: what was corrupted on the way passes alone, and its receiver sees it.
 
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 use super::checksum::{add, ip_is_right, pseudo_header, same, sum, transport_is_right};
 use super::headers::{ACK, CWR, FIN, Headers, PSH, TCP, be16, be32};

@@ -3,7 +3,7 @@
 //! A guest with a tunnel may leave the checksum of an inner packet to its device. An
 //! [`OffloadState`] cannot describe that, so the checksum is filled in here.
 
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 use super::checksum::sum;
 use super::headers::Headers;

@@ -5,7 +5,7 @@
 //! from another host can thus not make a tap read outside its headers. Super-packets of UDP are cut
 //! before a link carries them ([`super::udp`]).
 
-use vsnoop_frame::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
+use vsnoop_packet::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 
 use super::headers::{Headers, TCP, UDP};
 

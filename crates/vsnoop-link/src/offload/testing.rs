@@ -1,6 +1,6 @@
 //! TCP segments and UDP datagrams for the tests of this room, written byte by byte.
 
-use vsnoop_frame::vnet::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHdr};
+use vsnoop_packet::vnet::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VirtioNetHdr};
 
 use super::checksum::{add, sum};
 use super::headers::{ACK, Headers};

@@ -5,7 +5,7 @@
 //! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
 //! checksum, IPv4 identifications go on. The checksum is left to do.
 
-use vsnoop_frame::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
+use vsnoop_packet::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
 
 use super::checksum::{add, pseudo_header, sum};
 use super::headers::{Headers, be16};

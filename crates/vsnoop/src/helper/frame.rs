@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn tcp(bytes: &[u8]) -> TcpSlice<'_> {
-        assert_eq!(vsnoop_frame::checksum::tcp_is_right(bytes), Some(true));
+        assert_eq!(vsnoop_packet::checksum::tcp_is_right(bytes), Some(true));
         match SlicedPacket::from_ethernet(bytes).unwrap().transport {
             Some(TransportSlice::Tcp(tcp)) => tcp,
             other => panic!("no TCP: {other:?}"),

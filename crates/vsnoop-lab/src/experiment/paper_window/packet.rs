@@ -1,8 +1,8 @@
 //! TCP over IPv4 in frames: reading a segment, writing an ACK, changing one.
 
-use vsnoop_frame::layout::{self, Layout, Version};
-use vsnoop_frame::packet::Packet;
-use vsnoop_frame::vnet::{NEEDS_CSUM, VirtioNetHdr};
+use vsnoop_packet::layout::{self, Layout, Version};
+use vsnoop_packet::packet::Packet;
+use vsnoop_packet::vnet::{NEEDS_CSUM, VirtioNetHdr};
 
 use super::rule::{Ack, Segment};
 
@@ -134,8 +134,8 @@ fn folded(mut sum: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_frame::checksum;
-    use vsnoop_frame::packet::Pool;
+    use vsnoop_packet::checksum;
+    use vsnoop_packet::packet::Pool;
 
     use super::*;
 

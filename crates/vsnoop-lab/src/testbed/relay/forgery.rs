@@ -4,8 +4,8 @@
 //! receiver makes of them.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice, UdpHeader};
-use vsnoop_frame::packet::Packet;
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::packet::Packet;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 /// Flipped in the last byte of an address, which makes it another one of the same network.
 const ELSEWHERE: u8 = 0x40;

@@ -9,10 +9,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vsnoop_frame::edit::{self, Tag};
-use vsnoop_frame::layout::Layout;
-use vsnoop_frame::packet::{Packet, Pool};
-use vsnoop_frame::segment;
+use vsnoop_packet::edit::{self, Tag};
+use vsnoop_packet::layout::Layout;
+use vsnoop_packet::packet::{Packet, Pool};
+use vsnoop_packet::segment;
 
 use super::bottleneck::{Queue, Verdict};
 use super::control::Control;
@@ -406,7 +406,7 @@ fn carries_data(frame: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_frame::vnet::{GSO_TCPV4, VirtioNetHdr};
+    use vsnoop_packet::vnet::{GSO_TCPV4, VirtioNetHdr};
 
     use super::*;
 

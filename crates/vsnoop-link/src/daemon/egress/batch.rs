@@ -6,7 +6,7 @@
 use std::io;
 use std::ops::Range;
 
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 use crate::daemon::io::port::Port;
 use crate::daemon::io::vnet::VNET_BYTES;

@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::Result;
-use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::tap::{Offloads, Tap, TapOptions};
+use vsnoop_packet::vnet::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nonblocking::again;
