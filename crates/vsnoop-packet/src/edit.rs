@@ -1,90 +1,50 @@
 //! Changes that a network may make to a frame on its way.
 
-use etherparse::{
-    IpEcn, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, SingleVlanHeader,
-    SlicedPacket,
-};
-
-use crate::checksum;
-use crate::layout::{Layout, Version};
+use crate::checksum::complete_ipv4;
+use crate::format::{CE, IPV6_BYTES, Ipv4Header, MACS_BYTES, TAG_BYTES, Tag};
+use crate::headers::{Headers, be16};
 use crate::packet::{Packet, Pool};
 
-/// Where the ether type of the outermost header stands, behind the two MAC addresses.
-const ETHER_TYPE: usize = 12;
-const TAG_BYTES: usize = 4;
-
-/// A VLAN tag: the ether type that announces it, and its 12-bit id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tag {
-    pub ether_type: u16,
-    pub id: u16,
-}
-
-impl Tag {
-    /// An 802.1Q tag.
-    pub const fn customer(id: u16) -> Self {
-        Self { ether_type: 0x8100, id }
-    }
-
-    /// An 802.1ad tag, the outer one of QinQ.
-    pub const fn service(id: u16) -> Self {
-        Self { ether_type: 0x88a8, id }
-    }
-}
+/// Bits of a tag that are the VLAN's number.
+const VLAN_ID: u16 = 0x0fff;
+/// Next header of IPv6: a fragment header (RFC 8200, 4.5).
+const FRAGMENT_HEADER: u8 = 44;
 
 /// Puts a tag before all others; `false`, and nothing done, if there is no room for it.
 pub fn push_tag(packet: &mut Packet, tag: Tag) -> bool {
-    let [type_high, type_low] = tag.ether_type.to_be_bytes();
-    let [id_high, id_low] = (tag.id & 0x0fff).to_be_bytes();
-    let inserted = packet.frame().len() > ETHER_TYPE
-        && packet.insert(ETHER_TYPE, &[type_high, type_low, id_high, id_low]);
+    let inserted = packet.frame().len() > MACS_BYTES && packet.insert(MACS_BYTES, &tag.to_bytes());
     if inserted {
         packet.header.shift(TAG_BYTES as i32);
     }
     inserted
 }
 
-/// Takes the outermost tag off; `false`, and nothing done, if it is not `tag`.
+/// Takes the outermost tag off; `false`, and nothing done, if it is not `tag`, whatever its
+/// priority.
 pub fn pop_tag(packet: &mut Packet, tag: Tag) -> bool {
-    let frame = packet.frame();
-    if frame.get(ETHER_TYPE..ETHER_TYPE + 2) != Some(&tag.ether_type.to_be_bytes()) {
-        return false;
+    let word = |at| be16(packet.frame(), at);
+    let is_tag = word(MACS_BYTES) == Some(tag.ether_type)
+        && word(MACS_BYTES + 2).map(|id| id & VLAN_ID) == Some(tag.id);
+    if is_tag {
+        packet.remove(MACS_BYTES, TAG_BYTES);
+        packet.header.shift(-(TAG_BYTES as i32));
     }
-    match SingleVlanHeader::from_slice(&frame[ETHER_TYPE + 2..]) {
-        Ok((header, _)) if header.vlan_id.value() == tag.id => {}
-        _ => return false,
-    }
-    packet.remove(ETHER_TYPE, TAG_BYTES);
-    packet.header.shift(-(TAG_BYTES as i32));
-    true
+    is_tag
 }
 
 /// Marks an ECN-capable packet as having met congestion; `false` if it is not ECN-capable.
 pub fn mark_ce(packet: &mut Packet) -> bool {
     let frame = packet.frame_mut();
-    let Some(layout) = Layout::of(frame) else { return false };
-    match layout.version {
-        Version::V4 => {
-            let Ok((mut header, _)) = Ipv4Header::from_slice(&frame[layout.ip..]) else {
-                return false;
-            };
-            if header.ecn == IpEcn::ZERO {
-                return false;
-            }
-            header.ecn = IpEcn::THREE;
-            header.header_checksum = header.calc_header_checksum();
-            put(frame, layout.ip, &header.to_bytes());
-        }
-        Version::V6 => {
-            let Ok((mut header, _)) = Ipv6Header::from_slice(&frame[layout.ip..]) else {
-                return false;
-            };
-            if header.ecn() == IpEcn::ZERO {
-                return false;
-            }
-            header.set_ecn(IpEcn::THREE);
-            put(frame, layout.ip, &header.to_bytes());
-        }
+    let Some(headers) = Headers::of(frame) else { return false };
+    let (ip, l4) = (usize::from(headers.ip), usize::from(headers.l4));
+    // Lower bits of the traffic class: of the first two bytes of IPv6 those in the middle.
+    let mark = if headers.v6 { CE << 4 } else { CE };
+    if frame[ip + 1] & mark == 0 {
+        return false;
+    }
+    frame[ip + 1] |= mark;
+    if !headers.v6 {
+        complete_ipv4(&mut frame[ip..l4]);
     }
     true
 }
@@ -101,135 +61,93 @@ pub fn fragment(
     pool: &mut Pool,
     fragments: &mut Vec<Packet>,
 ) {
-    checksum::complete(&mut packet);
+    packet.complete_checksum();
     let step = (payload_bytes / 8).max(1) * 8;
-    let headers = Layout::of(packet.frame()).and_then(|layout| {
-        let whole = layout.fragment
-            || packet.header.is_super_packet()
-            || layout.ip_end - layout.ip_payload <= step;
-        if whole { None } else { Headers::of(packet.frame(), layout, identification) }
+    let headers = Headers::of(packet.frame()).filter(|headers| {
+        let bytes = headers.end as usize - usize::from(headers.l4);
+        let whole = headers.fragment || packet.header.is_super_packet() || bytes <= step;
+        !whole && (!headers.v6 || headers.plain())
     });
     let Some(headers) = headers else {
         fragments.push(packet);
         return;
     };
-    let layout = headers.layout();
-    let payload = &packet.frame()[layout.ip_payload..layout.ip_end];
-    let count = payload.len().div_ceil(step);
-    for (index, part) in payload.chunks(step).enumerate() {
+    let l4 = usize::from(headers.l4);
+    let (head, payload) = packet.frame()[..headers.end as usize].split_at(l4);
+    for (part, begin) in payload.chunks(step).zip((0..).step_by(step)) {
+        let is_last = begin + part.len() == payload.len();
         let mut one = pool.take();
-        one.header = packet.header;
-        one.fill(packet.header, &packet.frame()[..layout.ip]);
-        let at = layout.ip;
-        let inserted = headers.write(&mut one, at, part, index * step, index + 1 < count);
+        one.fill(packet.header, head);
+        write_headers(
+            &mut one,
+            &headers,
+            Part { begin, bytes: part.len(), is_last },
+            identification,
+        );
+        let end = one.frame().len();
+        let inserted = one.insert(end, part);
         debug_assert!(inserted, "a fragment is shorter than the packet");
         fragments.push(one);
     }
     pool.give_back(packet);
 }
 
-/// The IP header that fragments start from.
-enum Headers {
-    V4(Layout, Ipv4Header),
-    V6(Layout, Ipv6Header, u32),
+/// Which bytes of a packet a fragment has.
+struct Part {
+    begin: usize,
+    bytes: usize,
+    is_last: bool,
 }
 
-impl Headers {
-    fn of(frame: &[u8], layout: Layout, identification: u32) -> Option<Self> {
-        match layout.version {
-            Version::V4 => {
-                let mut header = Ipv4Header::from_slice(&frame[layout.ip..]).ok()?.0;
-                header.dont_fragment = false;
-                header.identification = identification as u16;
-                Some(Self::V4(layout, header))
-            }
-            Version::V6 => {
-                let header = Ipv6Header::from_slice(&frame[layout.ip..]).ok()?.0;
-                let plain = layout.ip_payload == layout.ip + Ipv6Header::LEN;
-                plain.then_some(Self::V6(layout, header, identification))
-            }
-        }
+/// Makes the headers of the whole, which are all that `packet` has, those of a fragment.
+fn write_headers(packet: &mut Packet, whole: &Headers, part: Part, identification: u32) {
+    let (ip, l4) = (usize::from(whole.ip), usize::from(whole.l4));
+    let head = packet.frame_mut();
+    let mut put = |at: usize, value: u16| {
+        head[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    };
+    if whole.v6 {
+        let more = u16::from(!part.is_last);
+        let [a, b] = (part.begin as u16 | more).to_be_bytes();
+        let [c, d, e, f] = identification.to_be_bytes();
+        put(ip + 4, 8 + part.bytes as u16);
+        let next = std::mem::replace(&mut head[ip + 6], FRAGMENT_HEADER);
+        packet.insert(ip + IPV6_BYTES, &[next, 0, a, b, c, d, e, f]);
+    } else {
+        let more = if part.is_last { 0 } else { Ipv4Header::MORE_FRAGMENTS };
+        put(ip + 2, (l4 - ip + part.bytes) as u16);
+        put(ip + 4, identification as u16);
+        put(ip + 6, (part.begin / 8) as u16 | more);
+        complete_ipv4(&mut head[ip..l4]);
     }
-
-    fn layout(&self) -> Layout {
-        match self {
-            Self::V4(layout, _) | Self::V6(layout, ..) => *layout,
-        }
-    }
-
-    fn write(
-        &self,
-        packet: &mut Packet,
-        at: usize,
-        part: &[u8],
-        offset: usize,
-        more: bool,
-    ) -> bool {
-        let Ok(fragment_offset) = IpFragOffset::try_new((offset / 8) as u16) else { return false };
-        let inserted = match self {
-            Self::V4(_, header) => {
-                let mut header = header.clone();
-                header.total_len = (header.header_len() + part.len()) as u16;
-                header.fragment_offset = fragment_offset;
-                header.more_fragments = more;
-                header.header_checksum = header.calc_header_checksum();
-                packet.insert(at, &header.to_bytes())
-            }
-            Self::V6(_, header, identification) => {
-                let mut header = header.clone();
-                let extension = Ipv6FragmentHeader {
-                    next_header: header.next_header,
-                    fragment_offset,
-                    more_fragments: more,
-                    identification: *identification,
-                }
-                .to_bytes();
-                header.next_header = IpNumber::IPV6_FRAGMENTATION_HEADER;
-                header.payload_length = (extension.len() + part.len()) as u16;
-                packet.insert(at, &header.to_bytes()) && {
-                    let end = packet.frame().len();
-                    packet.insert(end, &extension)
-                }
-            }
-        };
-        let end = packet.frame().len();
-        inserted && packet.insert(end, part)
-    }
-}
-
-/// The IP header as it is, for who asks whether a packet is ECN-capable or marked.
-pub fn ecn(frame: &[u8]) -> Option<IpEcn> {
-    use etherparse::NetSlice;
-    match SlicedPacket::from_ethernet(frame).ok()?.net? {
-        NetSlice::Ipv4(ip) => Some(ip.header().ecn()),
-        NetSlice::Ipv6(ip) => Some(ip.header().ecn()),
-        NetSlice::Arp(_) => None,
-    }
-}
-
-fn put(frame: &mut [u8], at: usize, bytes: &[u8]) {
-    frame[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TcpFrame, V4, V6};
+    use crate::checksum;
+    use crate::testing::Segment;
+
+    fn partial(spec: &Segment) -> Packet {
+        let (header, frame) = spec.partial(None);
+        let mut packet = Pool::default().take();
+        packet.fill(header, &frame);
+        packet
+    }
 
     #[test]
     fn tags_come_off_as_they_went_on_and_the_checksum_stays_found() {
-        let mut packet = Pool::default().take();
-        TcpFrame { payload: 77, ..TcpFrame::default() }.build_partial(&mut packet);
+        let mut packet = partial(&Segment { payload: 77, ..Segment::default() });
         let before = (packet.header, packet.frame().to_vec());
         let tags = [Tag::customer(7), Tag::service(9)];
         for tag in tags {
             assert!(push_tag(&mut packet, tag));
         }
-        assert_eq!(Layout::of(packet.frame()).map(|layout| layout.tags), Some(2));
+        assert_eq!(Headers::of(packet.frame()).map(|headers| headers.tags), Some(2));
         assert!(!pop_tag(&mut packet, Tag::customer(9)), "another ether type");
         assert!(!pop_tag(&mut packet, Tag::service(8)), "another id");
         let mut tagged = Pool::default().copy_of(&packet);
-        assert!(checksum::complete(&mut tagged));
+        assert!(tagged.complete_checksum());
         assert_eq!(checksum::tcp_is_right(tagged.frame()), Some(true));
         for tag in tags.into_iter().rev() {
             assert!(pop_tag(&mut packet, tag));
@@ -239,14 +157,16 @@ mod tests {
 
     #[test]
     fn only_ecn_capable_packets_are_marked() {
-        for addresses in [V4, V6] {
-            for (ect, marked) in [(false, false), (true, true)] {
+        for v6 in [false, true] {
+            for (traffic_class, marked) in
+                [(0, 0), (1, 3), (2, 3), (3, 3), (0xb8, 0xb8), (0xb9, 0xbb)]
+            {
+                let spec = Segment { v6, traffic_class, payload: 5, ..Segment::default() };
                 let mut packet = Pool::default().take();
-                let frame = TcpFrame { addresses, ect, payload: 5, ..TcpFrame::default() }.build();
-                packet.fill(Default::default(), &frame);
-                assert_eq!(mark_ce(&mut packet), marked);
-                let expected = if marked { IpEcn::THREE } else { IpEcn::ZERO };
-                assert_eq!(ecn(packet.frame()), Some(expected));
+                packet.fill(Default::default(), &spec.build());
+                assert_eq!(mark_ce(&mut packet), traffic_class & 3 != 0);
+                let expected = Segment { traffic_class: marked, ..spec }.build();
+                assert_eq!(packet.frame(), expected);
                 assert_eq!(checksum::tcp_is_right(packet.frame()), Some(true));
             }
         }
@@ -255,23 +175,22 @@ mod tests {
     #[test]
     fn fragments_put_together_are_the_packet() {
         use etherparse::SlicedPacket;
-        for addresses in [V4, V6] {
-            let spec = TcpFrame { addresses, payload: 1000, ..TcpFrame::default() };
-            let mut pool = Pool::default();
-            let mut packet = pool.take();
-            spec.build_partial(&mut packet);
+        for v6 in [false, true] {
+            let spec = Segment { v6, payload: 1000, ..Segment::default() };
             let mut fragments = Vec::new();
-            fragment(packet, 403, 5, &mut pool, &mut fragments);
+            fragment(partial(&spec), 403, 5, &mut Pool::default(), &mut fragments);
             assert_eq!(fragments.len(), 3);
             let whole = spec.build();
-            let payload = &whole[Layout::of(&whole).expect("a layout").ip_payload..];
+            let l4 = Headers::of(&whole).expect("IP").l4.into();
             let mut together = Vec::new();
             for one in &fragments {
                 let sliced = SlicedPacket::from_ethernet(one.frame()).expect("well formed");
                 assert!(sliced.is_ip_payload_fragmented());
+                let headers = Headers::of(one.frame()).expect("IP");
+                assert!(headers.fragment && checksum::ip_is_right(&headers, one.frame()));
                 together.extend_from_slice(sliced.ip_payload().expect("IP").payload);
             }
-            assert_eq!(together, payload);
+            assert_eq!(together, whole[l4..]);
         }
     }
 }

@@ -1,22 +1,25 @@
-//! Frames as they pass a tap, for every user-space part of vsnoop.
+//! Ethernet frames as they pass a tap: their headers, checksums and offloads, for every user-space
+//! part of vsnoop.
 //!
-//! A tap hands over, in one read, a `virtio_net_hdr` and an Ethernet frame; the header says what
-//! the frame still owes: a checksum that was left to the device (`CHECKSUM_PARTIAL`) and the cut of
-//! a super-packet into segments. [`tap`] opens taps, [`vnet`] is that header, [`packet`] holds both
-//! in buffers that are used again and again, [`layout`] finds the layers of a frame without copying
-//! it, [`checksum`] and [`segment`] settle what is owed, and [`edit`] changes a frame in the ways a
-//! network may: VLAN tags, CE marks, IP fragments.
+//! A tap hands over, in one read, a `virtio_net_hdr` ([`vnet`]) and a frame; the header says which
+//! offloads are left to do: a partial checksum (the kernel's `CHECKSUM_PARTIAL`), and the cut of a
+//! super-packet into segments. Nothing here does input or output.
 //!
-//! Formats are read and written by `etherparse` and `zerocopy`; what is here is what they leave to
-//! do.
+//! [`format`] has the layouts of headers and their numbers, [`headers`] finds the headers of a
+//! frame, [`options`] reads TCP's, [`checksum`] sums, [`builder`] writes frames. [`offload`] splits
+//! and merges super-packets on borrowed bytes, without allocation. [`packet`] owns frames in
+//! buffers that are used again and again; [`segment`] cuts those as a network card would, [`edit`]
+//! changes them in the ways a network may, and [`mss`] lowers what a TCP announces.
 
+pub mod builder;
 pub mod checksum;
 pub mod edit;
-pub mod layout;
+pub mod format;
+pub mod headers;
+pub mod mss;
+pub mod offload;
+pub mod options;
 pub mod packet;
 pub mod segment;
-pub mod tap;
+pub mod testing;
 pub mod vnet;
-
-#[cfg(test)]
-mod testing;

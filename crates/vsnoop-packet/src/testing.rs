@@ -1,136 +1,132 @@
-//! Frames for the tests of this crate, built by `etherparse`.
+//! TCP segments and UDP datagrams for tests, here and in the crates above.
 
-use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, TcpHeader};
+use crate::builder::{Addresses, Ethernet, Route, TcpFrame, UdpFrame};
+use crate::format::{ACK, Tag};
+use crate::headers::Headers;
+use crate::offload::{Gso, GsoKind, OffloadState};
+use crate::options;
+use crate::vnet::{GSO_UDP_L4, VirtioNetHdr};
 
-use crate::edit::{Tag, push_tag};
-use crate::packet::{Packet, Pool};
-use crate::vnet::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
-
-#[derive(Clone, Copy)]
-pub enum Addresses {
-    V4([u8; 4], [u8; 4]),
-    V6([u8; 16], [u8; 16]),
-}
-
-pub const V4: Addresses = Addresses::V4([10, 0, 0, 1], [10, 0, 0, 2]);
-pub const V6: Addresses = Addresses::V6([0xfd; 16], [0xfc; 16]);
-
-/// A TCP segment with timestamps (32 bytes of header).
-pub struct TcpFrame {
-    pub addresses: Addresses,
+/// A segment with timestamps (32 bytes of TCP header).
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub v6: bool,
+    /// How many VLAN tags there are; at most 2.
     pub tags: usize,
-    pub payload: usize,
+    pub port: u16,
     pub sequence: u32,
-    pub fin: bool,
-    pub psh: bool,
-    pub cwr: bool,
-    pub ect: bool,
+    pub acknowledged: u32,
+    pub window: u16,
+    pub timestamp: u32,
+    pub identification: u16,
+    pub traffic_class: u8,
+    pub flags: u8,
+    pub payload: usize,
 }
 
-impl Default for TcpFrame {
+impl Default for Segment {
     fn default() -> Self {
         Self {
-            addresses: V4,
+            v6: false,
             tags: 0,
-            payload: 0,
+            port: 1234,
             sequence: 1_000_000,
-            fin: false,
-            psh: false,
-            cwr: false,
-            ect: false,
+            acknowledged: 77,
+            window: 500,
+            timestamp: 1,
+            identification: 7,
+            traffic_class: 0,
+            flags: ACK,
+            payload: 0,
         }
     }
 }
 
-impl TcpFrame {
+impl Segment {
+    /// The payload is a function of the sequence number, so that a misplaced byte is seen.
     pub fn payload_bytes(&self) -> Vec<u8> {
-        (0..self.payload).map(|at| (at * 7 + at / 251) as u8).collect()
+        (0..self.payload as u32)
+            .map(|at| {
+                let at = self.sequence.wrapping_add(at);
+                (at.wrapping_mul(0x9e37_79b1) >> 24) as u8
+            })
+            .collect()
     }
 
     /// The frame with complete checksums.
     pub fn build(&self) -> Vec<u8> {
-        let payload = self.payload_bytes();
-        let mut tcp = TcpHeader::new(1234, 80, self.sequence, 29_200);
-        tcp.ack = true;
-        (tcp.fin, tcp.psh, tcp.cwr) = (self.fin, self.psh, self.cwr);
-        tcp.set_options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]).expect("options fit");
-        let segment_bytes = tcp.header_len() + payload.len();
-        let ip = match self.addresses {
-            Addresses::V4(source, destination) => {
-                let mut ip =
-                    Ipv4Header::new(segment_bytes as u16, 64, IpNumber::TCP, source, destination)
-                        .expect("fits");
-                ip.identification = 7;
-                ip.ecn = if self.ect { etherparse::IpEcn::TWO } else { etherparse::IpEcn::ZERO };
-                ip.header_checksum = ip.calc_header_checksum();
-                tcp.checksum = tcp.calc_checksum_ipv4(&ip, &payload).expect("fits");
-                IpHeaders::Ipv4(ip, Default::default())
-            }
-            Addresses::V6(source, destination) => {
-                let mut ip = Ipv6Header {
-                    payload_length: segment_bytes as u16,
-                    next_header: IpNumber::TCP,
-                    hop_limit: 64,
-                    source,
-                    destination,
-                    ..Default::default()
-                };
-                ip.set_ecn(if self.ect { etherparse::IpEcn::TWO } else { etherparse::IpEcn::ZERO });
-                tcp.checksum = tcp.calc_checksum_ipv6(&ip, &payload).expect("fits");
-                IpHeaders::Ipv6(ip, Default::default())
-            }
-        };
-        let ether_type = match self.addresses {
-            Addresses::V4(..) => [8, 0],
-            Addresses::V6(..) => [0x86, 0xdd],
-        };
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-        frame.extend_from_slice(&ether_type);
-        ip.write(&mut frame).expect("a vector takes all");
-        tcp.write(&mut frame).expect("a vector takes all");
-        frame.extend_from_slice(&payload);
-
-        let mut packet = Pool::default().take();
-        packet.fill(VirtioNetHdr::default(), &frame);
-        for id in 0..self.tags {
-            push_tag(&mut packet, Tag::customer(id as u16 + 1));
-        }
-        packet.frame().to_vec()
+        self.with(|frame| frame.build(&self.payload_bytes()))
     }
 
-    /// The frame with its TCP checksum left to do.
-    pub fn build_partial(&self, packet: &mut Packet) {
-        packet.fill(VirtioNetHdr::default(), &self.build());
-        let ip_bytes = match self.addresses {
-            Addresses::V4(..) => 20,
-            Addresses::V6(..) => 40,
-        };
-        let ip = 14 + 4 * self.tags;
-        let start = ip + ip_bytes;
-        let segment_bytes = packet.frame().len() - start;
-        let sum = etherparse::checksum::Sum16BitWords::new()
-            .add_2bytes([0, IpNumber::TCP.0])
-            .add_2bytes((segment_bytes as u16).to_be_bytes());
-        let sum = match self.addresses {
-            Addresses::V4(source, destination) => sum.add_slice(&source).add_slice(&destination),
-            Addresses::V6(source, destination) => sum.add_slice(&source).add_slice(&destination),
-        };
-        let field = start + 16;
-        packet.frame_mut()[field..field + 2]
-            .copy_from_slice(&(!sum.ones_complement()).to_ne_bytes());
-        packet.header.flags = NEEDS_CSUM;
-        packet.header.csum_start.set(start as u16);
-        packet.header.csum_offset.set(16);
+    /// The frame with a partial checksum; a super-packet if `gso_size` is given.
+    pub fn partial(&self, gso_size: Option<u16>) -> (VirtioNetHdr, Vec<u8>) {
+        let frame = self.with(|frame| frame.partial(&self.payload_bytes()));
+        let kind = if self.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = gso_size.map(|size| Gso { kind, size, ecn: false });
+        (header(&frame, gso), frame)
     }
 
-    /// A super-packet, its checksum left to do.
-    pub fn build_super_packet(&self, packet: &mut Packet, segment_bytes: u16) {
-        self.build_partial(packet);
-        packet.header.gso_type = match self.addresses {
-            Addresses::V4(..) => GSO_TCPV4,
-            Addresses::V6(..) => GSO_TCPV6,
-        };
-        packet.header.gso_size.set(segment_bytes);
-        packet.header.hdr_len.set(packet.header.csum_start.get() + 32);
+    fn with(&self, write: impl FnOnce(TcpFrame<'_>) -> Vec<u8>) -> Vec<u8> {
+        let route = route(self.v6, self.tags, self.identification);
+        let route = Route { traffic_class: self.traffic_class, ..route };
+        write(TcpFrame {
+            sequence: self.sequence,
+            acknowledgment: self.acknowledged,
+            flags: self.flags,
+            window: self.window,
+            options: &options::timestamps(self.timestamp, 0),
+            ..TcpFrame::new(route, self.port, 80)
+        })
     }
+}
+
+/// A datagram to port 80.
+#[derive(Clone, Debug, Default)]
+pub struct Datagram {
+    pub v6: bool,
+    pub tags: usize,
+    pub identification: u16,
+    pub payload: Vec<u8>,
+}
+
+impl Datagram {
+    /// The frame with complete checksums.
+    pub fn build(&self) -> Vec<u8> {
+        self.frame().build(&self.payload)
+    }
+
+    /// The frame with a partial checksum, a super-packet of datagrams of `size`.
+    pub fn partial(&self, size: u16) -> (VirtioNetHdr, Vec<u8>) {
+        let frame = self.frame().partial(&self.payload);
+        let mut header = header(&frame, None);
+        header.gso_type = GSO_UDP_L4;
+        header.gso_size.set(size);
+        header.hdr_len = (header.csum_start.get() + 8).into();
+        (header, frame)
+    }
+
+    fn frame(&self) -> UdpFrame {
+        let route = route(self.v6, self.tags, self.identification);
+        UdpFrame { route, source_port: 0x1234, destination_port: 80 }
+    }
+}
+
+fn route(v6: bool, tags: usize, identification: u16) -> Route {
+    let tags = match tags {
+        0 => [None, None],
+        1 => [Some(Tag::customer(100)), None],
+        _ => [Some(Tag::service(100)), Some(Tag::customer(101))],
+    };
+    let (source, destination) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    let ethernet = Ethernet { source, destination, tags };
+    let addresses = if v6 {
+        Addresses::V6([0xfd; 16], [0xfc; 16])
+    } else {
+        Addresses::V4([10, 0, 0, 1], [10, 0, 0, 2])
+    };
+    Route { identification, ..Route::new(ethernet, addresses) }
+}
+
+fn header(frame: &[u8], gso: Option<Gso>) -> VirtioNetHdr {
+    OffloadState { needs_checksum: true, gso }.header(Headers::of(frame).as_ref())
 }

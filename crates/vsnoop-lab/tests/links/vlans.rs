@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions};
 use vsnoop_lab::testbed::relay::{Relay, RelayOptions};
-use vsnoop_packet::edit::Tag;
+use vsnoop_packet::format::Tag;
 use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
 

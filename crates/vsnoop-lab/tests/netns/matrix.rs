@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::Direction;
 use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
-use vsnoop_packet::edit::Tag;
+use vsnoop_packet::format::Tag;
 
 use anyhow::ensure;
 

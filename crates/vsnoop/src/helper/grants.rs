@@ -125,7 +125,7 @@ impl PortGrants {
             for offered in 0..most {
                 let Some(key) = queue.head()? else { return Ok(offered) };
                 // It only has to have the form: whose ACK it becomes the hooks say.
-                let ack = frame(&key, &flow::default(), Segment::ResetSender)?;
+                let ack = frame(&key, &flow::default(), Segment::ResetSender);
                 if queue.grant_next(&ack)? == Granted::None {
                     return Ok(offered);
                 }

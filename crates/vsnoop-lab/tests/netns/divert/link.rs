@@ -20,8 +20,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, destination, prepare};
 use vsnoop_lab::testbed::topology::{Family, PORT};
+use vsnoop_netdev::tap::{Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
-use vsnoop_packet::tap::{Tap, TapOptions};
 
 use super::hosts::Hosts;
 
