@@ -153,7 +153,7 @@ impl TcpFrame<'_> {
             destination_port: self.destination_port.into(),
             sequence: self.sequence.into(),
             acknowledgment: self.acknowledgment.into(),
-            data_offset: (header_bytes / 4 << 4) as u8,
+            data_offset: ((header_bytes / 4) << 4) as u8,
             flags: self.flags,
             window: self.window.into(),
             checksum: self.route.addresses.pseudo_header(TCP, bytes).into(),
