@@ -27,6 +27,6 @@ pub use engine::{
     Clock, Device, Engine, Host, Memory, RETRY_NS, Reclaimed, Sent, TICK_NS, Urgency,
 };
 pub use flow::{Flow, Frame, Kind, PATIENCE_NS, Reason};
-pub use frame::{VNET_HDR, headers};
+pub use frame::headers;
 pub use time::{Deadline, Time};
 pub use view::View;

@@ -3,18 +3,9 @@
 //! The RST to the VM has SEQ = its RCV.NXT, as if from the sender; the RST to the sender has SEQ =
 //! the VM's SND.NXT. Both are exact, as RFC 5961 demands.
 
-use std::net::IpAddr;
-
-use anyhow::{Context, Result, bail};
-use etherparse::{
-    IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6Header, PacketBuilder,
-    TcpHeader, VlanId,
-};
 use vsnoop_bpf::types::{self, flow, flow_key};
-
-use crate::flow_key::socket;
-
-const HOPS: u8 = 64;
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
+use vsnoop_packet::format::{ACK, RST, Tag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
@@ -26,75 +17,37 @@ impl Segment {
     pub fn is_for_sender(self) -> bool {
         self == Self::ResetSender
     }
-
-    fn header(self, flow: &flow, from_port: u16, to_port: u16) -> TcpHeader {
-        let (seq, ack) = match self {
-            Self::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
-            Self::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
-        };
-        let mut tcp = TcpHeader::new(from_port, to_port, seq, 0);
-        tcp.ack = true;
-        tcp.acknowledgment_number = ack;
-        tcp.rst = true;
-        tcp
-    }
 }
 
 /// An Ethernet frame with the segment.
-pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Result<Vec<u8>> {
-    let sender = (socket(key.sender_addr, key.sender_port), flow.next_hop);
-    let vm = (socket(key.vm_addr, key.vm_port), key.vm_mac);
+pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Vec<u8> {
+    // The key has ports in network byte order.
+    let sender = (key.sender_addr, u16::from_be(key.sender_port), flow.next_hop);
+    let vm = (key.vm_addr, u16::from_be(key.vm_port), key.vm_mac);
     let (from, to) = if segment.is_for_sender() { (vm, sender) } else { (sender, vm) };
-    let tcp = segment.header(flow, from.0.port(), to.0.port());
-
-    let ip = ip(from.0.ip(), to.0.ip())?;
-    let ethernet = PacketBuilder::ethernet2(from.1, to.1);
-    let packet = match (vlan(key.vlan_outer)?, vlan(key.vlan_inner)?) {
-        (None, _) => ethernet.ip(ip),
-        (Some(id), None) => ethernet.single_vlan(id).ip(ip),
-        (Some(outer), Some(inner)) => ethernet.double_vlan(outer, inner).ip(ip),
+    let (sequence, acknowledgment) = match segment {
+        Segment::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
+        Segment::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
     };
-    let mut bytes = Vec::new();
-    packet
-        .tcp_header(tcp)
-        .write_to_vec(&mut bytes, &[])
-        .with_context(|| format!("write a frame for {segment:?}"))?;
-    Ok(bytes)
+    let ethernet = Ethernet { source: from.2, destination: to.2, tags: tags(key) };
+    let route = Route::new(ethernet, Addresses::of_mapped(from.0, to.0));
+    let flags = RST | ACK;
+    TcpFrame { sequence, acknowledgment, flags, ..TcpFrame::new(route, from.1, to.1) }.build(&[])
 }
 
-/// Length, protocol and checksum are filled in by the builder.
-fn ip(from: IpAddr, to: IpAddr) -> Result<IpHeaders> {
-    Ok(match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let header = Ipv4Header::new(0, HOPS, IpNumber::TCP, from.octets(), to.octets())
-                .context("an IPv4 header")?;
-            IpHeaders::Ipv4(header, Ipv4Extensions::default())
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let header = Ipv6Header {
-                hop_limit: HOPS,
-                next_header: IpNumber::TCP,
-                source: from.octets(),
-                destination: to.octets(),
-                ..Ipv6Header::default()
-            };
-            IpHeaders::Ipv6(header, Ipv6Extensions::default())
-        }
-        _ => bail!("a flow between {from} and {to}, of different versions of IP"),
-    })
-}
-
-fn vlan(tag: u16) -> Result<Option<VlanId>> {
-    if u32::from(tag) & types::VLAN_PRESENT == 0 {
-        return Ok(None);
+fn tags(key: &flow_key) -> [Option<Tag>; 2] {
+    let id = |tag: u16| (u32::from(tag) & types::VLAN_PRESENT != 0).then_some(tag & 0x0fff);
+    match (id(key.vlan_outer), id(key.vlan_inner)) {
+        (Some(outer), Some(inner)) => [Some(Tag::service(outer)), Some(Tag::customer(inner))],
+        (outer, _) => [outer.map(Tag::customer), None],
     }
-    Ok(Some(VlanId::try_new(tag & 0x0fff).context("a VLAN id")?))
 }
 
 #[cfg(test)]
 mod tests {
-    use etherparse::{SlicedPacket, TcpSlice, TransportSlice};
     use vsnoop_bpf::types::seq;
+    use vsnoop_packet::checksum;
+    use vsnoop_packet::headers::Headers;
 
     use super::*;
 
@@ -132,28 +85,22 @@ mod tests {
         }
     }
 
-    fn tcp(bytes: &[u8]) -> TcpSlice<'_> {
-        assert_eq!(vsnoop_frame::checksum::tcp_is_right(bytes), Some(true));
-        match SlicedPacket::from_ethernet(bytes).unwrap().transport {
-            Some(TransportSlice::Tcp(tcp)) => tcp,
-            other => panic!("no TCP: {other:?}"),
-        }
-    }
-
     #[test]
     fn each_end_is_reset_with_the_sequence_number_that_it_expects() {
         for v4 in [true, false] {
             for (segment, sequence, acknowledged, ports, to) in [
-                (Segment::ResetVm, 1000, 77, (5000, 80), [2; 6]),
-                (Segment::ResetSender, 77, 2000, (80, 5000), [4; 6]),
+                (Segment::ResetVm, 1000, 77, [5000, 80], [2; 6]),
+                (Segment::ResetSender, 77, 2000, [80, 5000], [4; 6]),
             ] {
-                let bytes = frame(&key(v4), &record(), segment).unwrap();
+                let bytes = frame(&key(v4), &record(), segment);
                 assert_eq!(bytes[..6], to);
-                let tcp = tcp(&bytes);
-                assert!(tcp.rst() && tcp.ack() && !tcp.syn());
-                assert_eq!(tcp.sequence_number(), sequence);
-                assert_eq!(tcp.acknowledgment_number(), acknowledged);
-                assert_eq!((tcp.source_port(), tcp.destination_port()), ports);
+                assert_eq!(checksum::tcp_is_right(&bytes), Some(true));
+                let headers = Headers::of(&bytes).unwrap();
+                let tcp = headers.tcp_header(&bytes).unwrap();
+                assert_eq!(tcp.flags, RST | ACK);
+                assert_eq!(tcp.sequence.get(), sequence);
+                assert_eq!(tcp.acknowledgment.get(), acknowledged);
+                assert_eq!(headers.ports(&bytes), Some(ports));
             }
         }
     }
@@ -163,10 +110,10 @@ mod tests {
         let present = types::VLAN_PRESENT as u16;
         for segment in [Segment::ResetVm, Segment::ResetSender] {
             let tagged = flow_key { vlan_outer: present | 5, ..key(true) };
-            let bytes = frame(&tagged, &record(), segment).unwrap();
+            let bytes = frame(&tagged, &record(), segment);
             assert_eq!(bytes[12..16], [0x81, 0x00, 0, 5]);
             let both = flow_key { vlan_inner: present | 6, ..tagged };
-            let bytes = frame(&both, &record(), segment).unwrap();
+            let bytes = frame(&both, &record(), segment);
             assert_eq!(bytes[12..20], [0x88, 0xa8, 0, 5, 0x81, 0x00, 0, 6]);
         }
     }

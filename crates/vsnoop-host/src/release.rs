@@ -317,8 +317,7 @@ fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
 fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     let bridge = port.meta()?.bridge;
     for (key, flow) in flows.iter().filter(|_| bridge != 0) {
-        let sent = frame(key, flow, Segment::ResetSender)
-            .and_then(|frame| Ok(port.send_out_of(bridge, &frame)?));
+        let sent = port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender));
         if let Err(error) = sent {
             tracing::debug!("a RST to a sender: {error:#}");
         }

@@ -39,13 +39,11 @@ fn is_of_the_host(why: reset_reason::Type) -> bool {
 pub fn send(port: &Port, key: &flow_key, flow: &flow) {
     let bridge = deserted_bridge(port).unwrap_or_default();
     for segment in [Segment::ResetVm, Segment::ResetSender] {
-        let sent = frame(key, flow, segment).and_then(|frame| {
-            match bridge {
-                Some(bridge) if segment.is_for_sender() => port.send_out_of(bridge, &frame)?,
-                _ => port.inject(&frame, segment.is_for_sender())?,
-            }
-            Ok(())
-        });
+        let frame = frame(key, flow, segment);
+        let sent = match bridge {
+            Some(bridge) if segment.is_for_sender() => port.send_out_of(bridge, &frame),
+            _ => port.inject(&frame, segment.is_for_sender()),
+        };
         if let Err(error) = sent {
             tracing::debug!("{segment:?}: {error:#}");
         }
@@ -68,7 +66,7 @@ pub fn reset_senders(port: &Port) -> Result<usize> {
         return Ok(0);
     }
     let reset = |(key, flow): &(flow_key, flow)| -> Result<()> {
-        Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender)?)?)
+        Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender))?)
     };
     let flows = port.flows()?;
     let behind = flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0);

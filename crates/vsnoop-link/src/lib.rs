@@ -13,7 +13,6 @@ pub mod daemon;
 pub mod forwarding;
 pub mod handshake;
 pub mod identity;
-pub mod offload;
 pub mod queue;
 pub mod session;
 pub mod wire;

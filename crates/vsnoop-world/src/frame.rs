@@ -1,5 +1,8 @@
 //! A socket buffer: a packet between the simulated ends, and in the programs.
 
+use vsnoop_packet::checksum::{self, make_partial};
+use vsnoop_packet::headers::Headers;
+
 use crate::layout;
 
 /// State of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
@@ -60,7 +63,8 @@ impl Frame {
 
     /// `gso_type`.
     pub fn gso_type(&self) -> u32 {
-        match (self.gso_size, layout::is_ipv6(&self.bytes)) {
+        let ipv6 = layout::headers(&self.bytes).is_some_and(|headers| headers.v6);
+        match (self.gso_size, ipv6) {
             (0, _) => 0,
             (_, false) => GSO_TCPV4,
             (_, true) => GSO_TCPV6,
@@ -68,14 +72,15 @@ impl Frame {
     }
 
     fn payload(&self) -> u32 {
-        layout::tcp_payload(&self.bytes).unwrap_or(0)
+        let headers = layout::headers(&self.bytes).filter(Headers::tcp);
+        headers.map_or(0, |headers| headers.payload_bytes() as u32)
     }
 
     /// Completes the checksum and puts the tag into the frame, as for a receiver without the
     /// sender's metadata.
     pub fn settle(&mut self) {
         if self.summed == Summed::Partial {
-            layout::complete_checksum(&mut self.bytes);
+            complete_checksum(&mut self.bytes);
             self.summed = Summed::Unnecessary;
         }
         if let Some((tci, protocol)) = self.tag.take() {
@@ -86,4 +91,13 @@ impl Frame {
         self.linear = self.bytes.len() as u32;
         self.mark = 0;
     }
+}
+
+/// CHECKSUM_PARTIAL becomes a checksum. The field must have the pseudo-header's sum.
+pub fn complete_checksum(bytes: &mut [u8]) {
+    let Some(headers) = layout::headers(bytes).filter(Headers::tcp) else { return };
+    let mut expected = bytes.to_vec();
+    make_partial(&headers, &mut expected);
+    assert_eq!(bytes, expected, "the sum of the pseudo-header is wrong");
+    assert!(checksum::complete(bytes), "a wrong length: {bytes:02x?}");
 }

@@ -10,8 +10,8 @@ use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
-    VNET_HDR,
 };
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -597,7 +597,7 @@ impl Device for Vm {
         if !self.step() {
             return Sent::Refused;
         }
-        let (vnet, headers) = headers.split_at(VNET_HDR);
+        let (vnet, headers) = headers.split_at(VNET_BYTES);
         let mut bytes = headers.to_vec();
         for slice in payload {
             let Some((_, chunk)) = self.chunk(slice.chunk) else { return Sent::Failed };

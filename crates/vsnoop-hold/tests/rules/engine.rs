@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency, VNET_HDR,
+    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use crate::case::*;
 
@@ -162,7 +163,7 @@ impl Device for Port {
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
         let gso_size = u32::from(u16::from_le_bytes([headers[4], headers[5]]));
-        let len = headers.len() as u32 - VNET_HDR as u32
+        let len = headers.len() as u32 - VNET_BYTES as u32
             + payload.iter().map(|slice| slice.len).sum::<u32>();
         if gso_size == 0 && len > self.mtu + 14 {
             return Sent::TooLarge;
@@ -339,7 +340,7 @@ fn a_frame_carries_what_the_sender_has_told_meanwhile() {
     port.work(&mut engine);
     let (headers, _) = &port.frames[0];
     // IPv6 addresses, no tags.
-    assert_eq!(headers[VNET_HDR + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
+    assert_eq!(headers[VNET_BYTES + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
 }
 
 #[test]

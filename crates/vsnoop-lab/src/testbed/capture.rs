@@ -13,7 +13,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
-use vsnoop_frame::layout;
+use vsnoop_packet::format::{ACK, SYN};
+use vsnoop_packet::headers::Headers;
 
 use super::net::Netns;
 
@@ -103,14 +104,15 @@ fn time(message: ControlMessageOwned) -> Option<Duration> {
 }
 
 fn segment(frame: &[u8], at: Duration) -> Option<Segment> {
-    let tcp = layout::tcp(frame)?;
+    let headers = Headers::of(frame)?;
+    let tcp = headers.tcp_header(frame)?;
     Some(Segment {
         at,
-        source_port: tcp.source_port(),
-        destination_port: tcp.destination_port(),
-        seq: tcp.sequence_number(),
-        ack: tcp.ack().then(|| tcp.acknowledgment_number()),
-        payload_bytes: tcp.payload().len() as u32,
-        syn: tcp.syn(),
+        source_port: tcp.source_port.get(),
+        destination_port: tcp.destination_port.get(),
+        seq: tcp.sequence.get(),
+        ack: (tcp.flags & ACK != 0).then(|| tcp.acknowledgment.get()),
+        payload_bytes: headers.payload_bytes() as u32,
+        syn: tcp.flags & SYN != 0,
     })
 }

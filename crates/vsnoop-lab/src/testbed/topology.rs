@@ -14,7 +14,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Result, ensure};
-use vsnoop_frame::edit::Tag;
+use vsnoop_packet::format::Tag;
 
 use super::net::{Netns, Offloads, TapOptions, owned_name};
 use super::relay::{Direction, Faults, Relay, RelayOptions};

@@ -13,6 +13,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
 
 use crate::hosts::Host;
 use crate::routed::{
@@ -450,19 +451,14 @@ impl DivertTap {
     /// A UDP packet without payload, from the VM's network.
     fn send(&self, to: IpAddr) -> Result<()> {
         let from = if to.is_ipv4() { vm_v4(0) } else { vm_v6(0) };
-        let mut frame = vec![2; 12];
-        match (from, to) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
-                frame.extend([from.octets(), to.octets()].concat());
-            }
-            (IpAddr::V6(from), IpAddr::V6(to)) => {
-                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
-                frame.extend([from.octets(), to.octets()].concat());
-            }
+        let addresses = match (from, to) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Addresses::V4(from.octets(), to.octets()),
+            (IpAddr::V6(from), IpAddr::V6(to)) => Addresses::V6(from.octets(), to.octets()),
             _ => anyhow::bail!("two families"),
-        }
-        frame.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+        };
+        let ethernet = Ethernet { source: [2; 6], destination: [2; 6], ..Ethernet::default() };
+        let route = Route::new(ethernet, addresses);
+        let frame = UdpFrame { route, source_port: 9, destination_port: 9 }.build(&[]);
         self.socket.send_to(&frame, &self.address).context("sending into a divert tap")?;
         Ok(())
     }

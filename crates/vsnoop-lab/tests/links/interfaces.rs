@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::socket::{setsockopt, sockopt};
-use vsnoop_frame::packet::Pool;
-use vsnoop_frame::vnet::{GSO_UDP_L4, NEEDS_CSUM, VirtioNetHdr};
 use vsnoop_lab::testbed::net::{Netns, Offloads, Tap, TapOptions};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
+use vsnoop_packet::format::{Tag, VLAN};
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::offload::OffloadState;
+use vsnoop_packet::packet::Pool;
+use vsnoop_packet::vnet::{GSO_UDP_L4, VirtioNetHdr};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
@@ -203,60 +207,26 @@ fn datagram(
     payload: &[u8],
     whole: bool,
 ) -> (VirtioNetHdr, Vec<u8>) {
-    let mut frame = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9];
-    if tagged {
-        frame.extend([0x81, 0, 0x30, 77]);
-    }
-    let udp_bytes = (8 + payload.len()) as u16;
-    let mut addresses = Vec::new();
-    if v6 {
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend(udp_bytes.to_be_bytes());
-        frame.extend([17, 64]);
-        addresses.extend([0xfd; 15].iter().chain(&[1]).chain(&[0xfd; 15]).chain(&[2]));
-        frame.extend(&addresses);
-    } else {
-        addresses.extend([10, 9, 0, 1, 10, 9, 0, 2]);
-        let mut ip = vec![0x45, 0];
-        ip.extend((20 + udp_bytes).to_be_bytes());
-        ip.extend(id.to_be_bytes());
-        ip.extend([0x40, 0, 64, 17, 0, 0]);
-        ip.extend(&addresses);
-        let checksum = !sum(&ip);
-        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
-        frame.extend([8, 0]);
-        frame.extend(ip);
-    }
-    let l4 = frame.len();
-    frame.extend([0x12, 0x34, 0x56, 0x78]);
-    frame.extend(udp_bytes.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
-    let pseudo = sum(&[&addresses[..], &[0, 17], &udp_bytes.to_be_bytes()].concat());
-    frame[l4 + 6..l4 + 8].copy_from_slice(&pseudo.to_be_bytes());
-    if whole {
-        let checksum = !sum(&frame[l4..]);
-        frame[l4 + 6..l4 + 8].copy_from_slice(&checksum.to_be_bytes());
-        return (VirtioNetHdr::default(), frame);
-    }
-    let header = VirtioNetHdr {
-        flags: NEEDS_CSUM,
-        hdr_len: (l4 as u16 + 8).into(),
-        csum_start: (l4 as u16).into(),
-        csum_offset: 6.into(),
-        ..VirtioNetHdr::default()
+    let tag = Tag { ether_type: VLAN, id: 0x3000 | 77 };
+    let ethernet = Ethernet {
+        source: [2, 0, 0, 0, 0, 9],
+        destination: [0xff; 6],
+        tags: [tagged.then_some(tag), None],
     };
-    (header, frame)
-}
-
-/// RFC 1071, the plainest way.
-fn sum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| [pair[0], *pair.get(1).unwrap_or(&0)]);
-    let mut total: u32 = words.map(|pair| u32::from(u16::from_be_bytes(pair))).sum();
-    while total > 0xffff {
-        total = (total >> 16) + (total & 0xffff);
+    let v6_host = |last| std::array::from_fn(|at| if at == 15 { last } else { 0xfd });
+    let addresses = if v6 {
+        Addresses::V6(v6_host(1), v6_host(2))
+    } else {
+        Addresses::V4([10, 9, 0, 1], [10, 9, 0, 2])
+    };
+    let route = Route { identification: id, ..Route::new(ethernet, addresses) };
+    let frame = UdpFrame { route, source_port: 0x1234, destination_port: 0x5678 };
+    if whole {
+        return (VirtioNetHdr::default(), frame.build(payload));
     }
-    total as u16
+    let frame = frame.partial(payload);
+    let offload = OffloadState { needs_checksum: true, gso: None };
+    (offload.header(Headers::of(&frame).as_ref()), frame)
 }
 
 /// Sends one frame until exactly these were read in a row at the other end.

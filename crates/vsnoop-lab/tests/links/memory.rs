@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_frame::packet::Pool;
-use vsnoop_frame::vnet::VirtioNetHdr;
 use vsnoop_lab::testbed::net::{Tap, TapOptions};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
+use vsnoop_packet::format::UDP;
+use vsnoop_packet::packet::Pool;
+use vsnoop_packet::vnet::VirtioNetHdr;
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::trial;
@@ -149,26 +151,15 @@ fn send_flows(from: &Tap, to: &Tap, first: u32, last: u32) -> Result<u64> {
     Ok(arrived + drain()?)
 }
 
-const UDP: u8 = 17;
-
 /// A UDP packet from a VM, an IPv4 address and a port of its own to all.
 fn frame(flow: u32) -> Vec<u8> {
-    const PAYLOAD_BYTES: u16 = 600;
     let [_, a, b, c] = flow.to_be_bytes();
-    let mut frame = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0x55, 0, a, b, c, 8, 0];
-    let ip_bytes = 20 + 8 + PAYLOAD_BYTES;
-    let [high, low] = ip_bytes.to_be_bytes();
-    let mut ip =
-        vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, UDP, 0, 0, 10, a, b, c, 255, 255, 255, 255];
-    let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    frame.extend(ip);
-    let [high, low] = (8 + PAYLOAD_BYTES).to_be_bytes();
-    // No checksum.
-    frame.extend([b, c, 0x30, 0x39, high, low, 0, 0]);
-    frame.extend((0..PAYLOAD_BYTES).map(|at| (at % 23) as u8 ^ c));
-    frame
+    let ethernet =
+        Ethernet { source: [2, 0x55, 0, a, b, c], destination: [0xff; 6], ..Ethernet::default() };
+    let route = Route::new(ethernet, Addresses::V4([10, a, b, c], [255; 4]));
+    let source_port = u16::from_be_bytes([b, c]);
+    let payload: Vec<_> = (0..600).map(|at| (at % 23) as u8 ^ c).collect();
+    UdpFrame { route, source_port, destination_port: 12_345 }.build(&payload)
 }
 
 fn comes_back(transport: &'static str) -> Result<()> {

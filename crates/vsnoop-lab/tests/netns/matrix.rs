@@ -2,10 +2,10 @@
 //! segments, checksums left to the device or complete.
 
 use libtest_mimic::Trial;
-use vsnoop_frame::edit::Tag;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::Direction;
 use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
+use vsnoop_packet::format::Tag;
 
 use anyhow::ensure;
 

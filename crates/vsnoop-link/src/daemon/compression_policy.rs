@@ -178,8 +178,8 @@ mod tests {
     use super::super::config::Selector;
     use super::*;
     use crate::compress::{Encoded, Encoder, Limits};
-    use crate::offload::state::OffloadState;
-    use crate::offload::testing::Segment;
+    use vsnoop_packet::offload::state::OffloadState;
+    use vsnoop_packet::testing::Segment;
 
     const PEER: usize = 0;
     const PORT: usize = 0;

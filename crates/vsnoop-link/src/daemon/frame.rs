@@ -2,11 +2,12 @@
 
 use std::io::IoSlice;
 
+use vsnoop_packet::headers::{Headers, ethernet_hash};
+use vsnoop_packet::offload::merge::Merged;
+use vsnoop_packet::offload::state::OffloadState;
+
 use super::io::port::{MAX_PARTS, Port};
 use super::stats::PortStats;
-use crate::offload::headers::{Headers, ethernet_hash};
-use crate::offload::merge::Merged;
-use crate::offload::state::OffloadState;
 use crate::queue::Kind;
 use crate::wire::item::Way;
 

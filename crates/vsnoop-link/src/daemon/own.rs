@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
 
 use nix::ifaddrs::getifaddrs;
+use vsnoop_packet::headers::Headers;
 
 use super::config::Config;
-use crate::offload::headers::Headers;
 
 #[derive(Debug, Default)]
 pub struct Own {

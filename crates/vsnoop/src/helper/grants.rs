@@ -125,7 +125,7 @@ impl PortGrants {
             for offered in 0..most {
                 let Some(key) = queue.head()? else { return Ok(offered) };
                 // Only the packet's form matters: the hooks choose the connection.
-                let ack = frame(&key, &flow::default(), Segment::ResetSender)?;
+                let ack = frame(&key, &flow::default(), Segment::ResetSender);
                 if queue.grant_next(&ack)? == Granted::None {
                     return Ok(offered);
                 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use vsnoop_frame::packet::{Packet, Pool};
+use vsnoop_packet::packet::{Packet, Pool};
 
 use super::packet::{self, End};
 use super::rule::{Connection, FromVm, Window};

@@ -28,7 +28,7 @@ pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
 pub use ping::{echo_number, echo_request};
 pub use stale::{remove_all, remove_stale};
-pub use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
+pub use vsnoop_netdev::tap::{Offloads, Tap, TapOptions};
 
 /// A network namespace that is deleted when this is dropped.
 #[derive(Debug)]

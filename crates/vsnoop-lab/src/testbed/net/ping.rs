@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
+use vsnoop_packet::checksum;
 
 use super::Netns;
 
@@ -56,13 +57,11 @@ fn ask(socket: &Socket, number: u16) -> io::Result<Option<Duration>> {
 
 /// Type, code, checksum, identifier, number (RFC 792).
 fn message(kind: u8, id: u16, number: u16) -> [u8; 8] {
-    let sum = u32::from(kind) << 8;
-    let sum = sum + u32::from(id) + u32::from(number);
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    let checksum = (!(folded as u16)).to_be_bytes();
-    let (id, number) = (id.to_be_bytes(), number.to_be_bytes());
-    [kind, 0, checksum[0], checksum[1], id[0], id[1], number[0], number[1]]
+    let ([a, b], [c, d]) = (id.to_be_bytes(), number.to_be_bytes());
+    let mut message = [kind, 0, 0, 0, a, b, c, d];
+    let checksum = !checksum::sum(&message);
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    message
 }
 
 /// An echo request that [`echo_number`] knows again.

@@ -9,10 +9,11 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vsnoop_frame::edit::{self, Tag};
-use vsnoop_frame::layout::Layout;
-use vsnoop_frame::packet::{Packet, Pool};
-use vsnoop_frame::segment;
+use vsnoop_packet::edit;
+use vsnoop_packet::format::Tag;
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::packet::{Packet, Pool};
+use vsnoop_packet::segment;
 
 use super::bottleneck::{Queue, Verdict};
 use super::control::Control;
@@ -365,8 +366,9 @@ impl Forwarder {
 
     fn falsify(&mut self, packet: &mut Packet) {
         let frame = packet.frame_mut();
-        let payload = Layout::of(frame)
-            .and_then(|layout| layout.tcp_payload.map(|begin| begin..layout.ip_end))
+        let payload = Headers::of(frame)
+            .filter(Headers::tcp)
+            .map(|headers| headers.payload.into()..headers.end as usize)
             .filter(|payload| !payload.is_empty());
         if let Some(payload) = payload {
             frame[self.random.usize(payload)] ^= 1;
@@ -377,10 +379,11 @@ impl Forwarder {
     fn flip_a_bit(&mut self, packet: &mut Packet) {
         packet.header.settle();
         let frame = packet.frame_mut();
-        let layout = Layout::of(frame);
-        let begin = layout.map_or(0, |layout| layout.ip);
+        let found = Headers::of(frame);
+        let begin = found.map_or(0, |headers| headers.ip.into());
         // Headers are short and payload is long: aim at headers half of the time.
-        let headers = layout.and_then(|layout| layout.tcp_payload).unwrap_or(frame.len());
+        let headers =
+            found.filter(Headers::tcp).map_or(frame.len(), |headers| headers.payload.into());
         let end = if self.random.bool() { headers } else { frame.len() };
         if begin < end {
             let byte = self.random.usize(begin..end);
@@ -392,44 +395,32 @@ impl Forwarder {
 
 /// How many segments a packet will be on a wire.
 fn segments_of(packet: &Packet) -> usize {
-    let payload = Layout::of(packet.frame())
-        .and_then(|layout| Some(layout.ip_end - layout.tcp_payload?))
-        .unwrap_or_default();
+    let payload = tcp_payload_bytes(packet.frame());
     let size = usize::from(packet.header.gso_size.get());
     if packet.header.is_super_packet() && size > 0 { payload.div_ceil(size).max(1) } else { 1 }
 }
 
 fn carries_data(frame: &[u8]) -> bool {
-    Layout::of(frame)
-        .is_some_and(|layout| layout.tcp_payload.is_some_and(|payload| payload < layout.ip_end))
+    tcp_payload_bytes(frame) > 0
+}
+
+fn tcp_payload_bytes(frame: &[u8]) -> usize {
+    Headers::of(frame).filter(Headers::tcp).map_or(0, |headers| headers.payload_bytes())
 }
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_frame::vnet::{GSO_TCPV4, VirtioNetHdr};
+    use vsnoop_packet::testing::Segment;
 
     use super::*;
-
-    /// TCP over IPv4 with so much payload.
-    fn frame(payload: usize) -> Vec<u8> {
-        let mut frame = vec![0; 14 + 20 + 20 + payload];
-        frame[12..14].copy_from_slice(&[8, 0]);
-        let length = (40 + payload) as u16;
-        frame[14] = 0x45;
-        frame[16..18].copy_from_slice(&length.to_be_bytes());
-        frame[23] = 6;
-        frame[14 + 20 + 12] = 0x50;
-        frame
-    }
 
     #[test]
     fn a_super_packet_counts_as_the_segments_that_it_will_be() {
         let segments = |payload: usize, gso_size: u16| {
-            let gso_type = if gso_size > 0 { GSO_TCPV4 } else { 0 };
-            let header =
-                VirtioNetHdr { gso_type, gso_size: gso_size.into(), ..VirtioNetHdr::default() };
+            let gso_size = Some(gso_size).filter(|size| *size > 0);
+            let (header, frame) = Segment { payload, ..Segment::default() }.partial(gso_size);
             let mut packet = Pool::default().take();
-            packet.fill(header, &frame(payload));
+            packet.fill(header, &frame);
             segments_of(&packet)
         };
         assert_eq!(segments(0, 0), 1);

@@ -30,8 +30,8 @@ use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
-use vsnoop_frame::edit::Tag;
-use vsnoop_frame::tap::Tap;
+use vsnoop_netdev::tap::Tap;
+use vsnoop_packet::format::Tag;
 
 pub use bottleneck::Bottleneck;
 use control::Control;

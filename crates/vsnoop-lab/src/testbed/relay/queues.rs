@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use vsnoop_frame::packet::Packet;
-use vsnoop_frame::tap::Tap;
+use vsnoop_netdev::tap::Tap;
+use vsnoop_packet::packet::Packet;
 
 nix::ioctl_write_ptr!(tunsetqueue, b'T', 217, libc::c_int);
 

@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_frame::edit::Tag;
 use vsnoop_lab::testbed::net::Offloads;
 use vsnoop_lab::testbed::relay::Freeze;
 use vsnoop_lab::testbed::topology::{Family, TopologyOptions};
+use vsnoop_packet::format::Tag;
 
 use super::SIZE;
 use crate::attached;

@@ -6,15 +6,15 @@
 use std::io;
 use std::ops::Range;
 
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::mss;
+use vsnoop_packet::offload::state::OffloadState;
+use vsnoop_packet::offload::{settle, udp};
+use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 
 use crate::daemon::io::port::Port;
-use crate::daemon::io::vnet::VNET_BYTES;
 use crate::daemon::own::Own;
 use crate::daemon::stats::{LinkStats, PortStats};
-use crate::offload::headers::Headers;
-use crate::offload::state::OffloadState;
-use crate::offload::{mss, settle, udp};
 
 const LONGEST_BYTES: usize = 65_536 + 256;
 const ARENA_BYTES: usize = 4 * LONGEST_BYTES;

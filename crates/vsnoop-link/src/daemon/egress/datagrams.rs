@@ -10,17 +10,18 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::split::Split;
+use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
+
 use crate::compress::unit::{self, Cut, Packer};
 use crate::compress::{Decision, Encoded, Policy};
 use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket};
 use crate::daemon::stats::PeerStats;
-use crate::offload::fragment::{Fragment, Fragments};
-use crate::offload::headers::Headers;
-use crate::offload::restore::restore;
-use crate::offload::split::Split;
-use crate::offload::state::{Gso, GsoKind, OffloadState};
+use crate::wire::fragment::{Fragment, Fragments};
 use crate::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
@@ -405,8 +406,8 @@ impl DatagramSender {
 mod tests {
     use super::*;
     use crate::compress::{Method, Owner};
-    use crate::offload::testing::Segment;
     use crate::wire::seal::{Material, Suite};
+    use vsnoop_packet::testing::Segment;
 
     #[test]
     fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {

@@ -19,6 +19,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use vsnoop_packet::offload::merge::Merger;
+
 use self::batch::{BatchBuffer, Left};
 use self::fault::Fault;
 use self::peer_sender::{PeerSender, SessionSender};
@@ -29,7 +31,6 @@ use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{ForwardingDecision, Location};
-use crate::offload::merge::Merger;
 
 /// What the control thread wants done. `session` numbers are its own, never used twice.
 pub enum Order {

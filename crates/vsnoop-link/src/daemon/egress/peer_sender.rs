@@ -5,6 +5,10 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::state::OffloadState;
+
 use super::super::compression_policy::Compression;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
@@ -15,9 +19,6 @@ use super::connection::{Connection, Outgoing};
 use super::datagrams::DatagramSender;
 use super::fault::Fault;
 use crate::compress::{Decision, Policy};
-use crate::offload::headers::Headers;
-use crate::offload::restore::restore;
-use crate::offload::state::OffloadState;
 use crate::queue::Classifier;
 use crate::wire::item::FrameHeader;
 
@@ -349,7 +350,7 @@ mod tests {
     use super::super::super::io::poll::{Half, Poll};
     use super::super::connection::testing::{connection, uncompressed};
     use super::*;
-    use crate::offload::testing::Segment;
+    use vsnoop_packet::testing::Segment;
 
     #[test]
     fn what_no_connection_takes_is_dropped_and_not_sent() {

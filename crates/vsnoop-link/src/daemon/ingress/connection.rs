@@ -5,10 +5,11 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use vsnoop_packet::offload::state::OffloadState;
+
 use crate::compress::Decoder;
 use crate::daemon::counts::SessionCounts;
 use crate::daemon::stats::PeerStats;
-use crate::offload::state::OffloadState;
 use crate::wire::item::{Item, Way};
 use crate::wire::seal::Opener;
 use crate::wire::stream::{Cutter, LENGTH_BYTES};

@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::state::OffloadState;
+
 use super::super::event::ReceivedMessage;
 use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
@@ -15,9 +18,7 @@ use super::super::stats::PeerStats;
 use super::reports::Reports;
 use super::session::DatagramSession;
 use crate::compress::unit::Unpacker;
-use crate::offload::fragment::FRAME_BYTES;
-use crate::offload::restore::restore;
-use crate::offload::state::OffloadState;
+use crate::wire::fragment::FRAME_BYTES;
 use crate::wire::item::{Item, Way};
 use crate::wire::replay::Fresh;
 use crate::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
@@ -242,10 +243,10 @@ mod tests {
     use crate::daemon::io::wake;
     use crate::daemon::own::Own;
     use crate::forwarding;
-    use crate::offload::state::{Gso, GsoKind};
-    use crate::offload::testing::Segment;
     use crate::wire::item::{SESSION, unit_header};
     use crate::wire::seal::{Material, Opener, Sealer, Suite};
+    use vsnoop_packet::offload::state::{Gso, GsoKind};
+    use vsnoop_packet::testing::Segment;
 
     const INDEX: u32 = 7;
     const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };

@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use crate::offload::state::OffloadState;
+use vsnoop_packet::offload::state::OffloadState;
+
 use crate::wire::item::Way;
 
 /// A larger frame is worth its own way: it is handed on where it lies.

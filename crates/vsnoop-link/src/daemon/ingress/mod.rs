@@ -14,6 +14,9 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use vsnoop_packet::offload::merge::Merger;
+use vsnoop_packet::offload::state::OffloadState;
+
 use self::connection::Connection;
 use self::datagrams::{DatagramReceiver, ReceivedFrame};
 use self::gather::Gather;
@@ -25,8 +28,6 @@ use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{ForwardingDecision, Location};
-use crate::offload::merge::Merger;
-use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
 /// What the control thread wants done.

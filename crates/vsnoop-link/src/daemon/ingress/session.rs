@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::daemon::counts::SessionCounts;
-use crate::offload::fragment::Rejoin;
+use crate::wire::fragment::Rejoin;
 use crate::wire::seal::Opener;
 
 /// How long a frame may take to arrive in its fragments.

@@ -7,5 +7,4 @@ pub mod poll;
 pub mod port;
 pub mod tcp;
 pub mod udp;
-pub mod vnet;
 pub mod wake;

@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use super::nonblocking::again;
-use super::vnet::VNET_BYTES;
 
 const ETHERNET_ADDRESSES_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;

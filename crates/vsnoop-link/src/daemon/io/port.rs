@@ -9,13 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::Result;
-use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
-use vsnoop_frame::vnet::VirtioNetHdr;
+use vsnoop_netdev::tap::{Offloads, Tap, TapOptions};
+use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nonblocking::again;
 use super::packet_socket::PacketSocket;
-use super::vnet::VNET_BYTES;
 
 pub enum Port {
     Tap(Tap),

@@ -5,11 +5,11 @@
 //! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
 //! checksum, IPv4 identifications go on. The checksum is left to do.
 
-use vsnoop_frame::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
-
-use super::checksum::{add, pseudo_header, sum};
-use super::headers::{Headers, be16};
-use super::state::{OffloadState, UDP_CHECKSUM};
+use super::state::OffloadState;
+use crate::checksum::{add, complete_ipv4, pseudo_header};
+use crate::format::UDP_CHECKSUM;
+use crate::headers::{Headers, be16};
+use crate::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
 
 /// Of more datagrams none is made; kernels put up to 128 together.
 const MOST: usize = 1024;
@@ -93,9 +93,7 @@ impl UdpSplit {
         } else {
             put(ip + 2, (length - ip) as u16);
             put(ip + 4, self.identification.wrapping_add(self.index as u16));
-            put(ip + 10, 0);
-            let checksum = !sum(&head[ip..l4]);
-            head[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+            complete_ipv4(&mut head[ip..l4]);
         }
         self.index += 1;
         Some(length)
@@ -107,7 +105,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::offload::testing::{Datagram, Segment, complete};
+    use crate::checksum::complete;
+    use crate::testing::{Datagram, Segment};
 
     fn pieces(header: &VirtioNetHdr, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame)?;

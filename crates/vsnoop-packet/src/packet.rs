@@ -3,6 +3,8 @@
 //! Buffers are as large as the largest super-packet, so a packet never allocates while it is
 //! handled.
 
+use crate::checksum;
+use crate::headers::Headers;
 use crate::vnet::VirtioNetHdr;
 
 /// The longest frame that a tap hands over: an IP packet of 64 KB, Ethernet, tags, and some room.
@@ -40,7 +42,7 @@ impl Packet {
     }
 
     /// The header and the whole buffer, for a read that fills both.
-    pub(crate) fn parts_mut(&mut self) -> (&mut VirtioNetHdr, &mut [u8]) {
+    pub fn parts_mut(&mut self) -> (&mut VirtioNetHdr, &mut [u8]) {
         (&mut self.header, &mut self.bytes)
     }
 
@@ -55,6 +57,24 @@ impl Packet {
         self.set_length(frame.len());
         let length = self.length;
         self.bytes[..length].copy_from_slice(&frame[..length]);
+    }
+
+    /// Completes the checksum if it is partial; `false` if the header points outside the frame.
+    ///
+    /// Not for super-packets: their segments get their own checksums.
+    pub fn complete_checksum(&mut self) -> bool {
+        if !self.header.needs_checksum() {
+            return true;
+        }
+        let (start, offset) = (self.header.csum_start.get(), self.header.csum_offset.get());
+        let frame = self.frame_mut();
+        // Ethernet padding is not summed.
+        let end = Headers::of(frame).map_or(frame.len(), |headers| headers.end as usize);
+        let completed = checksum::complete_at(frame, start.into(), end, offset);
+        if completed {
+            self.header.settle();
+        }
+        completed
     }
 
     /// Puts `bytes` in at `at`; `false`, and nothing done, if they do not fit.
@@ -96,5 +116,42 @@ impl Pool {
         let mut copy = self.take();
         copy.fill(packet.header, packet.frame());
         copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Segment;
+
+    fn partial(segment: &Segment) -> Packet {
+        let (header, frame) = segment.partial(None);
+        let mut packet = Pool::default().take();
+        packet.fill(header, &frame);
+        packet
+    }
+
+    #[test]
+    fn a_partial_checksum_is_completed_and_padding_does_not_count() {
+        for v6 in [false, true] {
+            for payload in [0, 1, 2, 1447, 1448] {
+                let segment = Segment { v6, payload, tags: 1, ..Segment::default() };
+                let mut packet = partial(&segment);
+                assert_eq!(checksum::tcp_is_right(packet.frame()), Some(false));
+                let length = packet.frame().len();
+                packet.set_length(length + 5);
+                packet.frame_mut()[length..].fill(0xff);
+                assert!(packet.complete_checksum());
+                assert_eq!(&packet.frame()[..length], segment.build());
+                assert!(!packet.header.needs_checksum());
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_that_points_outside_the_frame_is_refused() {
+        let mut packet = partial(&Segment::default());
+        packet.header.csum_start.set(60_000);
+        assert!(!packet.complete_checksum());
     }
 }

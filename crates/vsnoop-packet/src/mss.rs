@@ -4,14 +4,11 @@
 //! corrected by the difference (RFC 1624), so that one that was wrong stays wrong; a partial one
 //! covers no options yet.
 
-use super::checksum::{add, subtract};
-use super::headers::{Headers, SYN, be16};
-use super::state::{OffloadState, TCP_CHECKSUM};
-
-const TCP_HEADER: usize = 20;
-const END_OF_OPTIONS: u8 = 0;
-const NO_OPERATION: u8 = 1;
-const MSS: u8 = 2;
+use crate::checksum::{add, subtract};
+use crate::format::{SYN, TCP_BYTES, TCP_CHECKSUM};
+use crate::headers::{Headers, be16};
+use crate::offload::OffloadState;
+use crate::options::MSS;
 
 /// Lowers the MSS that a frame announces to `limit_bytes`; whether it was larger.
 pub fn clamp(
@@ -21,12 +18,12 @@ pub fn clamp(
     limit_bytes: u16,
 ) -> bool {
     let l4 = usize::from(headers.l4);
-    if !headers.tcp() || frame.get(l4 + 13).is_none_or(|flags| flags & SYN == 0) {
+    if headers.tcp_header(frame).is_none_or(|tcp| tcp.flags & SYN == 0) {
         return false;
     }
-    let Some(at) = value_at(frame, l4 + TCP_HEADER, usize::from(headers.payload)) else {
-        return false;
-    };
+    let mut options = headers.tcp_options(frame);
+    let option = options.find(|option| option.kind == MSS && option.value.len() == 2);
+    let Some(at) = option.map(|option| l4 + TCP_BYTES + option.at) else { return false };
     let field = l4 + usize::from(TCP_CHECKSUM);
     let (Some(value), Some(held)) = (be16(frame, at), be16(frame, field)) else { return false };
     if value <= limit_bytes {
@@ -42,41 +39,19 @@ pub fn clamp(
     true
 }
 
-/// Where the MSS option's value stands, looking from `at` to `end`.
-fn value_at(frame: &[u8], mut at: usize, end: usize) -> Option<usize> {
-    while at < end {
-        match *frame.get(at)? {
-            END_OF_OPTIONS => return None,
-            NO_OPERATION => at += 1,
-            kind => {
-                let bytes = usize::from(*frame.get(at + 1)?);
-                // Shorter than itself, or past the header: not to be understood any further.
-                if bytes < 2 || at + bytes > end {
-                    return None;
-                }
-                if kind == MSS && bytes == 4 {
-                    return Some(at + 2);
-                }
-                at += bytes;
-            }
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::checksum::transport_is_right;
-    use crate::offload::headers::ACK;
-    use crate::offload::testing::{Segment, complete};
+    use crate::checksum::{complete, transport_is_right};
+    use crate::format::ACK;
+    use crate::testing::Segment;
     use proptest::prelude::*;
 
     /// A SYN with these options instead of the timestamps, 12 bytes; checksum left to do.
     fn syn(v6: bool, flags: u8, options: &[u8; 12]) -> (Headers, Vec<u8>) {
         let (_, mut frame) = Segment { v6, flags, tags: 1, ..Segment::default() }.partial(None);
         let headers = Headers::of(&frame).expect("IP");
-        let at = usize::from(headers.l4) + TCP_HEADER;
+        let at = usize::from(headers.l4) + TCP_BYTES;
         frame[at..at + 12].copy_from_slice(options);
         (headers, frame)
     }
@@ -93,7 +68,7 @@ mod tests {
             for flags in [SYN, SYN | ACK] {
                 for (options, shift) in [(EVEN, 2), (ODD, 3)] {
                     let (headers, frame) = syn(v6, flags, &options);
-                    let at = usize::from(headers.l4) + TCP_HEADER + shift;
+                    let at = usize::from(headers.l4) + TCP_BYTES + shift;
 
                     let mut partial = frame.clone();
                     assert!(clamp(&PARTIAL, &headers, &mut partial, 1300));

@@ -1,11 +1,13 @@
-//! How fast the hot path is: `cargo test --release -p vsnoop-link --lib offload::bench -- --ignored
+//! How fast the hot path is: `cargo test --release -p vsnoop-packet --lib offload::bench -- --ignored
 //! --nocapture`.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::testing::Segment;
-use super::{Headers, Merger, OffloadState, Split, checksum};
+use super::{Merger, OffloadState, Split};
+use crate::checksum;
+use crate::headers::Headers;
+use crate::testing::Segment;
 
 /// Prints bytes per nanosecond of `work`, which handles `bytes` each time; the best of
 /// short rounds, since the others were interrupted.
@@ -65,7 +67,9 @@ fn speed() {
         partial.push(out[..bytes].to_vec());
     }
     let mut whole = partial.clone();
-    whole.iter_mut().for_each(|frame| super::testing::complete(frame));
+    whole.iter_mut().for_each(|frame| {
+        checksum::complete(frame);
+    });
     for (name, offload, pieces) in
         [("partial", Split::OFFLOAD, &partial), ("complete", OffloadState::default(), &whole)]
     {

@@ -8,11 +8,11 @@
 //! A super-packet leaves its checksum to be done, so a complete checksum is verified before its
 //! segment is merged: what was corrupted on the way passes alone, and its receiver sees it.
 
-use vsnoop_frame::vnet::VirtioNetHdr;
-
-use super::checksum::{add, ip_is_right, pseudo_header, same, sum, transport_is_right};
-use super::headers::{ACK, CWR, FIN, Headers, PSH, TCP, be16, be32};
-use super::state::{Gso, GsoKind, OffloadState, TCP_CHECKSUM};
+use super::state::{Gso, GsoKind, OffloadState};
+use crate::checksum::{add, complete_ipv4, ip_is_right, pseudo_header, same, transport_is_right};
+use crate::format::{ACK, CWR, ECE, FIN, PSH, TCP, TCP_CHECKSUM};
+use crate::headers::{Headers, be16, be32};
+use crate::vnet::VirtioNetHdr;
 
 /// Flows under way at once; one gives way to the next.
 const FLOWS: usize = 8;
@@ -86,7 +86,7 @@ impl Segment {
         if bytes == 0 || !headers.plain() || usize::from(headers.payload) > HEAD_BYTES {
             return None;
         }
-        if flags & !(PSH | FIN | CWR | 0x40) != ACK {
+        if flags & !(PSH | FIN | CWR | ECE) != ACK {
             return None;
         }
         let gso_size = match offload.gso {
@@ -351,9 +351,7 @@ impl<'a> OpenSuperPacket<'a> {
             put(ip + 4, tcp_bytes as u16);
         } else {
             put(ip + 2, (l4 - ip + tcp_bytes) as u16);
-            put(ip + 10, 0);
-            let value = !sum(&head[ip..l4]);
-            head[ip + 10..ip + 12].copy_from_slice(&value.to_be_bytes());
+            complete_ipv4(&mut head[ip..l4]);
         }
         head[l4 + 13] |= self.last_flags;
     }
@@ -374,8 +372,9 @@ fn is_trusted(pseudo: u16, headers: &Headers, offload: &OffloadState, frame: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::complete;
     use crate::offload::Split;
-    use crate::offload::testing::{Segment as Spec, complete};
+    use crate::testing::Segment as Spec;
 
     /// A merged frame: its offload state and its bytes.
     type Out = (OffloadState, Vec<u8>);

@@ -6,9 +6,10 @@
 //! datagram. The checksum of each piece is left to do: whoever receives it usually merges pieces
 //! again.
 
-use super::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_is_right};
-use super::headers::{CWR, FIN, Headers, PSH, RST, SYN, URG, be16, be32};
-use super::state::{OffloadState, TCP_CHECKSUM};
+use super::state::OffloadState;
+use crate::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_is_right};
+use crate::format::{CWR, FIN, PSH, RST, SYN, TCP_CHECKSUM, URG};
+use crate::headers::{Headers, be16, be32};
 
 /// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
 /// super-packet.
@@ -41,6 +42,31 @@ impl<'a> Split<'a> {
         frame: &'a [u8],
         limit_bytes: usize,
     ) -> Option<Self> {
+        let most = limit_bytes.checked_sub(usize::from(headers.payload)).filter(|n| *n > 0)?;
+        Self::of_at_most(offload, headers, frame, most, |total, most| {
+            total.div_ceil(total.div_ceil(most).max(1)).max(1)
+        })
+    }
+
+    /// As a network card cuts: all pieces but the last have `payload_bytes` of payload.
+    pub fn of_size(
+        offload: OffloadState,
+        headers: &Headers,
+        frame: &'a [u8],
+        payload_bytes: usize,
+    ) -> Option<Self> {
+        Self::of_at_most(offload, headers, frame, payload_bytes.max(1), |_, most| most)
+    }
+
+    /// `size` makes of all payload and the largest size, in bytes, the size of pieces.
+    #[inline]
+    fn of_at_most(
+        offload: OffloadState,
+        headers: &Headers,
+        frame: &'a [u8],
+        mut most: usize,
+        size: impl FnOnce(usize, usize) -> usize,
+    ) -> Option<Self> {
         let (ip, l4) = (usize::from(headers.ip), usize::from(headers.l4));
         // The headers must be this frame's: from here on its bytes are indexed by them.
         if !headers.tcp() || !headers.plain() || frame.len() < headers.end as usize {
@@ -51,7 +77,6 @@ impl<'a> Split<'a> {
             return None;
         }
         let total = headers.payload_bytes();
-        let mut most = limit_bytes.checked_sub(usize::from(headers.payload)).filter(|n| *n > 0)?;
         if let Some(gso) = offload.gso {
             if !gso.fits(headers) {
                 return None;
@@ -67,7 +92,7 @@ impl<'a> Split<'a> {
         } else {
             return None;
         };
-        let size = total.div_ceil(total.div_ceil(most).max(1)).max(1);
+        let size = size(total, most);
         let mut split = Self {
             frame,
             headers: *headers,
@@ -151,8 +176,9 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::headers::ACK;
-    use crate::offload::testing::{Segment, complete};
+    use crate::checksum::complete;
+    use crate::format::ACK;
+    use crate::testing::Segment;
 
     fn pieces(offload: OffloadState, frame: &[u8], limit: usize) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame).expect("IP");

@@ -12,10 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::uio::{readv, writev};
+use vsnoop_packet::packet::Packet;
+use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 use zerocopy::IntoBytes;
-
-use crate::packet::Packet;
-use crate::vnet::VirtioNetHdr;
 
 nix::ioctl_write_ptr_bad!(tunsetiff, libc::TUNSETIFF, libc::ifreq);
 nix::ioctl_write_int_bad!(tunsetpersist, libc::TUNSETPERSIST);
@@ -95,10 +94,10 @@ impl Tap {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             bail!("tap name '{name}' must have 1 to {} characters", libc::IFNAMSIZ - 1);
         }
-        let bare = VirtioNetHdr::BYTES - size_of::<u16>();
-        if options.vnet_hdr && ![bare, VirtioNetHdr::BYTES].contains(&options.vnet_hdr_bytes) {
+        if options.vnet_hdr && ![VNET_BYTES, VirtioNetHdr::BYTES].contains(&options.vnet_hdr_bytes)
+        {
             bail!(
-                "a virtio_net_hdr has {bare} or {} bytes, not {}",
+                "a virtio_net_hdr has {VNET_BYTES} or {} bytes, not {}",
                 VirtioNetHdr::BYTES,
                 options.vnet_hdr_bytes
             );

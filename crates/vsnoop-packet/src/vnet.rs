@@ -19,6 +19,9 @@ pub const GSO_UDP_L4: u8 = 5;
 /// Set together with a TCP type when the super-packet carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
+/// The size of the header without `num_buffers`, as packet sockets have it, too.
+pub const VNET_BYTES: usize = VirtioNetHdr::BYTES - size_of::<U16>();
+
 /// The header, as it stands before each frame.
 #[derive(
     Clone,

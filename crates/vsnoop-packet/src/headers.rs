@@ -7,23 +7,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-/// Protocol numbers.
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
+use zerocopy::FromBytes;
 
-/// Bits of a TCP header's byte 13.
-pub const FIN: u8 = 0x01;
-pub const SYN: u8 = 0x02;
-pub const RST: u8 = 0x04;
-pub const PSH: u8 = 0x08;
-pub const ACK: u8 = 0x10;
-pub const URG: u8 = 0x20;
-pub const CWR: u8 = 0x80;
+use crate::format::{
+    IPV4, IPV4_BYTES, IPV6, IPV6_BYTES, MACS_BYTES, TAG_BYTES, TCP, TCP_BYTES, TcpHeader, UDP,
+    UDP_BYTES, is_tag,
+};
+use crate::options::Options;
 
-/// Bytes of the two addresses of an Ethernet header; tags or the type follow.
-const MACS: usize = 12;
-const IPV4_HEADER: usize = 20;
-pub(super) const IPV6_HEADER: usize = 40;
 /// Tags that are looked behind; two are used in practice (QinQ).
 const TAGS_LIMIT: u8 = 4;
 /// IPv6 extension headers that are looked behind.
@@ -62,15 +53,15 @@ impl Headers {
     #[inline]
     pub fn of_start(frame: &[u8]) -> Option<Self> {
         let mut tags = 0;
-        let mut at = MACS;
+        let mut at = MACS_BYTES;
         let v6 = loop {
             match be16(frame, at)? {
-                0x0800 => break false,
-                0x86dd => break true,
-                0x8100 | 0x88a8 | 0x9100 if tags < TAGS_LIMIT => tags += 1,
+                IPV4 => break false,
+                IPV6 => break true,
+                kind if is_tag(kind) && tags < TAGS_LIMIT => tags += 1,
                 _ => return None,
             }
-            at += 4;
+            at += TAG_BYTES;
         };
         let ip = at + 2;
         let mut headers = Self {
@@ -92,7 +83,7 @@ impl Headers {
                 Some(offset) if offset >> 4 >= 5 => usize::from(offset >> 4) * 4,
                 _ => 0,
             },
-            UDP => 8,
+            UDP => UDP_BYTES,
             _ => 0,
         };
         let payload = if l4 + header_bytes <= end { l4 + header_bytes } else { l4 };
@@ -102,10 +93,10 @@ impl Headers {
 
     #[inline]
     fn read_v4(&mut self, frame: &[u8], ip: usize) -> Option<usize> {
-        let header = frame.get(ip..ip + IPV4_HEADER)?;
+        let header = frame.get(ip..ip + IPV4_BYTES)?;
         let header_bytes = usize::from(header[0] & 15) * 4;
         let bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if header[0] >> 4 != 4 || header_bytes < IPV4_HEADER || bytes < header_bytes {
+        if header[0] >> 4 != 4 || header_bytes < IPV4_BYTES || bytes < header_bytes {
             return None;
         }
         self.end = (ip + bytes) as u32;
@@ -116,14 +107,14 @@ impl Headers {
 
     #[inline]
     fn read_v6(&mut self, frame: &[u8], ip: usize) -> Option<usize> {
-        let header = frame.get(ip..ip + IPV6_HEADER)?;
-        let end = ip + IPV6_HEADER + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let header = frame.get(ip..ip + IPV6_BYTES)?;
+        let end = ip + IPV6_BYTES + usize::from(u16::from_be_bytes([header[4], header[5]]));
         if header[0] >> 4 != 6 {
             return None;
         }
         self.end = end as u32;
         self.protocol = header[6];
-        let mut at = ip + IPV6_HEADER;
+        let mut at = ip + IPV6_BYTES;
         for _ in 0..EXTENSIONS_LIMIT {
             let bytes = match self.protocol {
                 // Hop-by-hop options, routing, destination options.
@@ -158,13 +149,39 @@ impl Headers {
     /// The IP header has neither options nor extension headers.
     #[inline]
     pub fn plain(&self) -> bool {
-        usize::from(self.l4 - self.ip) == if self.v6 { IPV6_HEADER } else { IPV4_HEADER }
+        usize::from(self.l4 - self.ip) == if self.v6 { IPV6_BYTES } else { IPV4_BYTES }
     }
 
     /// Bytes that the transport carries.
     #[inline]
     pub fn payload_bytes(&self) -> usize {
         self.end as usize - usize::from(self.payload)
+    }
+
+    /// What the transport carries; empty if `frame` is not the one that was read.
+    pub fn payload_of<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
+        frame.get(usize::from(self.payload)..self.end as usize).unwrap_or_default()
+    }
+
+    /// The TCP header without its options; `None` if there is no whole TCP segment.
+    pub fn tcp_header<'f>(&self, frame: &'f [u8]) -> Option<&'f TcpHeader> {
+        let bytes = frame.get(usize::from(self.l4)..).filter(|_| self.tcp())?;
+        TcpHeader::ref_from_prefix(bytes).ok().map(|(header, _)| header)
+    }
+
+    /// The options of a TCP segment.
+    pub fn tcp_options<'f>(&self, frame: &'f [u8]) -> Options<'f> {
+        let options = usize::from(self.l4) + TCP_BYTES..usize::from(self.payload);
+        Options::new(frame.get(options).filter(|_| self.tcp()).unwrap_or_default())
+    }
+
+    /// Source and destination port of a whole TCP segment or UDP datagram.
+    pub fn ports(&self, frame: &[u8]) -> Option<[u16; 2]> {
+        let l4 = usize::from(self.l4);
+        if !self.tcp() && !self.udp() {
+            return None;
+        }
+        Some([be16(frame, l4)?, be16(frame, l4 + 2)?])
     }
 
     /// Source and destination address; empty if `frame` is not the one that was read.
@@ -189,7 +206,7 @@ impl Headers {
     /// The number of the outermost VLAN; 0 without a tag.
     #[inline]
     pub fn vlan(&self, frame: &[u8]) -> u16 {
-        if self.tags == 0 { 0 } else { be16(frame, MACS + 2).unwrap_or(0) & 0xfff }
+        if self.tags == 0 { 0 } else { be16(frame, MACS_BYTES + 2).unwrap_or(0) & 0xfff }
     }
 
     /// A number that is the same for all frames of a flow (addresses, protocol, ports, VLANs).
@@ -201,7 +218,10 @@ impl Headers {
         let [k0, k1] = *SEEDS;
         let mut hash = mix(u64::from(self.protocol) ^ k0, u64::from(self.tags) ^ k1);
         for tag in 0..usize::from(self.tags) {
-            hash = mix(hash ^ u64::from(be16(frame, MACS + 2 + 4 * tag).unwrap_or(0) & 0xfff), k1);
+            hash = mix(
+                hash ^ u64::from(be16(frame, MACS_BYTES + 2 + 4 * tag).unwrap_or(0) & 0xfff),
+                k1,
+            );
         }
         let (words, _) = self.addresses(frame).as_chunks::<8>();
         for word in words {
@@ -220,7 +240,7 @@ impl Headers {
 /// As [`Headers::flow_hash`], for frames that carry no IP: by their Ethernet header.
 pub fn ethernet_hash(frame: &[u8]) -> u64 {
     let mut bytes = [0; 16];
-    let header = &frame[..frame.len().min(MACS + 2)];
+    let header = &frame[..frame.len().min(MACS_BYTES + 2)];
     bytes[..header.len()].copy_from_slice(header);
     let word = u128::from_le_bytes(bytes);
     let [k0, k1] = *SEEDS;
@@ -239,19 +259,20 @@ fn mix(one: u64, other: u64) -> u64 {
 }
 
 #[inline]
-pub(super) fn be16(frame: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn be16(frame: &[u8], at: usize) -> Option<u16> {
     frame.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
 }
 
 #[inline]
-pub(super) fn be32(frame: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn be32(frame: &[u8], at: usize) -> Option<u32> {
     frame.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::testing::Segment;
+    use crate::format::{ACK, PSH};
+    use crate::testing::Segment;
     use proptest::prelude::*;
 
     #[test]
@@ -263,6 +284,7 @@ mod tests {
                 let ip = 14 + 4 * tags as u16;
                 assert_eq!((headers.ip, headers.l4), (ip, ip + ip_header));
                 assert_eq!(headers.payload, ip + ip_header + 32);
+                assert_eq!(headers.tags, tags as u8);
                 assert_eq!(headers.end as usize, frame.len());
                 assert!(headers.tcp() && headers.plain() && !headers.fragment);
                 assert_eq!(headers.vlan(&frame), if tags == 0 { 0 } else { 100 });

@@ -4,9 +4,10 @@
 //! afterwards. So each part goes with the headers as they were and its offset; the receiver makes
 //! the headers of a piece of them, as [`super::split`] would have.
 
-use super::checksum::{add, pseudo_header, sum};
-use super::headers::{CWR, FIN, Headers, PSH, be16, be32};
-use super::state::{OffloadState, TCP_CHECKSUM};
+use super::state::OffloadState;
+use crate::checksum::{complete_ipv4, make_partial};
+use crate::format::{CWR, FIN, PSH};
+use crate::headers::{Headers, be16, be32};
 
 /// Makes a frame of a part of a super-packet, and returns its offload state.
 ///
@@ -39,14 +40,10 @@ pub fn restore(frame: &mut [u8], offset: usize, offload: OffloadState) -> Option
         let identification = be16(frame, ip + 4)?.wrapping_add((offset / size) as u16);
         frame[ip + 2..ip + 4].copy_from_slice(&ip_bytes.to_be_bytes());
         frame[ip + 4..ip + 6].copy_from_slice(&identification.to_be_bytes());
-        frame[ip + 10..ip + 12].fill(0);
-        let checksum = !sum(&frame[ip..l4]);
-        frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+        complete_ipv4(&mut frame[ip..l4]);
     }
     let headers = Headers::of(frame)?;
-    let field = l4 + usize::from(TCP_CHECKSUM);
-    let pseudo = add(pseudo_header(&headers, frame), (frame.len() - l4) as u16);
-    frame.get_mut(field..field + 2)?.copy_from_slice(&pseudo.to_be_bytes());
+    make_partial(&headers, frame);
     let gso = offload.gso.filter(|_| part_bytes > size);
     Some(OffloadState { needs_checksum: true, gso })
 }
@@ -54,8 +51,9 @@ pub fn restore(frame: &mut [u8], offset: usize, offload: OffloadState) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::testing::{Segment, complete};
-    use crate::offload::{Split, checksum};
+    use crate::checksum::{complete, transport_is_right};
+    use crate::offload::Split;
+    use crate::testing::Segment;
     use proptest::prelude::*;
 
     #[test]
@@ -78,7 +76,7 @@ mod tests {
                     assert_eq!(restored, expected, "piece {index}");
                     complete(&mut restored);
                     let headers = Headers::of(&restored).unwrap();
-                    assert!(checksum::transport_is_right(&headers, &restored));
+                    assert!(transport_is_right(&headers, &restored));
                 }
             }
         }

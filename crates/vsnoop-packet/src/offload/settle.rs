@@ -3,11 +3,10 @@
 //! A guest with a tunnel may leave the checksum of an inner packet to its device. An
 //! [`OffloadState`] cannot describe that, so the checksum is filled in here.
 
-use vsnoop_frame::vnet::VirtioNetHdr;
-
-use super::checksum::sum;
-use super::headers::Headers;
-use super::state::{OffloadState, UDP_CHECKSUM};
+use super::state::OffloadState;
+use crate::checksum;
+use crate::headers::Headers;
+use crate::vnet::VirtioNetHdr;
 
 /// The offload state of a frame that was read from a tap, after an offload that it cannot describe
 /// was done.
@@ -28,30 +27,16 @@ pub fn settle(
     if offload.gso.is_some() {
         return None;
     }
-    let start = usize::from(header.csum_start.get());
-    fill_in(frame, headers, start, usize::from(header.csum_offset.get()))
-        .then(OffloadState::default)
-}
-
-/// Sums from `start` to the end of the IP packet into the field at `start + offset`.
-fn fill_in(frame: &mut [u8], headers: Option<&Headers>, start: usize, offset: usize) -> bool {
+    let (start, offset) = (header.csum_start.get(), header.csum_offset.get());
     let end = headers.map_or(frame.len(), |headers| headers.end as usize);
-    let Some(summed) = frame.get_mut(start..end) else { return false };
-    let mut value = !sum(summed);
-    // In UDP a 0 would mean that there is no checksum (RFC 768).
-    if value == 0 && offset == usize::from(UDP_CHECKSUM) {
-        value = 0xffff;
-    }
-    let Some(field) = summed.get_mut(offset..offset + 2) else { return false };
-    field.copy_from_slice(&value.to_be_bytes());
-    true
+    checksum::complete_at(frame, start.into(), end, offset).then(OffloadState::default)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::checksum::transport_is_right;
-    use crate::offload::testing::{Segment, complete};
+    use crate::checksum::{complete, transport_is_right};
+    use crate::testing::Segment;
     use proptest::prelude::*;
 
     #[test]

@@ -6,7 +6,7 @@
 //! loss nor a hostile peer can hold more than [`FRAMES`] frames and [`BYTES`], and a number that
 //! comes round again meets nothing of its former frame.
 
-use super::state::OffloadState;
+use vsnoop_packet::offload::OffloadState;
 
 /// Frames under way at once.
 pub const FRAMES: usize = 64;

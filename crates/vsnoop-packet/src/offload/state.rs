@@ -5,13 +5,9 @@
 //! from another host can thus not make a tap read outside its headers. Super-packets of UDP are cut
 //! before a link carries them ([`super::udp`]).
 
-use vsnoop_frame::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
-
-use super::headers::{Headers, TCP, UDP};
-
-/// Where the checksum stands in a TCP and in a UDP header.
-pub(super) const TCP_CHECKSUM: u16 = 16;
-pub(super) const UDP_CHECKSUM: u16 = 6;
+use crate::checksum;
+use crate::headers::Headers;
+use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 
 /// Offloads that are left to do before a frame can go on a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,7 +60,7 @@ impl OffloadState {
     /// It is not when a guest leaves the one of an inner packet to do (a tunnel in the guest).
     pub fn stands_at(header: &VirtioNetHdr, headers: &Headers) -> bool {
         !header.needs_checksum()
-            || checksum_offset(headers).is_some_and(|offset| {
+            || checksum::offset(headers).is_some_and(|offset| {
                 header.csum_start.get() == headers.l4 && header.csum_offset.get() == offset
             })
     }
@@ -75,7 +71,7 @@ impl OffloadState {
     pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
         let mut header = VirtioNetHdr::default();
         let Some((headers, offset)) =
-            headers.and_then(|headers| Some((headers, checksum_offset(headers)?)))
+            headers.and_then(|headers| Some((headers, checksum::offset(headers)?)))
         else {
             return header;
         };
@@ -106,19 +102,10 @@ impl Gso {
     }
 }
 
-/// Where the checksum of these headers' transport stands, if it can be left to do.
-pub(super) fn checksum_offset(headers: &Headers) -> Option<u16> {
-    match headers.protocol {
-        TCP if headers.tcp() => Some(TCP_CHECKSUM),
-        UDP if headers.udp() => Some(UDP_CHECKSUM),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::testing::Segment;
+    use crate::testing::Segment;
 
     #[test]
     fn a_header_comes_back_as_it_was() {

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::headers::{ACK, CWR, FIN, PSH, be32};
-use super::testing::{Segment, complete};
-use super::{
-    Fragments, Gso, GsoKind, Headers, Merged, Merger, OffloadState, Split, checksum, mss, settle,
-};
+use super::{Gso, GsoKind, Merged, Merger, OffloadState, Split, settle};
+use crate::checksum::{self, complete};
+use crate::format::{ACK, CWR, FIN, PSH};
+use crate::headers::{Headers, be32};
+use crate::mss;
+use crate::testing::Segment;
 
 /// The pieces of a frame.
 fn cut(offload: OffloadState, frame: &[u8], limit: usize) -> Vec<Vec<u8>> {
@@ -154,7 +155,7 @@ proptest! {
         let spec = Segment { payload: spec.payload % 9000 + 1000, ..spec };
         let (header, frame) = spec.partial(Some(1000));
         let mut pieces = cut(OffloadState::of(&header).expect("understood"), &frame, 1000);
-        pieces.iter_mut().for_each(|piece| complete(piece));
+        assert!(pieces.iter_mut().all(|piece| complete(piece)));
         let good = pieces.clone();
         for (piece, bit) in flips {
             let count = pieces.len();
@@ -238,10 +239,6 @@ proptest! {
                 mss::clamp(&offload, headers, &mut frame, size);
             }
             settle::settle(&header, headers.as_ref(), &mut frame);
-            if let Some(fragments) = Fragments::new(1, &frame, limit) {
-                let whole: Vec<u8> = fragments.flat_map(|(_, part)| part.to_vec()).collect();
-                prop_assert_eq!(whole, frame);
-            }
         }
     }
 }
