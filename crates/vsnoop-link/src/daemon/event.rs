@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::egress::fault::Fault;
 use super::establish::Made;
+use super::fault::Fault;
 use crate::handshake::{self, Established};
 use crate::session::DialError;
 

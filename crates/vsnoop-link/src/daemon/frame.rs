@@ -1,9 +1,5 @@
-//! A frame on its way through the link, as it lies in memory, and writing it to a port.
+//! A frame on its way through the link, as it lies in memory.
 
-use std::io::IoSlice;
-
-use super::io::port::{MAX_PARTS, Port};
-use super::stats::PortStats;
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
 use crate::offload::state::OffloadState;
@@ -95,32 +91,5 @@ impl<'a> Frame<'a> {
             }
         }
         count
-    }
-}
-
-/// Writes a frame whose first bytes are `front` instead of its own; no more than [`Frame::start`]
-/// has.
-pub fn write(port: &Port, stats: &PortStats, front: &[u8], frame: &Frame<'_>) {
-    let header = frame.offload.header(frame.headers.as_ref());
-    let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
-    let mut count = 0;
-    if !front.is_empty() {
-        slices[0] = front;
-        count = 1;
-    }
-    let rest = &mut slices[count..];
-    count += frame.gather(rest);
-    rest[0] = rest[0].get(front.len()..).unwrap_or_default();
-    let mut parts = [IoSlice::new(&[]); MAX_PARTS];
-    for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
-        *part = IoSlice::new(slice);
-    }
-    match port.write(&header, &parts[..count]) {
-        Ok(true) => {
-            stats.frames_out.add(1);
-            stats.bytes_out.add(frame.bytes as u64);
-        }
-        // Full, or the device is down: a frame is lost, as on any network.
-        Ok(false) | Err(_) => stats.dropped_out.add(1),
     }
 }

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::bridge;
 use super::config::{self, PortKind};
+use super::counted_port::CountedPort;
 use super::egress::Order;
 use super::io::device::Device;
 use super::io::port::Port;
@@ -74,8 +75,8 @@ impl Ports {
         shared: Arc<Shared>,
         egress: wake::Sender<Order>,
     ) -> Self {
-        let state = |((port, _), configured): (&(Port, _), &config::PortConfig)| PortState {
-            first_index: index_of(port.name()),
+        let state = |(found, configured): (&CountedPort, &config::PortConfig)| PortState {
+            first_index: index_of(found.name()),
             bridge: match &configured.kind {
                 PortKind::Bridge(bridge) => Some(bridge.clone()),
                 PortKind::Tap | PortKind::Interface => None,
@@ -101,11 +102,11 @@ impl Ports {
 
     /// A read of a port has failed.
     pub fn failed(&mut self, port: usize, error: io::Error) {
-        let Some(((found, _), state)) = self.shared.ports.get(port).zip(self.states.get_mut(port))
+        let Some((found, state)) = self.shared.ports.get(port).zip(self.states.get_mut(port))
         else {
             return;
         };
-        if !found.is_of_state(&error) {
+        if !found.port.is_of_state(&error) {
             state.failure = Some(Failure { error, is_tried: false });
         }
         self.look();
@@ -119,7 +120,7 @@ impl Ports {
             for (port, state) in self.states.iter_mut().enumerate().filter(|(_, s)| s.is_there) {
                 state.retry(|| self.egress.send(Order::Watch { port }));
             }
-            if self.shared.ports.iter().any(|(port, _)| port.is_interface()) {
+            if self.shared.ports.iter().any(|found| found.port.is_interface()) {
                 self.shared.own.look();
             }
         }
@@ -127,7 +128,7 @@ impl Ports {
 
     /// Looks at all of them, and mends what can be.
     pub fn look(&mut self) {
-        for ((port, _), state) in self.shared.ports.iter().zip(&mut self.states) {
+        for (CountedPort { port, .. }, state) in self.shared.ports.iter().zip(&mut self.states) {
             let name = port.name();
             let (seen, mended) = state.see(port, &self.bridges);
             if let Some(mended) = mended {

@@ -3,18 +3,19 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
-use super::frame::{self, Frame};
+use super::frame::Frame;
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::own::Own;
-use super::stats::{LinkStats, PeerStats, PortStats};
+use super::stats::{LinkStats, PeerStats};
 use crate::forwarding;
 
 pub struct Shared {
     begun: Instant,
     pub table: forwarding::SharedTable,
-    pub ports: Vec<(Port, PortStats)>,
+    pub ports: Vec<CountedPort>,
     /// `None` without diversion.
     pub divert_taps: Option<DivertTaps>,
     pub peers: Vec<PeerStats>,
@@ -38,7 +39,7 @@ impl Shared {
         Self {
             begun: Instant::now(),
             table: forwarding::SharedTable::new(table),
-            ports: ports.into_iter().map(|port| (port, PortStats::default())).collect(),
+            ports: ports.into_iter().map(CountedPort::new).collect(),
             divert_taps,
             peers: (0..peers).map(|_| PeerStats::default()).collect(),
             udp,
@@ -61,8 +62,8 @@ impl Shared {
 
     /// Writes a frame to a local port.
     pub fn write_to_port(&self, index: usize, frame: &Frame<'_>) {
-        let Some((port, stats)) = self.ports.get(index) else { return };
-        frame::write(port, stats, &[], frame);
+        let Some(port) = self.ports.get(index) else { return };
+        port.write(frame);
     }
 
     /// Nanoseconds since the link began.

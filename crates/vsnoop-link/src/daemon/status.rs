@@ -8,12 +8,13 @@ use ipnet::IpNet;
 use vsnoop_bpf::divert::RuleCounters;
 
 use super::compression_policy::RuleSet;
-use super::config::{Config, PortKind};
+use super::config::{Config, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
     LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
 };
 use super::control_thread::{Control, PeerEntry, other_mtu};
+use super::counted_port::CountedPort;
 use super::counts::Counter;
 use super::divert::hooks::{Hook, Hooks};
 use super::divert::taps::{DivertTaps, Entered};
@@ -128,7 +129,7 @@ fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
         tap: divert_tap.port.name().to_owned(),
         prefixes: divert_taps.local.clone(),
         peers: config.peers.iter().zip(&divert_taps.peers).map(entered).collect(),
-        dropped: divert_tap.stats.dropped_out.get(),
+        dropped: divert_tap.port.stats.dropped_out.get(),
     })
 }
 
@@ -168,8 +169,8 @@ fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
 }
 
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
-    type Counted = (super::io::port::Port, super::stats::PortStats);
-    let status = |(index, (port, (_, stats))): (usize, (&super::config::PortConfig, &Counted))| {
+    let status = |(index, (port, counted)): (usize, (&PortConfig, &CountedPort))| {
+        let stats = &counted.stats;
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),

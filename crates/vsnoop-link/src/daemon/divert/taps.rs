@@ -10,10 +10,10 @@ use vsnoop_bpf::divert::{LinkTap, Reentry, destination, prepare};
 
 use super::rules::Routes;
 use crate::daemon::config::Config;
+use crate::daemon::counted_port::CountedPort;
 use crate::daemon::counts::Counter;
-use crate::daemon::frame::{self, Frame};
+use crate::daemon::frame::Frame;
 use crate::daemon::io::port::Port;
-use crate::daemon::stats::PortStats;
 
 /// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
 const FRONT_BYTES: usize = 64;
@@ -22,8 +22,7 @@ const NUMBERS: u32 = 10_000;
 
 /// One divert tap.
 pub struct DivertTap {
-    pub port: Port,
-    pub stats: PortStats,
+    pub port: CountedPort,
     pub ifindex: u32,
     /// The VM's tap; `None`: this one carries packets of peers only.
     pub interface: Option<String>,
@@ -74,8 +73,8 @@ impl DivertTaps {
             }
             let routes =
                 interface.as_deref().map_or(Routes::default(), |name| Routes::of(config, name));
-            let (ifindex, stats) = (link_tap.ifindex, PortStats::default());
-            taps.push(DivertTap { port, stats, ifindex, interface, routes });
+            let (port, ifindex) = (CountedPort::new(port), link_tap.ifindex);
+            taps.push(DivertTap { port, ifindex, interface, routes });
         }
         let peers = config.peers.iter().map(|_| Entered::default()).collect();
         let reentry = Reentry::new(mac, local.clone());
@@ -85,7 +84,7 @@ impl DivertTaps {
     /// Repeats the settings of the first divert tap: other services may have changed them.
     pub fn prepare_again(&self) -> Result<()> {
         match self.taps.first() {
-            Some(tap) => prepared(&tap.port, self.mtu_bytes, &self.local).map(drop),
+            Some(tap) => prepared(&tap.port.port, self.mtu_bytes, &self.local).map(drop),
             None => Ok(()),
         }
     }
@@ -105,7 +104,7 @@ impl DivertTaps {
         let front = &mut front[..start.len().min(FRONT_BYTES)];
         front.copy_from_slice(&start[..front.len()]);
         if entered.judge(&self.reentry, front, frame.bytes) {
-            frame::write(&tap.port, &tap.stats, front, frame);
+            tap.port.write_with_front(front, frame);
         }
     }
 }

@@ -10,7 +10,6 @@
 mod batch;
 pub mod connection;
 pub mod datagrams;
-pub mod fault;
 mod path_rate;
 pub mod peer_sender;
 
@@ -20,10 +19,11 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use self::batch::{BatchBuffer, Left};
-use self::fault::Fault;
 use self::peer_sender::{PeerSender, SessionSender};
 use super::compression_policy::Policies;
+use super::counted_port::CountedPort;
 use super::event::Event;
+use super::fault::Fault;
 use super::frame::Frame;
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
@@ -129,13 +129,13 @@ impl Egress {
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
-        for (index, (port, _)) in shared.ports.iter().enumerate() {
-            watch.watch(port, index as u64)?;
+        for (index, port) in shared.ports.iter().enumerate() {
+            watch.watch(&port.port, index as u64)?;
         }
         for (index, divert_tap) in
             shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps).enumerate()
         {
-            watch.watch(&divert_tap.port, DIVERT_TAPS + index as u64)?;
+            watch.watch(&divert_tap.port.port, DIVERT_TAPS + index as u64)?;
         }
         let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
         Ok(Self {
@@ -184,16 +184,14 @@ impl Egress {
         for _ in 0..batches {
             let left = {
                 let found = match source {
-                    Source::Port(index) => {
-                        self.shared.ports.get(index).map(|(port, stats)| (port, stats))
-                    }
+                    Source::Port(index) => self.shared.ports.get(index),
                     Source::DivertTap(index) => {
                         let divert_tap =
                             self.shared.divert_taps.as_ref().and_then(|all| all.taps.get(index));
-                        divert_tap.map(|divert_tap| (&divert_tap.port, &divert_tap.stats))
+                        divert_tap.map(|divert_tap| &divert_tap.port)
                     }
                 };
-                let Some((port, stats)) = found else { break };
+                let Some(CountedPort { port, stats }) = found else { break };
                 let limit = self.shared.frame_limit();
                 let own = port.is_interface().then_some(&self.shared.own);
                 let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
@@ -366,10 +364,10 @@ impl Egress {
                 }
                 Order::Policies(policies) => self.policies = policies,
                 Order::Watch { port } => {
-                    let Some((found, _)) = self.shared.ports.get(port) else { continue };
+                    let Some(found) = self.shared.ports.get(port) else { continue };
                     // It may have failed, and been forgotten, more than once.
-                    self.watch.forget(found.as_fd());
-                    if let Err(error) = self.watch.watch(found, port as u64) {
+                    self.watch.forget(found.port.as_fd());
+                    if let Err(error) = self.watch.watch(&found.port, port as u64) {
                         let _ = self.events.send(Event::PortFailed { port, error });
                     }
                 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::super::compression_policy::Compression;
+use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
@@ -13,7 +14,6 @@ use super::super::io::udp::UdpSocket;
 use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
 use super::datagrams::DatagramSender;
-use super::fault::Fault;
 use crate::compress::{Decision, Policy};
 use crate::offload::headers::Headers;
 use crate::offload::restore::restore;
