@@ -77,8 +77,22 @@ pub struct Policies {
     rule_set: RuleSet,
     peers: Arc<[String]>,
     ports: Arc<[String]>,
-    /// The cache, by peer, port and the flow's hash.
-    known: HashMap<(usize, usize, u64), (Endpoints, Compression)>,
+    /// The cache.
+    known: HashMap<CacheKey, CachedCompression>,
+}
+
+/// `flow`: the hash of the frame's flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct CacheKey {
+    peer: usize,
+    port: usize,
+    flow: u64,
+}
+
+struct CachedCompression {
+    /// Of the frame that it was looked up for.
+    endpoints: Endpoints,
+    compression: Compression,
 }
 
 /// Fields of a frame that its rule and owner depend on, beside peer and port. Source first.
@@ -116,18 +130,17 @@ impl Policies {
             return self.uncompressed();
         }
         let Some(endpoints) = Endpoints::of(frame) else { return self.uncompressed() };
-        let key = (peer, port, frame.flow());
-        if let Some((_, compression)) =
-            self.known.get(&key).filter(|(known, _)| *known == endpoints)
-        {
-            return compression.clone();
+        let key = CacheKey { peer, port, flow: frame.flow() };
+        if let Some(known) = self.known.get(&key).filter(|known| known.endpoints == endpoints) {
+            return known.compression.clone();
         }
         let compression =
             self.look_up(peer, port, &endpoints).unwrap_or_else(|| self.uncompressed());
         if self.known.len() >= FLOWS {
             self.known.clear();
         }
-        self.known.insert(key, (endpoints, compression.clone()));
+        let known = CachedCompression { endpoints, compression: compression.clone() };
+        self.known.insert(key, known);
         compression
     }
 
@@ -137,7 +150,7 @@ impl Policies {
     pub fn survey(&self, decision: impl Fn(usize, u64, &Policy) -> Option<Decision>) {
         let mut found: Vec<BTreeMap<String, u64>> =
             vec![BTreeMap::new(); self.rule_set.stats.len()];
-        for ((peer, _, flow), (_, compression)) in &self.known {
+        for (CacheKey { peer, flow, .. }, CachedCompression { compression, .. }) in &self.known {
             let Some(decided) =
                 compression.policy.and_then(|policy| decision(*peer, *flow, &policy))
             else {
@@ -250,11 +263,11 @@ mod tests {
         let frame = Segment::default().build();
         let one = policy(&mut policies, PORT, &frame).owner;
         // What is remembered becomes that of another connection, as if the hash were the same.
-        for (endpoints, _) in policies.known.values_mut() {
-            endpoints.ips = Some([[10, 0, 0, 1].into(), [10, 0, 0, 3].into()]);
+        for known in policies.known.values_mut() {
+            known.endpoints.ips = Some([[10, 0, 0, 1].into(), [10, 0, 0, 3].into()]);
         }
-        for (_, compression) in policies.known.values_mut() {
-            compression.policy.as_mut().expect("a rule fits").owner = Owner::Named(7);
+        for known in policies.known.values_mut() {
+            known.compression.policy.as_mut().expect("a rule fits").owner = Owner::Named(7);
         }
         assert_eq!(policy(&mut policies, PORT, &frame).owner, one);
         assert_eq!(policy(&mut policies, PORT, &frame).owner, one);

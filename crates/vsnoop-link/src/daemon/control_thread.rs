@@ -16,7 +16,7 @@ use super::complaints::Complaints;
 use super::config::{Address, Config, PeerConfig, Transport, TrustConfig};
 use super::counts::SessionCounts;
 use super::establish::{self, Incoming, Introduction, Made};
-use super::event::{self, Event};
+use super::event::{Event, ReceivedDatagram, ReceivedMessage};
 use super::fault::Fault;
 use super::io::udp::route_mtu;
 use super::io::wake;
@@ -331,12 +331,14 @@ impl Control {
         }
     }
 
-    fn message(&mut self, got: &event::ReceivedMessage) {
+    fn message(&mut self, got: &ReceivedMessage) {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
         let (from, newest, size) = match got.datagram {
-            Some((from, newest, bytes)) => (from, newest, bytes + headers_bytes(from)),
+            Some(ReceivedDatagram { from, is_newest, bytes }) => {
+                (from, is_newest, bytes + headers_bytes(from))
+            }
             None => (installed.address, true, got.item.len()),
         };
         self.tell_traffic(peer);

@@ -55,6 +55,15 @@ pub struct ReceivedMessage {
     pub peer: usize,
     pub session: u64,
     pub item: Vec<u8>,
-    /// Of the datagram that it came in; where from, and whether it is the newest.
-    pub datagram: Option<(SocketAddr, bool, usize)>,
+    /// `None`: it came over a connection.
+    pub datagram: Option<ReceivedDatagram>,
+}
+
+/// A datagram that a session has received.
+#[derive(Clone, Copy)]
+pub struct ReceivedDatagram {
+    pub from: SocketAddr,
+    /// Its number is above those of all others so far.
+    pub is_newest: bool,
+    pub bytes: usize,
 }

@@ -69,16 +69,18 @@ impl<'a> Frame<'a> {
         self.parts.iter().for_each(|part| whole.extend_from_slice(part));
     }
 
-    /// The same where it lies, if it lies in one piece; else gathered into `whole`.
-    pub fn in_one_piece<'w>(&self, whole: &'w mut Vec<u8>) -> &'w [u8]
+    /// The same where it lies, if it lies in one piece; else gathered into `space`.
+    pub fn in_one_piece<'w>(&self, space: &'w mut Vec<u8>) -> WholeFrame<'w>
     where
         'a: 'w,
     {
-        if self.head.is_empty() && self.parts.len() == 1 {
-            return self.parts[0];
-        }
-        self.gather_into(whole);
-        whole
+        let bytes = if self.head.is_empty() && self.parts.len() == 1 {
+            self.parts[0]
+        } else {
+            self.gather_into(space);
+            space
+        };
+        WholeFrame { offload: self.offload, way: self.way, headers: self.headers, bytes }
     }
 
     /// All parts, head first, into `slices`; how many.
@@ -92,4 +94,29 @@ impl<'a> Frame<'a> {
         }
         count
     }
+}
+
+/// A frame in one piece.
+#[derive(Clone, Copy)]
+pub struct WholeFrame<'a> {
+    pub offload: OffloadState,
+    pub way: Way,
+    pub headers: Option<Headers>,
+    pub bytes: &'a [u8],
+}
+
+/// Where a frame of a peer comes from. Frames of two peers, or of two ways, are of two flows
+/// whatever their headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub peer: usize,
+    pub way: Way,
+}
+
+/// A frame as it came from a peer.
+#[derive(Clone, Copy)]
+pub struct ReceivedFrame<'a> {
+    pub origin: Origin,
+    pub offload: OffloadState,
+    pub bytes: &'a [u8],
 }

@@ -8,21 +8,24 @@
 //! super-packet can follow in the same call.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::send_context::SendContext;
 use crate::compress::unit::{self, Cut, Packer};
 use crate::compress::{Decision, Encoded, Policy};
 use crate::daemon::compression_policy::Compression;
 use crate::daemon::counts::SessionCounts;
-use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting, UdpSocket};
-use crate::daemon::stats::PeerStats;
+use crate::daemon::frame::{Frame, WholeFrame};
+use crate::daemon::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting};
+use crate::daemon::stats::{PeerStats, RuleStats};
 use crate::offload::fragment::{Fragment, Fragments};
 use crate::offload::headers::Headers;
 use crate::offload::restore::restore;
 use crate::offload::split::Split;
 use crate::offload::state::{Gso, GsoKind, OffloadState};
 use crate::wire::item::{
-    FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
+    FRAME_HEADER_BYTES, FrameHeader, fragment_header, unit_header, unit_part_header,
 };
 use crate::wire::seal::{HEADER_BYTES, Sealer};
 
@@ -55,6 +58,13 @@ pub struct DatagramSender {
     /// In all records so far.
     sealed_bytes: u64,
     counts: Arc<SessionCounts>,
+}
+
+/// How a frame is compressed in units.
+struct UnitsOf<'a> {
+    flow: u64,
+    policy: &'a Policy,
+    rule_stats: &'a RuleStats,
 }
 
 impl DatagramSender {
@@ -116,50 +126,45 @@ impl DatagramSender {
         self.packer.decision(flow, policy)
     }
 
-    /// Queues a frame, compressed if its policy says so and it pays.
-    #[allow(clippy::too_many_arguments)]
+    /// Queues a frame, compressed if its policy says so and it pays. `scratch` is for one that does
+    /// not lie in one piece.
     pub fn frame(
         &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        offload: OffloadState,
-        way: Way,
-        headers: Option<&Headers>,
-        frame: &[u8],
-        flow: u64,
+        context: SendContext<'_>,
+        frame: &Frame<'_>,
         compression: &Compression,
-        now_ns: u64,
+        scratch: &mut Vec<u8>,
     ) {
         let before = self.sealed_bytes;
-        let in_units = headers.is_some_and(|headers| {
-            self.units(socket, stats, offload, way, headers, frame, flow, compression, now_ns)
-        });
+        let whole = frame.in_one_piece(scratch);
+        let in_units = match (&compression.policy, &whole.headers) {
+            (Some(policy), Some(headers)) => {
+                let how =
+                    UnitsOf { flow: frame.flow(), policy, rule_stats: &compression.rule_stats };
+                self.units(context, &whole, headers, how)
+            }
+            _ => false,
+        };
         if !in_units {
-            self.as_it_is(socket, stats, offload, way, headers, frame);
+            self.as_it_is(context, &whole);
         }
         compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
     }
 
     /// Queues a frame whole, or in segments, or in fragments.
-    fn as_it_is(
-        &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        offload: OffloadState,
-        way: Way,
-        headers: Option<&Headers>,
-        frame: &[u8],
-    ) {
+    fn as_it_is(&mut self, context: SendContext<'_>, frame: &WholeFrame<'_>) {
+        let WholeFrame { offload, way, bytes, .. } = *frame;
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
-        if offload.gso.is_none() && frame.len() <= room {
+        if offload.gso.is_none() && bytes.len() <= room {
             let header = FrameHeader::of(offload, way);
-            self.item(socket, stats, &[header.bytes(), frame]);
+            self.item(context, &[header.bytes(), bytes]);
             return;
         }
-        let split = headers.and_then(|headers| Split::new(offload, headers, frame, room));
+        let headers = frame.headers.as_ref();
+        let split = headers.and_then(|headers| Split::new(offload, headers, bytes, room));
         let Some(mut split) = split else {
-            self.fragments(socket, stats, offload, way, frame);
+            self.fragments(context, frame);
             return;
         };
         let header = FrameHeader::of(OffloadState { needs_checksum: true, gso: None }, way);
@@ -167,7 +172,7 @@ impl DatagramSender {
         let piece_bytes = split.piece_bytes();
         let record_bytes = header_bytes + piece_bytes + self.sealer.suite().overhead_bytes();
         for _ in 0..split.pieces() {
-            self.make_room(socket, stats, record_bytes);
+            self.make_room(context, record_bytes);
             let start = self.length;
             let item = start + HEADER_BYTES;
             let body = item + header_bytes;
@@ -178,7 +183,7 @@ impl DatagramSender {
             let missing = piece_bytes - written;
             let padding = if missing <= WORTH_PADDING_BYTES { missing } else { 0 };
             self.buffer[body + written..body + written + padding].fill(0);
-            self.seal(stats, record_bytes - missing + padding);
+            self.seal(context.stats, record_bytes - missing + padding);
         }
     }
 
@@ -186,44 +191,40 @@ impl DatagramSender {
     ///
     /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each
     /// byte once and in order.
-    #[allow(clippy::too_many_arguments)]
     fn units(
         &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        offload: OffloadState,
-        way: Way,
+        context: SendContext<'_>,
+        frame: &WholeFrame<'_>,
         headers: &Headers,
-        frame: &[u8],
-        flow: u64,
-        compression: &Compression,
-        now_ns: u64,
+        how: UnitsOf<'_>,
     ) -> bool {
-        let Some(policy) = &compression.policy else { return false };
-        let rule_stats = &compression.rule_stats;
         let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
         // It says, too, whether the frame may be cut at all, and that its checksum is right.
-        let Some(split) = Split::new(offload, headers, frame, room) else { return false };
+        let Some(split) = Split::new(frame.offload, headers, frame.bytes, room) else {
+            return false;
+        };
         if end - payload_at < WORTH_COMPRESSING_BYTES {
             return false;
         }
-        let granule_bytes =
-            offload.gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
+        let gso = frame.offload.gso;
+        let granule_bytes = gso.map_or(split.piece_bytes() - payload_at, |gso| gso.size.into());
         let kind = if headers.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
-        let gso = offload.gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
+        let gso = gso.or(Some(Gso { kind, size: granule_bytes as u16, ecn: false }));
         let offload = OffloadState { needs_checksum: true, gso };
-        let (head, payload) = (&frame[..payload_at], &frame[payload_at..end]);
+        let frame = WholeFrame { offload, bytes: &frame.bytes[..end], ..*frame };
+        let (head, payload) = frame.bytes.split_at(payload_at);
         let part_room = limit - UNIT_PART_HEADER_BYTES;
         let limit_bytes = part_room * self.unit_datagrams - UNIT_HEADER_BYTES;
+        let (stats, rule_stats) = (context.stats, how.rule_stats);
         let mut at = 0;
         let mut body = std::mem::take(&mut self.body);
         while at < payload.len() {
             body.clear();
             let cut = Cut { head, payload: &payload[at..], granule_bytes, limit_bytes };
             let before_ns = self.packer.stats().busy_ns;
-            let packed = self.packer.pack(flow, policy, cut, now_ns, &mut body);
+            let packed = self.packer.pack(how.flow, how.policy, cut, context.now_ns, &mut body);
             let spent_ns = self.packer.stats().busy_ns - before_ns;
             stats.compress_ns.add(spent_ns);
             rule_stats.compress_ns.add(spent_ns);
@@ -235,10 +236,10 @@ impl DatagramSender {
                 stats.compressed_to.add(body.len() as u64);
                 rule_stats.compressed_from.add(of_frame as u64);
                 rule_stats.compressed_to.add(body.len() as u64);
-                self.unit(socket, stats, &unit_header(offload, at, way), &body);
+                self.unit(context, &unit_header(offload, at, frame.way), &body);
             } else {
                 rule_stats.raw.add(1);
-                self.raw(socket, stats, offload, way, &frame[..end], payload_at, at, taken);
+                self.raw(context, &frame, headers, at..at + taken);
             }
             at += taken;
         }
@@ -246,106 +247,94 @@ impl DatagramSender {
         true
     }
 
-    /// Sends a part of a super-packet's payload as it is.
-    #[allow(clippy::too_many_arguments)]
+    /// Sends the part `range` of a super-packet's payload as it is.
     fn raw(
         &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        offload: OffloadState,
-        way: Way,
-        frame: &[u8],
-        payload_at: usize,
-        offset: usize,
-        bytes: usize,
+        context: SendContext<'_>,
+        frame: &WholeFrame<'_>,
+        headers: &Headers,
+        range: Range<usize>,
     ) {
-        let part = &frame[payload_at + offset..payload_at + offset + bytes];
-        let mut piece = [&frame[..payload_at], part].concat();
-        let Some(offload) = restore(&mut piece, offset, offload) else { return };
-        let headers = Headers::of(&piece);
-        self.as_it_is(socket, stats, offload, way, headers.as_ref(), &piece);
+        let (head, payload) = frame.bytes.split_at(headers.payload.into());
+        let mut piece = [head, &payload[range.clone()]].concat();
+        let Some(offload) = restore(&mut piece, range.start, frame.offload) else { return };
+        // The layers begin where they do in the whole.
+        let headers = Some(Headers { end: piece.len() as u32, ..*headers });
+        self.as_it_is(context, &WholeFrame { offload, way: frame.way, headers, bytes: &piece });
     }
 
-    fn unit(&mut self, socket: &UdpSocket, stats: &PeerStats, header: &[u8], body: &[u8]) {
+    fn unit(&mut self, context: SendContext<'_>, header: &[u8], body: &[u8]) {
         let part_room = self.item_limit() - UNIT_PART_HEADER_BYTES;
         if header.len() + body.len() <= self.item_limit() {
-            self.item(socket, stats, &[header, body]);
+            self.item(context, &[header, body]);
             return;
         }
         let id = self.next_unit;
         self.next_unit = id.wrapping_add(1);
         let whole = [header, body].concat();
         let parts = Fragments::new(id, &whole, part_room);
-        self.in_parts(socket, stats, whole.len(), parts, unit_part_header);
+        self.in_parts(context, whole.len(), parts, unit_part_header);
     }
 
-    fn fragments(
-        &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
-        offload: OffloadState,
-        way: Way,
-        frame: &[u8],
-    ) {
+    fn fragments(&mut self, context: SendContext<'_>, frame: &WholeFrame<'_>) {
         let id = self.next_fragment;
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
         self.next_fragment = id.wrapping_add(1);
-        let fragments = Fragments::new(id, frame, part_bytes);
-        let header = |fragment| fragment_header(offload, fragment, way);
-        self.in_parts(socket, stats, frame.len(), fragments, header);
+        let fragments = Fragments::new(id, frame.bytes, part_bytes);
+        let header = |fragment| fragment_header(frame.offload, fragment, frame.way);
+        self.in_parts(context, frame.bytes.len(), fragments, header);
     }
 
     /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is
     /// dropped.
     fn in_parts<H: AsRef<[u8]>>(
         &mut self,
-        socket: &UdpSocket,
-        stats: &PeerStats,
+        context: SendContext<'_>,
         bytes: usize,
         fragments: Option<Fragments<'_>>,
         header: impl Fn(Fragment) -> H,
     ) {
         let Some(fragments) = fragments else {
-            stats.dropped_send.add(1, bytes as u64);
+            context.stats.dropped_send.add(1, bytes as u64);
             return;
         };
         for (fragment, part) in fragments {
-            self.item(socket, stats, &[header(fragment).as_ref(), part]);
+            self.item(context, &[header(fragment).as_ref(), part]);
         }
     }
 
     /// Queues one item; longer ones than the limit are the caller's mistake and are dropped.
-    pub fn item(&mut self, socket: &UdpSocket, stats: &PeerStats, parts: &[&[u8]]) {
+    pub fn item(&mut self, context: SendContext<'_>, parts: &[&[u8]]) {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
         if record_bytes > MAX_SEND_BYTES {
-            stats.dropped_send.add(1, record_bytes as u64);
+            context.stats.dropped_send.add(1, record_bytes as u64);
             return;
         }
-        self.make_room(socket, stats, record_bytes);
+        self.make_room(context, record_bytes);
         let mut at = self.length + HEADER_BYTES;
         for part in parts {
             self.buffer[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
-        self.seal(stats, record_bytes);
+        self.seal(context.stats, record_bytes);
     }
 
     /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes.
-    pub fn alone(&mut self, socket: &UdpSocket, stats: &PeerStats, item: &[u8], pad_to: usize) {
-        self.flush(socket, stats);
+    pub fn alone(&mut self, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+        self.flush(context);
         let missing = pad_to.saturating_sub(item.len() + self.sealer.suite().overhead_bytes());
         let padding = [0; 2048];
         let mut parts: Vec<&[u8]> = vec![item];
         for at in (0..missing).step_by(padding.len()) {
             parts.push(&padding[..padding.len().min(missing - at)]);
         }
-        self.item(socket, stats, &parts);
-        self.flush(socket, stats);
+        self.item(context, &parts);
+        self.flush(context);
     }
 
     /// Sends what is queued if a record of this size cannot follow it.
-    fn make_room(&mut self, socket: &UdpSocket, stats: &PeerStats, record_bytes: usize) {
+    fn make_room(&mut self, context: SendContext<'_>, record_bytes: usize) {
         let last_was_shorter = self.length != self.count * self.segment_bytes;
         if self.count > 0
             && (last_was_shorter
@@ -353,7 +342,7 @@ impl DatagramSender {
                 || self.count == MAX_SEGMENTS
                 || self.length + record_bytes > MAX_SEND_BYTES)
         {
-            self.flush(socket, stats);
+            self.flush(context);
         }
     }
 
@@ -372,13 +361,14 @@ impl DatagramSender {
     }
 
     /// Sends what is queued.
-    pub fn flush(&mut self, socket: &UdpSocket, stats: &PeerStats) {
+    pub fn flush(&mut self, context: SendContext<'_>) {
         if self.count == 0 {
             return;
         }
+        let SendContext { udp, stats, .. } = context;
         let bytes = &self.buffer[..self.length];
         let segmenting = &mut self.segmenting;
-        let sent = self.address.map(|to| socket.send(to, bytes, self.segment_bytes, segmenting));
+        let sent = self.address.map(|to| udp.send(to, bytes, self.segment_bytes, segmenting));
         match sent {
             Some(Ok(())) => {
                 stats.records_out.add(self.count as u64);
@@ -405,6 +395,7 @@ impl DatagramSender {
 mod tests {
     use super::*;
     use crate::compress::{Method, Owner};
+    use crate::daemon::io::udp::UdpSocket;
     use crate::offload::testing::Segment;
     use crate::wire::seal::{Material, Suite};
 
@@ -426,11 +417,13 @@ mod tests {
         let offload = OffloadState { needs_checksum: true, gso: None };
         let mut sum = 0;
         for compression in &compressions {
-            let (way, headers) = (Way::Forwarded, Some(&headers));
-            datagrams.frame(&socket, &stats, offload, way, headers, &frame, 1, compression, 0);
-            datagrams.flush(&socket, &stats);
+            let parts = [&frame[..]];
+            let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
+            let frame = Frame::whole(offload, &parts);
+            datagrams.frame(context, &frame, compression, &mut Vec::new());
+            datagrams.flush(context);
             let rule_stats = &compression.rule_stats;
-            rule_stats.bytes.add(frame.len() as u64);
+            rule_stats.bytes.add(frame.bytes as u64);
             let headers = rule_stats.wire_bytes.get() - rule_stats.after_compression();
             assert!((1..100).contains(&headers), "{headers}");
             sum += rule_stats.wire_bytes.get();

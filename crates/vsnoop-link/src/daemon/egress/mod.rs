@@ -12,6 +12,7 @@ pub mod connection;
 pub mod datagrams;
 mod path_rate;
 pub mod peer_sender;
+mod send_context;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -20,6 +21,7 @@ use std::sync::mpsc::SyncSender;
 
 use self::batch::{BatchBuffer, Left};
 use self::peer_sender::{PeerSender, SessionSender};
+use self::send_context::SendContext;
 use super::compression_policy::Policies;
 use super::counted_port::CountedPort;
 use super::event::Event;
@@ -241,8 +243,8 @@ impl Egress {
                 self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
             }
         }
-        for (peer, sender) in self.senders.iter_mut().enumerate() {
-            sender.flush(&self.shared.udp, &self.shared.peers[peer]);
+        for (sender, stats) in self.senders.iter_mut().zip(&self.shared.peers) {
+            sender.flush(SendContext { udp: &self.shared.udp, stats, now_ns });
         }
         self.look_after();
     }
@@ -296,7 +298,8 @@ impl Egress {
             return;
         };
         let compression = self.policies.of(peer, port, frame);
-        sender.send(&self.shared.udp, stats, frame, &compression, &mut self.scratch, now_ns);
+        let context = SendContext { udp: &self.shared.udp, stats, now_ns };
+        sender.send(context, frame, &compression, &mut self.scratch);
     }
 
     /// The socket of a connection is writable, or has something to read.
@@ -347,10 +350,10 @@ impl Egress {
                     self.senders[peer].set_path(session, loss, bytes_per_s);
                 }
                 Order::Message { peer, session, item, pad_to } => {
-                    let now_ns = self.shared.now_ns();
-                    let stats = &self.shared.peers[peer];
-                    let sender = &mut self.senders[peer];
-                    sender.message(session, &self.shared.udp, stats, &item, pad_to, now_ns);
+                    let shared = &self.shared;
+                    let (udp, stats) = (&shared.udp, &shared.peers[peer]);
+                    let context = SendContext { udp, stats, now_ns: shared.now_ns() };
+                    self.senders[peer].message(session, context, &item, pad_to);
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);

@@ -10,12 +10,11 @@ use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
-use super::super::io::udp::UdpSocket;
 use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
 use super::datagrams::DatagramSender;
+use super::send_context::SendContext;
 use crate::compress::{Decision, Policy};
-use crate::offload::headers::Headers;
 use crate::offload::restore::restore;
 use crate::offload::state::OffloadState;
 use crate::queue::Classifier;
@@ -29,16 +28,24 @@ pub enum SessionSender {
 
 /// The data connections of a session over an ordered transport.
 pub struct Connections {
-    connections: Vec<(Connection, u64, bool)>,
+    connections: Vec<DataConnection>,
     classifier: Classifier,
     broken: Option<String>,
+}
+
+struct DataConnection {
+    connection: Connection,
+    /// Of its socket among those that the thread waits for.
+    token: u64,
+    /// Whether the socket is watched for room, too.
+    wants_room: bool,
 }
 
 impl Connections {
     pub fn new(connections: Vec<Connection>) -> Self {
         let classifier = Classifier::new(connections.len());
-        let connections =
-            connections.into_iter().map(|connection| (connection, 0, false)).collect();
+        let unwatched = |connection| DataConnection { connection, token: 0, wants_room: false };
+        let connections = connections.into_iter().map(unwatched).collect();
         Self { connections, classifier, broken: None }
     }
 
@@ -48,12 +55,12 @@ impl Connections {
     /// flows wait for less.
     fn send(
         &mut self,
-        stats: &PeerStats,
+        context: SendContext<'_>,
         frame: &Frame<'_>,
         compression: &Compression,
         scratch: &mut Vec<u8>,
-        now_ns: u64,
     ) -> bool {
+        let SendContext { stats, now_ns, .. } = context;
         let flow = frame.flow();
         let chosen = self.classifier.connection(flow, frame.bytes, frame.kind(), now_ns);
         // Each connection has its own dictionaries: all flows that share one use the same
@@ -62,7 +69,8 @@ impl Connections {
         let bulk = self.connections.len().saturating_sub(1).max(1);
         let chosen = shared.map_or(chosen, |policy| 1 + policy.owner.spread() % bulk);
         let chosen = chosen % self.connections.len().max(1);
-        let Some((connection, _, _)) = self.connections.get_mut(chosen) else { return false };
+        let Some(chosen) = self.connections.get_mut(chosen) else { return false };
+        let connection = &mut chosen.connection;
         let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(offload, piece)| {
                 let header = FrameHeader::of(offload, frame.way);
@@ -85,12 +93,12 @@ impl Connections {
     }
 
     fn queue_bytes(&self) -> usize {
-        self.connections.iter().map(|(connection, ..)| connection.queue_bytes()).sum()
+        self.connections.iter().map(|of| of.connection.queue_bytes()).sum()
     }
 
     /// Ends all connections.
     fn end(&mut self, watch: &Watch, stats: &PeerStats) {
-        for (connection, _, _) in self.connections.drain(..) {
+        for DataConnection { connection, .. } in self.connections.drain(..) {
             watch.forget(connection.as_fd());
             connection.count_waiting_as_dropped(stats);
         }
@@ -145,10 +153,10 @@ impl PeerSender {
         next_token: &mut u64,
     ) -> io::Result<()> {
         if let SessionSender::Connections(connections) = &mut sender {
-            for (connection, token, _) in &mut connections.connections {
-                *token = *next_token;
+            for of in &mut connections.connections {
+                of.token = *next_token;
                 *next_token += 1;
-                watch.watch(&*connection, *token)?;
+                watch.watch(&of.connection, of.token)?;
             }
         }
         self.sessions.push((session, sender));
@@ -205,45 +213,30 @@ impl PeerSender {
                 let all = connections
                     .connections
                     .iter()
-                    .filter_map(|(connection, ..)| connection.decision(flow, policy));
+                    .filter_map(|of| of.connection.decision(flow, policy));
                 all.max_by_key(|(seen_ns, _)| *seen_ns)
             }
         }
     }
 
     /// Sends a frame under the current session; without one it is dropped and counted.
-    #[allow(clippy::too_many_arguments)]
     pub fn send(
         &mut self,
-        udp: &UdpSocket,
-        stats: &PeerStats,
+        context: SendContext<'_>,
         frame: &Frame<'_>,
         compression: &Compression,
         scratch: &mut Vec<u8>,
-        now_ns: u64,
     ) {
+        let stats = context.stats;
         let bytes = frame.bytes as u64;
         let taken = match self.current.and_then(|current| self.session(current)) {
             None => false,
             Some(SessionSender::Datagrams(datagrams)) => {
-                let whole = frame.in_one_piece(scratch);
-                let headers = Headers::of(whole);
-                let flow = if compression.policy.is_some() { frame.flow() } else { 0 };
-                datagrams.frame(
-                    udp,
-                    stats,
-                    frame.offload,
-                    frame.way,
-                    headers.as_ref(),
-                    whole,
-                    flow,
-                    compression,
-                    now_ns,
-                );
+                datagrams.frame(context, frame, compression, scratch);
                 true
             }
             Some(SessionSender::Connections(connections)) => {
-                connections.send(stats, frame, compression, scratch, now_ns)
+                connections.send(context, frame, compression, scratch)
             }
         };
         if !taken {
@@ -257,25 +250,16 @@ impl PeerSender {
     }
 
     /// Sends a message of the session itself.
-    #[allow(clippy::too_many_arguments)]
-    pub fn message(
-        &mut self,
-        session: u64,
-        udp: &UdpSocket,
-        stats: &PeerStats,
-        item: &[u8],
-        pad_to: usize,
-        now_ns: u64,
-    ) {
+    pub fn message(&mut self, session: u64, context: SendContext<'_>, item: &[u8], pad_to: usize) {
         match self.session(session) {
             Some(SessionSender::Datagrams(datagrams)) => {
-                datagrams.alone(udp, stats, item, pad_to);
+                datagrams.alone(context, item, pad_to);
             }
             Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };
                 let item = Outgoing { flow: 0, parts: &[item], compression: &compression };
-                if let Some((connection, _, _)) = connections.connections.first_mut()
-                    && let Err(error) = connection.send(&item, now_ns, stats)
+                if let Some(first) = connections.connections.first_mut()
+                    && let Err(error) = first.connection.send(&item, context.now_ns, context.stats)
                 {
                     connections.broken.get_or_insert(error.to_string());
                 }
@@ -285,10 +269,10 @@ impl PeerSender {
     }
 
     /// Sends datagrams that wait for more of their batch.
-    pub fn flush(&mut self, udp: &UdpSocket, stats: &PeerStats) {
+    pub fn flush(&mut self, context: SendContext<'_>) {
         for (_, sender) in &mut self.sessions {
             if let SessionSender::Datagrams(datagrams) = sender {
-                datagrams.flush(udp, stats);
+                datagrams.flush(context);
             }
         }
     }
@@ -297,9 +281,9 @@ impl PeerSender {
     pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
         for (_, sender) in &mut self.sessions {
             let SessionSender::Connections(connections) = sender else { continue };
-            for (connection, own, _) in &mut connections.connections {
-                if *own == token
-                    && let Err(error) = connection.go_on(now_ns, stats)
+            for of in &mut connections.connections {
+                if of.token == token
+                    && let Err(error) = of.connection.go_on(now_ns, stats)
                 {
                     connections.broken.get_or_insert(error.to_string());
                 }
@@ -323,10 +307,11 @@ impl PeerSender {
                     }
                 }
                 SessionSender::Connections(connections) => {
-                    for (connection, token, wants) in &mut connections.connections {
-                        if connection.blocked() != *wants {
-                            *wants = connection.blocked();
-                            if let Err(error) = watch.want_room(&*connection, *token, *wants) {
+                    for of in &mut connections.connections {
+                        let blocked = of.connection.blocked();
+                        if blocked != of.wants_room {
+                            of.wants_room = blocked;
+                            if let Err(error) = watch.want_room(&of.connection, of.token, blocked) {
                                 connections.broken.get_or_insert(error.to_string());
                             }
                         }
@@ -347,6 +332,7 @@ impl PeerSender {
 #[cfg(test)]
 mod tests {
     use super::super::super::io::poll::{Half, Poll};
+    use super::super::super::io::udp::UdpSocket;
     use super::super::connection::testing::{connection, uncompressed};
     use super::*;
     use crate::offload::testing::Segment;
@@ -367,7 +353,8 @@ mod tests {
         let (mut given, mut at_fault) = (0, Vec::new());
         while given < 1000 {
             let frame = Frame::whole(OffloadState::default(), &parts);
-            sender.send(&udp, &stats, &frame, &compression, &mut Vec::new(), 0);
+            let context = SendContext { udp: &udp, stats: &stats, now_ns: 0 };
+            sender.send(context, &frame, &compression, &mut Vec::new());
             given += 1;
             let mut fault = |_, _| at_fault.push(stats.frames_out.get());
             sender.look_after(&watch, &stats, &mut fault);

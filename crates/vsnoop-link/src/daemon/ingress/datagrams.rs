@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 
-use super::super::event::ReceivedMessage;
+use super::super::event::{ReceivedDatagram, ReceivedMessage};
+use super::super::frame::{Origin, ReceivedFrame};
 use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
-use super::super::stats::PeerStats;
 use super::reports::Reports;
 use super::session::DatagramSession;
 use crate::compress::unit::Unpacker;
@@ -28,44 +29,59 @@ const SCRATCH_BYTES: usize = 4 << 20;
 /// What one datagram may complete: a frame of its last fragment, or a unit, which is no longer.
 const MOST_OF_DATAGRAM_BYTES: usize = FRAME_BYTES;
 
+/// Where the bytes of a frame lie.
 #[derive(Clone, Copy)]
 enum Lies {
     InInbox,
     InScratch,
 }
 
-/// A frame of the batch: its peer, its way, its offload state, and where its bytes lie.
-type Lying = (usize, Way, OffloadState, Lies, Range<usize>);
+/// A frame of the batch: where it comes from, and where its bytes lie.
+struct LyingFrame {
+    origin: Origin,
+    offload: OffloadState,
+    lies: Lies,
+    range: Range<usize>,
+}
 
-/// A received frame: its peer, its way, its offload state, its bytes.
-pub type ReceivedFrame<'a> = (usize, Way, OffloadState, &'a [u8]);
+/// Takes frames in order.
+pub type HandOn<'a> = &'a mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>);
 
 pub struct DatagramReceiver {
     inbox: Inbox,
     batch: Batch,
-    sessions: HashMap<u32, (usize, u64, DatagramSession)>,
+    /// By the index in the records of each.
+    sessions: HashMap<u32, InstalledSession>,
     unpacker: Unpacker,
+}
+
+struct InstalledSession {
+    peer: usize,
+    session: u64,
+    opened: DatagramSession,
 }
 
 /// Frames that wait to be handed on.
 struct Batch {
     scratch: Vec<u8>,
-    frames: Vec<Lying>,
+    frames: Vec<LyingFrame>,
 }
 
 impl Batch {
+    /// One more datagram may complete more than the scratch buffer has room for.
+    fn is_full(&self) -> bool {
+        self.scratch.len() + MOST_OF_DATAGRAM_BYTES > SCRATCH_BYTES
+    }
+
     /// Hands on all frames, in order.
-    fn hand_on(
-        &mut self,
-        inbox: &[u8],
-        to: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
-    ) {
-        let mut frames = self.frames.iter().map(|(peer, way, offload, lies, range)| {
-            let bytes = match lies {
-                Lies::InInbox => &inbox[range.clone()],
-                Lies::InScratch => &self.scratch[range.clone()],
-            };
-            (*peer, *way, *offload, bytes)
+    fn hand_on(&mut self, inbox: &[u8], to: HandOn<'_>) {
+        let mut frames = self.frames.iter().map(|frame| ReceivedFrame {
+            origin: frame.origin,
+            offload: frame.offload,
+            bytes: match frame.lies {
+                Lies::InInbox => &inbox[frame.range.clone()],
+                Lies::InScratch => &self.scratch[frame.range.clone()],
+            },
         });
         to(&mut frames);
         self.frames.clear();
@@ -89,27 +105,27 @@ impl Default for DatagramReceiver {
 
 impl DatagramReceiver {
     pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
-        self.sessions.insert(index, (peer, session, opened));
+        self.sessions.insert(index, InstalledSession { peer, session, opened });
     }
 
     pub fn retire(&mut self, session: u64) {
-        self.sessions.retain(|_, (_, of, _)| *of != session);
+        self.sessions.retain(|_, installed| installed.session != session);
     }
 
-    /// Receives and opens one batch, and hands on its frames, in order, with the peer that each
-    /// came from and the way that it is to go; `false`: nothing waits.
+    /// Receives and opens one batch, and hands on its frames, in order; `false`: nothing waits.
     pub fn receive(
         &mut self,
         shared: &Shared,
         reports: &mut Reports,
-        hand_on: &mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>),
+        hand_on: HandOn<'_>,
     ) -> io::Result<bool> {
         if !self.inbox.receive(&shared.udp)? {
             return Ok(false);
         }
         let now_ns = shared.now_ns();
         let (messages, buffer) = self.inbox.parts();
-        let batch = &mut self.batch;
+        let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
+        let mut opening = Opening { batch, unpacker, shared, reports, now_ns };
         for message in messages {
             let mut at = message.begin;
             let end = message.begin + message.length;
@@ -117,117 +133,142 @@ impl DatagramReceiver {
                 let next = (at + message.segment_bytes).min(end);
                 let datagram = at..next;
                 at = next;
-                if batch.scratch.len() + MOST_OF_DATAGRAM_BYTES > SCRATCH_BYTES {
-                    batch.hand_on(buffer, hand_on);
+                if opening.batch.is_full() {
+                    opening.batch.hand_on(buffer, hand_on);
                 }
-                let Some((index, number)) = header_of(&buffer[datagram.clone()]) else {
-                    shared.stats.unknown_datagrams.add(1);
-                    continue;
-                };
-                let Some((peer, session, opened)) = self.sessions.get_mut(&index) else {
-                    shared.stats.unknown_datagrams.add(1);
-                    continue;
-                };
-                let (peer, session) = (*peer, *session);
-                let stats = &shared.peers[peer];
-                let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
-                    stats.refused_in.add(1);
-                    continue;
-                };
-                let record = &mut buffer[datagram.clone()];
-                let Ok((item, fresh)) = stats.open.time(|| opener.open(record)) else {
-                    stats.refused_in.add(1);
-                    continue;
-                };
-                stats.records_in.add(1);
-                stats.wire_bytes_in.add(datagram.len() as u64);
-                opened.counts.received_packets.add(1);
-                opened.counts.received_bytes.add(datagram.len() as u64);
-                if fresh == Fresh::Newest {
-                    opened.counts.expected_packets.set((number & COUNTER) + 1);
-                }
-                let item_begin = item.as_ptr().addr();
-                let item = &*item;
-                if fresh == Fresh::Newest
-                    && opened.from != Some(message.from)
-                    && reports.moved(peer, session, message.from, now_ns)
-                {
-                    opened.from = Some(message.from);
-                }
-                let way = Way::of(item);
-                match Item::parse(item) {
-                    Some(Item::Frame(offload, frame)) => {
-                        // Offsets from the buffer's start, which the slice does not tell any more.
-                        let begin =
-                            frame.as_ptr().addr() - item_begin + datagram.start + HEADER_BYTES;
-                        let range = begin..begin + frame.len();
-                        batch.frames.push((peer, way, offload, Lies::InInbox, range));
-                    }
-                    Some(Item::Fragment(offload, fragment, part)) => {
-                        let whole = opened.rejoin.push(fragment, offload, part, now_ns);
-                        let Some((offload, frame)) = whole else { continue };
-                        let begin = batch.scratch.len();
-                        batch.scratch.extend_from_slice(frame);
-                        let range = begin..batch.scratch.len();
-                        batch.frames.push((peer, way, offload, Lies::InScratch, range));
-                    }
-                    Some(Item::Unit { .. }) => {
-                        let scratch = &mut batch.scratch;
-                        let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, item);
-                        batch.frames.extend(unpacked);
-                    }
-                    Some(Item::UnitPart(fragment, part)) => {
-                        let whole =
-                            opened.units.push(fragment, OffloadState::default(), part, now_ns);
-                        let Some((_, whole)) = whole else { continue };
-                        let scratch = &mut batch.scratch;
-                        let unpacked = unpack(&mut self.unpacker, scratch, peer, stats, whole);
-                        batch.frames.extend(unpacked);
-                    }
-                    Some(Item::Session(_)) => {
-                        let datagram = Some((message.from, fresh == Fresh::Newest, datagram.len()));
-                        let item = item[1..].to_vec();
-                        let message = ReceivedMessage { peer, session, item, datagram };
-                        reports.message(message, stats, now_ns);
-                    }
-                    Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
-                }
+                opening.open(&mut self.sessions, buffer, datagram, message.from);
             }
         }
-        batch.hand_on(buffer, hand_on);
+        opening.batch.hand_on(buffer, hand_on);
         Ok(true)
     }
 }
 
-/// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
-fn unpack(
-    unpacker: &mut Unpacker,
-    scratch: &mut Vec<u8>,
-    peer: usize,
-    stats: &PeerStats,
-    item: &[u8],
-) -> Option<Lying> {
-    let begin = scratch.len();
-    // Another kind of item in a unit's parts is as wrong as one that is no unit.
-    let made = match Item::parse(item) {
-        Some(Item::Unit { offload, offset, body }) => {
-            let before_ns = unpacker.stats().busy_ns;
-            let unpacked = unpacker.decompress(body, scratch);
-            stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
-            let offload =
-                unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
-            offload.map(|offload| (offload, body.len()))
+/// What opening the datagrams of a batch needs.
+struct Opening<'a> {
+    batch: &'a mut Batch,
+    unpacker: &'a mut Unpacker,
+    shared: &'a Shared,
+    reports: &'a mut Reports,
+    now_ns: u64,
+}
+
+impl Opening<'_> {
+    /// Opens the record in the bytes `datagram` of `buffer`, where it lies, and takes its item; one
+    /// that is refused is counted.
+    fn open(
+        &mut self,
+        sessions: &mut HashMap<u32, InstalledSession>,
+        buffer: &mut [u8],
+        datagram: Range<usize>,
+        from: SocketAddr,
+    ) {
+        let shared = self.shared;
+        let record = &mut buffer[datagram.clone()];
+        let bytes = record.len();
+        let Some((index, number)) = header_of(record) else {
+            return shared.stats.unknown_datagrams.add(1);
+        };
+        let Some(installed) = sessions.get_mut(&index) else {
+            return shared.stats.unknown_datagrams.add(1);
+        };
+        let stats = &shared.peers[installed.peer];
+        let opened = &mut installed.opened;
+        let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
+            return stats.refused_in.add(1);
+        };
+        let Ok((item, fresh)) = stats.open.time(|| opener.open(record)) else {
+            return stats.refused_in.add(1);
+        };
+        let item = &*item;
+        stats.records_in.add(1);
+        stats.wire_bytes_in.add(bytes as u64);
+        opened.counts.received_packets.add(1);
+        opened.counts.received_bytes.add(bytes as u64);
+        let is_newest = fresh == Fresh::Newest;
+        if is_newest {
+            opened.counts.expected_packets.set((number & COUNTER) + 1);
+            if opened.from != Some(from)
+                && self.reports.moved(installed.peer, installed.session, from, self.now_ns)
+            {
+                opened.from = Some(from);
+            }
         }
-        _ => None,
-    };
-    let Some((offload, body_bytes)) = made else {
-        scratch.truncate(begin);
-        stats.refused_in.add(1);
-        return None;
-    };
-    stats.expanded_from.add(body_bytes as u64);
-    stats.expanded_to.add((scratch.len() - begin) as u64);
-    Some((peer, Way::of(item), offload, Lies::InScratch, begin..scratch.len()))
+        let item_at = datagram.start + HEADER_BYTES;
+        self.take(installed, item, item_at, ReceivedDatagram { from, is_newest, bytes });
+    }
+
+    /// Takes an item, which lies at `item_at` in the inbox.
+    fn take(
+        &mut self,
+        installed: &mut InstalledSession,
+        item: &[u8],
+        item_at: usize,
+        datagram: ReceivedDatagram,
+    ) {
+        let InstalledSession { peer, session, ref mut opened } = *installed;
+        let stats = &self.shared.peers[peer];
+        let origin = Origin { peer, way: Way::of(item) };
+        match Item::parse(item) {
+            Some(Item::Frame(offload, frame)) => {
+                // The inbox cannot be referred to while records in it are opened.
+                let begin = frame.as_ptr().addr() - item.as_ptr().addr() + item_at;
+                let range = begin..begin + frame.len();
+                let lies = Lies::InInbox;
+                self.batch.frames.push(LyingFrame { origin, offload, lies, range });
+            }
+            Some(Item::Fragment(offload, fragment, part)) => {
+                let whole = opened.rejoin.push(fragment, offload, part, self.now_ns);
+                let Some((offload, frame)) = whole else { return };
+                let begin = self.batch.scratch.len();
+                self.batch.scratch.extend_from_slice(frame);
+                let range = begin..self.batch.scratch.len();
+                let lies = Lies::InScratch;
+                self.batch.frames.push(LyingFrame { origin, offload, lies, range });
+            }
+            Some(Item::Unit { .. }) => self.unpack(peer, item),
+            Some(Item::UnitPart(fragment, part)) => {
+                let none = OffloadState::default();
+                if let Some((_, whole)) = opened.units.push(fragment, none, part, self.now_ns) {
+                    self.unpack(peer, whole);
+                }
+            }
+            Some(Item::Session(_)) => {
+                let (item, datagram) = (item[1..].to_vec(), Some(datagram));
+                let message = ReceivedMessage { peer, session, item, datagram };
+                self.reports.message(message, stats, self.now_ns);
+            }
+            Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
+        }
+    }
+
+    /// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
+    fn unpack(&mut self, peer: usize, item: &[u8]) {
+        let stats = &self.shared.peers[peer];
+        let (unpacker, scratch) = (&mut *self.unpacker, &mut self.batch.scratch);
+        let begin = scratch.len();
+        // Another kind of item in a unit's parts is as wrong as one that is no unit.
+        let made = match Item::parse(item) {
+            Some(Item::Unit { offload, offset, body }) => {
+                let before_ns = unpacker.stats().busy_ns;
+                let unpacked = unpacker.decompress(body, scratch);
+                stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
+                let offload =
+                    unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
+                offload.map(|offload| (offload, body.len()))
+            }
+            _ => None,
+        };
+        let Some((offload, body_bytes)) = made else {
+            scratch.truncate(begin);
+            return stats.refused_in.add(1);
+        };
+        let range = begin..scratch.len();
+        stats.expanded_from.add(body_bytes as u64);
+        stats.expanded_to.add(range.len() as u64);
+        let origin = Origin { peer, way: Way::of(item) };
+        self.batch.frames.push(LyingFrame { origin, offload, lies: Lies::InScratch, range });
+    }
 }
 
 #[cfg(test)]
@@ -298,7 +339,7 @@ mod tests {
         fn received(&mut self) -> Vec<Vec<u8>> {
             let mut frames = Vec::new();
             let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
-                frames.extend(got.map(|(_, _, _, frame)| frame.to_vec()));
+                frames.extend(got.map(|frame| frame.bytes.to_vec()));
             };
             while self.datagrams.receive(&self.shared, &mut self.reports, &mut to).unwrap() {}
             frames

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::daemon::frame::{Origin, ReceivedFrame};
 use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
@@ -18,7 +19,13 @@ const MOST_BYTES: usize = 512 << 10;
 #[derive(Default)]
 pub struct Gather {
     bytes: Vec<u8>,
-    frames: Vec<(Way, OffloadState, Range<usize>)>,
+    frames: Vec<GatheredFrame>,
+}
+
+struct GatheredFrame {
+    way: Way,
+    offload: OffloadState,
+    range: Range<usize>,
 }
 
 impl Gather {
@@ -29,13 +36,17 @@ impl Gather {
             return false;
         }
         self.bytes.extend_from_slice(frame);
-        self.frames.push((way, offload, begin..self.bytes.len()));
+        self.frames.push(GatheredFrame { way, offload, range: begin..self.bytes.len() });
         true
     }
 
-    /// In the order in which they came.
-    pub fn frames(&self) -> impl Iterator<Item = (Way, OffloadState, &[u8])> {
-        self.frames.iter().map(|(way, offload, range)| (*way, *offload, &self.bytes[range.clone()]))
+    /// As frames of `peer`, in the order in which they came.
+    pub fn frames(&self, peer: usize) -> impl Iterator<Item = ReceivedFrame<'_>> {
+        self.frames.iter().map(move |frame| ReceivedFrame {
+            origin: Origin { peer, way: frame.way },
+            offload: frame.offload,
+            bytes: &self.bytes[frame.range.clone()],
+        })
     }
 
     pub fn clear(&mut self) {

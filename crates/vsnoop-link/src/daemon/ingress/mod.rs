@@ -15,18 +15,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use self::connection::Connection;
-use self::datagrams::{DatagramReceiver, ReceivedFrame};
+use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
 use super::event::{Event, ReceivedMessage};
-use super::frame::Frame;
+use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
 use crate::forwarding::{ForwardingDecision, Location};
 use crate::offload::merge::Merger;
-use crate::offload::state::OffloadState;
 use crate::wire::item::Way;
 
 /// What the control thread wants done.
@@ -55,13 +54,21 @@ const UDP: u64 = TOKEN_MAX - 1;
 /// Bounds how long the socket keeps the thread from connections and orders.
 const BATCHES_PER_TURN: usize = 16;
 
+/// A data connection and the session that it belongs to.
+struct InstalledConnection {
+    peer: usize,
+    session: u64,
+    connection: Connection,
+}
+
 pub struct Ingress {
     shared: Arc<Shared>,
     orders: wake::Receiver<Order>,
     reports: Reports,
     watch: Watch,
     datagrams: DatagramReceiver,
-    connections: HashMap<u64, (usize, u64, Connection)>,
+    /// By token.
+    connections: HashMap<u64, InstalledConnection>,
     gather: Gather,
     next_token: u64,
     /// Frames since it was asked last.
@@ -134,8 +141,8 @@ impl Ingress {
     }
 
     fn connection_ready(&mut self, token: u64) {
-        let Some((peer, session, connection)) = self.connections.get_mut(&token) else { return };
-        let (peer, session) = (*peer, *session);
+        let Some(installed) = self.connections.get_mut(&token) else { return };
+        let InstalledConnection { peer, session, ref mut connection } = *installed;
         let shared = &self.shared;
         let reports = &mut self.reports;
         let gather = &mut self.gather;
@@ -149,7 +156,8 @@ impl Ingress {
                 hand_on_gathered(shared, peer, gather);
                 if !gather.keep(offload, way, frame) {
                     let now_ns = shared.now_ns();
-                    deliver(shared, (peer, way), &Frame::whole(offload, &[frame]), now_ns);
+                    let from = Origin { peer, way };
+                    deliver(shared, from, &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
             connection::Received::Message(item) => {
@@ -162,8 +170,8 @@ impl Ingress {
         hand_on_gathered(shared, peer, gather);
         self.frames += frames;
         if let Err(error) = result {
-            if let Some((_, _, connection)) = self.connections.remove(&token) {
-                self.watch.forget(connection.as_fd());
+            if let Some(installed) = self.connections.remove(&token) {
+                self.watch.forget(installed.connection.as_fd());
             }
             self.reports.ended(peer, session, error.to_string());
         }
@@ -185,7 +193,8 @@ impl Ingress {
                             self.reports.ended(peer, session, error.to_string());
                             continue;
                         }
-                        self.connections.insert(token, (peer, session, connection));
+                        let installed = InstalledConnection { peer, session, connection };
+                        self.connections.insert(token, installed);
                         // TLS may hold already what came with the end of the handshake.
                         self.connection_ready(token);
                     }
@@ -193,10 +202,10 @@ impl Ingress {
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
                     let watch = &self.watch;
-                    self.connections.retain(|_, (_, of, connection)| {
-                        let stays = *of != session;
+                    self.connections.retain(|_, installed| {
+                        let stays = installed.session != session;
                         if !stays {
-                            watch.forget(connection.as_fd());
+                            watch.forget(installed.connection.as_fd());
                         }
                         stays
                     });
@@ -209,26 +218,21 @@ impl Ingress {
 }
 
 fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
-    hand_on(shared, gather.frames().map(|(way, offload, frame)| (peer, way, offload, frame)));
+    hand_on(shared, gather.frames(peer));
     gather.clear();
 }
 
-/// Hands on frames that came together, each with its peer and its way; segments of a flow as one.
-fn hand_on<'f>(
-    shared: &Shared,
-    frames: impl Iterator<Item = (usize, Way, OffloadState, &'f [u8])>,
-) {
+/// Hands on frames that came together; segments of a flow as one.
+fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>) {
     let now_ns = shared.now_ns();
     let mut merger = Merger::new();
     let mut before = None;
-    for (peer, way, offload, frame) in frames {
-        let from = (peer, way);
-        // Segments of two peers, or on two ways, are of two flows whatever they say.
+    for ReceivedFrame { origin: from, offload, bytes } in frames {
         if let Some(before) = before.filter(|before| *before != from) {
             merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
         }
         before = Some(from);
-        merger.push(offload, frame, &mut |merged| {
+        merger.push(offload, bytes, &mut |merged| {
             deliver(shared, from, &Frame::of(&merged), now_ns);
         });
     }
@@ -238,7 +242,8 @@ fn hand_on<'f>(
 }
 
 /// Hands a peer's frame to the port, or the ports, that it is for; a diverted one to the host.
-fn deliver(shared: &Shared, (peer, way): (usize, Way), frame: &Frame<'_>, now_ns: u64) {
+fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
+    let Origin { peer, way } = from;
     if frame.start().len() < 14 {
         shared.stats.malformed_frames.add(1);
         return;
