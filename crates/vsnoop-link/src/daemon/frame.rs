@@ -1,4 +1,9 @@
 //! A frame on its way through the link, as it lies in memory.
+//!
+//! Its headers are parsed once, where it is read ([`ParsedFrame`]) or handed to the merger, and its
+//! flow is hashed at most once; both travel with it.
+
+use std::cell::OnceCell;
 
 use crate::offload::headers::{Headers, ethernet_hash};
 use crate::offload::merge::Merged;
@@ -14,27 +19,45 @@ pub struct Frame<'a> {
     parts: &'a [&'a [u8]],
     pub bytes: usize,
     pub headers: Option<Headers>,
+    /// The flow's hash, from when it is needed first.
+    flow: OnceCell<u64>,
 }
 
 impl<'a> Frame<'a> {
+    /// One that lies in one piece, `part[0]`, whose headers have been parsed.
+    pub fn parsed(
+        offload: OffloadState,
+        headers: Option<Headers>,
+        part: &'a [&'a [u8]; 1],
+    ) -> Self {
+        Self {
+            offload,
+            way: Way::Forwarded,
+            head: &[],
+            parts: part,
+            bytes: part[0].len(),
+            headers,
+            flow: OnceCell::new(),
+        }
+    }
+
     /// One that lies in one piece, `part[0]`.
     pub fn whole(offload: OffloadState, part: &'a [&'a [u8]; 1]) -> Self {
-        let headers = Headers::of(part[0]);
-        Self { offload, way: Way::Forwarded, head: &[], parts: part, bytes: part[0].len(), headers }
+        Self::parsed(offload, Headers::of(part[0]), part)
     }
 
     pub fn of(merged: &'a Merged<'_, 'a>) -> Self
     where
         'a: 'a,
     {
-        let start = if merged.head.is_empty() { merged.parts[0] } else { merged.head };
         Self {
             offload: merged.offload,
             way: Way::Forwarded,
             head: merged.head,
             parts: merged.parts,
             bytes: merged.bytes,
-            headers: Headers::of_start(start),
+            headers: merged.headers,
+            flow: merged.flow.map_or_else(OnceCell::new, OnceCell::from),
         }
     }
 
@@ -48,11 +71,12 @@ impl<'a> Frame<'a> {
         if self.head.is_empty() { self.parts[0] } else { self.head }
     }
 
+    /// The hash of the frame's flow; computed at most once.
     pub fn flow(&self) -> u64 {
-        match &self.headers {
+        *self.flow.get_or_init(|| match &self.headers {
             Some(headers) => headers.flow_hash(self.start()),
             None => ethernet_hash(self.start()),
-        }
+        })
     }
 
     pub fn kind(&self) -> Kind {
@@ -94,6 +118,14 @@ impl<'a> Frame<'a> {
         }
         count
     }
+}
+
+/// A frame of a port, with what was parsed of it.
+#[derive(Clone, Copy)]
+pub struct ParsedFrame<'a> {
+    pub offload: OffloadState,
+    pub headers: Option<Headers>,
+    pub bytes: &'a [u8],
 }
 
 /// A frame in one piece.

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use vsnoop_frame::vnet::VirtioNetHdr;
 
+use crate::daemon::frame::ParsedFrame;
 use crate::daemon::io::port::Port;
 use crate::daemon::io::vnet::VNET_BYTES;
 use crate::daemon::own::Own;
@@ -36,7 +37,13 @@ pub enum Left {
 #[derive(Default)]
 pub struct BatchBuffer {
     bytes: Vec<u8>,
-    frames: Vec<(OffloadState, Range<usize>)>,
+    frames: Vec<ReadFrame>,
+}
+
+struct ReadFrame {
+    offload: OffloadState,
+    headers: Option<Headers>,
+    range: Range<usize>,
 }
 
 impl BatchBuffer {
@@ -100,7 +107,7 @@ impl BatchBuffer {
                 let mss = limit.saturating_sub(usize::from(headers.l4) + TCP_HEADER_BYTES);
                 mss::clamp(&offload, headers, frame, mss.min(u16::MAX.into()) as u16);
             }
-            self.frames.push((offload, range));
+            self.frames.push(ReadFrame { offload, headers, range });
         };
         port_stats.frames_in.add(count as u64);
         port_stats.bytes_in.add(bytes);
@@ -122,8 +129,10 @@ impl BatchBuffer {
         let (before, space) = self.bytes.split_at_mut(*end);
         let (frame, mut at) = (&before[range], 0);
         while let Some(length) = datagrams.next(frame, &mut space[at..]) {
+            let headers = Headers::of(&space[at..at + length]);
             let begin = *end + at;
-            self.frames.push((udp::UdpSplit::OFFLOAD, begin..begin + length));
+            let (offload, range) = (udp::UdpSplit::OFFLOAD, begin..begin + length);
+            self.frames.push(ReadFrame { offload, headers, range });
             at += length.next_multiple_of(16);
         }
         *end = (*end + at + VNET_BYTES).next_multiple_of(16);
@@ -140,7 +149,11 @@ impl BatchBuffer {
     }
 
     /// What was read.
-    pub fn frames(&self) -> impl Iterator<Item = (OffloadState, &[u8])> {
-        self.frames.iter().map(|(offload, range)| (*offload, &self.bytes[range.clone()]))
+    pub fn frames(&self) -> impl Iterator<Item = ParsedFrame<'_>> {
+        self.frames.iter().map(|frame| ParsedFrame {
+            offload: frame.offload,
+            headers: frame.headers,
+            bytes: &self.bytes[frame.range.clone()],
+        })
     }
 }

@@ -26,7 +26,7 @@ use super::compression_policy::Policies;
 use super::counted_port::CountedPort;
 use super::event::Event;
 use super::fault::Fault;
-use super::frame::Frame;
+use super::frame::{Frame, ParsedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
 use super::shared::Shared;
@@ -232,15 +232,15 @@ impl Egress {
         let now_ns = self.shared.now_ns();
         if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
             let mut merger = Merger::new();
-            for (offload, frame) in buffer.frames() {
-                merger.push(offload, frame, &mut |merged| {
+            for ParsedFrame { offload, headers, bytes } in buffer.frames() {
+                merger.push_parsed(offload, headers, bytes, &mut |merged| {
                     self.hand_on(source, Frame::of(&merged), now_ns);
                 });
             }
             merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
         } else {
-            for (offload, frame) in buffer.frames() {
-                self.hand_on(source, Frame::whole(offload, &[frame]), now_ns);
+            for ParsedFrame { offload, headers, bytes } in buffer.frames() {
+                self.hand_on(source, Frame::parsed(offload, headers, &[bytes]), now_ns);
             }
         }
         for (sender, stats) in self.senders.iter_mut().zip(&self.shared.peers) {
