@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
-use vsnoop_link::daemon::config::{Method, Vm, dictionary};
-use vsnoop_link::daemon::control::LogLevel;
+use vsnoop_linkd::config::{Method, Vm, dictionary};
+use vsnoop_linkd::control::LogLevel;
 
 use vsnoop_bpf::Limits;
 

@@ -19,8 +19,8 @@ pub mod udp;
 mod bench;
 #[cfg(test)]
 mod properties;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use fragment::{Fragment, Fragments, Rejoin};
 pub use headers::Headers;

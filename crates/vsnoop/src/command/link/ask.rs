@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use vsnoop_link::daemon::control::{self, Request, Response, Status};
+use vsnoop_linkd::control::{self, Request, Response, Status};
 
 use crate::error::{Unfit, unfit, usage};
 

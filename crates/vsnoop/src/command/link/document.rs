@@ -1,7 +1,7 @@
 //! What `vsnoop link status` tells.
 
 use serde::Serialize;
-use vsnoop_link::daemon::control::Status;
+use vsnoop_linkd::control::Status;
 
 /// What `--json` prints.
 #[derive(Serialize)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use vsnoop_link::daemon::config::{self, is_link_name};
+use vsnoop_linkd::config::{self, is_link_name};
 
 use crate::error::usage;
 

@@ -1,7 +1,7 @@
 //! `vsnoop link status`: which links are up, and how they and their peers are.
 
 use anyhow::Result;
-use vsnoop_link::daemon::control::{self, AskError};
+use vsnoop_linkd::control::{self, AskError};
 
 use super::ask::{require_root, status_of};
 use super::document::{Document, Silent};
