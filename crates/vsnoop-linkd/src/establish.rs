@@ -4,6 +4,36 @@
 //! The control connection ends with the handshake. A session over UDP has all it needs then; one
 //! over an ordered transport dials its data connections next, each with a handshake of its own, and
 //! each for one direction only, so that one thread at each end owns it.
+//!
+//! # From a dial to the first frame
+//!
+//! ```text
+//!          dialler                                         acceptor
+//!  1 session::Peer    Action::Dial
+//!  2 control_thread   dial(): thread "dial"
+//!  3 establish        dial(): TCP ------------------> control_thread  listen(): thread "accept"
+//!                                                       Guard::admit, Welcome::handshake
+//!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
+//!                                                       Welcome::answer
+//!  5 Established                                        Event::Accepted(Established)
+//!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
+//!                     or dial_connections()               waits for add_connection() and then
+//!                     and ordered()                       ordered()
+//!  7 Event::Dialled(Made)                               Made
+//!  8 control_thread   keep()                            control_thread take_in(), keep()
+//!  9 session::Peer    PeerEvent::Dialled                session::Peer   PeerEvent::Accepted
+//! 10                  Action::Install                                   Action::Install
+//! 11 control_thread   install(): to each end's threads, the same at both ends
+//!                       Made::incoming -> ingress::Order::Datagrams or ::Connections
+//!                       Made::outgoing -> egress::Order::Install (PeerSender)
+//! 12 session::Peer    probes; what comes back, or what the dialler sends first, makes
+//!                     Action::Use -> egress::Order::Use: frames go under this session
+//! ```
+//!
+//! Steps 2 to 7 of the dialler and 3 to 5 of the acceptor run on short-lived threads, all others on
+//! the control thread. A session that is given up ends with `Action::Forget`: `Order::Retire` to
+//! both threads. [`Made`] has what both ends agreed on; `session` (of vsnoop-link) shows the phases
+//! that a session has from step 9 on.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

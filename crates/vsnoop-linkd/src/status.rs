@@ -31,16 +31,25 @@ pub struct About {
     pub key: String,
 }
 
-/// All there is to say but of the threads' time; learned addresses one by one when asked for.
-pub fn of(
-    about: &About,
-    config: &Config,
-    rule_set: &RuleSet,
-    shared: &Shared,
-    control: &Control,
-    hooks: &Hooks,
-    addresses: bool,
-) -> Status {
+/// What a status is made of.
+pub struct Sources<'a> {
+    pub about: &'a About,
+    pub config: &'a Config,
+    pub rule_set: &'a RuleSet,
+    pub shared: &'a Shared,
+    pub control: &'a Control,
+    pub hooks: &'a Hooks,
+}
+
+impl Sources<'_> {
+    /// All there is to say but of the threads' time; learned addresses one by one when asked for.
+    pub fn status(&self, addresses: bool) -> Status {
+        of(self, addresses)
+    }
+}
+
+fn of(sources: &Sources<'_>, addresses: bool) -> Status {
+    let Sources { about, config, rule_set, shared, control, hooks } = *sources;
     let ports = ports(config, shared, &control.ports);
     let peers: Vec<_> = control
         .peers
