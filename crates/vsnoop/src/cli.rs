@@ -7,8 +7,8 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
 use vsnoop_bpf::Limits;
 use vsnoop_host::{config, incast};
-use vsnoop_link::daemon::config::{Method, Vm, dictionary};
-use vsnoop_link::daemon::control::LogLevel;
+use vsnoop_linkd::config::{Method, Vm, dictionary};
+use vsnoop_linkd::control::LogLevel;
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";

@@ -4,8 +4,8 @@ use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
 use vsnoop_host::error::{Environment, Unfit, Usage};
-use vsnoop_link::daemon::config::ConfigError;
-use vsnoop_link::daemon::control::{AlreadyUp, AskError};
+use vsnoop_linkd::config::ConfigError;
+use vsnoop_linkd::control::{AlreadyUp, AskError};
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;

@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_lab::testbed::net::Netns;
-use vsnoop_link::handshake::{self, Hello, HelloTransport, Purpose, Versions};
-use vsnoop_link::identity::{Dialer, Identity, PeerId, PublicKey, Trust};
+use vsnoop_link::handshake::{Hello, HelloTransport, Purpose, Versions};
+use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
+use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 use crate::{transfer, trial};
@@ -210,9 +211,9 @@ fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
 /// Who has a key, and knows the link's.
 fn unknown(network: &Network) -> Result<Dialer> {
     let file = network.file("stranger.key");
-    vsnoop_link::identity::keygen(&file)?;
-    let theirs: PublicKey = vsnoop_link::identity::public(&network.key_file(0))?;
-    Identity::load(&file, None)?.dialer(&PeerId::new("h0"), &Trust::Key(theirs))
+    key_file::keygen(&file)?;
+    let theirs: PublicKey = key_file::public(&network.key_file(0))?;
+    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::Key(theirs))?)
 }
 
 /// Calls host 0 in all manners in turn, from one address after the other, at its part of the rate.
@@ -277,7 +278,7 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
             let deadline = Instant::now() + Duration::from_millis(100);
             // That it is refused is what it is for; that it is taken would be seen as one peer
             // more.
-            let _ = handshake::dial(stream, dialer, hello(), deadline);
+            let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
             None
         }
     }

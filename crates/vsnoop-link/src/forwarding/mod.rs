@@ -14,6 +14,6 @@ mod table;
 
 pub use frame_addresses::FrameAddresses;
 pub use location::{DropReason, ForwardingDecision, Location};
-pub use mac::Mac;
+pub use mac::{BadMac, Mac};
 pub use shared_table::SharedTable;
 pub use table::{LearnedAddress, Table, TableSettings};

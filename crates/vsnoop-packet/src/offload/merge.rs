@@ -33,6 +33,10 @@ pub struct Merged<'m, 'a> {
     pub parts: &'m [&'a [u8]],
     /// Bytes of `head` and `parts`.
     pub bytes: usize,
+    /// Of the whole; `None`: it carries no whole IP packet.
+    pub headers: Option<Headers>,
+    /// The flow's hash ([`Headers::flow_hash`]), where merging has computed it.
+    pub flow: Option<u64>,
 }
 
 /// Merges the frames of a batch. Everything pushed is let out by [`Self::flush`] at the latest.
@@ -130,13 +134,25 @@ impl<'a> Merger<'a> {
         frame: &'a [u8],
         emit: &mut dyn FnMut(Merged<'_, 'a>),
     ) {
-        let Some(headers) = Headers::of(frame) else { return pass(offload, None, frame, emit) };
+        self.push_parsed(offload, Headers::of(frame), frame, emit);
+    }
+
+    /// As [`Self::push`], for a frame whose headers have been parsed: `headers` is
+    /// [`Headers::of`] it.
+    pub fn push_parsed(
+        &mut self,
+        offload: OffloadState,
+        headers: Option<Headers>,
+        frame: &'a [u8],
+        emit: &mut dyn FnMut(Merged<'_, 'a>),
+    ) {
+        let Some(headers) = headers else { return pass(offload, None, None, frame, emit) };
         if !headers.tcp() {
             // A fragment or a broken header may belong to any flow.
             if headers.protocol == TCP {
                 self.flush(emit);
             }
-            return pass(offload, Some(&headers), frame, emit);
+            return pass(offload, Some(headers), None, frame, emit);
         }
         let hash = headers.flow_hash(frame);
         let segment = Segment::of(&offload, &headers, frame);
@@ -165,7 +181,7 @@ impl<'a> Merger<'a> {
                 };
                 flow.start(hash, &segment, offload, frame);
             }
-            _ => pass(offload, Some(&headers), frame, emit),
+            _ => pass(offload, Some(headers), Some(hash), frame, emit),
         }
     }
 
@@ -180,16 +196,19 @@ impl<'a> Merger<'a> {
 /// Hands on a frame as it came.
 fn pass<'a>(
     offload: OffloadState,
-    headers: Option<&Headers>,
+    headers: Option<Headers>,
+    flow: Option<u64>,
     frame: &'a [u8],
     emit: &mut dyn FnMut(Merged<'_, 'a>),
 ) {
     emit(Merged {
-        header: offload.header(headers),
+        header: offload.header(headers.as_ref()),
         offload,
         head: &[],
         parts: &[frame],
         bytes: frame.len(),
+        headers,
+        flow,
     });
 }
 
@@ -313,7 +332,7 @@ impl<'a> OpenSuperPacket<'a> {
     fn finish(&mut self, emit: &mut dyn FnMut(Merged<'_, 'a>)) {
         match std::mem::take(&mut self.count) {
             0 => {}
-            1 => pass(self.offload, Some(&self.headers), self.first, emit),
+            1 => pass(self.offload, Some(self.headers), Some(self.hash), self.first, emit),
             count => {
                 let mut space = [0; HEAD_BYTES];
                 let payload = usize::from(self.headers.payload);
@@ -334,6 +353,11 @@ impl<'a> OpenSuperPacket<'a> {
                     head,
                     parts: &self.parts[..count],
                     bytes: payload + self.payload_bytes,
+                    headers: Some(Headers {
+                        end: (payload + self.payload_bytes) as u32,
+                        ..self.headers
+                    }),
+                    flow: Some(self.hash),
                 });
             }
         }
@@ -385,7 +409,13 @@ mod tests {
             let mut bytes = merged.head.to_vec();
             merged.parts.iter().for_each(|part| bytes.extend_from_slice(part));
             assert_eq!(bytes.len(), merged.bytes);
-            assert_eq!(merged.header, merged.offload.header(Headers::of(&bytes).as_ref()));
+            // What is handed on is what parsing and hashing it again would give.
+            let headers = Headers::of(&bytes);
+            assert_eq!(merged.header, merged.offload.header(headers.as_ref()));
+            assert_eq!(merged.headers, headers);
+            if let Some(flow) = merged.flow {
+                assert_eq!(Some(flow), headers.map(|headers| headers.flow_hash(&bytes)));
+            }
             out.push((merged.offload, bytes));
         };
         let mut merger = Merger::new();

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use vsnoop_host::error::{Unfit, unfit, usage};
-use vsnoop_link::daemon::control::{self, Request, Response, Status};
+use vsnoop_linkd::control::{self, Request, Response, Status};
 
 /// Requires root with CAP_NET_ADMIN, which a container may lack.
 pub fn require_root() -> Result<()> {

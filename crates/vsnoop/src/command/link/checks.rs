@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use vsnoop_host::error::{Unfit, unfit};
 use vsnoop_host::system::netdev::{self, Device};
-use vsnoop_link::daemon::config::{Config, PortConfig, PortKind, TrustConfig};
-use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
-use vsnoop_link::identity::{Authority, Identity};
+use vsnoop_linkd::config::{Config, PortConfig, PortKind, TrustConfig};
+use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
+use vsnoop_linkd::credentials;
 
 /// Checks files and the host, in the network namespace (called `place`) of the calling thread.
 /// Returns warnings.
@@ -46,11 +46,11 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
 }
 
 fn identity(config: &Config) -> Result<()> {
-    let other = |error: anyhow::Error| unfit(Unfit::Other, format!("{error:#}"));
+    let other = |error| unfit(Unfit::Other, format!("{:#}", anyhow::Error::new(error)));
     let cert = config.authority.as_ref().map(|authority| authority.cert.as_path());
-    let own = Identity::load(&config.key, cert).map_err(other)?;
+    let own = credentials::identity(&config.key, cert).map_err(other)?;
     if let Some(authority) = &config.authority {
-        Authority::load(&authority.ca).map_err(other)?;
+        credentials::authority(&authority.ca).map_err(other)?;
     }
     match config.peers.iter().find(|peer| peer.trust == TrustConfig::Key(own.public())) {
         Some(peer) => Err(unfit(

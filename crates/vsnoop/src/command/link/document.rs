@@ -1,7 +1,7 @@
 //! The JSON document of `vsnoop link status`.
 
 use serde::Serialize;
-use vsnoop_link::daemon::control::Status;
+use vsnoop_linkd::control::Status;
 
 /// The document of `--json`.
 #[derive(Serialize)]

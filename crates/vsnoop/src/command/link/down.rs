@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use vsnoop_host::system::process::Process;
-use vsnoop_link::daemon::control::{LinkFiles, Request};
+use vsnoop_linkd::control::{LinkFiles, Request};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};

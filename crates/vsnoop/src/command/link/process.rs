@@ -9,9 +9,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use vsnoop_host::system::netns::Netns;
-use vsnoop_link::daemon;
-use vsnoop_link::daemon::config::Config;
-use vsnoop_link::daemon::control::LogLevel;
+use vsnoop_linkd;
+use vsnoop_linkd::config::Config;
+use vsnoop_linkd::control::LogLevel;
 
 use super::ask::require_root;
 use super::file::file_of;
@@ -62,11 +62,11 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
     let log = |level: LogLevel| {
         // Other crates log at most at info: their details are rarely useful, and many.
         let others = level.min(LogLevel::Info);
-        log_by(&format!("{others},vsnoop={level},vsnoop_link={level}"))?;
+        log_by(&format!("{others},vsnoop={level},vsnoop_link={level},vsnoop_linkd={level}"))?;
         tracing::info!("the log begins at level {level}");
         Ok(())
     };
-    daemon::run(config, ready, log).with_context(|| format!("link {name}"))?;
+    vsnoop_linkd::run(config, ready, log).with_context(|| format!("link {name}"))?;
     tracing::info!("link {name} ends");
     Ok(())
 }

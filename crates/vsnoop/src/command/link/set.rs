@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use vsnoop_host::error::usage;
 use vsnoop_host::units;
-use vsnoop_link::daemon::config::{Compress, Method, RuleChange, Selector};
-use vsnoop_link::daemon::control::{self, LogLevel, Request, Response, Set};
+use vsnoop_linkd::config::{Compress, Method, RuleChange, Selector};
+use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};

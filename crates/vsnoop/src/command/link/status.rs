@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use vsnoop_host::system::netns::Netns;
-use vsnoop_link::daemon::control::{self, AskError};
+use vsnoop_linkd::control::{self, AskError};
 
 use super::ask::{require_root, status_of};
 use super::document::{Document, Silent};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use vsnoop_host::units;
-use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
-use vsnoop_link::daemon::control::{
+use vsnoop_linkd::config::{Compress, Transport, WhenDown};
+use vsnoop_linkd::control::{
     Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu, PeerState,
     PeerStatus, PortStatus, RuleStatus, Status,
 };
@@ -396,7 +396,7 @@ fn since(now: u64, then: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_link::daemon::control::{Cpu, Problem};
+    use vsnoop_linkd::control::{Cpu, Problem};
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use vsnoop_link::daemon::config::Config;
-use vsnoop_link::daemon::control::{
+use vsnoop_linkd::config::Config;
+use vsnoop_linkd::control::{
     AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
 };
 
