@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_bpf::{OpenHook, Port};
 use vsnoop_frame::packet::Pool;
-use vsnoop_lab::testbed::net::Tap;
+use vsnoop_testbed::net::Tap;
 
 use crate::flows::{self, BEGIN, MSS, Timestamps, Told};
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::port_run;
 use vsnoop_bpf::{AttachSpec, Port};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
 
 use crate::figures::{figure, say};
 use crate::stage::PREFIX;

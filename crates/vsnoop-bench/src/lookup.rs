@@ -13,7 +13,7 @@ use etherparse::PacketBuilder;
 use vsnoop_bpf::types::{flow, flow_mode, port_run};
 use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
 
 use crate::figures::{figure, median, say};
 use crate::flows::{self, SENDER_MAC, VM, VM_MAC, VM_PORT};

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::SLAB_CHUNKS;
 use vsnoop_bpf::{AttachSpec, Port};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
-use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
+use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::{interrupt, vsnoop::Vsnoop};
 
 use crate::figures::{figure, median, say};
 use crate::stage::PREFIX;

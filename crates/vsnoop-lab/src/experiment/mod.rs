@@ -9,6 +9,7 @@ pub mod incast;
 mod lab;
 pub mod link;
 mod paper_window;
+mod path_check;
 mod progress;
 
 use std::path::{Path, PathBuf};

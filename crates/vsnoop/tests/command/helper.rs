@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
+use vsnoop_testbed::relay::{Direction, Faults, Freeze};
+use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
 use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop_in, wait_until};
 use crate::trial;

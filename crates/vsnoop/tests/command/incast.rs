@@ -1,6 +1,6 @@
 //! Incast control as operators set and see it: uplinks come with their first port, go with their
 //! last, and are shown and changed meanwhile. What it does to windows is another test's
-//! (vsnoop-lab, tests/netns).
+//! (tests/netns at the root).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use vsnoop_bpf::types::{
     FLOW_F_SCALE_KNOWN, INCAST_SHAPED, flow, flow_key, incast_account, incast_waiting, port, uplink,
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
-use vsnoop_lab::testbed::net::{Tap, TapOptions};
+use vsnoop_testbed::net::{Tap, TapOptions};
 
 use crate::hold::{Configuration, Stopped};
 use crate::records::KEY;

@@ -15,7 +15,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_testbed::net::{Netns, owned_name};
 
 use crate::sandbox::{Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until};
 use crate::trial;

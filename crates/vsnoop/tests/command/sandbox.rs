@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::{EmptyProgram, Hook};
-use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
+use vsnoop_testbed::net::{Netns, Tap, TapOptions, owned_name};
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";

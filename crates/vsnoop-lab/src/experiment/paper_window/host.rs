@@ -11,10 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vsnoop_frame::packet::{Packet, Pool};
+use vsnoop_testbed::net::Tap;
 
 use super::packet::{self, End};
 use super::rule::{Connection, FromVm, Window};
-use crate::testbed::net::Tap;
 
 /// How often the thread looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(50);

@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use vsnoop_guest::transfer::Direction;
+use vsnoop_testbed::client::{self, Outcome, Request};
+use vsnoop_testbed::guest;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions};
 
 use super::definition::{Experiment, Options, chosen};
 use super::lab::Lab;
 use super::progress::Progress;
 
-use crate::client::{self, Outcome, Request};
-use crate::guest;
-use crate::interrupt;
 use crate::results::report::Words;
 use crate::results::statistics::{DELIVERED, ascending, percentile, summarise};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Ending, Figure, Results, Sample, size_text};
-use crate::stage::{CONGESTION_CONTROL, Stage, StageOptions};
 use host::Host;
 use rule::Window;
 

@@ -1,0 +1,143 @@
+//! Two hosts with a VM each.
+//!
+//! ```text
+//! [VM 0] <--relay--> [vst-port] bridge  host 0 <--vst-wire--> host 1  bridge [vst-port] <--relay--> [VM 1]
+//! ```
+//!
+//! Bridged, the wire is a port of both bridges, and the VMs are neighbours; no host forwards IP by
+//! itself, where the kernel allows that. Routed, each VM's host is its router, and the wire has a
+//! subnet of its own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::relay::{Freeze, Relay, RelayOptions};
+use vsnoop_testbed::topology::{Family, PORT};
+
+use super::link::LINK_TAP;
+use crate::PREFIX;
+
+const BRIDGE: &str = "vst-bridge";
+const WIRE: &str = "vst-wire";
+const VM_DEVICE: &str = "vst-vm";
+
+/// How the VMs reach each other without a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ordinary {
+    Bridged,
+    Routed,
+}
+
+/// They stand as long as this lives. Relays are declared first, to end before their namespaces.
+pub struct Hosts {
+    relays: Vec<Relay>,
+    pub vms: [Netns; 2],
+    pub hosts: [Netns; 2],
+    ordinary: Ordinary,
+}
+
+impl Hosts {
+    pub fn build(ordinary: Ordinary) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Apart from those of the other tests of this program.
+        let number = 500 + NUMBER.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("{PREFIX}{number}-");
+        let create = |role: &str| Netns::create(&owned_name(&prefix, role));
+        let hosts = [create("host0")?, create("host1")?];
+        let vms = [create("vm0")?, create("vm1")?];
+        for netns in hosts.iter().chain(&vms) {
+            let forward = u8::from(ordinary == Ordinary::Routed && !netns.name().contains("vm"));
+            for (key, value) in [
+                ("net.ipv4.ip_forward", forward),
+                ("net.ipv6.conf.all.forwarding", forward),
+                ("net.ipv4.conf.all.rp_filter", 0),
+                ("net.ipv6.conf.default.accept_dad", 0),
+                ("net.ipv6.conf.default.router_solicitations", 0),
+                ("net.ipv4.tcp_no_metrics_save", 1),
+            ] {
+                netns.set_sysctl(key, &value.to_string())?;
+            }
+            // Older kernels forward IPv6 between all interfaces or none.
+            if netns.sysctl("net.ipv6.conf.all.force_forwarding").is_err() {
+                netns.set_sysctl("net.ipv6.conf.all.forwarding", "1")?;
+            }
+        }
+        let mut this = Self { relays: Vec::new(), vms, hosts, ordinary };
+        this.hosts[0].veth(WIRE, &this.hosts[1], WIRE)?;
+        for number in 0..2 {
+            let relay = this.host(number).with_context(|| format!("host {number}"))?;
+            this.relays.push(relay);
+        }
+        Ok(this)
+    }
+
+    fn host(&self, number: usize) -> Result<Relay> {
+        let (host, vm) = (&self.hosts[number], &self.vms[number]);
+        host.bridge(BRIDGE)?;
+        host.keep_from_packet_filters()?;
+        let port = host.tap(PORT, &TapOptions::default())?;
+        let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
+        let relay = Relay::start(vec![port], inside, &RelayOptions::default())?;
+        host.add_port(BRIDGE, PORT)?;
+        vm.up(VM_DEVICE)?;
+        match self.ordinary {
+            Ordinary::Bridged => host.add_port(BRIDGE, WIRE)?,
+            Ordinary::Routed => host.up(WIRE)?,
+        }
+        for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
+            let router = self.of_host(number, family);
+            vm.add_address(VM_DEVICE, self.vm(number, family), length)?;
+            host.add_address(BRIDGE, router, length)?;
+            if self.ordinary == Ordinary::Routed {
+                let other = 1 - number;
+                let wire = |number: usize| subnet(family, 9, 1 + number as u8);
+                vm.ip(&format!("route add default via {router}"))?;
+                host.add_address(WIRE, wire(number), length)?;
+                let to = self.vm(other, family);
+                host.ip(&format!("route add {to} via {}", wire(other)))?;
+            }
+        }
+        Ok(relay)
+    }
+
+    /// The address of a VM.
+    pub fn vm(&self, number: usize, family: Family) -> IpAddr {
+        self.address(number, family, 1 + number as u8)
+    }
+
+    /// Packets that came out of the link at a host.
+    pub fn came_out(&self, number: usize) -> Result<u64> {
+        let text = self.hosts[number].ip(&format!("-j -s link show {LINK_TAP}"))?;
+        let links: Value = serde_json::from_str(&text).context("ip printed no JSON")?;
+        let packets = links[0]["stats64"]["rx"]["packets"].as_u64();
+        packets.with_context(|| format!("no counter of packets: {text}"))
+    }
+
+    fn address(&self, number: usize, family: Family, host: u8) -> IpAddr {
+        let net = match self.ordinary {
+            Ordinary::Bridged => 0,
+            Ordinary::Routed => 1 + number as u8,
+        };
+        subnet(family, net, host)
+    }
+
+    /// The address of a host, on its bridge.
+    pub fn of_host(&self, number: usize, family: Family) -> IpAddr {
+        self.address(number, family, 10 + number as u8)
+    }
+
+    /// Makes a VM share its core, or not.
+    pub fn set_freeze(&self, number: usize, freeze: Freeze) {
+        self.relays[number].set_freeze(freeze);
+    }
+}
+
+fn subnet(family: Family, net: u8, host: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 118, net, host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd76, 0x7300, 0, net.into(), 0, 0, 0, host.into()).into(),
+    }
+}
