@@ -18,10 +18,19 @@ impl Netns {
     }
 
     /// Makes a bridge that forwards at once (no spanning tree, no multicast snooping) and is up.
+    ///
+    /// Bridged packets are not shown to iptables, for which a bridge of VMs has no use.
     pub fn bridge(&self, name: &str) -> Result<()> {
         self.ip(&format!(
             "link add {name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"
         ))?;
+        // Present, and on, where the kernel has br_netfilter.
+        for filter in ["iptables", "ip6tables"] {
+            let key = format!("net.bridge.bridge-nf-call-{filter}");
+            if self.sysctl(&key).is_ok() {
+                self.set_sysctl(&key, "0")?;
+            }
+        }
         self.up(name)
     }
 
@@ -31,14 +40,27 @@ impl Netns {
         Ok(())
     }
 
-    /// Bridged packets are not shown to iptables, for which a bridge of VMs has no use. Present,
-    /// and on, where the kernel has br_netfilter.
+    /// [`Netns::bridge`] has done it.
     pub fn keep_from_packet_filters(&self) -> Result<()> {
-        for filter in ["iptables", "ip6tables"] {
-            let key = format!("net.bridge.bridge-nf-call-{filter}");
-            if self.sysctl(&key).is_ok() {
-                self.set_sysctl(&key, "0")?;
-            }
+        Ok(())
+    }
+
+    /// A veth pair whose end here is a port of `bridge`, and up.
+    pub fn veth_port(&self, bridge: &str, name: &str, peer: &Netns, peer_name: &str) -> Result<()> {
+        self.veth(name, peer, peer_name)?;
+        self.add_port(bridge, name)
+    }
+
+    /// Whether packets for others are forwarded between all devices, from any source; a single device
+    /// may forward where the others do not. IPv6 of kernels before 6.17 knows all or none: all then.
+    pub fn set_forwarding(&self, forwards: bool) -> Result<()> {
+        let by_device = self.sysctl("net.ipv6.conf.all.force_forwarding").is_ok();
+        for (key, on) in [
+            ("net.ipv4.ip_forward", forwards),
+            ("net.ipv6.conf.all.forwarding", forwards || !by_device),
+            ("net.ipv4.conf.all.rp_filter", false),
+        ] {
+            self.set_sysctl(key, if on { "1" } else { "0" })?;
         }
         Ok(())
     }
@@ -105,6 +127,14 @@ impl Netns {
         let nodad = if address.is_ipv6() { "nodad" } else { "" };
         self.ip(&format!("addr add {address}/{prefix_length} dev {device} {nodad}"))?;
         Ok(())
+    }
+
+    /// Sets a device up that has these addresses, with the lengths of their prefixes.
+    pub fn up_with(&self, device: &str, addresses: &[(IpAddr, u8)]) -> Result<()> {
+        for (address, prefix_length) in addresses {
+            self.add_address(device, *address, *prefix_length)?;
+        }
+        self.up(device)
     }
 
     /// A neighbour that is known for good, so that no fault of the network hits ARP or NDP.

@@ -1,17 +1,18 @@
 //! Network namespaces and their devices, owned: what is dropped is gone.
 //!
-//! A [`Netns`] has a name under `/run/netns`, as `ip netns` makes it, so that `ip -n NAME` and
+//! A [`Net`] makes them; all networks of tests, lab and bench are built so. A [`Netns`] has a name under `/run/netns`, as `ip netns` makes it, so that `ip -n NAME` and
 //! `vsnoop --netns NAME` find it. Devices are configured by the `ip` command inside it; they need
 //! no owner of their own, for they vanish with their namespace (a veth with either of its two).
 //! Code and commands run inside by [`Netns::run`] and [`Netns::command`].
 //!
-//! Names begin with a prefix that the caller owns and carry the owner's process id; what a crashed
-//! run left behind is found by both ([`remove_stale`]).
+//! Names begin with a prefix that the caller owns and carry the owner's process id and the number of
+//! the network; what a crashed run left behind is found by prefix and process ([`remove_stale`]).
 
 mod checked;
 mod command;
 mod counter;
 mod link;
+mod network;
 mod ping;
 mod sockets;
 mod stale;
@@ -26,6 +27,7 @@ use nix::sched::{CloneFlags, setns};
 pub use checked::checked;
 pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
+pub use network::Net;
 pub use ping::{echo_number, echo_request};
 pub use stale::{remove_all, remove_stale};
 pub use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
@@ -40,7 +42,7 @@ pub struct Netns {
 impl Netns {
     /// Makes the namespace `name` with its loopback up.
     ///
-    /// The name must be free; see [`owned_name`] for names that can be cleaned up after a crash.
+    /// The name must be free; [`Net`] has names that can be cleaned up after a crash.
     pub fn create(name: &str) -> Result<Self> {
         checked("ip", ["netns", "add", name])
             .with_context(|| format!("making network namespace {name} (needs root)"))?;

@@ -31,7 +31,9 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use vsnoop_frame::edit::Tag;
-use vsnoop_frame::tap::Tap;
+use vsnoop_frame::tap::{Tap, TapOptions};
+
+use crate::net::Netns;
 
 pub use bottleneck::Bottleneck;
 use control::Control;
@@ -72,6 +74,20 @@ pub struct Relay {
 struct Shared {
     stop: AtomicBool,
     wake: EventFd,
+}
+
+impl Netns {
+    /// Joins the two namespaces by a relay between a tap of each; both are down at first.
+    pub fn relay(
+        &self,
+        name: &str,
+        peer: &Netns,
+        peer_name: &str,
+        taps: &TapOptions,
+        options: &RelayOptions,
+    ) -> Result<Relay> {
+        Relay::start(vec![self.tap(name, taps)?], peer.tap(peer_name, taps)?, options)
+    }
 }
 
 impl Relay {
