@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use anyhow::{Result, ensure};
 use vsnoop_frame::edit::Tag;
 
-use super::net::{Netns, Offloads, TapOptions, owned_name};
+use super::net::{Net, Netns, Offloads, TapOptions};
 use super::relay::{Direction, Faults, Relay, RelayOptions};
 
 /// The tap of the VM in the host namespace: the one to attach to.
@@ -96,17 +96,11 @@ pub struct Topology {
 impl Topology {
     pub fn build(options: &TopologyOptions) -> Result<Self> {
         ensure!(options.network || options.tags.is_empty(), "VLAN tags need the network relay");
-        let namespace = |role: &str| Netns::create(&owned_name(&options.prefix, role));
-        let (host, client, vm) = (namespace("host")?, namespace("client")?, namespace("vm")?);
-        for netns in [&client, &vm] {
-            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-            netns.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
-            netns.set_sysctl("net.ipv6.conf.default.router_solicitations", "0")?;
-        }
-        // A bridge without addresses; nothing on the wire comes from the host itself.
-        host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+        let net = Net::new(&options.prefix);
+        // Its bridge has no addresses.
+        let host = net.silent_host("host")?;
+        let (client, vm) = (net.host("client")?, net.host("vm")?);
         host.bridge(BRIDGE)?;
-        host.keep_from_packet_filters()?;
 
         let tap = |netns: &Netns, name: &str, offloads: Offloads| {
             netns.tap(name, &TapOptions { offloads, ..TapOptions::default() })
@@ -156,13 +150,16 @@ impl Topology {
         ];
         for (side, netns, device, mac) in ends {
             netns.set_mac(device, mac)?;
-            netns.up(device)?;
             let (other, other_mac) = match side {
                 Side::Client => (Side::Vm, VM_MAC),
                 Side::Vm => (Side::Client, CLIENT_MAC),
             };
-            for (family, prefix_length) in [(Family::V4, 24), (Family::V6, 64)] {
-                netns.add_address(device, address(side, family), prefix_length)?;
+            let families = [(Family::V4, 24), (Family::V6, 64)];
+            netns.up_with(
+                device,
+                &families.map(|(family, length)| (address(side, family), length)),
+            )?;
+            for (family, _) in families {
                 netns.add_neighbour(device, address(other, family), other_mac)?;
             }
         }
