@@ -19,24 +19,23 @@ const PACKET_BYTES: u64 = 1514;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
-    let ports = [("kernel", PortKind::Veth, 900), ("user_space", PortKind::Relay, 901)];
+    let ports = [("kernel", PortKind::Veth), ("user_space", PortKind::Relay)];
     let mut trials: Vec<_> = ports
         .into_iter()
-        .map(|(name, port, number)| {
+        .map(|(name, port)| {
             let name = format!("a_shallow_last_hop_drops_and_tcp_repairs_it_{name}");
-            trial(format!("fan_in::{name}"), move || shallow(&mut build(port, SENDERS, number)?))
+            trial(format!("fan_in::{name}"), move || shallow(&mut build(port, SENDERS)?))
         })
         .collect();
     trials.push(trial("fan_in::a_last_hop_marks_what_can_be_marked", || {
-        marks(&mut build(PortKind::Relay, 2, 902)?)
+        marks(&mut build(PortKind::Relay, 2)?)
     }));
     trials
 }
 
-/// `number`: of the namespaces' names.
-fn build(port: PortKind, senders: usize, number: u16) -> Result<FanIn> {
+fn build(port: PortKind, senders: usize) -> Result<FanIn> {
     let options = FanInOptions { senders, port, ..FanInOptions::default() };
-    FanIn::build_with(&format!("{PREFIX}{number}-"), options)
+    FanIn::build_with(PREFIX, options)
 }
 
 fn hop(buffer_bytes: u64, mark_bytes: Option<u64>) -> Option<LastHop> {

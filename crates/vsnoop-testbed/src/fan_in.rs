@@ -20,7 +20,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, ensure};
 
-use super::net::{DeviceCounters, Netns, Tap, TapOptions, owned_name};
+use super::net::{DeviceCounters, Net, Netns, Tap, TapOptions};
 use super::relay::{Relay, RelayOptions};
 use super::switch::{PortKind, Switch};
 
@@ -96,17 +96,16 @@ impl FanIn {
             "{senders} senders: 1 to {MOST_SENDERS} are possible"
         );
         ensure!(senders == 0 || sending_machines == 0, "two senders have the same address");
-        let host = Netns::create(&owned_name(prefix, "host"))?;
-        host.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+        let net = Net::new(prefix);
+        let host = net.silent_host("host")?;
         host.bridge(BRIDGE)?;
-        host.keep_from_packet_filters()?;
-        let mut switch = Switch::build(&owned_name(prefix, "switch"), &host, UPLINK, port)?;
+        let mut switch = Switch::build(&net, &host, UPLINK, port)?;
         for _ in 0..sending_machines {
             switch.add_machine()?;
         }
         let outside =
             host.tap(PORT, &TapOptions { persistent: machine, ..TapOptions::default() })?;
-        let stand_in = if machine { None } else { Some(StandIn::start(prefix, outside)?) };
+        let stand_in = if machine { None } else { Some(StandIn::start(&net, outside)?) };
         host.set_txqueuelen(PORT, RING_FRAMES)?;
         for port in [UPLINK, PORT] {
             host.add_port(BRIDGE, port)?;
@@ -115,12 +114,11 @@ impl FanIn {
         let senders = (0..senders)
             .map(|number| {
                 crate::interrupt::check()?;
-                let sender = Netns::create(&owned_name(prefix, &format!("s{number}")))?;
-                quiet(&sender)?;
+                let sender = net.silent_host(&format!("s{number}"))?;
                 switch.add_sender(number, &sender, SENDER_DEVICE)?;
                 sender.set_mac(SENDER_DEVICE, sender_mac(number))?;
-                sender.up(SENDER_DEVICE)?;
-                sender.add_address(SENDER_DEVICE, sender_address(number).into(), PREFIX_LENGTH)?;
+                let own = (sender_address(number).into(), PREFIX_LENGTH);
+                sender.up_with(SENDER_DEVICE, &[own])?;
                 sender.add_neighbour(SENDER_DEVICE, VM_ADDRESS.into(), VM_MAC)?;
                 if let Some(StandIn { netns, .. }) = &stand_in {
                     let (address, mac) = (sender_address(number), sender_mac(number));
@@ -147,24 +145,16 @@ impl FanIn {
 
 impl StandIn {
     /// `outside` is the tap in the host.
-    fn start(prefix: &str, outside: Tap) -> Result<Self> {
-        let netns = Netns::create(&owned_name(prefix, "vm"))?;
+    fn start(net: &Net, outside: Tap) -> Result<Self> {
+        let netns = net.silent_host("vm")?;
         let inside = netns.tap(VM_DEVICE, &TapOptions::default())?;
         // A device takes a packet as soon as it comes: it does not wait for the CPU of the senders.
         let options = RelayOptions { realtime: true, ..RelayOptions::default() };
         let device = Relay::start(vec![outside], inside, &options)?;
-        quiet(&netns)?;
         netns.set_mac(VM_DEVICE, VM_MAC)?;
-        netns.up(VM_DEVICE)?;
-        netns.add_address(VM_DEVICE, VM_ADDRESS.into(), PREFIX_LENGTH)?;
+        netns.up_with(VM_DEVICE, &[(VM_ADDRESS.into(), PREFIX_LENGTH)])?;
         Ok(Self { _device: device, netns })
     }
-}
-
-/// TCP remembers nothing of earlier connections, and the namespace says nothing by itself.
-fn quiet(netns: &Netns) -> Result<()> {
-    netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-    netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::net::{Netns, TapOptions, checked};
+use super::net::{Net, Netns, TapOptions, checked};
 use super::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
 
 const BRIDGE: &str = "vst-switch";
@@ -84,22 +84,18 @@ struct RelayedPort {
 
 impl Switch {
     /// A switch without senders, whose port to the host is joined to `uplink` there and unlimited.
-    pub fn build(name: &str, host: &Netns, uplink: &str, kind: PortKind) -> Result<Self> {
-        let netns = Netns::create(name)?;
-        netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+    pub fn build(net: &Net, host: &Netns, uplink: &str, kind: PortKind) -> Result<Self> {
+        let netns = net.silent_host("switch")?;
         netns.bridge(BRIDGE)?;
-        netns.keep_from_packet_filters()?;
         let relay = match kind {
             PortKind::Veth => {
                 netns.veth(PORT, host, uplink)?;
                 None
             }
             PortKind::Relay => {
-                let left = netns.tap(PORT, &TapOptions::default())?;
-                let right = host.tap(uplink, &TapOptions::default())?;
                 // Packets leave when they are due, whatever else runs.
                 let options = RelayOptions { realtime: true, ..RelayOptions::default() };
-                let relay = Relay::start(vec![left], right, &options)?;
+                let relay = netns.relay(PORT, host, uplink, &TapOptions::default(), &options)?;
                 Some(RelayedPort { relay, since: None })
             }
         };
@@ -113,9 +109,7 @@ impl Switch {
 
     /// Joins `device` of a sender to the switch; it is down at first.
     pub fn add_sender(&self, number: usize, sender: &Netns, device: &str) -> Result<()> {
-        let port = format!("vst-s{number}");
-        self.netns.veth(&port, sender, device)?;
-        self.netns.add_port(BRIDGE, &port)
+        self.netns.veth_port(BRIDGE, &format!("vst-s{number}"), sender, device)
     }
 
     /// Makes a tap on which a machine may be started, in the namespace of the switch.
