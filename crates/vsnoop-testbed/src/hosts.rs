@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::net::{Netns, Offloads, Tap, TapOptions, owned_name};
+use super::net::{Net, Netns, Offloads, TapOptions};
 use super::relay::{Direction, Faults, Relay, RelayOptions};
 
 /// The device of each host that leads to the other.
@@ -87,19 +87,14 @@ pub struct Hosts {
     relay: Option<Relay>,
     hosts: [Arc<Netns>; 2],
     guests: [Arc<Netns>; 2],
-    prefix: String,
+    net: Net,
 }
 
 impl Hosts {
     /// `prefix`: of the namespaces' names, see [`remove_stale`](super::net::remove_stale).
     pub fn build(prefix: &str, wire: &Wire) -> Result<Self> {
-        let create = |role: &str| {
-            let netns = Netns::create(&owned_name(prefix, role))?;
-            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-            netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
-            netns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
-            anyhow::Ok(Arc::new(netns))
-        };
+        let net = Net::new(prefix);
+        let create = |role: &str| net.silent_host(role).map(Arc::new);
         let hosts = [create("a")?, create("b")?];
         let guests = [create("ga")?, create("gb")?];
         let [a, b] = &hosts;
@@ -110,14 +105,10 @@ impl Hosts {
                 None
             }
             Wire::Relay(faults) => {
-                let tap = |netns: &Netns| -> Result<Tap> {
-                    let options =
-                        TapOptions { offloads: Offloads::CHECKSUM, ..TapOptions::default() };
-                    netns.tap(WIRE, &options)
-                };
+                let taps = TapOptions { offloads: Offloads::CHECKSUM, ..TapOptions::default() };
                 // Delays are to be as long as they were meant to be, whatever else runs.
                 let options = RelayOptions { realtime: true, seed: 1, ..RelayOptions::default() };
-                let relay = Relay::start(vec![tap(a)?], tap(b)?, &options)?;
+                let relay = a.relay(WIRE, b, WIRE, &taps, &options)?;
                 for direction in [Direction::LeftToRight, Direction::RightToLeft] {
                     relay.set_faults(direction, (**faults).clone());
                 }
@@ -128,23 +119,19 @@ impl Hosts {
             let host = &hosts[side as usize];
             let guest = &guests[side as usize];
             host.bridge(BRIDGE)?;
-            host.keep_from_packet_filters()?;
-            host.veth(GUEST_PORT, guest, GUEST_DEVICE)?;
-            host.add_port(BRIDGE, GUEST_PORT)?;
-            guest.up(GUEST_DEVICE)?;
-            guest.add_address(GUEST_DEVICE, side.guest_address().into(), PREFIX_LENGTH)?;
+            host.veth_port(BRIDGE, GUEST_PORT, guest, GUEST_DEVICE)?;
+            guest.up_with(GUEST_DEVICE, &[(side.guest_address().into(), PREFIX_LENGTH)])?;
             if relay.is_some() {
                 host.add_port(BRIDGE, WIRE)?;
                 host.add_address(BRIDGE, side.address().into(), PREFIX_LENGTH)?;
             } else {
                 host.add_port(BRIDGE, BRIDGED_WIRE)?;
-                host.up(WIRE)?;
-                host.add_address(WIRE, side.address().into(), PREFIX_LENGTH)?;
+                host.up_with(WIRE, &[(side.address().into(), PREFIX_LENGTH)])?;
             }
             // Some programs will not start on a host without one.
             host.ip(&format!("route add default via {}", side.other().address()))?;
         }
-        Ok(Self { relay, hosts, guests, prefix: prefix.to_owned() })
+        Ok(Self { relay, hosts, guests, net })
     }
 
     pub fn host(&self, side: Side) -> &Arc<Netns> {
@@ -185,9 +172,6 @@ impl Hosts {
 
     /// One more namespace, for a guest of some carrier.
     pub fn namespace(&self, role: &str) -> Result<Netns> {
-        let netns = Netns::create(&owned_name(&self.prefix, role))?;
-        netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-        netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
-        Ok(netns)
+        self.net.silent_host(role)
     }
 }
