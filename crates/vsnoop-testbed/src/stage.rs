@@ -1,7 +1,7 @@
 //! The stage of an experiment: virtual machines on a bridge, and a client.
 //!
 //! ```text
-//!   namespace vslab-PID-client             namespace vslab-PID-host
+//!   namespace vslab-PID-0-client           namespace vslab-PID-0-host
 //!     client ──── path ─────────────────── bridge ── tap 0 ── VM 0
 //!                                                 └─ tap 1 ── VM 1 ...
 //! ```
@@ -24,7 +24,7 @@ use vsnoop_guest::control::{Command, Reply};
 use vsnoop_guest::transfer;
 
 use crate::guest::Image;
-use crate::net::{Netns, TapOptions, owned_name};
+use crate::net::{Net, Netns, TapOptions};
 use crate::relay::Relay;
 use crate::session::{PREFIX, Session};
 use crate::vm::{Accelerator, Network, Vm};
@@ -106,14 +106,10 @@ impl Stage {
         options: StageOptions,
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Self> {
-        let host = Netns::create(&owned_name(PREFIX, "host"))?;
-        let client = Netns::create(&owned_name(PREFIX, "client"))?;
+        let net = Net::new(PREFIX);
+        let (host, client) = (net.host("host")?, net.host("client")?);
         host.bridge(BRIDGE)?;
         host.add_address(BRIDGE, HOST.into(), PREFIX_LENGTH)?;
-        for netns in [&client, &host] {
-            // What one connection learns must not change the next.
-            netns.set_sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
-        }
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
         let mut stage = Self {
             vms: Vec::new(),
