@@ -36,7 +36,7 @@ use vsnoop_bpf::{
 use vsnoop_lab::results::Figure;
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
-use vsnoop_testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions, checked};
 
 use crate::conversation::{Conversation, Datapath, FromVm, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
@@ -107,7 +107,7 @@ pub fn measure() -> Result<Vec<Figure>> {
     let _accounting = account_run_time()?;
     let mut figures = Vec::new();
     for flows in FLOWS {
-        let netns = Netns::create(&owned_name(PREFIX, "incast"))?;
+        let netns = Net::new(PREFIX).host("incast")?;
         // A thread of its own, which is pinned.
         figures.extend(netns.run(|| among(&netns, flows))?);
     }
