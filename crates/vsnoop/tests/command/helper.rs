@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, PREFIX, Place, helper_pid, program, text, vsnoop_in, wait_until};
 use crate::trial;
 
 /// Longer than the helper waits before it calls data lost where it cannot tell whether a VM runs.
@@ -149,7 +149,7 @@ impl Network {
     }
 
     pub fn new(role: &str) -> Result<Self> {
-        let prefix = format!("vscli-{role}-");
+        let prefix = format!("{PREFIX}{role}-");
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
         vsnoop_in(topology.host.name(), ["attach", topology::PORT])?.ok()?;
         Ok(Self { topology })

@@ -58,7 +58,7 @@ impl Bridge {
         netns.up(SECOND)?;
         netns.bridge(BRIDGE)?;
         for (name, far) in [(UPLINK, "vscli-far"), (OTHER, "vscli-farther")] {
-            netns.ip(&format!("link add {name} type veth peer name {far}"))?;
+            netns.veth(name, netns, far)?;
             netns.up(name)?;
             netns.up(far)?;
         }
