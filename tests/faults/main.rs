@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Of all namespaces of this program.
-const PREFIX: &str = "vsf";
+const PREFIX: &str = "vsf-";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -56,7 +56,7 @@ impl Default for Case {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Self {
             topology: TopologyOptions {
-                prefix: format!("{PREFIX}{number}-"),
+                prefix: PREFIX.to_owned(),
                 seed: number.into(),
                 ..TopologyOptions::default()
             },

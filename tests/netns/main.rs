@@ -33,7 +33,7 @@ use vsnoop_testbed::net::remove_stale;
 use vsnoop_testbed::topology::Family;
 
 /// Of all namespaces of this file.
-const PREFIX: &str = "vst";
+const PREFIX: &str = "vst-";
 /// By name, for tests of which there is one each.
 const FAMILIES: [(&str, &[Family]); 2] = [("ipv4", &[Family::V4]), ("ipv6", &[Family::V6])];
 /// Most of a stream's time is spent waiting for a frozen VM.
@@ -72,9 +72,7 @@ fn main() {
             .into_iter()
             .map(|trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true))
             .collect();
-    } else if let Err(error) =
-        (0..1000).try_for_each(|n| remove_stale(&format!("{PREFIX}{n}-")).map(drop))
-    {
+    } else if let Err(error) = remove_stale(PREFIX) {
         eprintln!("left-overs of an earlier run stay: {error:#}");
     }
     libtest_mimic::run(&arguments, trials).exit();

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use vsnoop_testbed::net::{Netns, owned_name};
+use vsnoop_testbed::net::Net;
 use vsnoop_testbed::workspace;
 
 use crate::PREFIX;
@@ -31,7 +31,8 @@ pub const ACCURATE_ECN: &str = "3";
 
 /// Why accurate ECN cannot be tested here.
 pub fn no_accurate_ecn() -> Option<String> {
-    Netns::create(&owned_name(&format!("{PREFIX}0-"), "probe"))
+    Net::new(PREFIX)
+        .host("probe")
         .and_then(|netns| netns.set_sysctl("net.ipv4.tcp_ecn", ACCURATE_ECN))
         .err()
         .map(|_| "this kernel has no accurate ECN".to_owned())

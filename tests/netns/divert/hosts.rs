@@ -9,11 +9,10 @@
 //! subnet of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::relay::{Freeze, Relay, RelayOptions};
 use vsnoop_testbed::topology::{Family, PORT};
 
@@ -41,29 +40,11 @@ pub struct Hosts {
 
 impl Hosts {
     pub fn build(ordinary: Ordinary) -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Apart from those of the other tests of this program.
-        let number = 500 + NUMBER.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("{PREFIX}{number}-");
-        let create = |role: &str| Netns::create(&owned_name(&prefix, role));
-        let hosts = [create("host0")?, create("host1")?];
-        let vms = [create("vm0")?, create("vm1")?];
-        for netns in hosts.iter().chain(&vms) {
-            let forward = u8::from(ordinary == Ordinary::Routed && !netns.name().contains("vm"));
-            for (key, value) in [
-                ("net.ipv4.ip_forward", forward),
-                ("net.ipv6.conf.all.forwarding", forward),
-                ("net.ipv4.conf.all.rp_filter", 0),
-                ("net.ipv6.conf.default.accept_dad", 0),
-                ("net.ipv6.conf.default.router_solicitations", 0),
-                ("net.ipv4.tcp_no_metrics_save", 1),
-            ] {
-                netns.set_sysctl(key, &value.to_string())?;
-            }
-            // Older kernels forward IPv6 between all interfaces or none.
-            if netns.sysctl("net.ipv6.conf.all.force_forwarding").is_err() {
-                netns.set_sysctl("net.ipv6.conf.all.forwarding", "1")?;
-            }
+        let net = Net::new(PREFIX);
+        let hosts = [net.host("host0")?, net.host("host1")?];
+        let vms = [net.host("vm0")?, net.host("vm1")?];
+        for host in &hosts {
+            host.set_forwarding(ordinary == Ordinary::Routed)?;
         }
         let mut this = Self { relays: Vec::new(), vms, hosts, ordinary };
         this.hosts[0].veth(WIRE, &this.hosts[1], WIRE)?;
@@ -77,10 +58,8 @@ impl Hosts {
     fn host(&self, number: usize) -> Result<Relay> {
         let (host, vm) = (&self.hosts[number], &self.vms[number]);
         host.bridge(BRIDGE)?;
-        host.keep_from_packet_filters()?;
-        let port = host.tap(PORT, &TapOptions::default())?;
-        let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
-        let relay = Relay::start(vec![port], inside, &RelayOptions::default())?;
+        let (taps, options) = (TapOptions::default(), RelayOptions::default());
+        let relay = host.relay(PORT, vm, VM_DEVICE, &taps, &options)?;
         host.add_port(BRIDGE, PORT)?;
         vm.up(VM_DEVICE)?;
         match self.ordinary {
