@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
-use vsnoop_testbed::net::{Netns, owned_name};
+use vsnoop_testbed::net::Netns;
 
 use crate::hosts::Host;
 use crate::routed::{
@@ -20,7 +20,7 @@ use crate::routed::{
     vm_v6,
 };
 use crate::transfer::until_moved;
-use crate::{PREFIX, transfer, trial};
+use crate::{transfer, trial};
 
 const BYTES: u64 = 8 << 20;
 /// A peer that falls silent is missed soon.
@@ -323,7 +323,7 @@ fn two_interfaces() -> Result<()> {
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     // The tap is made while the link runs; rules may name it before.
     a.command(&["set", a.name(), "--compress", "zstd", "--port", "tap1"])?;
-    let vm = Netns::create(&owned_name(&format!("{PREFIX}99-"), "other"))?;
+    let vm = network.net.host("other")?;
     let _relay = connect(&a.netns, "tap1", &vm, OTHER)?;
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;

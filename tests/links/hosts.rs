@@ -9,14 +9,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_testbed::net::{Netns, Offloads, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions};
 use vsnoop_testbed::relay::{Counters, Direction, Faults, Relay, RelayOptions};
 use vsnoop_testbed::workspace;
 
@@ -28,7 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const END_PATIENCE: Duration = Duration::from_secs(60);
 /// Of links. Each test has a network of its own.
 pub const PORT: u16 = 7946;
-static NETWORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// What is to be built.
 #[derive(Clone, Debug)]
@@ -36,7 +34,7 @@ pub struct Plan {
     pub hosts: usize,
     pub vms_per_host: usize,
     pub transport: &'static str,
-    /// Between two hosts is a relay. Of more it joins the first two, and nobody else.
+    /// A relay joins the hosts, of which there are two.
     pub relayed: bool,
     pub outside: Outside,
 }
@@ -88,6 +86,7 @@ pub struct Network {
     plan: Plan,
     directory: PathBuf,
     middle: Netns,
+    pub net: Net,
 }
 
 pub struct Host {
@@ -100,15 +99,15 @@ pub struct Host {
     program: PathBuf,
 }
 
-/// The beginning of a network's names, its directory, and what joins its hosts: a bridge, `net`.
-pub fn ground() -> Result<(String, PathBuf, Netns)> {
-    let prefix = format!("{PREFIX}{}-", NETWORKS.fetch_add(1, Ordering::Relaxed));
-    let directory = std::env::temp_dir().join(owned_name(&prefix, "links"));
+/// A network, its directory, and what joins its hosts: a bridge, `net`.
+pub fn ground() -> Result<(Net, PathBuf, Netns)> {
+    let net = Net::new(PREFIX);
+    let directory = std::env::temp_dir().join(net.name("links"));
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("making {}", directory.display()))?;
-    let middle = Netns::create(&owned_name(&prefix, "m"))?;
+    let middle = net.host("m")?;
     middle.bridge("net")?;
-    Ok((prefix, directory, middle))
+    Ok((net, directory, middle))
 }
 
 /// Starts all links, and waits until each has all its peers.
@@ -129,49 +128,40 @@ impl Network {
 
     /// Builds it; links are configured and not started.
     pub fn build(plan: Plan) -> Result<Self> {
-        let (prefix, directory, middle) = ground()?;
-        let (mut hosts, mut relayed) = (Vec::new(), Vec::new());
-        for number in 0..plan.hosts {
-            let netns = Netns::create(&owned_name(&prefix, &format!("h{number}")))?;
-            if plan.relayed {
+        let (net, directory, middle) = ground()?;
+        let namespaces = (0..plan.hosts).map(|number| net.host(&format!("h{number}")));
+        let namespaces = namespaces.collect::<Result<Vec<_>>>()?;
+        let relay = match &namespaces[..] {
+            [left, right] if plan.relayed => {
                 // Packets as a network sees them.
-                let options = TapOptions { offloads: Offloads::CHECKSUM, ..TapOptions::default() };
-                relayed.push(netns.tap("uplink", &options)?);
-            } else {
-                netns.veth("uplink", &middle, &format!("to{number}"))?;
-                middle.add_port("net", &format!("to{number}"))?;
+                let taps = TapOptions { offloads: Offloads::CHECKSUM, ..TapOptions::default() };
+                Some(left.relay("uplink", right, "uplink", &taps, &RelayOptions::default())?)
             }
-            netns.set_sysctl("net.ipv6.conf.uplink.accept_dad", "0")?;
-            let outside = plan.outside;
-            netns.add_address("uplink", outside.address(number), outside.prefix_length())?;
-            netns.up("uplink")?;
+            _ if plan.relayed => bail!("a relay is between two hosts"),
+            _ => None,
+        };
+        let mut hosts = Vec::new();
+        for (number, netns) in namespaces.into_iter().enumerate() {
+            if !plan.relayed {
+                middle.veth_port("net", &format!("to{number}"), &netns, "uplink")?;
+            }
+            let outside = (plan.outside.address(number), plan.outside.prefix_length());
+            netns.up_with("uplink", &[outside])?;
             netns.bridge("br0")?;
             let mut vms = Vec::new();
             for vm in 0..plan.vms_per_host {
-                let guest = Netns::create(&owned_name(&prefix, &format!("v{number}{vm}")))?;
-                guest.veth("eth0", &netns, &format!("vm{vm}"))?;
-                netns.add_port("br0", &format!("vm{vm}"))?;
-                // Addresses are usable at once.
-                guest.set_sysctl("net.ipv6.conf.eth0.accept_dad", "0")?;
-                guest.add_address("eth0", inner_v4(number, vm), 24)?;
-                guest.add_address("eth0", inner_v6(number, vm), 64)?;
-                guest.up("eth0")?;
+                let guest = net.host(&format!("v{number}{vm}"))?;
+                netns.veth_port("br0", &format!("vm{vm}"), &guest, "eth0")?;
+                let (v4, v6) = (inner_v4(number, vm), inner_v6(number, vm));
+                guest.up_with("eth0", &[(v4, 24), (v6, 64)])?;
                 vms.push(guest);
             }
             // Names of links are the host's, not the namespace's.
-            let name = format!("{}{number}", prefix.trim_end_matches('-'));
-            let name = format!("{name}-{}", std::process::id());
+            let name = net.name(&number.to_string());
             let config = directory.join(format!("{number}.toml"));
             hosts.push(Host::new(number, name, netns, vms, config)?);
         }
-        let mut ends = relayed.into_iter();
-        let relay = match (ends.next(), ends.next()) {
-            (Some(left), Some(right)) => {
-                Some(Relay::start(vec![left], right, &RelayOptions::default())?)
-            }
-            _ => None,
-        };
-        let network = Self { relay, hosts, plan, directory, middle };
+        let network = Self { relay, hosts, plan, directory, middle, net };
         network.configure()?;
         Ok(network)
     }
@@ -199,14 +189,10 @@ impl Network {
 
     /// Somebody else on the hosts' network, who has so many addresses.
     pub fn stranger(&self, addresses: u8) -> Result<Netns> {
-        let name = self.middle.name();
-        let netns = Netns::create(&format!("{}x", name.trim_end_matches('m')))?;
-        netns.veth("uplink", &self.middle, "tox")?;
-        self.middle.add_port("net", "tox")?;
-        for number in 0..addresses {
-            netns.add_address("uplink", stranger(number), 24)?;
-        }
-        netns.up("uplink")?;
+        let netns = self.net.host("x")?;
+        self.middle.veth_port("net", "tox", &netns, "uplink")?;
+        let addresses: Vec<_> = (0..addresses).map(|number| (stranger(number), 24)).collect();
+        netns.up_with("uplink", &addresses)?;
         Ok(netns)
     }
 

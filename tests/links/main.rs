@@ -22,7 +22,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
 
 /// Of all namespaces of this file; a number follows.
-const PREFIX: &str = "vsl";
+const PREFIX: &str = "vsl-";
 /// Each of them moves bytes as fast as it can.
 const THREADS: usize = 2;
 
@@ -50,9 +50,7 @@ fn main() {
             .into_iter()
             .map(|trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true))
             .collect();
-    } else if let Err(error) =
-        (0..100).try_for_each(|n| remove_stale(&format!("{PREFIX}{n}-")).map(drop))
-    {
+    } else if let Err(error) = remove_stale(PREFIX) {
         eprintln!("left-overs of an earlier run stay: {error:#}");
     }
     libtest_mimic::run(&arguments, trials).exit();

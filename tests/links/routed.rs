@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use vsnoop_testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::relay::{Relay, RelayOptions};
 
 use crate::hosts::{Host, PORT, ground, keygen, start_all};
@@ -57,6 +57,7 @@ pub struct Routed {
     plan: Plan,
     directory: PathBuf,
     _middle: Netns,
+    pub net: Net,
 }
 
 impl Routed {
@@ -68,18 +69,16 @@ impl Routed {
     }
 
     pub fn build(plan: Plan) -> Result<Self> {
-        let (prefix, directory, middle) = ground()?;
-        let mut network =
-            Self { relays: Vec::new(), hosts: Vec::new(), plan, directory, _middle: middle };
+        let (net, directory, _middle) = ground()?;
+        let (relays, hosts) = (Vec::new(), Vec::new());
+        let mut network = Self { relays, hosts, plan, directory, _middle, net };
         for number in 0..network.plan.hosts {
-            let netns = Netns::create(&owned_name(&prefix, &format!("h{number}")))?;
-            let vm = Netns::create(&owned_name(&prefix, &format!("v{number}")))?;
-            let middle = &network._middle;
-            netns.veth("uplink", middle, &format!("to{number}"))?;
-            middle.add_port("net", &format!("to{number}"))?;
+            let netns = network.net.host(&format!("h{number}"))?;
+            let vm = network.net.host(&format!("v{number}"))?;
+            network._middle.veth_port("net", &format!("to{number}"), &netns, "uplink")?;
             network.prepare(&netns, number)?;
             // Names of links are the host's, not the namespace's.
-            let name = format!("{prefix}{number}-{}", std::process::id());
+            let name = network.net.name(&number.to_string());
             let config = network.directory.join(format!("{number}.toml"));
             network.hosts.push(Host::new(number, name, netns, vec![vm], config)?);
             network.relays.push(None);
@@ -91,23 +90,8 @@ impl Routed {
 
     fn prepare(&self, netns: &Netns, number: usize) -> Result<()> {
         // With no other way a host need not forward: the link sees to its own taps.
-        let forward = if self.plan.ordinary_way { "1" } else { "0" };
-        for (key, value) in [
-            ("net.ipv4.ip_forward", forward),
-            ("net.ipv6.conf.all.forwarding", forward),
-            ("net.ipv4.conf.all.rp_filter", "0"),
-            ("net.ipv6.conf.default.accept_dad", "0"),
-        ] {
-            netns.set_sysctl(key, value)?;
-        }
-        // Older kernels forward IPv6 between all interfaces or none.
-        if netns.sysctl("net.ipv6.conf.all.force_forwarding").is_err() {
-            netns.set_sysctl("net.ipv6.conf.all.forwarding", "1")?;
-        }
-        for (address, length) in [(wire_v4(number), 24), (wire_v6(number), 64)] {
-            netns.add_address("uplink", address, length)?;
-        }
-        netns.up("uplink")?;
+        netns.set_forwarding(self.plan.ordinary_way)?;
+        netns.up_with("uplink", &[(wire_v4(number), 24), (wire_v6(number), 64)])?;
         for other in (0..self.plan.hosts).filter(|other| *other != number) {
             if self.plan.ordinary_way {
                 netns.ip(&format!("route add {} via {}", net_v4(other), wire_v4(other)))?;
@@ -177,18 +161,10 @@ impl Drop for Routed {
 
 /// A VM with its device behind a tap of a host, in network `net`.
 pub fn connect(host: &Netns, tap: &str, vm: &Netns, net: usize) -> Result<Relay> {
-    vm.set_sysctl("net.ipv6.conf.default.accept_dad", "0")?;
-    let outside = host.tap(tap, &TapOptions::default())?;
-    let inside = vm.tap(VM_DEVICE, &TapOptions::default())?;
-    let relay = Relay::start(vec![outside], inside, &RelayOptions::default())?;
-    for (own, router, length) in
-        [(vm_v4(net), router_v4(net), 24), (vm_v6(net), router_v6(net), 64)]
-    {
-        host.add_address(tap, router, length)?;
-        vm.add_address(VM_DEVICE, own, length)?;
-    }
-    host.up(tap)?;
-    vm.up(VM_DEVICE)?;
+    let (taps, options) = (TapOptions::default(), RelayOptions::default());
+    let relay = host.relay(tap, vm, VM_DEVICE, &taps, &options)?;
+    host.up_with(tap, &[(router_v4(net), 24), (router_v6(net), 64)])?;
+    vm.up_with(VM_DEVICE, &[(vm_v4(net), 24), (vm_v6(net), 64)])?;
     for router in [router_v4(net), router_v6(net)] {
         vm.ip(&format!("route add default via {router}"))?;
     }

@@ -129,24 +129,18 @@ struct Tagged {
     netns: Netns,
 }
 
-fn tagged_vm(host: &Host, number: usize, tags: &[Tag]) -> Result<Tagged> {
-    let netns = Netns::create(&format!("{}-t", host.netns.name()))?;
-    let inside = netns.tap("eth0", &TapOptions::default())?;
-    let outside = host.netns.tap("tagged", &TapOptions::default())?;
+fn tagged_vm(network: &Network, number: usize, tags: &[Tag]) -> Result<Tagged> {
+    let (host, netns) = (&network.hosts[number].netns, network.net.host(&format!("t{number}"))?);
     let options = RelayOptions { right_tags: tags.to_vec(), ..RelayOptions::default() };
-    let relay = Relay::start(vec![inside], outside, &options)?;
-    host.netns.add_port("br0", "tagged")?;
-    netns.set_sysctl("net.ipv6.conf.eth0.accept_dad", "0")?;
-    netns.add_address("eth0", inner_v4(number, 0), 24)?;
-    netns.add_address("eth0", inner_v6(number, 0), 64)?;
-    netns.up("eth0")?;
+    let relay = netns.relay("eth0", host, "tagged", &TapOptions::default(), &options)?;
+    host.add_port("br0", "tagged")?;
+    netns.up_with("eth0", &[(inner_v4(number, 0), 24), (inner_v6(number, 0), 64)])?;
     Ok(Tagged { _relay: relay, netns })
 }
 
 fn connections(transport: &'static str, tags: &[Tag]) -> Result<()> {
     let network = Network::up(Plan { transport, vms_per_host: 0, ..Plan::default() })?;
-    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
-    let (from, to) = (tagged_vm(a, 0, tags)?, tagged_vm(b, 1, tags)?);
+    let (from, to) = (tagged_vm(&network, 0, tags)?, tagged_vm(&network, 1, tags)?);
     let moved = AtomicU64::new(0);
     for at in [inner_v4(1, 0), inner_v6(1, 0)] {
         transfer::run(&from.netns, &to.netns, at, 8 << 20, &moved)

@@ -30,13 +30,12 @@ pub fn by_tls(bench: &Bench) -> Result<()> {
 }
 
 fn carried(bench: &Bench, transport: &'static str) -> Result<()> {
-    (0..2).try_for_each(|number| remove_stale(&format!("{PREFIX}{number}-")).map(drop))?;
+    remove_stale(PREFIX)?;
     // The stage's own addresses are IPv4: hosts must not answer for them.
     let network = Network::up(Plan { transport, outside: Outside::V6, ..Plan::default() })?;
     let [near, far] = &network.hosts[..] else { unreachable!("two hosts") };
     let stage = bench.stage.host();
-    stage.veth(TO_HOST, &near.netns, FROM_STAGE)?;
-    stage.add_port(BRIDGE, TO_HOST)?;
+    stage.veth_port(BRIDGE, TO_HOST, &near.netns, FROM_STAGE)?;
     near.netns.add_port("br0", FROM_STAGE)?;
     let vm = &far.vms[0];
     vm.add_address("eth0", vm_address(FAR, false).into(), PREFIX_LENGTH)?;

@@ -42,7 +42,7 @@ use vsnoop_testbed::workspace;
 const VICTIM: usize = 0;
 const NEIGHBOUR: usize = 1;
 /// Of the namespaces of hosts with a link; a number follows.
-const PREFIX: &str = "vsv";
+const PREFIX: &str = "vsv-";
 const KB: u64 = 1000;
 const MB: u64 = 1000 * KB;
 /// A tap's ring as the kernel makes it, in frames.
