@@ -40,11 +40,6 @@ impl Netns {
         Ok(())
     }
 
-    /// [`Netns::bridge`] has done it.
-    pub fn keep_from_packet_filters(&self) -> Result<()> {
-        Ok(())
-    }
-
     /// A veth pair whose end here is a port of `bridge`, and up.
     pub fn veth_port(&self, bridge: &str, name: &str, peer: &Netns, peer_name: &str) -> Result<()> {
         self.veth(name, peer, peer_name)?;

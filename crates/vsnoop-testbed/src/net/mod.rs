@@ -43,7 +43,7 @@ impl Netns {
     /// Makes the namespace `name` with its loopback up.
     ///
     /// The name must be free; [`Net`] has names that can be cleaned up after a crash.
-    pub fn create(name: &str) -> Result<Self> {
+    fn create(name: &str) -> Result<Self> {
         checked("ip", ["netns", "add", name])
             .with_context(|| format!("making network namespace {name} (needs root)"))?;
         let path = PathBuf::from("/run/netns").join(name);
@@ -99,11 +99,6 @@ impl Drop for Netns {
             tracing::warn!(netns = self.name, "namespace not deleted: {error:#}");
         }
     }
-}
-
-/// `PREFIXPID-ROLE`: a name that [`remove_stale`] can tell from those of a run that still lives.
-pub fn owned_name(prefix: &str, role: &str) -> String {
-    format!("{prefix}{}-{role}", std::process::id())
 }
 
 fn sysctl_path(key: &str) -> PathBuf {

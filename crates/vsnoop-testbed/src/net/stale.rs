@@ -10,8 +10,7 @@ use anyhow::{Context, Result};
 
 use super::checked::checked;
 
-/// Deletes namespaces named by [`owned_name`](super::owned_name) with this prefix whose process is
-/// gone. Returns the names.
+/// Deletes namespaces of [`Net`](super::Net)s with this prefix whose process is gone. Returns the names.
 pub fn remove_stale(prefix: &str) -> Result<Vec<String>> {
     remove_where(|name| {
         name.strip_prefix(prefix)
