@@ -6,8 +6,8 @@
 //!                                                 └─ tap 1 ── VM 1 ...
 //! ```
 //! Bridge, taps and QEMU live in a namespace of their own, so that nothing appears among the
-//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or two
-//! taps and whoever moves frames between them. A machine may have a second, *tuned* device on the
+//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or a
+//! relay between two taps. A machine may have a second, *tuned* device on the
 //! bridge, with longer queues and an address of its own, so that both kinds can be compared on the
 //! same machine. Dropping the stage detaches the ports, ends the machines and deletes the
 //! namespaces.
@@ -73,8 +73,6 @@ enum Path {
     None,
     Veth,
     Relayed(Relay),
-    /// The borrower holds the taps, and takes the path away by closing them.
-    Lent,
 }
 
 /// The taps of one machine.

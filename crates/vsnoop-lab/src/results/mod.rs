@@ -62,10 +62,6 @@ pub struct Sample {
     /// Frames lost at the machine's tap during the transfer. Without any, and on a path without
     /// loss, every retransmission was needless.
     pub tap_drops: u64,
-    /// Acknowledged to the sender and not by the machine when the transfer was given up; only where
-    /// the experiment can see that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_bytes: Option<u64>,
     /// Where a sample is a round of many senders.
     #[serde(flatten)]
     pub round: Option<Round>,

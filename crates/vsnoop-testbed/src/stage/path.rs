@@ -1,8 +1,8 @@
 //! The path between client and bridge.
 //!
-//! A veth is as short as a path can be. A path with delay or loss is a [`Relay`] between two taps,
-//! on a real-time thread of its own: super-packets stay whole, what waits is bounded. For
-//! experiments that do more to frames than that, [`Stage::lend_path`] hands out the two taps.
+//! A veth is as short as a path can be. A path with delay or loss is a
+//! [`Relay`](crate::relay::Relay) between two taps, on a real-time thread of its own: super-packets
+//! stay whole, what waits is bounded.
 //!
 //! The client has the same MAC and addresses on every path, so that machines which know it go on
 //! finding it.
@@ -13,8 +13,8 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{BRIDGE, PREFIX_LENGTH, Path, Stage, address};
-use crate::net::{Tap, TapOptions};
-use crate::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
+use crate::net::TapOptions;
+use crate::relay::{Bottleneck, Direction, Faults, RelayOptions};
 
 const UPLINK: &str = "vslab-up";
 const CLIENT_DEVICE: &str = "vslab-client";
@@ -47,10 +47,11 @@ impl Stage {
         if *path == PathOptions::default() {
             return self.lay_veth();
         }
-        let (left, right) = self.lend_path()?;
+        self.take_up()?;
+        let (client, host, taps) = (&self.client, &self.host, TapOptions::default());
         let options =
             RelayOptions { seed: fastrand::u64(..), realtime: true, ..RelayOptions::default() };
-        let relay = Relay::start(vec![left], right, &options)?;
+        let relay = client.relay(CLIENT_DEVICE, host, UPLINK, &taps, &options)?;
         let bottleneck = path.link.map(|link| Bottleneck {
             rate_mbit: link.rate_mbit,
             limit_bytes: link.queue_bytes,
@@ -63,7 +64,7 @@ impl Stage {
             relay.set_faults(direction, faults.clone());
         }
         self.path = Path::Relayed(relay);
-        Ok(())
+        self.connect_ends()
     }
 
     /// Lays the shortest path.
@@ -74,17 +75,6 @@ impl Stage {
         self.connect_ends()
     }
 
-    /// Lays a path of two taps, the client's and the host's, between which the caller moves frames
-    /// from now on.
-    pub fn lend_path(&mut self) -> Result<(Tap, Tap)> {
-        self.take_up()?;
-        let left = self.client.tap(CLIENT_DEVICE, &TapOptions::default())?;
-        let right = self.host.tap(UPLINK, &TapOptions::default())?;
-        self.path = Path::Lent;
-        self.connect_ends()?;
-        Ok((left, right))
-    }
-
     fn take_up(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.path, Path::None) {
             Path::Veth => self.host.delete(UPLINK),
@@ -93,7 +83,7 @@ impl Stage {
                 drop(relay);
                 Ok(())
             }
-            Path::None | Path::Lent => Ok(()),
+            Path::None => Ok(()),
         }
     }
 

@@ -115,7 +115,6 @@ impl Transfers {
             retransmissions: times.retransmissions,
             dsack_duplicates: times.dsack_duplicates,
             tap_drops,
-            lost_bytes: None,
             round: None,
             carried: None,
             vm: machine,
