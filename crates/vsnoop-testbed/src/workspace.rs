@@ -1,7 +1,7 @@
 //! Where things are: the source tree, its build and result directories, and the programs beside us.
 //!
-//! `cargo test` of the lab does not build the `vsnoop` command that its tests run. One that the
-//! tree built earlier is used only if cargo would not build it anew: cargo leaves beside each
+//! `cargo test` of vsnoop-tests does not build the `vsnoop` command that its tests run. One that
+//! the tree built earlier is used only if cargo would not build it anew: cargo leaves beside each
 //! program the list of the files it was made of (`vsnoop.d`), and none of them may be newer. Files
 //! that cargo does not look at, or not by their age (Cargo.toml), do not count, so that building
 //! always helps.

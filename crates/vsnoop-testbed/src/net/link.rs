@@ -46,8 +46,9 @@ impl Netns {
         self.add_port(bridge, name)
     }
 
-    /// Whether packets for others are forwarded between all devices, from any source; a single device
-    /// may forward where the others do not. IPv6 of kernels before 6.17 knows all or none: all then.
+    /// Whether packets for others are forwarded between all devices, from any source; a single
+    /// device may forward where the others do not. IPv6 before Linux 6.17 has all devices or none:
+    /// all then.
     pub fn set_forwarding(&self, forwards: bool) -> Result<()> {
         let by_device = self.sysctl("net.ipv6.conf.all.force_forwarding").is_ok();
         for (key, on) in [

@@ -1,12 +1,14 @@
 //! Network namespaces and their devices, owned: what is dropped is gone.
 //!
-//! A [`Net`] makes them; all networks of tests, lab and bench are built so. A [`Netns`] has a name under `/run/netns`, as `ip netns` makes it, so that `ip -n NAME` and
-//! `vsnoop --netns NAME` find it. Devices are configured by the `ip` command inside it; they need
-//! no owner of their own, for they vanish with their namespace (a veth with either of its two).
-//! Code and commands run inside by [`Netns::run`] and [`Netns::command`].
+//! A [`Net`] makes them; all networks of tests, lab and bench are built so. A [`Netns`] has a name
+//! under `/run/netns`, as `ip netns` makes it, so that `ip -n NAME` and `vsnoop --netns NAME` find
+//! it. Devices are configured by the `ip` command inside it; they need no owner of their own, for
+//! they vanish with their namespace (a veth with either of its two). Code and commands run inside
+//! by [`Netns::run`] and [`Netns::command`].
 //!
-//! Names begin with a prefix that the caller owns and carry the owner's process id and the number of
-//! the network; what a crashed run left behind is found by prefix and process ([`remove_stale`]).
+//! Names begin with a prefix that the caller owns and carry the owner's process id and the number
+//! of the network; what a crashed run left behind is found by prefix and process
+//! ([`remove_stale`]).
 
 mod checked;
 mod command;
@@ -29,7 +31,7 @@ pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
 pub use network::Net;
 pub use ping::{echo_number, echo_request};
-pub use stale::{remove_all, remove_stale};
+pub use stale::remove_stale;
 pub use vsnoop_frame::tap::{Offloads, Tap, TapOptions};
 
 /// A network namespace that is deleted when this is dropped.

@@ -10,22 +10,15 @@ use anyhow::{Context, Result};
 
 use super::checked::checked;
 
-/// Deletes namespaces of [`Net`](super::Net)s with this prefix whose process is gone. Returns the names.
+/// Deletes namespaces of [`Net`](super::Net)s with this prefix whose process is gone. Returns their
+/// names.
 pub fn remove_stale(prefix: &str) -> Result<Vec<String>> {
-    remove_where(|name| {
+    let is_stale = |name: &str| {
         name.strip_prefix(prefix)
             .and_then(|rest| rest.split('-').next())
             .and_then(|pid| pid.parse::<u32>().ok())
             .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
-    })
-}
-
-/// Deletes every namespace whose name begins with `prefix`, whoever made it. Returns the names.
-pub fn remove_all(prefix: &str) -> Result<Vec<String>> {
-    remove_where(|name| name.starts_with(prefix))
-}
-
-fn remove_where(doomed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    };
     let entries = match std::fs::read_dir("/run/netns") {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -34,7 +27,7 @@ fn remove_where(doomed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     for entry in entries {
         let name = entry.context("listing /run/netns")?.file_name();
-        let Some(name) = name.to_str().filter(|name| doomed(name)) else { continue };
+        let Some(name) = name.to_str().filter(|name| is_stale(name)) else { continue };
         checked("ip", ["netns", "del", name])?;
         removed.push(name.to_owned());
     }
