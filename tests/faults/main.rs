@@ -4,19 +4,9 @@
 //! A host has one engine and one helper for all its ports. So that these tests disturb nobody they
 //! have a host of their own ([`host`]), and run one after the other.
 
-#[path = "../netns/attached.rs"]
-#[allow(dead_code, reason = "shared with the tests in tests/netns")]
-mod attached;
-mod background;
-#[path = "../netns/case.rs"]
-#[allow(dead_code, reason = "shared with the tests in tests/netns")]
-mod case;
 mod gone;
 mod host;
 mod killed;
-#[path = "../netns/pair.rs"]
-#[allow(dead_code, reason = "shared with the tests in tests/netns")]
-mod pair;
 mod scene;
 mod stopped;
 mod upgrade;
@@ -24,9 +14,7 @@ mod upgrade;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-
-/// Of all namespaces of this program.
-const PREFIX: &str = "vsf-";
+use vsnoop_tests::{attached, background, case, pair};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -7,7 +7,6 @@ mod bridges;
 mod certificates;
 mod divert;
 mod hostile;
-mod hosts;
 mod interfaces;
 mod memory;
 mod paths;
@@ -20,9 +19,8 @@ mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
+use vsnoop_tests::{PREFIX, hosts};
 
-/// Of all namespaces of this file; a number follows.
-const PREFIX: &str = "vsl-";
 /// Each of them moves bytes as fast as it can.
 const THREADS: usize = 2;
 

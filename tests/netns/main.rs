@@ -8,10 +8,8 @@
 //! A test that cannot run on this machine is listed as ignored, with the reason in its kind.
 
 mod accept_queue;
-mod attached;
 mod backlog;
 mod bare;
-mod case;
 mod divert;
 mod fan_in;
 mod features;
@@ -22,7 +20,6 @@ mod lifecycle;
 mod matrix;
 mod network;
 mod next_hop;
-mod pair;
 mod probe;
 mod queues;
 mod shrinking;
@@ -31,9 +28,8 @@ mod small_window;
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
 use vsnoop_testbed::topology::Family;
+use vsnoop_tests::{PREFIX, attached, case, pair};
 
-/// Of all namespaces of this file.
-const PREFIX: &str = "vst-";
 /// By name, for tests of which there is one each.
 const FAMILIES: [(&str, &[Family]); 2] = [("ipv4", &[Family::V4]), ("ipv6", &[Family::V6])];
 /// Most of a stream's time is spent waiting for a frozen VM.

@@ -9,13 +9,7 @@
 //! `VSNOOP_VM_TESTS=detached` runs the same without vsnoop, which shows what the guests and the
 //! tests themselves are worth. Where the tests cannot run they say why and count as ignored.
 
-#[path = "../faults/background.rs"]
-#[allow(dead_code, reason = "shared with the tests in tests/faults")]
-mod background;
 mod hold;
-#[path = "../links/hosts.rs"]
-#[allow(dead_code, reason = "shared with the tests in tests/links")]
-mod hosts;
 mod link;
 
 use std::net::{SocketAddr, SocketAddrV4};
@@ -37,12 +31,11 @@ use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
 use vsnoop_testbed::vm;
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::workspace;
+use vsnoop_tests::{PREFIX, background, hosts};
 
 /// The machine that suffers, and its neighbour.
 const VICTIM: usize = 0;
 const NEIGHBOUR: usize = 1;
-/// Of the namespaces of hosts with a link; a number follows.
-const PREFIX: &str = "vsv-";
 const KB: u64 = 1000;
 const MB: u64 = 1000 * KB;
 /// A tap's ring as the kernel makes it, in frames.
