@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use vsnoop_lab::experiment::link::content;
-use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
-use vsnoop_lab::testbed::bulk::pin;
 use vsnoop_link::compress::{Clock, Decoder, Encoded, Encoder, Limits, Owner, Policy, unit};
+use vsnoop_testbed::bulk::pin;
+use vsnoop_testbed::interrupt;
 
 use crate::figures::{figure, median, say};
 use crate::stage::VM_CORE as CORE;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_bpf::{OpenHook, Port};
-use vsnoop_lab::testbed::net::Tap;
 use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::net::Tap;
 
 use crate::flows::{self, BEGIN, MSS, Timestamps, Told};
 

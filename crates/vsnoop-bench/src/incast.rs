@@ -33,10 +33,10 @@ use vsnoop_bpf::{
     AttachSpec, EmptyProgram, Hook, Limits, Port, ProgramInfo, Uplink, UplinkSettings,
     account_run_time,
 };
-use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
+use vsnoop_testbed::bulk::pin;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions, checked};
 
 use crate::conversation::{Conversation, Datapath, FromVm, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
@@ -114,7 +114,7 @@ pub fn measure() -> Result<Vec<Figure>> {
     let _accounting = account_run_time()?;
     let mut figures = Vec::new();
     for flows in FLOWS {
-        let netns = Netns::create(&owned_name(PREFIX, "incast"))?;
+        let netns = Net::new(PREFIX).host("incast")?;
         // A thread of its own, which is pinned.
         figures.extend(netns.run(|| among(&netns, flows))?);
     }

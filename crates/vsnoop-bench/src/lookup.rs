@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_mode, port_run};
 use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
 use vsnoop_packet::builder::TcpFrame;
+use vsnoop_testbed::net::{Net, TapOptions};
 
 use crate::figures::{figure, median, say};
 use crate::flows;
@@ -28,7 +28,7 @@ const TAP: &str = "vsb-lookup";
 
 pub fn measure() -> Result<Vec<Figure>> {
     let _accounting = account_run_time()?;
-    let netns = Netns::create(&owned_name(PREFIX, "lookup"))?;
+    let netns = Net::new(PREFIX).host("lookup")?;
     let _tap = netns.tap(TAP, &TapOptions::default())?;
     netns.up(TAP)?;
     netns.run(|| {

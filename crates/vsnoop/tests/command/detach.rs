@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::flow_mode;
 use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
-use vsnoop_lab::testbed::topology;
+use vsnoop_testbed::topology;
 
 use crate::helper::{Network, Pair, expect_reset};
 use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode};
-use vsnoop_lab::testbed::topology;
+use vsnoop_testbed::topology;
 
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
 use crate::helper::{Network, Pair, expect_reset};

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
+use vsnoop_testbed::relay::{Direction, Faults, Freeze};
+use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, PREFIX, Place, helper_pid, program, text, vsnoop_in, wait_until};
 use crate::trial;
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
@@ -149,7 +149,7 @@ impl Network {
     }
 
     pub fn new(role: &str) -> Result<Self> {
-        let prefix = format!("vscli-{role}-");
+        let prefix = format!("{PREFIX}{role}-");
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
         vsnoop_in(topology.host.name(), ["attach", topology::PORT])?.ok()?;
         Ok(Self { topology })

@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::port_stats;
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Side};
+use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::topology::{self, Side};
 
 use crate::helper::{Network, Pair};
 use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};

@@ -1,5 +1,6 @@
 //! Incast control in the commands: uplinks are created with their first port, removed with their
-//! last, and shown and changed meanwhile. Its effect on windows has tests of its own (netns).
+//! last, and shown and changed meanwhile. Its effect on windows has tests of its own (tests/netns at
+//! the root).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use vsnoop_bpf::types::{
     FLOW_F_SCALE_KNOWN, INCAST_SHAPED, flow, flow_key, incast_account, incast_waiting, port, uplink,
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
-use vsnoop_lab::testbed::net::{Tap, TapOptions};
+use vsnoop_testbed::net::{Tap, TapOptions};
 
 use crate::hold::{Configuration, Stopped};
 use crate::records::KEY;
@@ -57,7 +58,7 @@ impl Bridge {
         netns.up(SECOND)?;
         netns.bridge(BRIDGE)?;
         for (name, far) in [(UPLINK, "vscli-far"), (OTHER, "vscli-farther")] {
-            netns.ip(&format!("link add {name} type veth peer name {far}"))?;
+            netns.veth(name, netns, far)?;
             netns.up(name)?;
             netns.up(far)?;
         }

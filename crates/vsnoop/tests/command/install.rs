@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_lab::workspace;
+use vsnoop_testbed::workspace;
 
 use crate::trial;
 

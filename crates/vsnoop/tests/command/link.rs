@@ -15,9 +15,11 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_testbed::net::{Net, Netns};
 
-use crate::sandbox::{Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until};
+use crate::sandbox::{
+    PREFIX, Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until,
+};
 use crate::trial;
 
 /// Where the control sockets are.
@@ -307,7 +309,7 @@ fn comes_and_goes() -> Result<()> {
     for word in ["office", "vsl-office", "in br0", "peer", "192.0.2.2:7946", "path MTU"] {
         ensure!(shown.contains(word), "{word} is not in: {shown}");
     }
-    let elsewhere = Netns::create(&owned_name("vscli-", "other"))?;
+    let elsewhere = Net::new(PREFIX).host("other")?;
     let other = vsnoop_in(elsewhere.name(), ["link", "status", "--json"])?.json()?;
     ensure!(other["links"].as_array().is_some_and(Vec::is_empty), "{other}");
     let down = place.link(["down", "office"])?.ok()?;
@@ -531,10 +533,8 @@ struct Place {
 
 impl Place {
     fn new(role: &str) -> Result<Self> {
-        let netns = Netns::create(&owned_name("vscli-", &format!("link-{role}")))?;
-        netns.ip("link set lo up")?;
-        netns.ip("link add br0 type bridge")?;
-        netns.ip("link set br0 up")?;
+        let netns = Net::new(PREFIX).host(role)?;
+        netns.bridge("br0")?;
         let directory = std::env::temp_dir().join(netns.name());
         fs::create_dir(&directory)?;
         let place = Self { netns, directory };

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::hold_slab;
-use vsnoop_lab::testbed::net::TapOptions;
+use vsnoop_testbed::net::TapOptions;
 
 use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop, wait_until};
 use crate::trial;

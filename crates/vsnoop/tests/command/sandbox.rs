@@ -14,11 +14,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::{EmptyProgram, Hook};
-use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";
-const PREFIX: &str = "vscli-";
+/// Of all namespaces.
+pub const PREFIX: &str = "vscli-";
 /// A command that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -53,7 +54,7 @@ pub struct Place {
 
 impl Place {
     pub fn new(role: &str) -> Result<Self> {
-        let netns = Netns::create(&owned_name(PREFIX, role))?;
+        let netns = Net::new(PREFIX).host(role)?;
         let tap = netns.tap(PORT, &TapOptions::default())?;
         netns.up(PORT)?;
         Ok(Self { netns, tap })

@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Side};
+use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::topology::{self, Side};
 
 use crate::helper::{Network, expect_reset};
 use crate::records::KEY;
