@@ -113,7 +113,16 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
 fn test_programs<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--locked", "--no-run", "--quiet"]);
+    command.args([
+        "test",
+        "--locked",
+        "--no-run",
+        "--quiet",
+        "-p",
+        "vsnoop-bpf",
+        "-p",
+        "vsnoop-lab",
+    ]);
     command.args(["--message-format", "json-render-diagnostics"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
