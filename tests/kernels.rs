@@ -114,10 +114,8 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
 fn test_programs<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--locked", "--no-run", "--quiet", "--workspace"]);
-    for package in ["vsnoop-fuzz", "vsnoop-flow", "vsnoop-hold", "vsnoop-world"] {
-        command.args(["--exclude", package]);
-    }
+    let packages = ["-p", "vsnoop-bpf", "-p", "vsnoop-tests"];
+    command.args(["test", "--locked", "--no-run", "--quiet"]).args(packages);
     command.args(["--message-format", "json-render-diagnostics"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");

@@ -13,11 +13,12 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Counters, Faults};
 
 use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, inner_v6, outer, stranger};
-use crate::{transfer, trial};
+use crate::{soaked, transfer, trial};
 
 /// Connections are cut after each so many bytes, up to the last: through the handshake and into the
-/// stream.
-const CUT_EVERY: usize = 37;
+/// stream. A number that shares no factor with the sizes of records.
+const CUT_EVERY: usize = 149;
+const CUT_EVERY_SOAKED: usize = 37;
 const CUT_LAST: usize = 6000;
 /// Pairs of hosts among which the cuts are shared out: each waits for its peer most of the time.
 const PAIRS: usize = 4;
@@ -151,7 +152,8 @@ fn cuts(transport: &'static str) -> Result<()> {
             .into_iter()
             .try_for_each(|pair| pair.join().map_err(|_| anyhow::anyhow!("a pair panicked"))?)
     })?;
-    let (cut, planned) = (cut.load(Ordering::Relaxed), CUT_LAST / CUT_EVERY);
+    let (cut, planned) =
+        (cut.load(Ordering::Relaxed), CUT_LAST / soaked(CUT_EVERY, CUT_EVERY_SOAKED));
     // A connection that carries little data may end before it has carried so many bytes.
     ensure!(cut > planned / 2, "{cut} connections of {planned} were cut");
     Ok(())
@@ -173,7 +175,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
         let (between, middle, done) = (&between, &middle, &done);
         scope.spawn(move || middle.run(between, &listener, done));
         let result = (1..)
-            .map(|number| (number, number * CUT_EVERY))
+            .map(|number| (number, number * soaked(CUT_EVERY, CUT_EVERY_SOAKED)))
             .take_while(|(_, bytes)| *bytes <= CUT_LAST)
             .filter(|(number, _)| number % PAIRS == pair)
             .try_for_each(|(number, bytes)| {

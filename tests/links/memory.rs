@@ -14,19 +14,21 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
-use crate::trial;
+use crate::{soaked, trial};
 
 const CHUNK_BYTES: usize = 256 << 10;
 /// After so much, buffers have the size that they keep.
-const WARM_UP_BYTES: u64 = 512 << 20;
-const BYTES: u64 = 3 << 30;
+const WARM_UP_BYTES: u64 = 256 << 20;
+const BYTES: u64 = 768 << 20;
+const BYTES_SOAKED: u64 = 6 << 30;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// More addresses, and more flows, than any table holds.
 const WARM_UP_FLOWS: u32 = 30_000;
 const FLOWS: u32 = 120_000;
 /// After some of them buffers and stacks have been used that are used again.
-const WARM_UP_RECONNECTS: u64 = 20;
-const RECONNECTS: u64 = 80;
+const WARM_UP_RECONNECTS: u64 = 10;
+const RECONNECTS: u64 = 20;
+const RECONNECTS_SOAKED: u64 = 80;
 /// What an allocator's own ways may add.
 const GROWTH_KIB: u64 = 6 << 10;
 /// And at each reconnection, on average: half of what a session over UDP takes.
@@ -68,8 +70,9 @@ fn gigabytes(transport: &'static str) -> Result<()> {
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     stream(a, b, WARM_UP_BYTES)?;
     let before = rss_kib(&network.hosts)?;
-    stream(a, b, BYTES / 2)?;
-    stream(b, a, BYTES / 2)?;
+    let bytes = soaked(BYTES, BYTES_SOAKED);
+    stream(a, b, bytes / 2)?;
+    stream(b, a, bytes / 2)?;
     is_flat(&before, &rss_kib(&network.hosts)?)
 }
 
@@ -182,11 +185,12 @@ fn comes_back(transport: &'static str) -> Result<()> {
         Ok((a.in_proc_status("VmRSS")?, [a.descriptors()?, a.in_proc_status("Threads")?]))
     };
     let (before_kib, held) = again(WARM_UP_RECONNECTS)?;
-    let (after_kib, holds) = again(RECONNECTS)?;
+    let more = soaked(RECONNECTS, RECONNECTS_SOAKED);
+    let (after_kib, holds) = again(more)?;
     ensure!(holds == held, "descriptors and threads: {held:?} became {holds:?}");
-    let most_kib = before_kib + RECONNECTS * RECONNECT_GROWTH_KIB;
+    let most_kib = before_kib + more * RECONNECT_GROWTH_KIB;
     ensure!(after_kib <= most_kib, "memory grew from {before_kib} to {after_kib} KiB");
     let reconnects = a.peer("h1")?["reconnects"].as_u64().context("reconnects")?;
-    ensure!(reconnects == WARM_UP_RECONNECTS + RECONNECTS, "{reconnects} reconnections");
+    ensure!(reconnects == WARM_UP_RECONNECTS + more, "{reconnects} reconnections");
     Ok(())
 }

@@ -11,6 +11,8 @@ use serde_json::Value;
 use crate::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
+/// Of a transfer during which compression is switched.
+const PART_BYTES: u64 = 4 << 20;
 const TRANSPORTS: [&str; 5] = ["udp", "tls", "tcp", "udp-plain", "tcp-plain"];
 
 pub fn trials() -> Vec<Trial> {
@@ -133,10 +135,10 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let running =
-            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 48 << 20, &moved));
-        for word in [method, "off", method] {
-            std::thread::sleep(Duration::from_millis(100));
+        let running = scope
+            .spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 * PART_BYTES, &moved));
+        for (part, word) in (1..).zip([method, "off", method]) {
+            transfer::until_moved(&moved, part * PART_BYTES)?;
             for host in [a, b] {
                 host.command(&["set", host.name(), "--compress", word])?;
             }

@@ -1,6 +1,7 @@
 //! The `vsnoop` command on the port of a topology, and the proof that it left nothing there.
 
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,6 +23,11 @@ pub fn is_wanted() -> bool {
 /// Fields of `resets` in `vsnoop stats --json` that count connections.
 const RESET_REASONS: [&str; 7] =
     ["refused", "silent", "engine_gone", "detached", "tap_gone", "deserted", "by_vm"];
+/// Commands that hold the lock of `/run/vsnoop` for long. Another waits 20 s for it, which is not
+/// enough on a busy machine where several do.
+const LOCKING: [&str; 3] = ["attach", "incast", "set"];
+/// Held while one of them runs: tests run side by side.
+static LOCK: Mutex<()> = Mutex::new(());
 /// Of `attach`: acknowledge nothing early.
 const OBSERVE: &str = "--observe";
 
@@ -255,6 +261,8 @@ impl Drop for Attached<'_> {
 
 fn vsnoop(host: &Netns, arguments: &[&str]) -> Result<String> {
     let program = workspace::vsnoop_command()?;
+    let is_locking = arguments.first().is_some_and(|verb| LOCKING.contains(verb));
+    let _lock = is_locking.then(|| LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let output = Command::new(&program)
         .args(["--netns", host.name()])
         .args(arguments)

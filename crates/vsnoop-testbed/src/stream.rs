@@ -44,6 +44,8 @@ pub struct Plan {
     pub pause_every_bytes: Option<u64>,
     /// How long the VM's application sleeps after each read, so that its window closes.
     pub vm_dawdles: Duration,
+    /// After how many bytes it stops reading until [`Stream::go_on`].
+    pub vm_stops_after_bytes: Option<u64>,
     pub socket: SocketOptions,
 }
 
@@ -59,6 +61,7 @@ impl Default for Plan {
             urgent_every_bytes: None,
             pause_every_bytes: None,
             vm_dawdles: Duration::ZERO,
+            vm_stops_after_bytes: None,
             socket: SocketOptions::default(),
         }
     }
@@ -167,7 +170,7 @@ impl Stream {
         self.shared.changed.notify_all();
     }
 
-    /// Lets paused writers continue to their end.
+    /// Lets paused writers, and a VM that stopped reading, continue to their end.
     pub fn go_on(&self) {
         self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner).open = true;
         self.shared.changed.notify_all();
@@ -221,6 +224,12 @@ impl Shared {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         gate.arrivals[side as usize] = count;
         self.changed.notify_all();
+    }
+
+    /// Waits until the gate is open for good.
+    fn until_open(&self) {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(gate, |gate| !gate.open));
     }
 
     /// Waits at the gate, for the `count`th time.
@@ -350,6 +359,9 @@ fn read(
         shared.verified[side as usize].store(offset, Ordering::Relaxed);
         if side == Side::Vm && !plan.vm_dawdles.is_zero() {
             std::thread::sleep(plan.vm_dawdles);
+        }
+        if side == Side::Vm && plan.vm_stops_after_bytes.is_some_and(|most| offset >= most) {
+            shared.until_open();
         }
     }
     // The writer may have ended with a reset; then nobody listens.

@@ -1,8 +1,6 @@
 //! The bound of a hold: many slow readers share it, none gets all of it, and what was acknowledged
 //! is never dropped for want of it.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
@@ -17,6 +15,8 @@ use crate::trial;
 
 const SLOW_READERS: u64 = 50;
 const SLOW_BYTES: u64 = 300_000;
+/// What a slow reader reads before the quick one is done.
+const AT_FIRST_BYTES: u64 = 20_000;
 const QUICK_BYTES: u64 = 3_000_000;
 
 pub fn trials() -> Vec<Trial> {
@@ -98,7 +98,7 @@ fn shared(offloads: Offloads) -> Result<()> {
     let slow = Plan {
         to_vm_bytes: SLOW_BYTES,
         from_vm_bytes: 1000,
-        vm_dawdles: Duration::from_millis(100),
+        vm_stops_after_bytes: Some(AT_FIRST_BYTES),
         socket: SocketOptions { vm_receive_buffer_bytes: Some(8192), ..SocketOptions::default() },
         ..case.plan.clone()
     };
@@ -137,6 +137,7 @@ fn shared(offloads: Offloads) -> Result<()> {
     }
     let quick = quick.finish().with_context(|| attached.describe())?;
     ensure!(quick.is_complete(), "{quick:?}\n{}", attached.describe());
+    readers.iter().for_each(Stream::go_on);
     for (number, reader) in readers.into_iter().enumerate() {
         let outcome = reader.finish().with_context(|| attached.describe())?;
         look()?;

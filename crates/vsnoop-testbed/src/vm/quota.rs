@@ -5,6 +5,7 @@
 //! (cgroups(7)), so that the process is put into a group as well, which limits nothing.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 
 const PERIOD_US: u32 = 100_000;
-/// Groups of a run begin with it; the id of its process follows.
+/// Groups of a run begin with it; the PID namespace and the id of its process follow.
 const PREFIX: &str = "vslab-";
 /// In the group of a process, version 2.
 const VCPUS: &str = "vcpus";
@@ -42,7 +43,7 @@ impl Quota {
             bail!("no control group with a CPU controller is mounted: a quota needs one");
         };
         let (Hierarchy::V1(root) | Hierarchy::V2(root)) = &hierarchy;
-        let group = root.join(format!("{PREFIX}{}-{process}", std::process::id()));
+        let group = root.join(format!("{}{}-{process}", prefix(), std::process::id()));
         make(&group)?;
         Ok(Self { hierarchy, group, process })
     }
@@ -82,15 +83,22 @@ impl Drop for Quota {
     }
 }
 
-/// Removes the groups of runs that have ended without doing so.
+/// Of all groups of this PID namespace: another may have a process of the same id.
+fn prefix() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
+    format!("{PREFIX}{namespace}-")
+}
+
+/// Removes the groups of runs in this PID namespace that have ended without doing so.
 pub fn remove_stale() {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let Some(Hierarchy::V1(root) | Hierarchy::V2(root)) = find(&mounts, has_cpu_controller) else {
         return;
     };
+    let prefix = prefix();
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        let owner = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.split('-').next());
         let is_stale = owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists());
         if is_stale && let Err(error) = remove(&entry.path()) {
             eprintln!("a control group of an earlier run is left over: {error:#}");
