@@ -42,7 +42,7 @@
 #define SLAB_BYTES (SLAB_CHUNKS * HOLD_CHUNK)
 #define SLAB_HOLDS 32 /* holds of one slab */
 #define SLABS 1024 /* of one port at most: 256 MiB */
-/* Slabs that a new connection is to find free: enough for what its sender is shown until the engine
+/* Free slabs for a new connection: enough for the window that its sender is shown until the engine
  * has added more. */
 #define HOLD_READY_SLABS 8
 /* Seconds without an engine, after which bytes that only an engine can hand over count as lost. */

@@ -67,8 +67,8 @@ pub fn to_vm(
     (verdict, out)
 }
 
-/// Does the segment merely continue what a prompt VM is left to answer? Then nobody looks at the
-/// flow's hold.
+/// Does the segment only continue a backlog that was left to a prompt VM? Then the flow's hold is
+/// not used.
 pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, now: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_continues_passive(f, s, port, p, now) }

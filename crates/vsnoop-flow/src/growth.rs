@@ -1,12 +1,12 @@
-//! How the memory of a hold grows: the engine's part of flow/types/hold.h.
+//! Growth of a hold's memory (flow/types/hold.h), as the engine adds slabs.
 
 use crate::types::HOLD_READY_SLABS;
 
-/// Slabs that are added or taken away at once.
+/// Slabs that are added or taken away at a time.
 pub const SLABS_AT_ONCE: u32 = 16;
 
-/// How many slabs are added to the `there` that a port has, of `quota` at most, when the hooks want
-/// more: seven times as many, a 32nd of the quota at least, and what a new connection is to find.
+/// Slabs to add when the hooks want more, for a port that has `there` of at most `quota`: seven
+/// times as many, but at least a 32nd of the quota and HOLD_READY_SLABS.
 pub fn slabs_to_add(there: u32, quota: u32) -> u32 {
     let more = (7 * there).max(quota / 32).clamp(HOLD_READY_SLABS, SLABS_AT_ONCE);
     more.min(quota.saturating_sub(there))

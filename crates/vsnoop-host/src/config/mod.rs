@@ -11,10 +11,10 @@
 //! uplink = "eth0"
 //! ```
 //!
-//! What it does not set has a default, and options of the command win over it. It is read when a
-//! port is attached, so that a file with an error in it keeps nobody from detaching one. An error
-//! is one line that names the file, the line and the key; a key that is not known is one, for it
-//! was meant for something.
+//! Missing keys have defaults, and options of the command take precedence. The file is read when a
+//! port is attached, so that an error in it does not keep a port from being detached. An error is
+//! one line with the file, the line and the key; an unknown key is an error, because it was meant
+//! to have an effect.
 
 pub mod value;
 

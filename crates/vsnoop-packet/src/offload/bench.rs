@@ -1,4 +1,4 @@
-//! How fast the hot path is: `cargo test --release -p vsnoop-packet --lib offload::bench -- --ignored
+//! Speed of the hot path: `cargo test --release -p vsnoop-packet --lib offload::bench -- --ignored
 //! --nocapture`.
 
 use std::hint::black_box;

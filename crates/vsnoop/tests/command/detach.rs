@@ -1,5 +1,5 @@
-//! Detaching is over when it returns, and nobody takes a port in the middle of it for anything
-//! else: crates/vsnoop-host/src/release.rs lists what may meet.
+//! `detach` is complete when it returns, and a port in the middle of a detach counts as nothing
+//! else (crates/vsnoop-host/src/release.rs).
 
 use std::ffi::CString;
 use std::fs;
