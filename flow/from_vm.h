@@ -251,6 +251,10 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
 	}
+	/* The sender has reset the connection, and the ring may have refused its RST.  It answers
+	 * the VM's own ACK with one that is exact for the VM. */
+	if (f->flags & FLOW_F_CLOSED)
+		return FROM_VM_PASS;
 	if (pure && f->flags & FLOW_F_CHALLENGE_DUE) {
 		/* A challenge ACK is never raised (RFC 5961): the sender builds its RST on the ACK
 		 * field. It may itself advance VM_SEQ, or follow an ACK that does. A window once

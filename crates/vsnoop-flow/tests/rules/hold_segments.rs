@@ -1,7 +1,7 @@
 //! Each kind of segment while the host holds bytes of its flow.
 
 use vsnoop_flow::hold::{Hand, Kept, Verdict};
-use vsnoop_flow::{segment, types::*};
+use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
@@ -275,6 +275,22 @@ fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
     let (verdict, out) = c.not_kept(&s);
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(FULL)));
     assert!(c.has(FLOW_F_CLOSED) && c.holds(HOLD_OVER));
+}
+
+#[test]
+fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() {
+    let mut holding = Case::holding();
+    holding.decide(&segment { tcp_flags: RST, ..holding.data(END, 0) });
+    let mut early = Case::full();
+    early.decide(&segment { tcp_flags: RST, ..early.data(FULL, 0) });
+    for mut c in [holding, early] {
+        // The sender answers each with a RST at its ACK, which the VM takes if that is the last.
+        for offset in [MSS, 2 * MSS, 2 * MSS, 3 * MSS] {
+            assert_eq!(c.acks(offset, c.window_at(offset)).0, FromVm::Pass, "{offset}");
+        }
+        let (verdict, _) = c.hear(&c.data_of_vm(0, 100, 3 * MSS));
+        assert_eq!(verdict, FromVm::Pass);
+    }
 }
 
 #[test]
