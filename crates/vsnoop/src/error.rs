@@ -6,8 +6,9 @@
 use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
+use vsnoop_linkd::LinkError;
 use vsnoop_linkd::config::ConfigError;
-use vsnoop_linkd::control::{AlreadyUp, AskError};
+use vsnoop_linkd::control::{AlreadyUp, AskError, ControlError};
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;
@@ -98,13 +99,13 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<ConfigError>().is_some() {
         return EXIT_USAGE;
     }
-    if error.downcast_ref::<AlreadyUp>().is_some() {
+    if is_already_up(error) {
         return Unfit::LinkUp as u8;
     }
     if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
         return Unfit::LinkNotUp as u8;
     }
-    match error.downcast_ref::<BpfError>() {
+    match error.chain().find_map(|cause| cause.downcast_ref::<BpfError>()) {
         Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached as u8,
         Some(BpfError::NotAttached(_)) => Unfit::NotAttached as u8,
         Some(BpfError::NoBpfFs) => Unfit::BpfFs as u8,
@@ -115,6 +116,12 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(BpfError::Unready(_)) => Unfit::Other as u8,
         Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => EXIT_RUNTIME,
     }
+}
+
+fn is_already_up(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<AlreadyUp>().is_some()
+        || matches!(error.downcast_ref(), Some(ControlError::AlreadyUp(_)))
+        || error.downcast_ref().is_some_and(LinkError::is_already_up)
 }
 
 /// Names of exit codes, for programs that read `--json`.
@@ -150,6 +157,10 @@ mod tests {
         assert_eq!(exit_code(&usage("no port").context("attach")), EXIT_USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("broken")), EXIT_RUNTIME);
         assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
+        let is_up = ControlError::AlreadyUp(AlreadyUp("office".to_owned()));
+        let is_up = anyhow::Error::from(LinkError::from(is_up)).context("link office");
+        assert_eq!(exit_code(&is_up), Unfit::LinkUp as u8);
+        assert!(format!("{is_up:#}").starts_with("link office: link office is up already"));
         assert_eq!(exit_name(37), "bpffs");
         assert_eq!(exit_name(1), "runtime");
     }
