@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
-use vsnoop_testbed::net::Netns;
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
+use vsnoop_testbed::net::Netns;
 
 use crate::hosts::Host;
 use crate::routed::{

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::socket::{setsockopt, sockopt};
-use vsnoop_testbed::net::{Netns, Offloads, Tap, TapOptions};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
 use vsnoop_packet::format::{Tag, VLAN};
 use vsnoop_packet::headers::Headers;
 use vsnoop_packet::offload::OffloadState;
 use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::{GSO_UDP_L4, VirtioNetHdr};
+use vsnoop_testbed::net::{Netns, Offloads, Tap, TapOptions};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};

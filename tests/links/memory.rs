@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_testbed::net::{Tap, TapOptions};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
 use vsnoop_packet::format::UDP;
 use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
+use vsnoop_testbed::net::{Tap, TapOptions};
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::{soaked, trial};

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
-use vsnoop_testbed::net::Netns;
 use vsnoop_link::handshake::{Hello, HelloTransport, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
+use vsnoop_testbed::net::Netns;
 
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 use crate::{soaked, transfer, trial};

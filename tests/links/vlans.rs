@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_testbed::net::{Netns, Tap, TapOptions};
-use vsnoop_testbed::relay::{Relay, RelayOptions};
 use vsnoop_packet::format::Tag;
 use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
+use vsnoop_testbed::net::{Netns, Tap, TapOptions};
+use vsnoop_testbed::relay::{Relay, RelayOptions};
 
 use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};

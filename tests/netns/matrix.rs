@@ -3,12 +3,10 @@
 
 use anyhow::ensure;
 use libtest_mimic::Trial;
+use vsnoop_packet::format::Tag;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Direction;
 use vsnoop_testbed::topology::{Family, TopologyOptions};
-use vsnoop_packet::format::Tag;
-
-use anyhow::ensure;
 
 use crate::attached;
 use crate::case::{Case, Early};

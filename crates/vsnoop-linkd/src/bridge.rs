@@ -2,9 +2,9 @@
 //! another one of the same name. A tap that is in no bridge is put back; one that is in another was
 //! put there by somebody, and stays.
 
-use anyhow::Result;
 use vsnoop_netdev as netdev;
 
+use super::causes::{BoxedError, with_causes};
 use super::io::device::Device;
 
 /// How a tap stands to its bridge.
@@ -21,15 +21,18 @@ pub struct Standing {
 /// Looks at the tap `tap`, and puts it into `bridge` if it is in none. `ports`: bridges of all
 /// ports.
 pub fn look(tap: &str, bridge: &str, ports: &[String]) -> Standing {
-    let unknown = |error| Standing {
+    let unknown = |error: BoxedError| Standing {
         carries: true,
-        reason: Some(format!("whether it is in bridge {bridge} cannot be seen: {error:#}")),
+        reason: Some(format!(
+            "whether it is in bridge {bridge} cannot be seen: {}",
+            with_causes(&*error)
+        )),
         ..Standing::default()
     };
     try_look(tap, bridge, ports).unwrap_or_else(unknown)
 }
 
-fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing> {
+fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing, BoxedError> {
     // One that goes at this moment is missed at the next look.
     let is_in = netdev::find(tap)?.and_then(|tap| tap.master);
     let wanted = netdev::find(bridge)?;
@@ -41,7 +44,7 @@ fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing> {
     };
     let is_put_back = is_in.is_none() && wanted.as_ref().is_some_and(is_bridge);
     if is_put_back && let Err(error) = Device::new(tap)?.join(bridge) {
-        let reason = Some(format!("{error:#}"));
+        let reason = Some(with_causes(&error));
         return Ok(Standing { reason, ..Standing::default() });
     }
     let (carries, reason) = judge(tap, bridge, wanted.as_ref(), other.as_ref(), ports);

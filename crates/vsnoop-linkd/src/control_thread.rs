@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use super::causes::with_causes;
 use super::complaints::Complaints;
 use super::config::{Address, Config, PeerConfig, Transport, TrustConfig};
 use super::counts::SessionCounts;
@@ -394,7 +395,9 @@ impl Control {
             }
             Purpose::Control => match establish::datagrams(established, from, false) {
                 Ok(made) => self.take_in(peer, Box::new(made)),
-                Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
+                Err(error) => {
+                    warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+                }
             },
             Purpose::Data { .. } => self.add_connection(Instant::now(), established),
         }
@@ -424,7 +427,9 @@ impl Control {
         let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
         match establish::ordered(control, connections, from, false) {
             Ok(made) => self.take_in(peer, Box::new(made)),
-            Err(error) => warn!("peer {}: {error:#}", self.peers[peer].config.name),
+            Err(error) => {
+                warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+            }
         }
     }
 

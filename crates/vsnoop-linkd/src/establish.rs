@@ -41,10 +41,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
 use ipnet::IpNet;
 use socket2::{Domain, SockRef, Socket, Type};
 
+use super::causes::with_causes;
 use super::config::Transport;
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
@@ -77,6 +77,41 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM: u8 = 0;
 /// Datagrams until the path's MTU is known: what IPv6 demands of every path, less its headers.
 const FIRST_LIMIT_BYTES: usize = 1280 - 40 - 8;
+
+/// Why there is no session although the peer has answered.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    #[error("{}", .0.what())]
+    Handshake(Box<handshake::Error>),
+    #[error("calling {address} for a data connection")]
+    Call {
+        address: SocketAddr,
+        #[source]
+        error: io::Error,
+    },
+    #[error("no thread for a data connection")]
+    NoThread(#[source] io::Error),
+    #[error("the thread of a data connection has panicked")]
+    Panicked,
+    #[error("a connection that carries no data")]
+    NoData,
+    #[error("a data connection of another peer")]
+    OtherPeer,
+    #[error("preparing a data connection")]
+    Prepare(#[source] io::Error),
+    #[error("a direction without a data connection")]
+    NoDirection,
+    #[error("the peer wants a transport of a newer version")]
+    UnknownTransport,
+}
+
+impl From<handshake::Error> for EstablishError {
+    fn from(error: handshake::Error) -> Self {
+        Self::Handshake(Box::new(error))
+    }
+}
+
+type Result<T, E = EstablishError> = std::result::Result<T, E>;
 
 /// What both ends of a link tell each other, besides what is of one session.
 #[derive(Clone, Debug)]
@@ -181,11 +216,8 @@ pub fn dial(
     let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    made(control, dialer, reached).map_err(|error| {
-        let handshake = error.downcast_ref::<handshake::Error>();
-        let reason = handshake.map_or_else(|| format!("{error:#}"), |e| e.what().to_string());
-        DialError { reason, answered: true }
-    })
+    made(control, dialer, reached)
+        .map_err(|error| DialError { reason: with_causes(&error), answered: true })
 }
 
 /// Makes the session that a dialled handshake has agreed on, and dials its data connections.
@@ -224,12 +256,12 @@ fn dial_connections(
                     thread::Builder::new()
                         .name("connection".into())
                         .spawn_scoped(scope, move || dial_connection(dialer, hello, reached))
-                        .context("no thread for a data connection")
+                        .map_err(EstablishError::NoThread)
                 })
                 .collect::<Result<Vec<_>>>()?;
             for connection in dialling {
                 let Ok(connection) = connection.join() else {
-                    bail!("the thread of a data connection has panicked")
+                    return Err(EstablishError::Panicked);
                 };
                 connections.push(connection?);
             }
@@ -241,7 +273,7 @@ fn dial_connections(
 
 fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
     let stream = TcpStream::connect_timeout(&reached, CONNECT)
-        .with_context(|| format!("calling {reached} for a data connection"))?;
+        .map_err(|error| EstablishError::Call { address: reached, error })?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
     Ok(tcp_handshake::dial(stream, dialer, hello, deadline)?)
 }
@@ -302,11 +334,13 @@ pub fn ordered(
         // The acceptor repeats what the dialler said.
         let purpose = if dialled { connection.ours.purpose } else { connection.theirs.purpose };
         let Purpose::Data { index, direction, .. } = purpose else {
-            bail!("a connection that carries no data");
+            return Err(EstablishError::NoData);
         };
-        ensure!(connection.peer == control.peer, "a data connection of another peer");
+        if connection.peer != control.peer {
+            return Err(EstablishError::OtherPeer);
+        }
         let Established { stream, tls, secrets, cipher, .. } = connection;
-        prepare(&stream).context("preparing a data connection")?;
+        prepare(&stream).map_err(EstablishError::Prepare)?;
         let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
         let keys = material(&secrets, direction);
         let epoch = control.agreed.epoch as u8;
@@ -345,7 +379,9 @@ pub fn ordered(
             ));
         }
     }
-    ensure!(!outgoing.is_empty() && !incoming.is_empty(), "a direction without a data connection");
+    if outgoing.is_empty() || incoming.is_empty() {
+        return Err(EstablishError::NoDirection);
+    }
     outgoing.sort_by_key(|(index, _)| *index);
     let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
@@ -404,7 +440,7 @@ fn transport_of(control: &Established) -> Result<Transport> {
         handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
         handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
         handshake::HelloTransport::Unknown => {
-            bail!("the peer wants a transport of a newer version")
+            return Err(EstablishError::UnknownTransport);
         }
     })
 }

@@ -17,6 +17,7 @@
 //! the second way into the link, past ports and table.
 
 mod bridge;
+mod causes;
 mod complaints;
 mod compression_policy;
 pub mod config;
@@ -28,6 +29,7 @@ mod cpu;
 pub mod credentials;
 mod divert;
 mod egress;
+mod error;
 mod establish;
 mod event;
 mod fault;
@@ -45,12 +47,13 @@ mod status;
 pub mod tcp_handshake;
 mod threads;
 
-use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+pub use self::causes::{BoxedError, with_causes};
 use self::config::Config;
 use self::control::{LogLevel, Server};
+pub use self::error::LinkError;
 use self::serve::Link;
 
 /// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM, SIGINT or
@@ -59,12 +62,12 @@ use self::serve::Link;
 pub fn run(
     config: Config,
     ready: impl FnOnce(),
-    log: impl Fn(LogLevel) -> Result<()>,
-) -> Result<()> {
+    log: impl Fn(LogLevel) -> Result<(), BoxedError>,
+) -> Result<(), LinkError> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
-    signals.thread_block().context("block signals")?;
+    signals.thread_block().map_err(LinkError::call("block signals"))?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .context("make a signalfd")?;
+        .map_err(LinkError::call("make a signalfd"))?;
     let mut server = Server::bind(&config.name)?;
     let mut link = Link::build(config)?;
     let poll = link.poll(&server, &signals)?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::bridge;
+use super::causes::with_causes;
 use super::config::{self, PortKind};
 use super::counted_port::CountedPort;
 use super::egress::Order;
@@ -186,7 +187,7 @@ impl PortState {
                 Err(format!("there is no interface {name}; it is joined again when it is back"))
             }
             (Port::Interface(socket), Some(index)) if socket.index() != index => {
-                socket.join(index).map_err(|error| format!("{error:#}"))?;
+                socket.join(index).map_err(|error| with_causes(&error))?;
                 // Whatever went wrong was of the other one.
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
                 Ok(true)

@@ -4,10 +4,10 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
 use nix::sys::signalfd::SignalFd;
 use vsnoop_link::forwarding;
 
+use super::causes::{BoxedError, with_causes};
 use super::compression_policy::{Policies, RuleSet};
 use super::config::{self, Config};
 use super::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
@@ -15,6 +15,7 @@ use super::control_thread::{Control, Parts};
 use super::cpu;
 use super::divert::hooks::Hooks;
 use super::egress::Order;
+use super::error::LinkError;
 use super::event::Event;
 use super::io::poll::Poll;
 use super::io::wake;
@@ -23,6 +24,9 @@ use super::ports::Ports;
 use super::setup::{Opened, Threads};
 use super::shared::Shared;
 use super::status::{self, About};
+
+type Result<T> = std::result::Result<T, LinkError>;
+type Log<'a> = &'a dyn Fn(LogLevel) -> std::result::Result<(), BoxedError>;
 
 const EVENTS: u64 = 0;
 const COMMANDS: u64 = 1;
@@ -64,7 +68,9 @@ impl Link {
         let parts =
             Parts { shared: in_control, ports, acceptor, dialers, ours, egress, ingress, events };
         let mut control = Control::new(&config, parts);
-        control.listen(listener).context("starting the thread that takes callers")?;
+        control
+            .listen(listener)
+            .map_err(LinkError::call("starting the thread that takes callers"))?;
         control.tick();
         hooks.follow(|peer| control.takes(peer));
         Ok(Self {
@@ -84,7 +90,7 @@ impl Link {
 
     /// What [`Self::serve`] waits for.
     pub fn poll(&self, server: &Server, signals: &SignalFd) -> Result<Poll> {
-        let poll = Poll::new().context("making an epoll")?;
+        let poll = Poll::new().map_err(LinkError::call("making an epoll"))?;
         poll.watch(&self.told, EVENTS)?;
         poll.watch(server.poll_fd(), COMMANDS)?;
         poll.watch(signals, SIGNALS)?;
@@ -97,16 +103,17 @@ impl Link {
         poll: &Poll,
         server: &mut Server,
         signals: &SignalFd,
-        log: &dyn Fn(LogLevel) -> Result<()>,
+        log: Log<'_>,
     ) -> Result<()> {
         let mut ends = false;
         while !ends {
-            let ready = poll.wait(Some(self.control.deadline())).context("wait")?;
+            let ready =
+                poll.wait(Some(self.control.deadline())).map_err(LinkError::call("wait"))?;
             self.load.look(self.shared.now_ns(), cpu::process_ns());
             if ready.contains(&EVENTS) {
                 self.told.drain().for_each(|event| self.control.event(event));
             }
-            ends |= signals.read_signal().context("read a signal")?.is_some();
+            ends |= signals.read_signal().map_err(LinkError::call("read a signal"))?.is_some();
             server.serve(&mut |request| {
                 ends |= matches!(request, Request::Down);
                 self.answer(request, log)
@@ -118,13 +125,13 @@ impl Link {
         Ok(())
     }
 
-    fn answer(&mut self, request: Request, log: &dyn Fn(LogLevel) -> Result<()>) -> Response {
+    fn answer(&mut self, request: Request, log: Log<'_>) -> Response {
         match request {
             Request::Status { addresses } => Response::Status(Box::new(self.status(addresses))),
             Request::Set(set) => self.set(set),
             Request::Log { level } => match log(level) {
                 Ok(()) => Response::Done,
-                Err(error) => Response::Refused { reason: format!("{error:#}") },
+                Err(error) => Response::Refused { reason: with_causes(&*error) },
             },
             Request::Down => Response::Done,
         }
@@ -174,8 +181,8 @@ impl Link {
     fn check_threads(&self) -> Result<()> {
         let threads = [&self.egress_thread, &self.ingress_thread];
         if let Some(thread) = threads.into_iter().find(|thread| thread.is_finished()) {
-            let name = thread.thread().name().unwrap_or("?").to_owned();
-            bail!("the thread {name} of link {} has ended; this is a defect", self.config.name);
+            let thread = thread.thread().name().unwrap_or("?").to_owned();
+            return Err(LinkError::ThreadEnded { thread, link: self.config.name.clone() });
         }
         Ok(())
     }

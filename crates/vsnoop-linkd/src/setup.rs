@@ -4,7 +4,6 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, bail};
 use socket2::{Domain, Socket, Type};
 use vsnoop_link::identity::{self, Acceptor, Dialer, PeerId, PublicKey};
 
@@ -13,6 +12,7 @@ use super::config::{self, Config, PortKind, TrustConfig};
 use super::credentials;
 use super::divert::taps::DivertTaps;
 use super::egress::{self, Egress};
+use super::error::LinkError;
 use super::event::Event;
 use super::ingress::{self, Ingress};
 use super::io::device::Device;
@@ -22,6 +22,8 @@ use super::io::udp::UdpSocket;
 use super::io::wake;
 use super::shared::Shared;
 use super::threads::Crew;
+
+type Result<T> = std::result::Result<T, LinkError>;
 
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
@@ -46,9 +48,9 @@ impl Opened {
         let dialers = trusts.iter().map(|(peer, trust)| identity.dialer(peer, trust));
         Ok(Self {
             acceptor: identity.acceptor(&trusts)?,
-            dialers: dialers.collect::<Result<_, _>>()?,
+            dialers: dialers.collect::<std::result::Result<_, _>>()?,
             ours: identity.public(),
-            udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", &error))?,
+            udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,
             listener: listen(config)?,
             ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
             divert_taps: DivertTaps::open(config)?,
@@ -69,11 +71,13 @@ pub struct Threads {
 
 impl Threads {
     pub fn start(shared: &Arc<Shared>, policies: Policies) -> Result<Self> {
-        let (events, told) = wake::channel().context("making an eventfd")?;
-        let (egress, egress_orders) = wake::channel().context("making an eventfd")?;
-        let (ingress, ingress_orders) = wake::channel().context("making an eventfd")?;
-        let both = Arc::new(Poll::new().context("making an epoll")?);
-        let watch = |half| Watch::new(&both, half).context("making an epoll");
+        let (events, told) = wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let (egress, egress_orders) =
+            wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let (ingress, ingress_orders) =
+            wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let both = Arc::new(Poll::new().map_err(LinkError::call("making an epoll"))?);
+        let watch = |half| Watch::new(&both, half).map_err(LinkError::call("making an epoll"));
         let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
         let shared = || Arc::clone(shared);
         let crew = Arc::new(Crew::new(
@@ -88,11 +92,11 @@ impl Threads {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(run)
-        .with_context(|| format!("starting the thread {name}"))
+        .map_err(|error| LinkError::Thread { name, error })
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
@@ -104,7 +108,9 @@ fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
             (TrustConfig::Subject(name), Some(authority)) => {
                 identity::Trust::named(authority, name)?
             }
-            (TrustConfig::Subject(_), None) => bail!("peer {} needs a `ca`", peer.name),
+            (TrustConfig::Subject(_), None) => {
+                return Err(LinkError::NoAuthority { peer: peer.name.clone() });
+            }
         };
         Ok((PeerId::new(&peer.name), trust))
     };
@@ -122,10 +128,10 @@ fn listen(config: &Config) -> Result<TcpListener> {
         socket.listen(BACKLOG)?;
         Ok(socket)
     };
-    Ok(make().map_err(|error| in_use(config, "TCP", &error))?.into())
+    Ok(make().map_err(|error| in_use(config, "TCP", error))?.into())
 }
 
-fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Error {
+fn in_use(config: &Config, protocol: &'static str, error: std::io::Error) -> LinkError {
     let hint = match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
             ": something listens there already (`ss -lntup`); `listen` names another"
@@ -133,12 +139,12 @@ fn in_use(config: &Config, protocol: &str, error: &std::io::Error) -> anyhow::Er
         Some(libc::EADDRNOTAVAIL) => ": `listen` must be an address of this host",
         _ => "",
     };
-    anyhow::anyhow!("listening at {} ({protocol}): {error}{hint}", config.listen)
+    LinkError::Listen { address: config.listen, protocol, error, hint }
 }
 
 fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
     if port.kind == PortKind::Interface {
-        return Port::interface(&port.name);
+        return Ok(Port::interface(&port.name)?);
     }
     let opened = Port::tap(&port.name)?;
     let device = Device::new(&port.name)?;

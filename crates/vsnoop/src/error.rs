@@ -4,8 +4,9 @@ use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
 use vsnoop_host::error::{Environment, Unfit, Usage};
+use vsnoop_linkd::LinkError;
 use vsnoop_linkd::config::ConfigError;
-use vsnoop_linkd::control::{AlreadyUp, AskError};
+use vsnoop_linkd::control::{AlreadyUp, AskError, ControlError};
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;
@@ -61,13 +62,14 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<ConfigError>().is_some() {
         return EXIT_USAGE;
     }
-    if error.downcast_ref::<AlreadyUp>().is_some() {
+    if is_already_up(error) {
         return EXIT_LINK_UP;
     }
     if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
         return EXIT_LINK_NOT_UP;
     }
-    exit_code_of(match error.downcast_ref::<BpfError>() {
+    let of_bpf = error.chain().find_map(|cause| cause.downcast_ref::<BpfError>());
+    exit_code_of(match of_bpf {
         Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached,
         Some(BpfError::NotAttached(_)) => Unfit::NotAttached,
         Some(BpfError::NoBpfFs) => Unfit::BpfFs,
@@ -78,6 +80,12 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(BpfError::TwoRules { .. }) => return EXIT_USAGE,
         Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => return EXIT_RUNTIME,
     })
+}
+
+fn is_already_up(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<AlreadyUp>().is_some()
+        || matches!(error.downcast_ref(), Some(ControlError::AlreadyUp(_)))
+        || error.downcast_ref().is_some_and(LinkError::is_already_up)
 }
 
 /// Names of exit codes, for programs that read `--json`.
@@ -115,6 +123,10 @@ mod tests {
         assert_eq!(exit_code(&usage("no port").context("attach")), EXIT_USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("broken")), EXIT_RUNTIME);
         assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
+        let is_up = ControlError::AlreadyUp(AlreadyUp("office".to_owned()));
+        let is_up = anyhow::Error::from(LinkError::from(is_up)).context("link office");
+        assert_eq!(exit_code(&is_up), EXIT_LINK_UP);
+        assert!(format!("{is_up:#}").starts_with("link office: link office is up already"));
         assert_eq!(exit_name(37), "bpffs");
         assert_eq!(exit_name(1), "runtime");
     }

@@ -19,9 +19,9 @@ use ipnet::IpNet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, destination, prepare};
-use vsnoop_testbed::topology::{Family, PORT};
 use vsnoop_netdev::tap::{Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::topology::{Family, PORT};
 
 use super::hosts::Hosts;
 

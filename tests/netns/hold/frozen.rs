@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use vsnoop_packet::format::Tag;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::{Family, TopologyOptions};
-use vsnoop_packet::format::Tag;
 
 use super::SIZE;
 use crate::attached;

@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::error::ControlError;
 use super::server::LINE_BYTES;
 use super::{LinkFiles, Request, Response, files};
+use crate::causes::with_causes;
 use crate::config::is_link_name;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,7 +24,7 @@ pub enum AskError {
     /// One does, and does not answer.
     Silent { name: String, pid: Option<i32>, why: String },
     /// Its files cannot be looked at.
-    Unreadable(anyhow::Error),
+    Unreadable(ControlError),
 }
 
 impl fmt::Display for AskError {
@@ -43,7 +45,7 @@ impl fmt::Display for AskError {
                      {kill} `vsnoop link up` starts it again"
                 )
             }
-            Self::Unreadable(error) => write!(f, "{error:#}"),
+            Self::Unreadable(error) => f.write_str(&with_causes(error)),
         }
     }
 }
@@ -59,7 +61,7 @@ pub fn ask(name: &str, request: &Request) -> Result<Response, AskError> {
 }
 
 /// Names of the links that run on this host. What killed ones have left is removed.
-pub fn running() -> anyhow::Result<Vec<String>> {
+pub fn running() -> Result<Vec<String>, ControlError> {
     let mut names = files::names(Path::new(files::DIRECTORY))?;
     let mut error = None;
     names.retain(|name| {

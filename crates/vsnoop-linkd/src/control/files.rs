@@ -9,7 +9,6 @@
 //! and may keep each other from the exclusive one. Then the lock file stays, but the name is free,
 //! and the next process that looks removes it.
 
-use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -17,9 +16,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+
+use super::error::{AlreadyUp, ControlError, Result};
 
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
@@ -35,23 +35,6 @@ pub struct LinkFiles {
     directory: PathBuf,
     name: String,
 }
-
-/// A link of this name runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AlreadyUp(pub String);
-
-impl fmt::Display for AlreadyUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.0;
-        write!(
-            f,
-            "link {name} is up already on this host; `vsnoop link status {name}` shows it, `vsnoop link down \
-             {name}` ends it; for one beside it choose another link.name"
-        )
-    }
-}
-
-impl std::error::Error for AlreadyUp {}
 
 impl LinkFiles {
     pub fn of(name: &str) -> Self {
@@ -80,13 +63,13 @@ impl LinkFiles {
     pub(super) fn take(&self) -> Result<Flock<File>> {
         // Only the innermost is private: others have files beside it.
         if let Some(parent) = self.directory.parent() {
-            fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+            fs::create_dir_all(parent).map_err(ControlError::path("create", parent))?;
         }
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.directory)
-            .with_context(|| format!("create {}", self.directory.display()))?;
+            .map_err(ControlError::path("create", &self.directory))?;
         let mut again = patience();
         let mut lock = loop {
             match self.try_lock(FlockArg::LockExclusiveNonblock)? {
@@ -97,7 +80,7 @@ impl LinkFiles {
         };
         lock.set_len(0)
             .and_then(|()| write!(lock, "{}", std::process::id()))
-            .with_context(|| format!("write {}", self.lock().display()))?;
+            .map_err(ControlError::path("write", self.lock()))?;
         self.remove_socket()?;
         Ok(lock)
     }
@@ -148,7 +131,7 @@ impl LinkFiles {
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                 Err((_, errno)) => {
-                    return Err(errno).with_context(|| format!("lock {}", path.display()));
+                    return Err(ControlError::path("lock", path)(errno));
                 }
             }
         }
@@ -163,18 +146,18 @@ impl LinkFiles {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .with_context(|| format!("open {}", path.display()))
+            .map_err(ControlError::path("open", path))
     }
 
     /// Is this file still the one that is found there?
     fn is_that_of(&self, lock: &File) -> Result<bool> {
         let path = self.lock();
-        let what = || format!("look at {}", path.display());
-        let ours = lock.metadata().with_context(what)?;
+        let failed = |error| ControlError::path("look at", &path)(error);
+        let ours = lock.metadata().map_err(failed)?;
         match fs::metadata(&path) {
             Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).with_context(what),
+            Err(error) => Err(failed(error)),
         }
     }
 
@@ -205,7 +188,7 @@ fn patience() -> impl FnMut() -> bool {
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("remove {}", path.display()))
+            Err(ControlError::path("remove", path)(error))
         }
         _ => Ok(()),
     }
@@ -217,7 +200,7 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {
-            return Err(error).with_context(|| format!("look into {}", directory.display()));
+            return Err(ControlError::path("look into", directory)(error));
         }
     };
     let mut names: Vec<_> = entries
@@ -228,8 +211,9 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+fn is_missing(error: &ControlError) -> bool {
+    let ControlError::Path { error, .. } = error else { return false };
+    error.kind() == io::ErrorKind::NotFound
 }
 
 #[cfg(test)]

@@ -5,12 +5,14 @@
 //! lives, so that the socket of one that was killed is told from that of one that runs.
 
 mod client;
+mod error;
 mod files;
 mod message;
 mod server;
 
 pub use client::{AskError, ask, running};
-pub use files::{AlreadyUp, LinkFiles};
+pub use error::{AlreadyUp, ControlError};
+pub use files::LinkFiles;
 pub use message::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
     LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus,

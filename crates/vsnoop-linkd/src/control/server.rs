@@ -15,10 +15,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use nix::fcntl::Flock;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::error::{ControlError, Result};
 use super::{LinkFiles, Request, Response};
 
 /// Of a request, and of an answer; a longer answer is refused to the client.
@@ -67,15 +67,15 @@ impl Server {
     pub fn bind_at(files: LinkFiles) -> Result<Self> {
         let lock = files.take()?;
         let path = files.socket();
-        let listener =
-            UnixListener::bind(&path).with_context(|| format!("listen at {}", path.display()))?;
+        let listener = UnixListener::bind(&path).map_err(ControlError::path("listen at", &path))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))
-            .with_context(|| format!("restrict {}", path.display()))?;
-        listener.set_nonblocking(true).context("set up the control socket")?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
+            .map_err(ControlError::path("restrict", &path))?;
+        listener.set_nonblocking(true).map_err(ControlError::call("set up the control socket"))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(ControlError::call("make an epoll"))?;
         epoll
             .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))
-            .context("watch the control socket")?;
+            .map_err(ControlError::call("watch the control socket"))?;
         Ok(Self {
             files,
             listener,
@@ -101,7 +101,7 @@ impl Server {
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(ready) => ready,
             Err(nix::errno::Errno::EINTR) => 0,
-            Err(errno) => return Err(errno).context("look at the control socket"),
+            Err(errno) => return Err(ControlError::call("look at the control socket")(errno)),
         };
         for event in &events[..ready] {
             match event.data() {
@@ -155,7 +155,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         for removed in [self.files.remove_socket(), self.files.remove_lock()] {
             if let Err(error) = removed {
-                tracing::warn!("{error:#}");
+                tracing::warn!("{}", crate::causes::with_causes(&error));
             }
         }
     }
@@ -251,7 +251,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
-    use crate::control::{AlreadyUp, Status, client};
+    use crate::control::{Status, client};
 
     /// A directory that goes with the test.
     struct Directory(PathBuf);
@@ -381,7 +381,7 @@ mod tests {
         let directory = Directory::new("name");
         let first = Server::bind_at(directory.files()).unwrap();
         let error = Server::bind_at(directory.files()).unwrap_err();
-        assert!(error.downcast_ref::<AlreadyUp>().is_some(), "{error:#}");
+        assert!(matches!(error, ControlError::AlreadyUp(_)), "{error}");
         assert!(directory.files().is_taken().unwrap());
         drop(first);
         // As one that was killed leaves them.

@@ -8,18 +8,37 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use tracing::{info, warn};
 use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
 
 use super::rules;
+use super::taps::DivertTap;
+use crate::causes::with_causes;
 use crate::config::{Config, Divert};
 use crate::control::DivertState;
 use crate::shared::Shared;
 
 /// How often taps are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("the link's tap {tap} was deleted; start the link again")]
+    TapDeleted { tap: String },
+    #[error("{interface} is not a tap, and only a VM's tap can be diverted")]
+    NotATap { interface: String },
+    #[error(transparent)]
+    Find(crate::causes::BoxedError),
+    #[error("diverting what comes from {interface}")]
+    Attach {
+        interface: String,
+        #[source]
+        error: vsnoop_bpf::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, HookError>;
 
 /// A hook while its tap is there.
 struct Attached {
@@ -58,36 +77,27 @@ impl Hooks {
     /// Hooks the taps that are there. Says what forbids it altogether, such as the kernel.
     pub fn new(config: &Config, shared: Arc<Shared>) -> Result<Self> {
         let divert_taps = shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps);
-        let divert_taps: Vec<_> = divert_taps
-            .map(|divert_tap| {
-                (
-                    divert_tap.interface.clone(),
-                    divert_tap.port.name().to_owned(),
-                    divert_tap.ifindex,
-                )
-            })
-            .collect();
+        let divert_taps: Vec<_> = divert_taps.collect();
         let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
-            let own = |(interface, _, _): &&(Option<String>, _, _)| {
-                interface.as_deref() == Some(divert.interface.as_str())
-            };
-            let (_, divert_tap, divert_tap_ifindex) = divert_taps.iter().find(own)?.clone();
+            let own =
+                |tap: &&&DivertTap| tap.interface.as_deref() == Some(divert.interface.as_str());
+            let divert_tap = divert_taps.iter().find(own)?;
             let peer = config.peers.iter().position(|peer| peer.name == divert.peer)?;
             Some(Hook {
                 divert: divert.clone(),
                 state: DivertState::NoInterface,
                 reason: None,
                 not_taken: Vec::new(),
-                divert_tap,
+                divert_tap: divert_tap.port.name().to_owned(),
                 peer,
-                divert_tap_ifindex,
+                divert_tap_ifindex: divert_tap.ifindex,
                 rules: rules::of_table(config, index),
                 attached: None,
                 past: vec![RuleCounters::default(); divert.prefixes.len()],
             })
         };
-        let hooks = config.diverts.iter().enumerate().filter_map(hook).collect();
-        let mut hooks = Self { hooks, shared, looked: None, trouble: None };
+        let hooks: Vec<_> = config.diverts.iter().enumerate().filter_map(hook).collect();
+        let mut hooks = Self { hooks, shared: Arc::clone(&shared), looked: None, trouble: None };
         for hook in &mut hooks.hooks {
             hook.look()?;
         }
@@ -102,7 +112,7 @@ impl Hooks {
             self.looked = Some(now);
             for hook in &mut self.hooks {
                 if let Err(error) = hook.look() {
-                    hook.say(DivertState::Failed, Some(format!("{error:#}")));
+                    hook.say(DivertState::Failed, Some(with_causes(&error)));
                 }
             }
             let ready = self
@@ -110,7 +120,7 @@ impl Hooks {
                 .divert_taps
                 .as_ref()
                 .map_or(Ok(()), |divert_taps| divert_taps.prepare_again());
-            let trouble = ready.err().map(|error| format!("{error:#}"));
+            let trouble = ready.err().map(|error| with_causes(&error));
             if trouble != self.trouble {
                 trouble.iter().for_each(|trouble| warn!("{trouble}"));
                 self.trouble = trouble;
@@ -137,14 +147,17 @@ impl Hook {
         }
         let (Some(ifindex), None) = (found, &self.attached) else { return Ok(()) };
         if !is_divert_tap_there {
-            bail!("the link's tap {} was deleted; start the link again", self.divert_tap);
+            return Err(HookError::TapDeleted { tap: self.divert_tap.clone() });
         }
         // The name may be of something else by now.
-        if vsnoop_netdev::find(&self.divert.interface)?.is_some_and(|found| found.tap.is_none()) {
-            bail!("{} is not a tap, and only a VM's tap can be diverted", self.divert.interface);
+        let interface = || self.divert.interface.clone();
+        let device = vsnoop_netdev::find(&self.divert.interface)
+            .map_err(|error| HookError::Find(error.into()))?;
+        if device.is_some_and(|found| found.tap.is_none()) {
+            return Err(HookError::NotATap { interface: interface() });
         }
         let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules)
-            .with_context(|| format!("diverting what comes from {}", self.divert.interface))?;
+            .map_err(|error| HookError::Attach { interface: interface(), error })?;
         self.attached = Some(Attached { ifindex, diversion, is_up: false });
         Ok(())
     }

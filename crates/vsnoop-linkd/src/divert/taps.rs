@@ -4,7 +4,6 @@
 //! hook on its VM's tap, or by the host itself; the latter is dropped. Frames of peers are not
 //! trusted: only unicast packets to VMs of this host enter it, and each refusal is counted.
 
-use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use vsnoop_bpf::divert::{LinkTap, Reentry, destination, prepare};
 
@@ -13,12 +12,28 @@ use crate::config::Config;
 use crate::counted_port::CountedPort;
 use crate::counts::Counter;
 use crate::frame::Frame;
-use crate::io::port::Port;
+use crate::io::port::{Port, PortError};
 
 /// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
 const FRONT_BYTES: usize = 64;
 /// Divert taps have numbers in their names; more than a host has.
 const NUMBERS: u32 = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DivertTapError {
+    #[error(transparent)]
+    Make(#[from] PortError),
+    #[error("there are interfaces vsd0 to vsd{} already", NUMBERS - 1)]
+    NoNumber,
+    #[error("preparing {tap}, the tap for diverted packets")]
+    Prepare {
+        tap: String,
+        #[source]
+        error: vsnoop_bpf::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, DivertTapError>;
 
 /// One divert tap.
 pub struct DivertTap {
@@ -137,10 +152,10 @@ fn make_tap() -> Result<Port> {
             Ok(port) => return Ok(port),
             // Another link was faster.
             Err(_) if is_there(&name) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
-    bail!("there are interfaces vsd0 to vsd{} already", NUMBERS - 1)
+    Err(DivertTapError::NoNumber)
 }
 
 fn is_there(interface: &str) -> bool {
@@ -149,7 +164,7 @@ fn is_there(interface: &str) -> bool {
 
 fn prepared(port: &Port, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
     prepare(port.name(), mtu_bytes.into(), local)
-        .with_context(|| format!("preparing {}, the tap for diverted packets", port.name()))
+        .map_err(|error| DivertTapError::Prepare { tap: port.name().to_owned(), error })
 }
 
 #[cfg(test)]

@@ -15,13 +15,47 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
 use vsnoop_packet::vnet::VNET_BYTES;
 
 use super::nonblocking::again;
 
 const ETHERNET_ADDRESSES_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PacketSocketError {
+    #[error("there is no interface {name} here (`ip link`)")]
+    NoInterface {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("opening a packet socket on {name}")]
+    Open {
+        name: String,
+        #[source]
+        error: JoinError,
+    },
+}
+
+/// A call that a packet socket needs has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("{doing}")]
+    Call {
+        doing: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error(transparent)]
+    Socket(io::Error),
+}
+
+impl JoinError {
+    fn call(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Call { doing, error }
+    }
+}
 
 #[derive(Debug)]
 pub struct PacketSocket {
@@ -31,26 +65,29 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    pub fn open(name: &str) -> Result<Self> {
-        let index = nix::net::if_::if_nametoindex(name)
-            .with_context(|| format!("there is no interface {name} here (`ip link`)"))?;
-        Self::open_index(name, index).with_context(|| format!("opening a packet socket on {name}"))
+    pub fn open(name: &str) -> Result<Self, PacketSocketError> {
+        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
+            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
+        })?;
+        Self::open_index(name, index)
+            .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
     }
 
-    fn open_index(name: &str, index: u32) -> Result<Self> {
+    fn open_index(name: &str, index: u32) -> Result<Self, JoinError> {
         // No protocol yet: nothing arrives before all options are set.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a plain system call.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
-            return Err(io::Error::last_os_error().into());
+            return Err(JoinError::Socket(io::Error::last_os_error()));
         }
         // SAFETY: fd was just made and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let one: libc::c_int = 1;
-        option(&fd, libc::PACKET_VNET_HDR, &one).context("PACKET_VNET_HDR")?;
-        option(&fd, libc::PACKET_AUXDATA, &one).context("PACKET_AUXDATA")?;
-        option(&fd, PACKET_IGNORE_OUTGOING, &one).context("PACKET_IGNORE_OUTGOING")?;
+        option(&fd, libc::PACKET_VNET_HDR, &one).map_err(JoinError::call("PACKET_VNET_HDR"))?;
+        option(&fd, libc::PACKET_AUXDATA, &one).map_err(JoinError::call("PACKET_AUXDATA"))?;
+        option(&fd, PACKET_IGNORE_OUTGOING, &one)
+            .map_err(JoinError::call("PACKET_IGNORE_OUTGOING"))?;
         let socket = Self { fd, name: name.to_owned(), index: AtomicU32::new(0) };
         socket.join(index)?;
         Ok(socket)
@@ -63,14 +100,14 @@ impl PacketSocket {
 
     /// Joins this interface, instead of the one before: its name may be another's now. Others may
     /// read and write meanwhile.
-    pub fn join(&self, index: u32) -> Result<()> {
+    pub fn join(&self, index: u32) -> Result<(), JoinError> {
         let before = self.index.swap(0, Ordering::Relaxed);
         if before != 0 {
             // It went with the interface, if that is gone.
             let _ = option(&self.fd, libc::PACKET_DROP_MEMBERSHIP, &promiscuous(before));
         }
         option(&self.fd, libc::PACKET_ADD_MEMBERSHIP, &promiscuous(index))
-            .context("promiscuous mode")?;
+            .map_err(JoinError::call("promiscuous mode"))?;
         // SAFETY: all zeroes is a valid sockaddr_ll.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
@@ -88,7 +125,7 @@ impl PacketSocket {
             let error = io::Error::last_os_error();
             // Or each attempt would leave one more.
             let _ = option(&self.fd, libc::PACKET_DROP_MEMBERSHIP, &promiscuous(index));
-            return Err(error).context("bind");
+            return Err(JoinError::call("bind")(error));
         }
         self.index.store(index, Ordering::Relaxed);
         Ok(())

@@ -8,13 +8,20 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use anyhow::Result;
 use vsnoop_netdev::tap::{Offloads, Tap, TapOptions};
 use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nonblocking::again;
-use super::packet_socket::PacketSocket;
+use super::packet_socket::{PacketSocket, PacketSocketError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    #[error(transparent)]
+    Tap(Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Interface(#[from] PacketSocketError),
+}
 
 pub enum Port {
     Tap(Tap),
@@ -23,17 +30,18 @@ pub enum Port {
 
 impl Port {
     /// Makes the tap `name`.
-    pub fn tap(name: &str) -> Result<Self> {
+    pub fn tap(name: &str) -> Result<Self, PortError> {
         let options = TapOptions {
             vnet_hdr_bytes: VNET_BYTES,
             offloads: Offloads::SUPER_PACKETS,
             ..TapOptions::default()
         };
-        Ok(Self::Tap(Tap::open(name, &options)?))
+        let tap = Tap::open(name, &options).map_err(|error| PortError::Tap(error.into()))?;
+        Ok(Self::Tap(tap))
     }
 
     /// Joins the interface `name`.
-    pub fn interface(name: &str) -> Result<Self> {
+    pub fn interface(name: &str) -> Result<Self, PortError> {
         Ok(Self::Interface(PacketSocket::open(name)?))
     }
 

@@ -59,7 +59,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
             tracing::warn!("{error:#}");
         }
     };
-    let log = |level: LogLevel| {
+    let log = |level: LogLevel| -> std::result::Result<(), vsnoop_linkd::BoxedError> {
         // Other crates log at most at info: their details are rarely useful, and many.
         let others = level.min(LogLevel::Info);
         log_by(&format!("{others},vsnoop={level},vsnoop_link={level},vsnoop_linkd={level}"))?;
