@@ -6,8 +6,9 @@
 //! ```
 //!
 //! All of it is free of input and output: it is fed with bytes and a clock and returns bytes,
-//! actions and times, so that the same code runs under test on a hostile network.  The daemon around
-//! it is vsnoop-linkd. No dependency does input or output, and clippy.toml forbids what std has.
+//! actions and times, so that the same code runs under test on a hostile network.  The daemon
+//! around it is vsnoop-linkd. No dependency does input or output, and clippy.toml forbids what std
+//! has.
 
 // Tests measure.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]

@@ -12,9 +12,9 @@
 //! [`egress`] and [`ingress`] move frames; each owns what it needs, so that nothing on a frame's
 //! way is waited for but the forwarding table. While there is little to do one thread does both
 //! ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread that called
-//! [`run`], beside the control socket and the signals. [`setup`] builds all that, [`serve`] waits and
-//! answers. [`establish`] makes sessions. [`divert`] is
-//! the second way into the link, past ports and table.
+//! [`run`], beside the control socket and the signals. [`setup`] builds all that, [`serve`] waits
+//! and answers. [`establish`] makes sessions. [`divert`] is the second way into the link, past
+//! ports and table.
 
 mod bridge;
 mod causes;

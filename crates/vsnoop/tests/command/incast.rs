@@ -1,6 +1,6 @@
 //! Incast control in the commands: uplinks are created with their first port, removed with their
-//! last, and shown and changed meanwhile. Its effect on windows has tests of its own (tests/netns at
-//! the root).
+//! last, and shown and changed meanwhile. Its effect on windows has tests of its own (tests/netns
+//! at the root).
 
 use std::fs;
 use std::path::{Path, PathBuf};
