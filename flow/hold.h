@@ -192,7 +192,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 {
 	bool news = false;
 
-	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
+	/* Not against the record's SND.UNA, which the ACK of one that the VM drops moves, too. */
+	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, h->snd_una) || seq_gt(s->ack, f->snd_nxt))
 		return false;
 	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
 	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||

@@ -161,3 +161,17 @@ fn news_on_what_the_vm_has_in_part_are_noted() {
         assert_eq!(c.h.snd_una == vm_at(100), is_noted, "{offset}+{len}");
     }
 }
+
+#[test]
+fn an_ack_older_than_that_of_an_old_segment_is_noted() {
+    let mut case = Case::new();
+    case.early(&case.data(0, 2 * MSS));
+    case.acks(MSS, WINDOW);
+    let mut c = spoken(case);
+    // The VM drops this one, with its ACK.
+    c.decide(&segment { ack: vm_at(100), ..c.data(0, MSS) });
+    assert_eq!(c.h.snd_una, vm_at(0));
+    // This one was sent before, and the VM gets it.
+    c.decide(&c.ack_of_sender(2 * MSS, 60));
+    assert_eq!(c.h.snd_una, vm_at(60));
+}
