@@ -23,9 +23,9 @@ pub fn is_wanted() -> bool {
 /// Fields of `resets` in `vsnoop stats --json` that count connections.
 const RESET_REASONS: [&str; 7] =
     ["refused", "silent", "engine_gone", "detached", "tap_gone", "deserted", "by_vm"];
-/// Commands that hold the lock of `/run/vsnoop` for long. Another waits 20 s for it, which is not
-/// enough on a busy machine where several do.
-const LOCKING: [&str; 3] = ["attach", "incast", "set"];
+/// Commands that take the lock of `/run/vsnoop`, some for long. Another waits 20 s for it, which is
+/// not enough on a busy machine where several do.
+const LOCKING: [&str; 4] = ["attach", "detach", "incast", "set"];
 /// Held while one of them runs: tests run side by side.
 static LOCK: Mutex<()> = Mutex::new(());
 /// Of `attach`: acknowledge nothing early.
