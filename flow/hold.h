@@ -196,8 +196,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 
 	if (!(s->tcp_flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt))
 		return false;
-	/* Of the ACK not the record's SND.UNA is asked, which that of one that the VM drops moves,
-	 * too. */
+	/* The ACK is compared with the hold's SND.UNA: the record's moves also with segments that
+	 * the VM drops. */
 	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
 	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||
 	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)) || seq_lt(s->ack, h->snd_una))

@@ -127,8 +127,8 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 
 	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
-	       s->unit_len <= f->mss && !flow_is_late(f, now) &&
+	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
+	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
 	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
 }
 
