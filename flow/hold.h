@@ -192,12 +192,13 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 {
 	bool news = false;
 
-	/* Not against the record's SND.UNA, which the ACK of one that the VM drops moves, too. */
-	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, h->snd_una) || seq_gt(s->ack, f->snd_nxt))
+	if (!(s->tcp_flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt))
 		return false;
+	/* The ACK is compared with the hold's SND.UNA: the record's moves also with segments that
+	 * the VM drops. */
 	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
 	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||
-	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
+	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)) || seq_lt(s->ack, h->snd_una))
 		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||
 	    (seq_eq(s->seq, h->sender_seq) && seq_ge(s->ack, h->snd_una))) {
