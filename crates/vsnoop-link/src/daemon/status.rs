@@ -88,6 +88,7 @@ pub fn of(
                     port: port.map(|port| port.name.clone()),
                     peer: peer.map(|peer| peer.name.clone()),
                     age_ns: entry.age_ns,
+                    contested: entry.contested,
                 }
             };
             learned.iter().map(show).collect()
