@@ -10,10 +10,12 @@ mod frame_addresses;
 mod location;
 mod mac;
 mod shared_table;
+mod source_filter;
 mod table;
 
 pub use frame_addresses::FrameAddresses;
 pub use location::{DropReason, ForwardingDecision, Location};
 pub use mac::Mac;
 pub use shared_table::SharedTable;
+pub use source_filter::{Forged, SourceFilter};
 pub use table::{LearnedAddress, Source, Table, TableSettings, Whereabouts};
