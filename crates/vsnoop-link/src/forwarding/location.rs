@@ -36,6 +36,8 @@ pub enum DropReason {
     Control,
     /// The source is a group address or zero.
     BadSource,
+    /// The configuration gives the source's address to another port.
+    Forged,
     /// One copy too many of a source that another location has: it may have come round a loop.
     Loop,
     /// The destination is where the frame came from.

@@ -165,17 +165,31 @@ impl LearnedEntry {
 pub struct Table {
     settings: TableSettings,
     known: HashMap<AddressKey, LearnedEntry>,
+    /// Addresses that the configuration gives to one location.
+    fixed: HashMap<Mac, Location>,
     /// The keys of each location, in no order. There are as many as ports and peers.
     locations: HashMap<Location, Vec<AddressKey>>,
 }
 
 impl Table {
     pub fn new(settings: TableSettings) -> Self {
-        Self { settings, known: HashMap::new(), locations: HashMap::new() }
+        Self { settings, known: HashMap::new(), fixed: HashMap::new(), locations: HashMap::new() }
+    }
+
+    /// Gives an address to a location, in all VLANs: frames from it are believed there only.
+    pub fn fix(&mut self, mac: Mac, location: Location) {
+        self.fixed.insert(mac, location);
+    }
+
+    fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
+        self.fixed.get(&mac).is_some_and(|fixed| *fixed != location)
     }
 
     /// Where an address is, if it is known and not too old.
     pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Whereabouts> {
+        if let Some(fixed) = self.fixed.get(&mac) {
+            return Some(Whereabouts::At(*fixed));
+        }
         let known = self.known.get(&AddressKey { mac, vlan })?;
         self.is_fresh(known, now_ns).then(|| known.whereabouts(self.settings.doubt_ns, now_ns))
     }
@@ -214,6 +228,9 @@ impl Table {
     ) -> Result<Source, DropReason> {
         if mac.is_group() || mac.0 == [0; 6] {
             return Err(DropReason::BadSource);
+        }
+        if self.is_fixed_elsewhere(mac, from) {
+            return Err(DropReason::Forged);
         }
         let key = AddressKey { mac, vlan };
         let doubt_ns = self.settings.doubt_ns;
@@ -552,6 +569,19 @@ mod tests {
                 Some(At(PORT) | Either(PORT, PEER)) => {}
                 other => panic!("step {step}: frames to the owner go to {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_fixed_address_is_believed_at_its_port_only() {
+        let mut table = table();
+        table.fix(mac(1), PORT);
+        assert_eq!(table.learn(0, mac(1), PEER, 0), Err(DropReason::Forged));
+        assert_eq!(table.learn(0, mac(1), PORT, 1), Ok(Source::Settled));
+        assert_eq!(table.confirm(0, mac(1), PEER, 2), None);
+        assert_eq!(table.learn(0, mac(1), PEER, 2), Err(DropReason::Forged));
+        for vlan in [0, 7] {
+            assert_eq!(table.lookup(vlan, mac(1), u64::MAX), Some(At(PORT)));
         }
     }
 
