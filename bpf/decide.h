@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The decisions of flow/, each under the lock of its record.
+ * Calls the decisions of flow/, each under the lock of the flow's record.
  *
- * They are global functions, so that the verifier proves each of them once and
- * by itself, for any arguments, instead of once for each way of getting there.
+ * These are global functions, so that the verifier proves each of them once, for any arguments,
+ * instead of once per call path.
  */
 #ifndef VSNOOP_BPF_DECIDE_H
 #define VSNOOP_BPF_DECIDE_H
@@ -42,7 +42,7 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 	}
 }
 
-/* What a decision has learnt and what is counted. */
+/* Updates the port's promptness and counters from an outcome. */
 static __always_inline void note(struct port *port, const struct outcome *out, __u64 now)
 {
 	struct port_stats *st;
@@ -57,7 +57,7 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 		count_events(st, out);
 }
 
-/* What a decision leaves to be done apart from the packet itself. */
+/* Acts on the events of an outcome that do not concern the packet. */
 static __always_inline void settle(struct port *port, const struct flow_key *key,
 				   const struct outcome *out, __u64 now)
 {
@@ -74,7 +74,7 @@ static __always_inline void settle(struct port *port, const struct flow_key *key
 	}
 }
 
-/* The engine has something to do. */
+/* Wakes the engine if the outcome asks for it. */
 static __always_inline void wake_engine(const struct port *port, const struct outcome *out)
 {
 	if (out->events & EVENT_WAKE)
@@ -86,8 +86,8 @@ struct hold_wait {
 	__u32 number;
 };
 
-/* Waits until another CPU has finished with a flow's hold: it copies at most one
- * packet, or gives chunks back. */
+/* bpf_loop() callback: ends when another CPU has released the flow's hold. That CPU copies at most
+ * one packet, or frees chunks. */
 static long wait_for_hold(__u32 i, const struct hold_wait *w)
 {
 	struct hold *h = hold_number(w->slot, w->number);
@@ -98,7 +98,7 @@ static long wait_for_hold(__u32 i, const struct hold_wait *w)
 #define HOLD_WAIT 16384
 #define HOLD_TRIES 3
 
-/* The decision that needs the record's lock. */
+/* Decides about a segment to the VM under the record's lock. `out->hold`: the flow's hold. */
 __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow_key *key,
 					    const struct segment *s, struct outcome *out)
 {
@@ -122,7 +122,8 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	h = hold_of(port, wait.number);
 	tag = flow_tag(key);
 	out->events = 0;
-	/* The lock may be had just when its last owner has taken the hold. */
+	/* Another CPU may claim the hold between the wait and the lock: try again, HOLD_TRIES
+	 * times. */
 	for (tries = HOLD_TRIES;; tries--) {
 		if (h && *(volatile __u32 *)&h->busy)
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
@@ -144,7 +145,8 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	return verdict;
 }
 
-/* The frequent cases need no lock and little time. */
+/* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that
+ * continue a backlog of a passive flow. */
 static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 						       const struct flow_key *key,
 						       const struct segment *s, struct outcome *out)
@@ -161,8 +163,8 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 			hold_note_sender(f, h, s);
 		return TO_VM_PASS;
 	}
-	/* A clock that is some ms behind finds the VM late that much later; it is
-	 * found late all the same, and costs a fourth. */
+	/* The coarse clock costs a fourth, and is some ms behind: the VM is found late by that much
+	 * later. */
 	if (f->mode == FLOW_PASSIVE &&
 	    flow_continues_passive(f, s, &port->state, &port->policy, bpf_ktime_get_coarse_ns())) {
 		flow_note_passive(f, s);
@@ -172,11 +174,12 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	return decide_locked(port, key, s, out);
 }
 
-/* What was done with a segment. */
+/* Argument `done` of decide_kept(): what was done with the segment. */
 #define KEEP_COPIED 0x01
-#define KEEP_TAKEN 0x02 /* by the ring */
+#define KEEP_TAKEN 0x02 /* the ring took the clone */
 
-/* After TO_VM_KEEP.  Of a record that has gone nothing is acknowledged. */
+/* Completes TO_VM_KEEP under the record's lock, and ends the claim on the chain. If the record is
+ * gone, nothing is acknowledged. */
 __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_key *key,
 					 const struct segment *s, __u32 done, struct outcome *out)
 {
@@ -211,13 +214,14 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 		return verdict;
 	}
 	mark_busy(port, out->hold);
-	/* What is kept frees nothing, fails nowhere and ends no record. */
+	/* No settle(): flow_kept() sets none of its events. */
 	note(port, out, now);
 	wake_engine(port, out);
 	return verdict;
 }
 
-/* The caller wakes the engine: it has more to tell it. */
+/* Decides about a segment of the VM. The caller wakes the engine, after it has passed on the SACK
+ * blocks. */
 __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct flow_key *key,
 					       const struct segment *s, struct outcome *out)
 {
@@ -237,8 +241,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	h = hold_of(port, out->hold);
 	tag = flow_tag(key);
 	bpf_spin_lock(&f->lock);
-	/* Else the record is another flow's by now; or it got its hold, or lost it, at this
-	 * moment: the next ACK tells. */
+	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
+	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
 	if (f->tag == tag && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &port->state, &port->policy, now, out);
@@ -247,8 +251,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	return verdict;
 }
 
-/* What the sender has told, for a VM that gets nothing of its segment.  False: the flow
- * has gone. */
+/* Fills in a pure ACK with the sender's latest ACK and window, for a VM that does not get the
+ * segment itself. Returns 0 if the flow has gone or has no hold. */
 __noinline int decide_news(struct port *port, const struct flow_key *key, struct ack_fields *news)
 {
 	struct flow *f;
@@ -265,8 +269,8 @@ __noinline int decide_news(struct port *port, const struct flow_key *key, struct
 	return !!h;
 }
 
-/* The newest ACK and window of the sender, for a segment that the engine made.  False: it
- * has them. */
+/* Fills in the sender's latest ACK and window for a segment of the engine. Returns 0 if the segment
+ * has them already. */
 __noinline int decide_engine(struct port *port, const struct flow_key *key, const struct segment *s,
 			     struct ack_fields *ack)
 {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The way into a link for traffic of a VM that is to be compressed: what the VM sends to
- * chosen prefixes leaves through the tap of the link's process instead of the stack.
+ * Diversion: packets of a VM to chosen prefixes enter a link through the tap of the link's process,
+ * instead of going to the stack.
  *
- * It runs on the ingress of the VM's tap, behind from_vm, which has to see all the VM says.
- * The packet goes as it is, super-packets whole and checksums unfinished.  What cannot be
- * routed any further (link-local, multicast, neighbour discovery, a hop limit that is used
- * up) goes its ordinary way, and so does what carries a VLAN tag.
+ * The hook runs on the ingress of the VM's tap, after from_vm, which must see all packets of the
+ * VM. The packet stays as it is: super-packets whole, checksums partial. Packets that cannot be
+ * routed any further (link-local, multicast, neighbour discovery, hop limit used up) pass to the
+ * stack, and so do those with a VLAN tag.
  *
- * The link may go down at any time, or its process may die.  `divert_up` says the first.
- * For the second nothing here is pinned: the hook goes with the process; and the index of
- * the link's tap stands in a map from which the kernel takes it when the tap goes, for the
- * tap may be gone first.
+ * The link may go down at any time, and its process may die. `divert_up` is 0 while the link is
+ * down. Nothing here is pinned, so the hook ends with the process. The link's tap may be deleted
+ * before that: its index is in a map from which the kernel removes it with the device.
  */
 #define VSNOOP_BPF
 #include "kernel.h"
@@ -27,7 +26,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 /* Set by the link's process. */
 __u32 divert_up;
 
-/* The link's tap.  Only looked up: the index is 0 when the device is gone. */
+/* The link's tap. The map is only read: it has index 0 when the device is gone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, 1);
@@ -35,7 +34,7 @@ struct {
 	__type(value, __u32);
 } link_tap SEC(".maps");
 
-/* Of struct divert_key and struct divert_rule. */
+/* Keys are struct divert_key, values struct divert_rule. */
 struct divert_rules {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -44,7 +43,8 @@ struct divert_rules {
 	__uint(value_size, sizeof(struct divert_rule));
 };
 
-/* The rules in force: exchanged as a whole, so that no packet ever meets half of them. */
+/* The rules in force. User space replaces the inner map as a whole, so that every packet meets one
+ * complete set. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -52,7 +52,7 @@ struct {
 	__array(values, struct divert_rules);
 } in_force SEC(".maps");
 
-/* 0/8, 127/8, 169.254/16, and 224/3: neither unicast nor to be routed. */
+/* 0/8, 127/8, 169.254/16, and 224/3: addresses that are not unicast, or must not be routed. */
 static __always_inline bool is_local_v4(__be32 addr)
 {
 	__u32 a = bpf_ntohl(addr);
@@ -72,7 +72,7 @@ static __always_inline bool is_local_v6(const struct in6_addr *addr)
 
 enum found { FOUND_ADDRESS, FOUND_NOTHING, FOUND_SHORT };
 
-/* Where the packet goes, if routers could carry it there. */
+/* Finds the packet's destination address, if it can be routed. */
 static __always_inline enum found find(struct __sk_buff *skb, struct divert_key *key)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The grant queue: flows that wait for credit (flow/incast.h), and the grants that they get.
+ * The grant queue: flows that wait for credit (flow/incast.h), and their grants.
  *
- * Data of one flow return credit that another one may wait for, whose sender has to be told.
- * That flow has no packet at this moment: the next ACK of any flow of the port becomes the
- * grant's ACK, or a clone of it does.  Where no packet passes the helper runs the program
- * `grant` with one that goes nowhere else.
+ * Data of one flow return credit for which another flow may wait. The sender of that flow must get
+ * an ACK, but there is no packet of its flow at this moment: the next ACK of any flow of the port
+ * becomes the ACK of the grant, or a clone of it does. Where no packet passes, the helper runs the
+ * program `grant` with a packet of its own.
  */
 #ifndef VSNOOP_BPF_GRANT_QUEUE_H
 #define VSNOOP_BPF_GRANT_QUEUE_H
@@ -33,7 +33,8 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* Serves the flow of grant->key, which waits so; its sender is to be sent grant->ack. */
+/* Offers a grant to the flow of grant->key, which waits for `waits`. With SERVED_ACK its sender
+ * must be sent grant->ack. */
 static __always_inline enum incast_served serve_flow(struct port *port, struct grant *grant,
 						     enum incast_waiting waits, __u64 now)
 {
@@ -54,7 +55,8 @@ static __always_inline enum incast_served serve_flow(struct port *port, struct g
 	return served;
 }
 
-/* Offers a grant to the flow at the head of the queue. */
+/* Offers a grant to the flow at the head of the queue. `like`: key of the packet that will become
+ * the ACK. */
 __noinline enum incast_grant_result try_grant(struct port *port, const struct flow_key *like)
 {
 	enum incast_served served = SERVED_NOT_YET;
@@ -74,7 +76,7 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	queue = queue_of(port, waits);
 	if (!queue || bpf_map_pop_elem(queue, &grant->key))
 		return GRANT_NONE;
-	/* It travels in a packet of the same form. */
+	/* The packet must have the IP version and VLAN tags of the granted flow. */
 	if (is_ipv4(&grant->key) == is_ipv4(like) && grant->key.vlan_outer == like->vlan_outer &&
 	    grant->key.vlan_inner == like->vlan_inner)
 		served = serve_flow(port, grant, waits, now);
@@ -83,10 +85,10 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	return served == SERVED_ACK ? GRANT_SENT : GRANT_RETRY;
 }
 
-/* Flows that one grant is offered to, one after the other: some cannot take it yet. */
+/* Most flows that one grant is offered to in turn: some cannot take it yet. */
 #define GRANT_TRIES 4
 
-/* Grants a window to the next flow that waits.  True: its ACK is in `grants`. */
+/* Grants a window to the next waiting flow. Returns whether its ACK is in `grants`. */
 __noinline bool grant_next(struct port *port, const struct flow_key *like)
 {
 	enum incast_grant_result result = GRANT_RETRY;
@@ -99,7 +101,8 @@ __noinline bool grant_next(struct port *port, const struct flow_key *like)
 	return result == GRANT_SENT;
 }
 
-/* The packet, a TCP segment of whatever flow, becomes the ACK of grant_next(). */
+/* Turns the packet, a TCP segment of any flow, into the ACK of grant_next(). Returns 0 on
+ * success. */
 static __noinline int write_grant(struct __sk_buff *skb, const struct packet *p)
 {
 	struct grant *grant;

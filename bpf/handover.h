@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * When is "the device took it" exact?
+ * Conditions under which the result of a hand-over is exact.
  *
- * bpf_clone_redirect() to a tap returns 0 only when the tap's ring has taken
- * the packet, provided that nothing stands between: the queue discipline must
- * be noqueue (any other may drop later what it accepted now), and the stack
- * must not split the packet (it would return the fate of the last piece alone).
- * Both are looked at for every segment, because nobody else watches them.
+ * bpf_clone_redirect() to a tap returns 0 only if the tap's ring has taken the packet, provided
+ * that the queue discipline is noqueue (any other may accept the packet now and drop it later), and
+ * that the stack does not split the packet (the result would be that of the last part alone). Both
+ * are checked for every segment, because either can change at any time without notice.
  */
 #ifndef VSNOOP_BPF_HANDOVER_H
 #define VSNOOP_BPF_HANDOVER_H
@@ -29,15 +28,15 @@ static __always_inline bool handover_is_exact(struct __sk_buff *skb)
 		return false;
 	if (!skb->gso_size)
 		return true;
-	/* netif_needs_gso(): split for want of a checksum. */
+	/* netif_needs_gso(): the stack splits a packet with any other state of its checksum. */
 	ip_summed = BPF_CORE_READ_BITFIELD(k, ip_summed);
 	if (ip_summed != CHECKSUM_PARTIAL && ip_summed != CHECKSUM_UNNECESSARY)
 		return false;
 	if (skb->protocol == bpf_htons(ETH_P_IP) && skb->len >= dev->gso_ipv4_max_size)
 		return false;
 	shared = bpf_rdonly_cast(k->head + k->end, bpf_core_type_id_kernel(struct skb_shared_info));
-	/* A super-packet that another VM made is marked as untrusted; the stack
-	 * looks it over and sends it whole (tcp_gso_segment()). */
+	/* A super-packet of another VM is marked as untrusted; the stack validates it and sends it
+	 * whole (tcp_gso_segment()). */
 	needed = (__u64)(shared->gso_type & ~SKB_GSO_DODGY) << NETIF_F_GSO_SHIFT;
 	return (dev->features & needed) == needed && skb->len < dev->gso_max_size &&
 	       shared->gso_segs <= dev->gso_max_segs;
@@ -82,7 +81,7 @@ static __always_inline __u64 pseudo_sum(const struct flow_key *key, bool ipv6, _
 	return sum;
 }
 
-/* Is the TCP checksum known to be good?  Verified here where nobody has. */
+/* Is the TCP checksum good? Verified here, unless the device or the stack has. */
 static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct packet *p,
 					     const struct flow_key *key, const struct segment *s)
 {
@@ -93,9 +92,8 @@ static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct
 
 	if (ip_summed == CHECKSUM_PARTIAL || ip_summed == CHECKSUM_UNNECESSARY)
 		return true;
-	/* COMPLETE is a sum by the device over everything; it is as cheap to
-	 * add it up here as to trust our reading of it, and it is rare: bridge
-	 * and router turn it into NONE. */
+	/* CHECKSUM_COMPLETE is verified here, too: it is rare, because bridge and router turn it
+	 * into CHECKSUM_NONE. */
 	w.scratch = bpf_map_lookup_elem(&scratch, &zero);
 	if (!w.scratch)
 		return false;

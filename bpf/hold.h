@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The hold's memory: chunks in slabs, chained per flow.
+ * Memory of the hold: chunks in slabs, chained per flow.
  *
- * A CPU that adds to a chain or takes from it has set `busy` under the lock of the
- * flow's record, so that one at a time does; the copying itself happens without the
- * lock.  Whether a chunk is free is said by its owner alone, which is taken with
- * compare-and-swap: a search goes on from where the last one ended.
+ * A CPU sets `busy` under the lock of the flow's record before it extends a chain or frees chunks,
+ * so that one CPU at a time does; the copying itself needs no lock. Only `owner` says whether a
+ * chunk is free; it is taken with compare-and-swap. A search begins where the last one ended.
  *
- * The engine reads chains without any claim.  It may: a chunk is given back only
- * when the VM has acknowledged all of its bytes, `front` moves first, and a reader
- * that finds `front` unchanged after its walk has walked through live chunks.
+ * The engine reads chains without a claim. This is safe: a chunk is freed only after the VM has
+ * acknowledged all of its bytes, `front` moves before that, and a reader that finds `front`
+ * unchanged after its walk has read live chunks only.
  *
- * The hooks ask for memory ahead of need (want_slabs()); the engine adds slabs, and takes
- * one away by claiming all that is in it (HOLD_RESERVED).
+ * The hooks ask for memory before they need it (want_slabs()). The engine adds slabs, and takes one
+ * away after it has claimed all of its chunks and holds (HOLD_RESERVED).
  */
 #ifndef VSNOOP_BPF_HOLD_H
 #define VSNOOP_BPF_HOLD_H
@@ -20,18 +19,19 @@
 #include "maps.h"
 #include "packet.h"
 
-/* A pool with few free chunks costs some searching; one without is not searched. */
+/* Most chunks that one search looks at. A port without any free chunk is not searched. */
 #define HOLD_SEARCH 16384
-/* More than any chain has. */
+/* Bound of a loop over a chain, in chunks; no chain is as long. */
 #define HOLD_CHAIN (1 << 20)
-/* Chunks given back at once, so that nobody waits long; the rest at the next ACK. */
+/* Most chunks freed at one ACK, so that other CPUs wait for `busy` only briefly. */
 #define HOLD_FREE 64
-/* Chunks that one segment may make a chain longer by: with its place beyond a hole. */
+/* Most chunks by which one segment may extend a chain, holes included. */
 #define HOLD_REACH (1 << 16)
-/* Links that are followed for a segment beyond a hole: 16 MiB. */
+/* Most links followed for a segment beyond a hole: 16 MiB. */
 #define HOLD_SEEK 4096
 
-/* Slabs, holds and chunks have numbers of their own in each port's slot. */
+/* Slab `index` of the port in this slot, or null. Numbers of slabs, holds and chunks are per
+ * slot. */
 static __always_inline struct hold_slab *slab_number(__u32 slot, __u32 index)
 {
 	__u32 at = slot * SLABS + index;
@@ -61,7 +61,7 @@ static __always_inline struct hold_chunk *chunk_number(__u32 slot, __u32 chunk)
 	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
 }
 
-/* Something is kept in this hold: the engine looks at it until the VM has acknowledged it. */
+/* Marks the hold for the engine, which looks at it until the VM has acknowledged its copies. */
 static __always_inline void mark_busy(const struct port *port, __u32 number)
 {
 	struct hold_slab *slab = slab_number(port->slot, (number - 1) / SLAB_HOLDS);
@@ -79,7 +79,7 @@ static __always_inline void ring(const struct port *port, __u32 number, __u64 fl
 		bpf_ringbuf_output(bell, &number, sizeof(number), flags);
 }
 
-/* The engine is asked for more memory, unless it was, or the quota is reached. */
+/* Asks the engine for more memory, unless it has been asked or the quota is reached. */
 static __always_inline void want_slabs(struct port *port)
 {
 	if (port->state.slabs * SLAB_CHUNKS >= port->policy.hold_chunks || port->state.wants_slabs)
@@ -88,8 +88,17 @@ static __always_inline void want_slabs(struct port *port)
 		ring(port, 0, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Of connections of this VM port: one failed for a reason of the host's own, or its listener
- * takes no data. */
+/* A connection begins, and its data may come within 0.1 ms: asks for memory if there are fewer than
+ * HOLD_READY_SLABS slabs free. */
+static __always_inline void want_first_slabs(struct port *port)
+{
+	if (port->state.slabs * SLAB_CHUNKS <
+	    port->state.chunks_used + HOLD_READY_SLABS * SLAB_CHUNKS)
+		want_slabs(port);
+}
+
+/* Counts a failure of the VM's port: a connection that failed for a reason of the host's own
+ * (`failed`), or else a listener that takes no data. */
 static __noinline void note_failure(const struct port *port, const struct flow_key *key,
 				    bool failed)
 {
@@ -133,12 +142,12 @@ static long try_chunk(__u32 i, struct chunk_search *w)
 
 struct chain_walk {
 	struct hold *h;
-	__u32 base; /* SEQ of the first byte of a chain that is empty */
+	__u32 base; /* SEQ of the first byte, if the chain is empty */
 	struct chunk_search search;
 	__u32 wanted;
 };
 
-/* One more chunk at the end of the chain. */
+/* bpf_loop() callback: appends a chunk to the chain. */
 static long add_chunk(__u32 i, struct chain_walk *w)
 {
 	struct hold *h = w->h;
@@ -189,7 +198,8 @@ static long free_chunk(__u32 i, struct free_walk *w)
 	return 0;
 }
 
-/* Gives back what the VM has acknowledged, or all.  The caller has the claim. */
+/* Frees the chunks that the VM has acknowledged, or all, `most` at a time. The caller has claimed
+ * the chain. */
 static __always_inline void hold_free(struct port *port, struct hold *h, bool all, __u32 most)
 {
 	struct free_walk w = { .port = port, .h = h, .all = all };
@@ -214,7 +224,7 @@ __noinline int hold_release(struct port *port, __u32 number, bool all)
 	return 0;
 }
 
-/* Makes the chain reach `wanted` chunks further. */
+/* Extends the chain by `wanted` chunks. False if the quota or the memory does not allow it. */
 static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 number, __u32 base,
 				       __u32 wanted)
 {
@@ -224,7 +234,7 @@ static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 
 	if (wanted > HOLD_REACH)
 		return false;
 	used = __sync_fetch_and_add(&port->state.chunks_used, wanted) + wanted;
-	/* Ahead of need: senders are shown a part of what is free. */
+	/* Early: the windows that senders are shown depend on what is free. */
 	if (used > there / 2)
 		want_slabs(port);
 	if (used > there) {
@@ -238,7 +248,7 @@ static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 
 	port->state.chunk_cursor = grow.search.at;
 	if (h->chunks - before == wanted)
 		return true;
-	/* Those that were found stay in the chain. */
+	/* Chunks that were found stay in the chain. */
 	__sync_fetch_and_add(&port->state.chunks_used, h->chunks - before - wanted);
 	return false;
 }
@@ -265,14 +275,14 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 struct copy_walk {
 	struct __sk_buff *skb;
 	__u32 slot;
-	__u32 from; /* in the packet */
+	__u32 from; /* offset in the packet */
 	__u32 left;
 	__u32 chunk;
-	__u32 at; /* in the chunk */
+	__u32 at; /* offset in the chunk */
 };
 
-/* The last chunk of a slab is followed by its records, more than a chunk of them, which is
- * why the verifier sees no copy beyond its end. */
+/* The verifier sees no copy beyond the end of a slab, because more than HOLD_CHUNK bytes of other
+ * fields follow its last chunk. */
 _Static_assert(sizeof(struct hold_slab) - SLAB_BYTES >= HOLD_CHUNK, "a slab ends too soon");
 
 static long copy_chunk(__u32 i, struct copy_walk *w)
@@ -294,7 +304,7 @@ static long copy_chunk(__u32 i, struct copy_walk *w)
 	return 0;
 }
 
-/* 802.1Q or 802.1ad: the VM wants the tag that it gets. */
+/* Notes the protocol of the VLAN tag, 802.1Q or 802.1ad, for the engine's frames. */
 static __always_inline void note_tag(struct __sk_buff *skb, struct hold *h)
 {
 	if (skb->vlan_present)
@@ -303,8 +313,8 @@ static __always_inline void note_tag(struct __sk_buff *skb, struct hold *h)
 		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->tag_proto, sizeof(h->tag_proto));
 }
 
-/* Copies what is new of the segment's data, which begins at `data` in the packet, to where it is
- * in the stream.  0: it is kept, and counts when flow_kept() says so. */
+/* Copies the segment's new data, which begin at offset `data` + out->skip of the packet, to their
+ * place in the stream. Returns 0 on success; flow_kept() then decides whether they count. */
 __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct segment *s,
 			 const struct outcome *out, __u32 data)
 {
@@ -332,21 +342,22 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;
-	/* The VM may have gone on by itself meanwhile. */
+	/* The VM may have advanced on its own meanwhile. */
 	if (seq_lt(seq_of(seq), seq_of(base)))
 		return -1;
-	/* From where the last copy began, unless that has been given back. */
+	/* Start at the last copy in order, unless its chunk was freed or lies beyond. */
 	from_front = fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq));
 	from_base = from_front ? base : h->at_base.v;
-	/* Or from the latest out-of-order copy, if that is closer.  When its chunk has been given
-	 * back, its place is just before the chain. */
+	/* Or at the latest out-of-order copy, if that is closer. If its chunk was freed, range_base
+	 * is set to just before the chain. */
 	if (fresh || seq_lt(h->range_base, seq_of(base)))
 		h->range_base = seq_of(base - 1);
 	from_range = seq_gt(h->range_base, seq_of(from_base)) && seq_le(h->range_base, seq_of(seq));
 	if (from_range)
 		from_base = h->range_base.v;
 	seek.steps = (seq - from_base) / HOLD_CHUNK;
-	/* What is in order is found once; ranges can be sent in any order, to waste time. */
+	/* In-order data are found at once; a hostile sender could order ranges so that each search
+	 * is long. */
 	if (seek.steps > HOLD_SEEK && !in_order)
 		return -1;
 	reach = seq - base + len;
@@ -372,27 +383,29 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		h->range_base = seq_of(from_base);
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
-	/* A full barrier: the engine sees the bytes before it sees the tail behind them. */
+	/* A full barrier: the bytes are visible to the engine before `tail` is. */
 	__sync_fetch_and_add(&h->rung, 0);
 	return copy.left ? -1 : 0;
 }
 
-/* Tells the engine that it has something to do with this flow. */
+/* Wakes the engine for this hold. */
 static __always_inline void ring_doorbell(const struct port *port, __u32 number)
 {
 	struct hold *h = hold_of(port, number);
 
-	/* By itself the kernel wakes a reader only for the first record that it has not read. */
+	/* Forced, because by default the kernel wakes the reader only if it has read all earlier
+	 * records. */
 	if (h && !__sync_lock_test_and_set(&h->rung, 1))
 		ring(port, number, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Four records of the doorbell with their headers: an eighth of the smallest memory's holds. */
+/* Four records of the doorbell with their headers, for an eighth of the holds of one slab. */
 #define HOLD_ENDED_BYTES (4 * 16)
 
-/* The flow of this hold has ended: the engine gives it back.  Waking the engine here takes the
- * CPU from the next connection's handshake; its next tick reads the record.  More than
- * HOLD_ENDED_BYTES of them, or more than a chunk, wake it. */
+/* The flow of this hold has ended: leaves a record for the engine, which reclaims the hold. The
+ * record does not wake the engine, which would take CPU time from the next connection's handshake:
+ * its next tick reads it. More than HOLD_ENDED_BYTES of such records, or more than a chunk in the
+ * hold, do wake it. */
 static __always_inline void give_back(const struct port *port, __u32 number)
 {
 	struct hold *h = config.hold ? hold_of(port, number) : 0;
@@ -409,7 +422,7 @@ static __always_inline void give_back(const struct port *port, __u32 number)
 	bpf_ringbuf_output(bell, &number, sizeof(number), flags);
 }
 
-/* The SACK blocks of an ACK of the VM, for the engine. */
+/* Copies the SACK blocks of an ACK of the VM to the hold, for the engine. */
 static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *p,
 				    const struct port *port, __u32 number)
 {
@@ -431,8 +444,8 @@ static __noinline void hand_sack_on(struct __sk_buff *skb, const struct packet *
 
 struct hold_search {
 	const struct port *port;
-	__u32 start; /* where the last search has ended */
-	__u32 number; /* of the hold that was found, from 1; 0: none */
+	__u32 start; /* where the last search ended */
+	__u32 number; /* number of the hold found, from 1; 0: none */
 };
 
 static long try_hold(__u32 i, struct hold_search *w)
@@ -442,8 +455,8 @@ static long try_hold(__u32 i, struct hold_search *w)
 
 	if (!count)
 		return 1;
-	/* Made of `i`, of which the verifier knows nothing: a number that is counted up it would
-	 * follow through all iterations. */
+	/* Computed from `i`, which the verifier does not know: it would follow a counter through
+	 * all iterations. */
 	at = (w->start + 1 + i) % count;
 	h = hold_of(w->port, at + 1);
 	if (!h)
@@ -454,8 +467,8 @@ static long try_hold(__u32 i, struct hold_search *w)
 	return 1;
 }
 
-/* The number of the hold of a flow that has data to keep, whoever gave it one; 0 when all
- * are taken. */
+/* Gives the flow a hold. Returns its number, even if another CPU gave it one meanwhile; 0 if the
+ * flow needs none or none is free. */
 __noinline int hold_take(struct port *port, const struct flow_key *key)
 {
 	struct hold_search w = { .port = port };
@@ -502,7 +515,8 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	return number;
 }
 
-/* Frees what the VM has acknowledged of a hold, and the hold itself once its flow is over. */
+/* Frees the chunks that the VM has acknowledged, and with RECLAIM_HOLD a hold that no flow uses any
+ * more. */
 __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum reclaim why)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -525,7 +539,7 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 			f->hold = 0;
 		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
 			h->flags |= HOLD_OVER;
-			/* Else the resetter has yet to read what was handed over. */
+			/* With RECLAIM_RESET user space has yet to read `released`. */
 			if (why != RECLAIM_RESET)
 				f->hold = 0;
 		}
@@ -538,7 +552,7 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 		}
 		bpf_spin_unlock(&f->lock);
 	}
-	/* All of it: the VM sends no further ACK that would free the rest. */
+	/* All chunks: the VM sends no further ACK that would free the rest. */
 	if (claimed)
 		hold_release(port, number, true);
 	if (mine)

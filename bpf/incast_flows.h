@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Incast control of a port's flows (flow/incast.h): asked before a decision is made, so that
- * whatever ACK follows shows the window that is right by then.
+ * Incast control of a port's flows (flow/incast.h): called before a decision, so that the ACK that
+ * follows shows the new window.
  *
- * Functions of their own, with a look-up and a lock of their own: the verifier proves each
- * once.  A port without incast control has none of it (INCAST_USED).
+ * Each is a global function with its own look-up and lock, which the verifier proves once. Programs
+ * for ports without incast control have none of this (INCAST_USED).
  */
 #ifndef VSNOOP_BPF_INCAST_FLOWS_H
 #define VSNOOP_BPF_INCAST_FLOWS_H
 
 #include "maps.h"
 
-/* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
+/* Must the hooks call incast control? After it was turned off they must until no flow is shaped. */
 static __always_inline bool incast_is_used(void)
 {
 	return INCAST_USED && incast_is_asked_for(&uplink);
 }
 
-/* Does any flow of this port wait?  The next pure ACK may become its grant. */
+/* Does a flow of this port wait? Then the next pure ACK may become its grant. */
 static __always_inline bool incast_has_waiting(const struct port *port)
 {
 	return INCAST_USED && incast_somebody_waits(&port->state.incast);
 }
 
-/* A SYN or SYN-ACK of the sender came in by this interface: it says which way the
- * connection takes before there is a record.  Those that came through the uplink leave
- * nothing here, so that a flood of SYNs from the network takes no memory. */
+/* Records the path of a connection from the sender's SYN or SYN-ACK, before there is a record.
+ * `ifindex`: the interface by which it came in. SYNs through the uplink leave no entry, so that a
+ * SYN flood from the network takes no memory. */
 __noinline int incast_syn(struct port *port, const struct flow_key *key, __u32 ifindex)
 {
 	__u32 yes = 1;
@@ -39,14 +39,14 @@ __noinline int incast_syn(struct port *port, const struct flow_key *key, __u32 i
 	return 0;
 }
 
-/* Did the connection's SYN come another way than through the uplink? */
+/* Did the sender's SYN or SYN-ACK not come through the uplink? */
 static __always_inline bool incast_began_beside(const struct port *port, const struct flow_key *key)
 {
 	return INCAST_USED && find(table(beside, port), key);
 }
 
-/* Under the lock: may the window be opened?  `vm`: the VM's segment, or null.  What the
- * flow waits for from now on. */
+/* Opens the flow's window if it may; the caller holds the lock. `vm`: the VM's segment, or null.
+ * Returns what the flow waits for from now on. */
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {
@@ -57,7 +57,7 @@ static __always_inline enum incast_waiting open_window(struct port *port, struct
 	return waits;
 }
 
-/* Of those who wait so. */
+/* The port's queue of flows that wait for `waits`. */
 static __always_inline void *queue_of(const struct port *port, enum incast_waiting waits)
 {
 	return waits == INCAST_QUEUED ? table(grant_queue, port) : table(finished_queue, port);
@@ -71,7 +71,8 @@ static __always_inline long queue_push(const struct port *port, enum incast_wait
 	return queue ? bpf_map_push_elem(queue, key, 0) : -1;
 }
 
-/* Appends the flow to its queue.  When that is full the flow does not wait: its sender probes. */
+/* Appends the flow to its queue. If the queue is full the flow does not wait: its sender will
+ * probe. */
 static __always_inline void enqueue_flow(struct port *port, const struct flow_key *key,
 					 struct flow *f, enum incast_waiting waits)
 {
@@ -82,8 +83,8 @@ static __always_inline void enqueue_flow(struct port *port, const struct flow_ke
 	bpf_spin_unlock(&f->lock);
 }
 
-/* A segment with data is on its way to the VM, and came in by this interface.  1: it has closed its
- * flow's window. */
+/* Accounts for a segment with data to the VM that came in by `ifindex`. Returns 1 if it has closed
+ * its flow's window. */
 __noinline int incast_data(struct port *port, const struct flow_key *key, const struct segment *s,
 			   __u32 ifindex)
 {
@@ -110,7 +111,7 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 	return !!waits;
 }
 
-/* The VM sends something. */
+/* Accounts for a segment of the VM. */
 __noinline int incast_answer(struct port *port, const struct flow_key *key, const struct segment *s)
 {
 	struct flow *f;
@@ -131,7 +132,7 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 	return 0;
 }
 
-/* The record is about to go. */
+/* Ends incast control of a flow whose record is about to be removed. */
 __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 {
 	struct flow *f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The few kernel types that the hooks look at, relocated at load time (CO-RE),
- * so that the build needs no vmlinux.h of any particular kernel.
+ * The few kernel types that the hooks read, relocated at load time (CO-RE), so that the build needs
+ * no vmlinux.h of a particular kernel.
  */
 #ifndef VSNOOP_BPF_KERNEL_H
 #define VSNOOP_BPF_KERNEL_H
@@ -56,8 +56,8 @@ struct sk_buff {
  * shifted by this. */
 #define NETIF_F_GSO_SHIFT 16
 
-/* What a hook returns: the values of enum tcx_action_base (linux/bpf.h since
- * 6.6, newer than the headers of some distributions that run such kernels). */
+/* Return values of a hook, as in enum tcx_action_base (linux/bpf.h since 6.6, newer than the
+ * headers of some distributions with such kernels). */
 #define HOOK_NEXT -1
 #define HOOK_DROP 2
 

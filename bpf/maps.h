@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The state of all ports that share these programs.  Each port has a slot: the index of its
- * own maps (tables.h) in the arrays of maps here.  Its hooks bring the number along, in
- * skb->cb[CB_SLOT]; what user space runs for a port brings the port's id as well, because
- * the slot may be another port's by then.
+ * State of all ports that share these programs. Each port has a slot: the index of its own maps
+ * (tables.h) in the arrays of maps here. The program on the tap puts the slot into
+ * skb->cb[CB_SLOT]. User space that runs a program for a port passes the port's id as well, because
+ * the slot may have been reused.
  */
 #ifndef VSNOOP_BPF_MAPS_H
 #define VSNOOP_BPF_MAPS_H
@@ -31,7 +31,8 @@ ALL_PORTS(grant_queue, grant_queue_map);
 ALL_PORTS(finished_queue, grant_queue_map);
 ALL_PORTS(beside, beside_map);
 
-/* The hold's memory (hold.h), mapped by the engines, which make the slabs: SLABS for each slot. */
+/* Memory of the hold (hold.h): SLABS entries for each slot. The engines create the slabs and map
+ * them. */
 struct slab {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -47,7 +48,7 @@ struct {
 	__array(values, struct slab);
 } slabs SEC(".maps");
 
-/* Room for verifying a checksum that nobody has verified. */
+/* Buffer for verifying a checksum. */
 #define CHECKSUM_CHUNK 512
 struct scratch {
 	__u8 bytes[CHECKSUM_CHUNK];
@@ -60,10 +61,11 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-/* As the loader has set them; constants, so that the verifier drops what is not used. */
+/* Set by the loader before the programs are loaded; constants, so that the verifier removes unused
+ * code. */
 const volatile struct port_config config = { .hold = 1 };
 
-/* Of an array with one value. */
+/* The value of an array with one entry; null without an array. */
 static __always_inline void *only_value(void *map)
 {
 	__u32 zero = 0;
@@ -76,7 +78,7 @@ static __always_inline struct port *port_of(__u32 slot)
 	return only_value(bpf_map_lookup_elem(&ports, &slot));
 }
 
-/* The port that user space means; null when it has gone. */
+/* The port for which user space runs a program; null if that port is gone. */
 static __always_inline struct port *port_of_run(const struct __sk_buff *skb)
 {
 	struct port *port = port_of(skb->cb[CB_SLOT]);
@@ -84,7 +86,7 @@ static __always_inline struct port *port_of_run(const struct __sk_buff *skb)
 	return port && port->id == skb->cb[CB_ID] ? port : 0;
 }
 
-/* One of the port's own maps, or null. */
+/* The port's own map `name`, or null. */
 #define table(name, port) bpf_map_lookup_elem(&(name), &(port)->slot)
 
 static __always_inline void *find(void *map, const void *key)
@@ -118,7 +120,7 @@ static __always_inline struct embryo *embryo_of(const struct port *port, const s
 	return find(table(embryos, port), key);
 }
 
-/* floor(log2(ns)), without a loop; the last bucket has what is beyond, too. */
+/* floor(log2(ns)), without a loop. Larger values count in the last bucket. */
 static __always_inline __u32 histogram_bucket(__u64 ns)
 {
 	__u32 high = ns >> 32, v = high ? high : (__u32)ns, bucket = high ? 32 : 0;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From an skb to a flow key and a segment.
+ * Parses an skb into a flow key and a segment.
  *
- * Understood: Ethernet with up to two VLAN tags (in the skb or in the frame),
- * IPv4 without options and unfragmented, IPv6 without extension headers, TCP
- * with the options of RFC 9293, 7323 and 2018.  Everything else is no business
- * of ours and passes.  Nothing is trusted: all lengths are checked against the
- * packet, and the packet against its lengths.
+ * Understood: Ethernet with up to two VLAN tags (in the skb or in the frame), IPv4 without options
+ * and unfragmented, IPv6 without extension headers, TCP with the options of RFC 9293, 7323 and
+ * 2018. Everything else passes. Nothing is trusted: all lengths are checked against the packet, and
+ * the packet against its lengths.
  */
 #ifndef VSNOOP_BPF_PACKET_H
 #define VSNOOP_BPF_PACKET_H
@@ -26,14 +25,14 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-/* Where things are in the packet, from its first byte. */
+/* Offsets of headers, from the packet's first byte. */
 struct packet {
 	__u16 l3;
 	__u16 l4;
 	__u16 tcp_len; /* TCP header with options, bytes */
 	__u16 sack; /* offset of the SACK option within the TCP header; 0: none */
-	__u16 sack_len; /* its length byte */
-	__u16 timestamps; /* offset of the TSval likewise; 0: none, or an odd one */
+	__u16 sack_len; /* length byte of the SACK option */
+	__u16 timestamps; /* offset of TSval in the TCP header; 0: none, or unaligned */
 	bool ipv6;
 };
 
@@ -62,9 +61,9 @@ static __always_inline __u16 fold(__u64 sum)
 
 enum parsed {
 	PARSED_TCP = 0,
-	PARSED_OTHER = 1, /* nothing for us */
+	PARSED_OTHER = 1, /* not a TCP segment that is understood */
 	PARSED_MALFORMED = 2,
-	PARSED_SHORT = 3, /* cannot tell: the headers are not all readable */
+	PARSED_SHORT = 3, /* the headers are not all in the linear part */
 };
 
 /* The TCP options, copied out of the packet. */
@@ -91,8 +90,8 @@ static __always_inline void option_sack(struct options *o, __u32 at, __u32 len)
 		s->bits |= SEG_FOREIGN;
 		return;
 	}
-	/* Senders put the blocks on a word boundary after two NOPs (RFC 2018);
-	 * elsewhere stale blocks cannot be taken out (rewrite.h). */
+	/* Senders put two NOPs before the option, and so its blocks on a word boundary (RFC 2018);
+	 * at other offsets stale blocks cannot be removed (rewrite.h). */
 	if (at % 4 != 2)
 		s->bits |= SEG_SACK_ODD;
 	o->p->sack = sizeof(struct tcphdr) + at;
@@ -139,7 +138,7 @@ static long parse_option(__u32 i, struct options *o)
 		s->bits |= SEG_SCALE;
 		s->scale = scale > 14 ? 14 : scale; /* RFC 7323, section 2.3 */
 	} else if (kind != 2 && kind != 34) {
-		/* 2: MSS; 34: fast open, whose data is on the SYN. */
+		/* 2: MSS; 34: fast open (RFC 7413), which is about data on the SYN. */
 		s->bits |= SEG_FOREIGN;
 	}
 	o->at = at + len;
@@ -228,7 +227,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 			return PARSED_SHORT;
 		if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
 			return PARSED_OTHER;
-		/* TCP's checksum covers only some of it. */
+		/* The TCP checksum covers only a part of this header. */
 		if (fold(sum_words(ip, 5)) != 0xffff)
 			return PARSED_MALFORMED;
 		ip_len = bpf_ntohs(ip->tot_len);
@@ -300,9 +299,8 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
 }
 
-/* As parse(); headers that are not where they can be read directly are fetched
- * first.  They nearly always are: pulling more than is missing would copy.  A global
- * function: the verifier proves it once and by itself. */
+/* As parse(), and pulls headers into the linear part where they are not. They nearly always are,
+ * and pulling more than is missing would copy. A global function: the verifier proves it once. */
 __noinline enum parsed parse_packet(struct __sk_buff *skb, bool to_vm, struct packet *p,
 				    struct flow_key *key, struct segment *s)
 {

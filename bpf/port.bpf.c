@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The maps of one port.  The loader puts them into the arrays of maps of the programs that the
- * port has (maps.h), by their names, in the port's slot; `meta` is user space's alone.
+ * The maps of one port. The loader puts them, by name, into the port's slot of the arrays of maps
+ * (maps.h) of its programs; only user space uses `meta`.
  */
 #define VSNOOP_BPF
 #define PORT_MAPS

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Turns a packet into an ACK or RST, in place, and sends it back where it came
- * from or onward.  The headers are built on the stack, summed there, and
- * written in one go, which also keeps skb->csum right for CHECKSUM_COMPLETE.
+ * Turns a packet into an ACK or RST, in place, and sends it to either end. The headers are built
+ * and summed on the stack and written at once, which also keeps skb->csum right for
+ * CHECKSUM_COMPLETE.
  */
 #ifndef VSNOOP_BPF_REPLY_H
 #define VSNOOP_BPF_REPLY_H
@@ -10,13 +10,12 @@
 #include "handover.h"
 #include "hold.h"
 
-/* skb->mark of packets that are ours, under a mask: others use marks too.
- * HANDED: on its way to the VM, already decided. REPLY: made by the host, as
- * if the VM had sent it. */
+/* skb->mark of vsnoop's own packets, under a mask because others use marks too. HANDED: goes to the
+ * VM, already decided. REPLY: made by the host as if the VM had sent it. */
 #define MARK_MASK 0xfff00000
 #define MARK_HANDED 0x5e100000
 #define MARK_REPLY 0x5e200000
-/* Made by the engine, for the VM. */
+/* A frame of the engine for the VM. */
 #define MARK_ENGINE 0x5e300000
 
 struct tcp_options {
@@ -37,14 +36,14 @@ struct reply6 {
 	struct tcp_options opt;
 };
 
-/* Follows the timestamps, or the header (RFC 2018). */
+/* Follows the timestamps option, or else the TCP header (RFC 2018). */
 struct sack_option {
 	__be32 head; /* NOP, NOP, kind 5, length */
 	__be32 edges[6];
 };
 
-/* Reports the out-of-order ranges of a hold: how long the option is.  Without the
- * record's lock: what another CPU changes meanwhile is read twice, and not used. */
+/* Fills in a SACK option with the out-of-order ranges of a hold. Returns its length, bytes. Reads
+ * without the record's lock: twice, and reports nothing if another CPU changed them. */
 static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 slot, __u32 number)
 {
 	volatile struct hold *h = hold_number(slot, number);
@@ -88,7 +87,7 @@ static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt
 	opt->tsecr = bpf_htonl(a->tsecr);
 }
 
-/* With CHECKSUM_PARTIAL the field holds the pseudo-header's sum. */
+/* With CHECKSUM_PARTIAL the field gets the sum of the pseudo-header. */
 static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_options *opt,
 					  const struct flow_key *key, bool ipv6, bool timestamps,
 					  const struct sack_option *sack, __u32 tcp_len,
@@ -103,12 +102,12 @@ static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_o
 	sum += sum_words(tcp, 5);
 	if (timestamps)
 		sum += sum_words(opt, 3);
-	/* What is not sent of it is zero. */
+	/* The part that is not sent is zero. */
 	sum += sum_words(sack, 7);
 	tcp->check = ~fold(sum);
 }
 
-/* Constant lengths: not every verifier follows how a variable one is bounded. */
+/* Constant lengths: not every kernel's verifier can bound a variable one. */
 static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
 				       const struct sack_option *sack, __u32 len)
 {
@@ -122,11 +121,12 @@ static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
 	}
 }
 
-/* What make_reply() is to make, beside the TCP flags. */
+/* Bit of make_reply()'s `what`, beside the TCP flags. */
 #define REPLY_TO_SENDER 0x100 /* else to the VM */
 
-/* Rewrites the packet's addresses, headers and length; what the host sends for the VM goes
- * the way of the VM's own packets (a->next_hop, a->traffic).  0 on success. */
+/* Rewrites the packet's addresses, headers and length. A packet that the host sends for the VM
+ * takes next hop, traffic class and flow label from the VM's own packets (a->next_hop, a->traffic).
+ * Returns 0 on success. */
 __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
 			  const struct ack_fields *a, __u32 what)
 {
@@ -198,7 +198,7 @@ static __always_inline void set_mark(struct __sk_buff *skb, __u32 mark)
 	barrier_var(mark);
 }
 
-/* The packet becomes a segment that the VM might have sent to the sender. */
+/* Turns the packet into a segment of the VM for the sender, and sends it. */
 static __always_inline int reply_to_sender(struct __sk_buff *skb, const struct packet *p,
 					   const struct flow_key *key, const struct ack_fields *a,
 					   __u8 flags)
@@ -209,7 +209,7 @@ static __always_inline int reply_to_sender(struct __sk_buff *skb, const struct p
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* The packet of the VM becomes a segment that the sender might have sent. */
+/* Turns the packet of the VM into a segment of the sender for the VM, and sends it. */
 static __always_inline int reply_to_vm(struct __sk_buff *skb, const struct packet *p,
 				       const struct flow_key *key, const struct ack_fields *a,
 				       __u8 flags)

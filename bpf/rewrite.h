@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rewrites the ACK and window of a packet of the VM in place, with an
- * incremental checksum (RFC 1624), and takes out SACK blocks that the new ACK
- * has overtaken: the sender would read them as D-SACK (RFC 2883).  What the sender
- * tells a VM that is held back is rewritten likewise.
+ * Rewrites ACK and window of a packet of the VM in place, with an incremental checksum (RFC 1624),
+ * and removes SACK blocks below the new ACK, which the sender would read as D-SACK (RFC 2883).
+ * Rewrites SEQ of a sender's segment to a VM whose data are held, too.
  */
 #ifndef VSNOOP_BPF_REWRITE_H
 #define VSNOOP_BPF_REWRITE_H
@@ -14,7 +13,8 @@
 #define TCP_OFFSET_ACK 8
 #define TCP_OFFSET_CHECK 16
 
-/* Replaces `len` bytes (a multiple of 4) at `at` and mends the checksum. */
+/* Replaces `len` bytes (a multiple of 4) at offset `at` of the TCP header, and updates the
+ * checksum. */
 static __always_inline int replace_in_tcp(struct __sk_buff *skb, const struct packet *p, __u32 at,
 					  void *from, void *to, __u32 len)
 {
@@ -25,12 +25,12 @@ static __always_inline int replace_in_tcp(struct __sk_buff *skb, const struct pa
 	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
 }
 
-/* SACK blocks whose left edge is not above `ack` become NOPs. */
+/* Replaces SACK blocks whose left edge is not above `ack` by NOPs. */
 static __always_inline int drop_stale_sack(struct __sk_buff *skb, const struct packet *p,
 					   struct seq ack)
 {
-	/* Two bytes before the option too, so that words stay aligned: senders
-	 * put the blocks on a word boundary after two NOPs. */
+	/* Includes the two bytes before the option, to stay word-aligned: senders put two NOPs
+	 * there and the blocks on a word boundary. */
 	__u32 at = p->sack + 2, len = p->sack_len - 2, kept = 0, i;
 	__u8 old[36], new[36];
 
@@ -90,7 +90,7 @@ __noinline int rewrite_ack(struct __sk_buff *skb, const struct packet *p, const 
 	return s->bits & SEG_SACK && !seq_eq(a->ack, s->ack) ? drop_stale_sack(skb, p, a->ack) : 0;
 }
 
-/* Gives a segment of the VM another window. */
+/* Replaces the window of a segment of the VM. */
 static __noinline int rewrite_window(struct __sk_buff *skb, const struct packet *p, __u16 window)
 {
 	__be32 old, new;
@@ -101,7 +101,7 @@ static __noinline int rewrite_window(struct __sk_buff *skb, const struct packet 
 	return replace_in_tcp(skb, p, TCP_OFFSET_ACK + 4, &old, &new, sizeof(new));
 }
 
-/* Takes the FIN out of a segment. */
+/* Removes the FIN of a segment. */
 static __noinline int drop_fin(struct __sk_buff *skb, const struct packet *p)
 {
 	__be32 old, new;
@@ -112,7 +112,7 @@ static __noinline int drop_fin(struct __sk_buff *skb, const struct packet *p)
 	return replace_in_tcp(skb, p, TCP_OFFSET_ACK + 4, &old, &new, sizeof(new));
 }
 
-/* Gives a segment of the sender another SEQ, and TSval where it has one. */
+/* Replaces SEQ of a segment of the sender, and TSval if it has one. */
 __noinline int rewrite_seq(struct __sk_buff *skb, const struct packet *p, const struct segment *s,
 			   const struct ack_fields *a)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flow records come and go: the tables' side of flow/setup.h.
+ * Creates and removes records in the port's tables, as flow/setup.h decides.
  */
 #ifndef VSNOOP_BPF_SETUP_H
 #define VSNOOP_BPF_SETUP_H
@@ -8,8 +8,8 @@
 #include "hold.h"
 #include "incast_flows.h"
 
-/* Do the operator's lists let this flow be accelerated?  A port rule applies
- * to either end's port, a prefix rule to the sender's address. */
+/* Do the operator's lists exclude this flow from acceleration? A port rule applies to either end's
+ * port, a prefix rule to the sender's address. */
 static __always_inline bool is_listed_out(const struct port *port, const struct flow_key *key)
 {
 	__u32 *rule, port_number;
@@ -69,7 +69,7 @@ static __always_inline bool insert_flow(const struct port *port, const struct fl
 	return true;
 }
 
-/* The other end has answered the VM's SYN or SYN-ACK: that is a round trip. */
+/* Counts a round trip: the other end has answered the VM's SYN or SYN-ACK. */
 static __always_inline void note_round_trip(const struct embryo *e, struct port_stats *st,
 					    __u64 now)
 {
@@ -77,8 +77,8 @@ static __always_inline void note_round_trip(const struct embryo *e, struct port_
 		st->round_trip_ns[histogram_bucket(since_ns(now, e->sent_ns))]++;
 }
 
-/* A segment of the sender without a flow: it may complete a handshake. True:
- * there is a flow now. */
+/* A segment of the sender without a flow: it may complete a handshake. Returns whether there is a
+ * flow now. */
 __noinline int flow_for_sender(struct port *port, const struct flow_key *key,
 			       const struct segment *s, struct port_stats *st)
 {
@@ -106,7 +106,7 @@ __noinline int flow_for_sender(struct port *port, const struct flow_key *key,
 	return insert_flow(port, key, &f, st);
 }
 
-/* A segment of the VM without a flow. */
+/* A segment of the VM without a flow. Returns whether there is a flow now. */
 __noinline int flow_for_vm(struct port *port, const struct flow_key *key, const struct segment *s,
 			   struct port_stats *st)
 {
@@ -126,7 +126,7 @@ __noinline int flow_for_vm(struct port *port, const struct flow_key *key, const 
 	return insert_flow(port, key, &f, st);
 }
 
-/* SYN or SYN-ACK of the VM.  Returns the window that the sender is to be shown. */
+/* A SYN or SYN-ACK of the VM. Returns the window field that the sender is to be shown. */
 __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const struct segment *s)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -136,8 +136,8 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 
 	if (!port || !key || !s)
 		return 0;
-	if (config.hold && !port->state.slabs)
-		want_slabs(port);
+	if (config.hold)
+		want_first_slabs(port);
 	f = flow_of(port, key);
 	if (f) {
 		__u32 number = f->hold;
@@ -146,7 +146,7 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
 		is_not_taken = own && flow_repeats_syn(f, now);
-		/* What is held is of the old stream. */
+		/* The held bytes belong to the old stream. */
 		if (!own && h && f->hold == number)
 			h->flags |= HOLD_OVER;
 		if (!own && flow_is_shaped(f))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps that each port has for itself, so that no VM can fill another one's tables and
- * a record needs no port in its key.  The programs reach them through arrays of maps
- * (maps.h); port.bpf.c makes them, with sizes that the loader sets.
+ * The maps that each port has for itself, so that no VM can fill another one's tables, and keys
+ * need no port. The programs reach them through arrays of maps (maps.h); port.bpf.c defines them,
+ * with sizes that the loader sets.
  */
 #ifndef VSNOOP_BPF_TABLES_H
 #define VSNOOP_BPF_TABLES_H
@@ -10,8 +10,8 @@
 #include "kernel.h"
 #include "flow.h"
 
-/* For the programs the sizes are enough, and clang leaves types out of their object that only
- * maps within maps have; the loader shows the kernel a port's own maps. */
+/* Keys and values by size in the programs: clang leaves types out of their object that only inner
+ * maps use. By type in port.bpf.c, so that the kernel has the types of a port's own maps. */
 #ifdef PORT_MAPS
 #define KEY(of) __type(key, of)
 #define VALUE(of) __type(value, of)
@@ -20,7 +20,7 @@
 #define VALUE(of) __uint(value_size, sizeof(of))
 #endif
 
-/* Working flows. */
+/* Flows. */
 struct flows_map {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -29,7 +29,7 @@ struct flows_map {
 	VALUE(struct flow);
 };
 
-/* Handshakes under way: the oldest gives way, so that a SYN flood ends here. */
+/* Handshakes under way: a full table evicts the oldest, so that a SYN flood does no more harm. */
 struct embryos_map {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -44,7 +44,7 @@ struct stats_map {
 	VALUE(struct port_stats);
 };
 
-/* What the hooks share with user space, which maps it. */
+/* State that the hooks share with user space, by mmap(). */
 struct port_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -63,7 +63,7 @@ struct port_list_map {
 };
 
 struct prefix {
-	__u32 bits; /* of 128; IPv4 prefixes are those of ::ffff:0:0/96 */
+	__u32 bits; /* prefix length of `addr`; IPv4 is ::ffff:0:0/96 */
 	__u8 addr[16];
 };
 
@@ -83,22 +83,22 @@ struct failures_map {
 	VALUE(struct failures);
 };
 
-/* Numbers of holds that the engine has something to do with; 0: memory is wanted. */
+/* Numbers of holds that need the engine; 0: memory is wanted. */
 struct doorbell_map {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 };
 
-/* Flows that wait for credit, and flows that have finished and wait for a new window
- * (grant_queue.h).  Only ports with incast control have these queues. */
+/* Flows that wait for credit, and finished flows that wait for a new window (grant_queue.h). Only
+ * ports with incast control have these queues. */
 struct grant_queue_map {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 4096);
 	VALUE(struct flow_key);
 };
 
-/* Connections whose last SYN or SYN-ACK of the sender did not come through the uplink, until
- * they have a record (incast_flows.h). */
+/* Connections without a record whose last SYN or SYN-ACK from the sender did not come through the
+ * uplink (incast_flows.h). */
 struct beside_map {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);

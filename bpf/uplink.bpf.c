@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The hook on an uplink: counts what comes in, as it was on the wire.  Everything
- * counts, whoever it is for (ICTCP's BW_T).
+ * The hook on an uplink: counts all bytes that come in, as on the wire, whatever their destination
+ * (ICTCP's BW_T).
  */
 #define VSNOOP_BPF
 #include "uplink.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-/* Beside the frame: preamble, check sequence and gap (IEEE 802.3). */
+/* Bytes on the wire beside the frame: preamble, check sequence and gap (IEEE 802.3). */
 #define WIRE_OVERHEAD 24
-/* Headers of each further segment that the device has merged into one packet. */
+/* Headers of each further segment that the device has merged into one packet, bytes. */
 #define SEGMENT_HEADERS 66
 
 SEC("tcx/ingress")

@@ -2,14 +2,13 @@
 /*
  * The two hooks on a VM's tap.
  *
- * to_vm (tcx egress) sees what the host sends to the VM, from_vm (tcx ingress)
- * what the VM sends.  Each reads: parse, decide (flow/), act.
+ * to_vm (tcx egress) gets the packets that the host sends to the VM, from_vm (tcx ingress) those
+ * that the VM sends. Both parse, decide (flow/), and act.
  *
- * An early ACK: a clone of the segment is handed to the tap with
- * bpf_clone_redirect(), whose result tells whether the ring took it; then the
- * original is cut down to an ACK and sent in through the tap's ingress, as if
- * the VM had sent it.  Clone and ACK meet these hooks again; skb->mark, under a
- * mask, tells them apart.
+ * Early ACK: bpf_clone_redirect() hands a clone of the segment to the tap; its result says whether
+ * the ring took it. The original is then cut down to an ACK and sent in through the tap's ingress,
+ * as if the VM had sent it. Clone and ACK pass these hooks again, which tell them apart by
+ * skb->mark under a mask.
  */
 #define VSNOOP_BPF
 #include "decide.h"
@@ -20,8 +19,7 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-/* A TCP segment that its receiver will not drop for its checksums?  Of anything
- * else there is nothing to learn, and nothing to touch. */
+/* Parses a TCP segment with good checksums. Other packets pass untouched, and change no state. */
 static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct packet *p,
 				   struct flow_key *key, struct segment *s, struct port_stats *st)
 {
@@ -41,7 +39,7 @@ static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct pac
 	return false;
 }
 
-/* A clone of the packet goes to the VM. True: the ring took it. */
+/* Hands a clone of the packet to the VM. Returns whether the ring took it. */
 static __always_inline bool hand_over(struct __sk_buff *skb, struct port *port,
 				      struct port_stats *st)
 {
@@ -60,7 +58,8 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port *port,
 	return taken;
 }
 
-/* The packet, which the VM has been handed, leaves as the ACK of a grant (grant_next()). */
+/* Turns the packet, of which the VM has a clone, into the ACK of a grant (grant_next()), and sends
+ * it. */
 static __always_inline int send_grant(struct __sk_buff *skb, const struct packet *p)
 {
 	if (write_grant(skb, p))
@@ -69,7 +68,8 @@ static __always_inline int send_grant(struct __sk_buff *skb, const struct packet
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* The VM gets nothing of the packet but what it tells beside its data.  Cuts the packet. */
+/* Sends the VM a pure ACK with the sender's ACK and window, instead of the packet (hold_news()),
+ * which is cut down to it. Returns 0, or -1 if the packet is unusable. */
 static __noinline int tell_vm(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			      const struct flow_key *key)
 {
@@ -86,7 +86,7 @@ static __noinline int tell_vm(struct __sk_buff *skb, struct port *port, const st
 	return 0;
 }
 
-/* TO_VM_KEEP: copies, hands over what lies within the VM's window, answers. */
+/* TO_VM_KEEP: copies, hands over data within the VM's window, answers. */
 static __always_inline int keep(struct __sk_buff *skb, struct port *port, const struct packet *p,
 				const struct flow_key *key, const struct segment *s,
 				struct outcome *out, bool waits, struct port_stats *st)
@@ -129,14 +129,14 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
-	/* Its own ACK would close its window, and can wait for the next grant. */
+	/* This flow's ACK would show a closed window, and can wait for its next grant. */
 	if (INCAST_USED && waits && taken && grant_next(port, key))
 		return send_grant(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 
-/* A segment that the engine made: it carries the sender's newest ACK at the moment of
- * writing, never one older than what was forwarded. */
+/* Puts the sender's latest ACK and window into a segment of the engine, just before the VM gets it:
+ * it must not carry an ACK older than one that was forwarded. */
 static __noinline int freshen(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			      const struct flow_key *key, const struct segment *s)
 {
@@ -147,8 +147,8 @@ static __noinline int freshen(struct __sk_buff *skb, struct port *port, const st
 	return rewrite_ack(skb, p, s, &ack) ? HOOK_DROP : HOOK_NEXT;
 }
 
-/* A segment that closed its flow's window goes to the VM, which may answer late: a queued flow
- * has a grant at once. */
+/* Passes a segment that has closed its flow's window. The VM may acknowledge it late, so a queued
+ * flow gets its grant now. */
 static __noinline int pass_with_grant(struct __sk_buff *skb, struct port *port,
 				      const struct packet *p, const struct flow_key *key,
 				      struct port_stats *st)
@@ -205,7 +205,7 @@ int to_vm(struct __sk_buff *skb)
 			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
 		verdict = decide_locked(port, &key, &s, &out);
 	}
-	/* Of what is kept keep() tells it. */
+	/* For TO_VM_KEEP keep() does this. */
 	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_NEWS &&
 	    tell_vm(skb, port, &p, &key))
 		return HOOK_DROP;
@@ -234,7 +234,7 @@ int to_vm(struct __sk_buff *skb)
 	return HOOK_DROP;
 }
 
-/* The packet of the VM becomes two RST, one for each end. */
+/* Turns the packet of the VM into two RSTs, one for each end. */
 static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
 				 const struct flow_key *key, const struct ack_fields *to_vm)
 {
@@ -250,8 +250,8 @@ static __noinline int reset_both(struct __sk_buff *skb, const struct packet *p,
 										HOOK_NEXT;
 }
 
-/* A packet of the VM that passes (HOOK_NEXT) brings along the ACK of a grant; a superfluous one
- * (HOOK_DROP) becomes it. */
+/* Sends the ACK of a grant with a packet of the VM: a packet that passes (HOOK_NEXT) is cloned, a
+ * superfluous one (HOOK_DROP) is turned into it. */
 static __noinline int piggyback_grant(struct __sk_buff *skb, struct port *port,
 				      const struct packet *p, const struct flow_key *key, int hook)
 {
@@ -261,11 +261,11 @@ static __noinline int piggyback_grant(struct __sk_buff *skb, struct port *port,
 		set_mark(skb, MARK_REPLY);
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	}
-	/* The same way, or it would overtake an older ACK of its own flow. */
+	/* By the same path as the clone, or it could overtake an older ACK of the same flow. */
 	return send_grant(skb, p);
 }
 
-/* What becomes of a packet of the VM; a pure ACK may bring a grant. */
+/* Returns the action for a packet of the VM; a pure ACK may carry a grant. */
 static __always_inline int let_go(struct __sk_buff *skb, struct port *port, const struct packet *p,
 				  const struct flow_key *key, const struct segment *s, int hook)
 {
@@ -348,8 +348,8 @@ int from_vm(struct __sk_buff *skb)
 	return HOOK_NEXT;
 }
 
-/* Sends a packet that the userland made: run by BPF_PROG_TEST_RUN with the
- * tap's index in skb->ifindex.  cb[0]: 0 to the VM, 1 to the sender. */
+/* Sends a packet of user space: run by BPF_PROG_TEST_RUN with the tap's index in skb->ifindex.
+ * cb[0]: 0 to the VM, 1 to the sender. */
 SEC("tcx/egress")
 int inject(struct __sk_buff *skb)
 {
@@ -360,9 +360,9 @@ int inject(struct __sk_buff *skb)
 	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
 }
 
-/* Grants a window to the next flow that waits, where no packet passes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK of the form of that flow's, and the port in cb[CB_SLOT]
- * and cb[CB_ID]. */
+/* Grants a window to the next waiting flow where no packet passes that could: run by
+ * BPF_PROG_TEST_RUN with a pure ACK that has that flow's IP version and VLAN tags, and the port in
+ * cb[CB_SLOT] and cb[CB_ID]. Returns enum incast_grant_result. */
 SEC("tcx/egress")
 int grant(struct __sk_buff *skb)
 {
@@ -383,8 +383,8 @@ int grant(struct __sk_buff *skb)
 	return GRANT_SENT;
 }
 
-/* Reclaims the memory of a hold for the engine: run by BPF_PROG_TEST_RUN.  cb[0]: its number,
- * cb[1]: enum reclaim, cb[CB_SLOT] and cb[CB_ID]: the port. */
+/* Reclaims the memory of a hold for the engine: run by BPF_PROG_TEST_RUN. cb[0]: its number, cb[1]:
+ * enum reclaim, cb[CB_SLOT] and cb[CB_ID]: the port. Returns enum reclaimed. */
 SEC("tcx/egress")
 int reclaim(struct __sk_buff *skb)
 {

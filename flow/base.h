@@ -21,8 +21,8 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
-/* MAC addresses lie at even addresses wherever there are any; in BPF a copy of single bytes
- * would be just that. */
+/* Copies by 16-bit words: all MAC addresses here are 2-byte aligned, and in BPF a struct copy of
+ * them would be byte by byte. */
 static __always_inline void copy_mac(__u8 to[6], const void *from)
 {
 	const __u16 *w = from;

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The decision core of vsnoop: everything that may be decided about a TCP flow
- * to a VM, without touching a packet.
+ * The decision core of vsnoop: all decisions about a TCP flow to a VM. It touches no packet.
  *
- * Pure C with no kernel and no libc; the same source is compiled into the BPF
- * programs (bpf/), into a Rust crate for tests and fuzzing (vsnoop-flow), and
- * into simulators.  The caller parses, holds the flow's lock, asks, and acts:
+ * Pure C with no kernel and no libc; the same source is compiled into the BPF programs (bpf/), into
+ * a Rust crate for tests and fuzzing (vsnoop-flow), and into simulators. The caller parses a
+ * packet, locks the flow, calls a decision, and acts on its verdict:
  *
  *   setup.h    a flow begins           window.h   what the sender is shown
  *   to_vm.h    a segment to the VM     state.h    offline, online, promptness
  *   from_vm.h  a segment of the VM     seq.h      sequence numbers
- *   hold.h     a flow that the host keeps copies of
+ *   hold.h     a flow with a hold: copies of what the host acknowledges
  *   incast.h   windows of all flows behind an uplink
- *   types.h    what all of them share with bpf/ and with user space
+ *   types.h    types shared with bpf/ and with user space
  */
 #ifndef VSNOOP_FLOW_H
 #define VSNOOP_FLOW_H

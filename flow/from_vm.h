@@ -2,24 +2,23 @@
 /*
  * Decisions about a segment that the VM sends (the report's vSnoop_egress).
  *
- * The VM's ACKs move VM_SEQ and the right edge.  Those below NEXT_SEQ tell the
- * sender nothing new and are dropped, unless they open the window or answer a
- * probe; they then leave as ACKs of NEXT_SEQ.  The ACK of exactly NEXT_SEQ
- * passes (the report's exception, section III-C).  Data of the VM always
- * passes, its ACK field raised to NEXT_SEQ.  (The report raises it to
- * NEXT_SEQ - 1; senders ignore the window of such an old ACK.)
+ * The VM's ACKs move VM_SEQ and the right edge. An ACK below NEXT_SEQ is old to the sender and is
+ * dropped, unless it opens the window or answers a probe; it is then sent as an ACK of NEXT_SEQ.
+ * The ACK of exactly NEXT_SEQ passes (the report's exception, section III-C). Data of the VM always
+ * pass, with the ACK field raised to NEXT_SEQ. (The report raises it to NEXT_SEQ - 1; senders
+ * ignore the window of such an old ACK.)
  *
  * flow_from_vm() has three steps, each with the results of the one before:
  *
- *   learn    flow_note_vm(), flow_note_vm_ack()   what the VM has, takes and sends
+ *   learn    flow_note_vm(), flow_note_vm_ack()   what the VM has received, accepts and sends
  *   mode     flow_mode_by_vm()                    offline, online, closed
  *   answer   flow_answer_vm()                     the verdict, and out->ack
  *
- * A RST, a segment without ACK and what comes for a reset flow are answered before them.
+ * A RST, a segment without ACK, and any segment of a reset flow are answered before these steps.
  *
- * Loss inside the guest: a VM that repeats an ACK below NEXT_SEQ while it reports later
- * bytes has lost one.  The hold has a copy of all that the host acknowledged; the engine
- * is told, and sends it again.
+ * Loss inside the guest: a VM that repeats an ACK below NEXT_SEQ and reports later bytes has lost
+ * one. The hold has a copy of every byte that the host acknowledged; the engine is woken, and sends
+ * it again.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
@@ -34,8 +33,8 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 		flow_saw_late(f, out);
 	else if (since_ns(now, f->progress_ns) <= FLOW_PROMPT_NS)
 		out->events |= EVENT_PROMPT;
-	/* The ring keeps the order: with the first byte that the record has
-	 * seen, all that was in the ring before it is behind the VM. */
+	/* The ring keeps the order: an ACK of the first byte that the record has seen covers all
+	 * segments that were in the ring before it. */
 	if (seq_gt(f->high_seq, f->vm_seq) && seq_ge(ack, f->high_seq))
 		flow_clear(f, FLOW_F_UNPROVEN);
 	f->vm_seq = ack;
@@ -52,23 +51,24 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 	}
 }
 
-/* Is a window update worth an ACK of its own?  When it at least doubles what
- * the sender still has: less can wait for the next early ACK or the ACK of
- * NEXT_SEQ (silly window syndrome, RFC 9293, section 3.8.6.2). */
+/* Is a window update worth an ACK of its own? Only if it at least doubles the window that the
+ * sender has left; a smaller one waits for the next early ACK or the ACK of NEXT_SEQ (silly window
+ * syndrome, RFC 9293, section 3.8.6.2). */
 static __always_inline bool flow_window_opens(const struct flow *f, const struct hold *h,
 					      const struct port_state *port, const struct policy *p)
 {
 	struct seq edge = flow_shown_edge(f, h, port, p);
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
-	/* Two segments are all that incast control may give. */
+	/* Incast control may grant no more than two segments: any growth opens a closed window. */
 	if (flow_is_shaped(f) && seq_diff(f->adv_edge, f->incast.received) < (__s32)f->mss)
 		return growth >= 1 << (f->scale & 15);
 	return growth >= 2 * (__s32)f->mss && growth >= seq_diff(f->adv_edge, f->next_seq);
 }
 
-/* Was the sender told of everything below `ack`?  NEXT_SEQ is `next` before this ACK.  Not of what
- * passed to the VM since the host's last ACK (HAND_ON), nor of a hole that the VM has filled. */
+/* Has the sender an ACK of everything below `ack`? `next` is NEXT_SEQ before this ACK of the VM.
+ * Not acknowledged yet: segments passed to the VM since the host's last ACK (HAND_ON), and a hole
+ * that the VM has filled. */
 static __always_inline bool flow_is_told(const struct hold *h, struct seq next, struct seq ack)
 {
 	__s32 bytes = seq_diff(next, ack);
@@ -77,10 +77,9 @@ static __always_inline bool flow_is_told(const struct hold *h, struct seq next, 
 	return !h || (bytes >= 0 && bytes + HOLD_ACK_SEGMENTS * 16 >= h->unanswered * 16);
 }
 
-/* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding:
- * does it prove that the guest lost one of them?  With SACK, a duplicate
- * reports bytes above the hole; without, it changes nothing, and is no probe of
- * the VM, which repeats a SEQ too. */
+/* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding: does it prove that the
+ * guest lost a segment? With SACK it must report bytes above the hole. Without SACK it must repeat
+ * the window, and must not be a probe of the VM, which has a SEQ below SND.NXT. */
 static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const struct segment *s,
 						    struct seq edge)
 {
@@ -89,7 +88,7 @@ static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const 
 	return seq_eq(edge, f->right_edge) && seq_eq(s->seq, f->snd_nxt);
 }
 
-/* Nobody can hand over what is held: both ends are to be reset. */
+/* No engine is left to hand over the held bytes: resets both ends. */
 static __always_inline enum from_vm_verdict
 flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct outcome *out)
 {
@@ -109,18 +108,19 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 							     struct outcome *out)
 {
 	if (f->mode == FLOW_RESET)
-		return FROM_VM_PASS; /* a tombstone answers as long as it stands */
+		return FROM_VM_PASS; /* the record keeps answering until it expires */
 	if (!flow_outstanding(f)) {
 		flow_closed(f);
 		out->events |= EVENT_CLOSED;
 		return FROM_VM_PASS;
 	}
-	/* It answers what only the host sends, or drops what only the host has: the sender
-	 * would have been told nothing, and would have tried again. */
+	/* The VM rejects a segment that only the host sent, or data that only the host
+	 * acknowledged: without vsnoop the sender would have had no ACK, and would have tried
+	 * again. */
 	if (f->flags & FLOW_F_UNCONFIRMED || (h && h->answered != h->resends + h->probes))
 		out->events |= EVENT_REFUSED;
-	/* Should this RST get lost, nothing else would tell a sender that only reads: keep
-	 * answering. */
+	/* If this RST is lost, a sender that only receives would not learn of it: keep the record,
+	 * and answer its segments with RST. */
 	f->retired = flow_outstanding(f);
 	f->snd_nxt = seq_max(f->snd_nxt, s->seq);
 	if (h)
@@ -130,9 +130,10 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 	return FROM_VM_PASS;
 }
 
-/* The host has reported bytes beyond a hole: so does every ACK until the hole is filled
- * (RFC 2018, section 4).  A pure ACK of the VM has no room for that, one of the host has.
- * One with SACK blocks that cannot be taken out, and would be stale, is replaced as well. */
+/* Replaces a pure ACK of the VM by one of the host with SACK blocks: once out-of-order data are
+ * reported, every ACK must report them until the hole is filled (RFC 2018, section 4), and the VM's
+ * ACK has no room for the option. The same goes for an ACK with stale SACK blocks that cannot be
+ * removed (SEG_SACK_ODD). */
 static __always_inline enum from_vm_verdict
 flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
 	     const struct port_state *port, const struct policy *p, struct outcome *out)
@@ -144,7 +145,7 @@ flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
 	return FROM_VM_REPLACE;
 }
 
-/* Learn: what every segment of the VM tells, whatever it acknowledges. */
+/* Learn: updates the record from a segment of the VM, whatever it acknowledges. */
 static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const struct segment *s,
 					 struct seq end, const struct port_state *port,
 					 const struct policy *p, __u64 now)
@@ -172,13 +173,14 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	}
 }
 
-/* An ACK that is old, or beyond belief, has nothing to learn from, and nothing to hide. */
+/* An ACK below VM_SEQ, or implausibly far beyond what the VM was handed, passes and changes
+ * nothing. */
 static __always_inline bool flow_believes(const struct flow *f, const struct segment *s)
 {
 	return seq_ge(s->ack, f->vm_seq) && seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
 }
 
-/* Learn: what the ACK tells.  True: it moved VM_SEQ. */
+/* Learn: updates the record from the VM's ACK. Returns whether VM_SEQ advanced. */
 static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 					     const struct segment *s, bool pure, __u64 now,
 					     struct outcome *out)
@@ -186,8 +188,8 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	struct seq edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
 	bool advanced = seq_gt(s->ack, f->vm_seq);
 
-	/* What the VM reports to have was handed to it, whichever way it went; while bytes
-	 * before it are held, it says nothing of those. */
+	/* Bytes that the VM reports by SACK were handed to it, even where the record missed them.
+	 * In HOLDING they say nothing about the held bytes below. */
 	if (f->mode != FLOW_HOLDING && s->bits & SEG_SACK && seq_gt(s->sack_end, s->ack) &&
 	    seq_gt(s->sack_end, f->high_seq) &&
 	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
@@ -199,16 +201,16 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 			hold_note_loss(h, out);
 	}
 	if (h)
-		hold_note_vm(f, h, s, edge, advanced, out);
+		hold_note_vm(f, h, edge, advanced, out);
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
 	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))
-		f->ts_recent = s->tsecr; /* what the VM itself compares with */
+		f->ts_recent = s->tsecr; /* the VM's own TS.Recent */
 	return advanced;
 }
 
-/* Mode: the VM uses an option that is not understood.  What is held goes to the VM first.  `was`:
- * the mode when the segment came. */
+/* Mode: the VM uses an option that is not understood. A flow in HOLDING drains first. `was`: the
+ * mode when the segment came. */
 static __always_inline void flow_bypass_foreign(struct flow *f, const struct segment *s, __u8 was,
 						struct outcome *out)
 {
@@ -216,7 +218,7 @@ static __always_inline void flow_bypass_foreign(struct flow *f, const struct seg
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 }
 
-/* Mode: an ACK that is believed takes the flow offline, brings it back, or ends it. */
+/* Mode: a plausible ACK takes the flow offline, brings it back, or ends it. */
 static __always_inline void flow_mode_by_vm(struct flow *f, const struct segment *s, __u8 was,
 					    bool pure, struct outcome *out)
 {
@@ -235,7 +237,7 @@ static __always_inline void flow_mode_by_vm(struct flow *f, const struct segment
 		out->events |= EVENT_CLOSED;
 }
 
-/* Answer: what the sender gets of it.  NEXT_SEQ was `next` before this ACK, which `advanced`
+/* Answer: what the sender gets. `next`: NEXT_SEQ before this ACK; `advanced`: the ACK moved
  * VM_SEQ. */
 static __always_inline enum from_vm_verdict
 flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct seq next,
@@ -245,13 +247,18 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 	struct seq edge = f->right_edge;
 
 	if (p->run == PORT_OBSERVE && !flow_is_shaped(f)) {
-		/* Shown is shown: a cap that comes later must not take it back. */
+		/* Record the edge as shown: a later limit must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
 	}
+	/* The sender has reset the connection, and the ring may have refused its RST.  It answers
+	 * the VM's own ACK with one that is exact for the VM. */
+	if (f->flags & FLOW_F_CLOSED)
+		return FROM_VM_PASS;
 	if (pure && f->flags & FLOW_F_CHALLENGE_DUE) {
-		/* Its ACK is never touched (RFC 5961): the sender's answer will be built on it.
-		 * It may come with news, or after them.  An edge that was shown stays. */
+		/* A challenge ACK is never raised (RFC 5961): the sender builds its RST on the ACK
+		 * field. It may itself advance VM_SEQ, or follow an ACK that does. A window once
+		 * shown is still kept. */
 		if (!advanced)
 			flow_clear(f, FLOW_F_CHALLENGE_DUE);
 		if (flow_is_bypassed(f) ||
@@ -277,7 +284,7 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		out->ack.window = flow_advertise(f, h, s->ack, port, p);
 		return FROM_VM_REWRITE;
 	}
-	/* A SEQ below SND.NXT is a keep-alive or window probe of the VM's own. */
+	/* An ACK with a SEQ below SND.NXT is the VM's own keep-alive or window probe: it passes. */
 	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
 	    !(s->tcp_flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) &&
 	    flow_is_told(h, next, s->ack)) {
@@ -294,7 +301,8 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 	return FROM_VM_REWRITE;
 }
 
-/* `h`: the flow's hold; null where it has none. */
+/* Decides about a segment of the VM. `h`: the flow's hold, or null; `now`: CLOCK_MONOTONIC, ns.
+ * FROM_VM_REWRITE, _REPLACE and _RESET* refer to out->ack. */
 static __always_inline enum from_vm_verdict
 flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
 	     const struct policy *p, __u64 now, struct outcome *out)

@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Decisions about a flow of which the host keeps copies (the report's shared buffer,
- * made safe): the host acknowledges nothing else.
+ * Decisions about a flow with a hold (the report's shared buffer). The host acknowledges only bytes
+ * of which the hold has a copy.
  *
- * What lies within the VM's window is copied and goes to the VM at once: as a clone whose
- * original becomes the early ACK, or untouched where a later ACK will do (hand_of()).  What
- * lies beyond it, or what the ring refuses, waits (FLOW_HOLDING) for the engine, which hands
- * it over in order when the VM's window has room; until the engine has handed over
- * everything, whatever comes from the sender is kept behind it, or dropped:
+ * A segment within the VM's window is copied and goes to the VM at once: as a clone whose original
+ * becomes the early ACK, or itself where a later ACK covers it (hand_of()). A segment beyond the
+ * window, or one that the ring refuses, is copied and waits (FLOW_HOLDING). The engine hands it
+ * over in order once the VM's window has room. Until the engine has handed over everything,
+ * segments of the sender are kept behind it, or dropped:
  *
  *   in order          kept, acknowledged
- *   a pure ACK        forwarded at once, with SEQ = what the VM has been handed
+ *   a pure ACK        forwarded at once, with SEQ = high_seq
  *   a probe, old data answered by the host
  *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four ranges)
- *   FIN               remembered, and sent to the VM by the engine
- *   RST               exact: forwarded like a pure ACK, and what is held is moot
- *   URG, or an option that is not understood: dropped, and comes again when the flow
- *                     has drained; one that would fill a hole must not wait for what
- *                     lies beyond it, and so that is forgotten
+ *   FIN               recorded, and sent to the VM by the engine
+ *   RST               with SEQ = NEXT_SEQ: forwarded like a pure ACK, the held bytes are given up
+ *   URG, or an option that is not understood: dropped; the sender repeats it, and the VM gets it
+ *                     once the flow has drained.  If it would fill a hole, the ranges beyond the
+ *                     hole are forgotten, because the flow could not drain with them.
  *
- * What the VM gets nothing of may carry news all the same: an ACK of the VM's data, or a
- * window.  They go to the VM at once, as a pure ACK (EVENT_NEWS, hold_news()).
+ * A segment that the VM does not get may still have an ACK of the VM's data, or a window update.
+ * These go to the VM at once, as a pure ACK (EVENT_NEWS, hold_news()).
  *
- * hold_to_vm() looks at a segment.  When it answers TO_VM_KEEP it has claimed the
- * chain (hold.busy); the caller copies, hands over as out->hand says, and asks
- * flow_kept(), which moves NEXT_SEQ and fills in the ACK.
+ * hold_to_vm() decides about a segment. With TO_VM_KEEP it has claimed the chain (hold.busy); the
+ * caller copies, hands over according to out->hand, and calls flow_kept(), which moves NEXT_SEQ and
+ * fills in the ACK.
  *
- * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per
- * MSS), up to what the hold has room for, while the VM is late and the engine
- * alive; while the VM answers promptly the edge stays where it is.  An engine that is
- * not heard of for HOLD_STALE_NS is not relied upon: no byte beyond the VM's window is
- * acknowledged any more.  After HOLD_ABANDONED_NS connections with bytes that only it
- * could hand over are reset.
+ * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per MSS), up to what
+ * the hold has room for, while the VM is late and the engine alive. While the VM answers promptly
+ * the edge stays. Without a sign of life of the engine for HOLD_STALE_NS, the host acknowledges no
+ * byte beyond the VM's window; after HOLD_ABANDONED_NS connections with bytes that only the engine
+ * can hand over are reset.
  */
 #ifndef VSNOOP_FLOW_HOLD_H
 #define VSNOOP_FLOW_HOLD_H
@@ -40,10 +39,10 @@
 
 #define HOLD_STALE_NS NSEC_PER_SEC
 #define HOLD_ABANDONED_NS (HOLD_ABANDONED_S * NSEC_PER_SEC)
-/* Of segments of a bulk transfer every fourth is acknowledged: a sender never has less
- * than four under way for long (BBR's least window is four). */
+/* In a bulk transfer every fourth segment is acknowledged: a sender has less than four segments in
+ * flight only for moments (BBR's minimum window is four). */
 #define HOLD_ACK_SEGMENTS 4
-/* A listener that has not answered for so long takes no data: the rest waits. */
+/* After this time without an answer a listener takes no data: later segments wait in the hold. */
 #define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
 
 static __always_inline bool hold_engine_lives(const struct port_state *port, __u64 now)
@@ -51,20 +50,19 @@ static __always_inline bool hold_engine_lives(const struct port_state *port, __u
 	return since_ns(now, port->engine_ns) < HOLD_STALE_NS;
 }
 
-/* Not heard of for so long that none is expected to take its place. */
+/* The engine gave no sign of life for so long that none is expected to start again. */
 static __always_inline bool hold_engine_is_gone(const struct port_state *port, __u64 now)
 {
 	return since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;
 }
 
-/* Was the sender told of out-of-order ranges? */
+/* Were out-of-order ranges reported to the sender by SACK? */
 static __always_inline bool hold_reports(const struct flow *f, const struct hold *h)
 {
 	return h && h->range_count && f->flags & FLOW_F_SACK;
 }
 
-/* The next byte that the VM can be sent: what it was handed it has, unless it has no
- * connection yet. */
+/* SEQ for a segment to the VM: high_seq, or VM_SEQ if the VM may have no connection yet. */
 static __always_inline struct seq hold_vm_next(const struct flow *f)
 {
 	return f->flags & FLOW_F_UNCONFIRMED ? f->vm_seq : f->high_seq;
@@ -72,7 +70,7 @@ static __always_inline struct seq hold_vm_next(const struct flow *f)
 
 #define HOLD_RANGES 4
 
-/* Adds an out-of-order range, joined with those that it touches; false when there are too many. */
+/* Adds an out-of-order range, merged with those that it touches; false if that makes too many. */
 static __always_inline bool hold_note_range(struct hold *h, struct seq left, struct seq right)
 {
 	struct seq others[2 * HOLD_RANGES] = {};
@@ -102,8 +100,8 @@ static __always_inline bool hold_note_range(struct hold *h, struct seq left, str
 	return true;
 }
 
-/* Everything up to `end` is there: how far is it with the ranges that follow?  They do
- * not touch each other, so that none is reached by way of another. */
+/* All bytes below `end` are kept. Returns the end of the ranges that adjoin, and removes them.
+ * Ranges do not touch each other, so one pass finds all. */
 static __always_inline struct seq hold_join(struct hold *h, struct seq end)
 {
 	__u32 i, count = 0;
@@ -122,7 +120,7 @@ static __always_inline struct seq hold_join(struct hold *h, struct seq end)
 	return end;
 }
 
-/* The sender's FIN follows what is kept; what it has sent beyond is none of its stream. */
+/* Records the sender's FIN behind the last byte kept; its stream has nothing beyond. */
 static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 {
 	h->flags |= HOLD_FIN;
@@ -130,7 +128,7 @@ static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 	h->range_count = 0;
 }
 
-/* The engine has handed over what was held. */
+/* Has the engine handed over everything? */
 static __always_inline bool hold_is_drained(const struct flow *f, const struct hold *h)
 {
 	if (h->range_count)
@@ -138,7 +136,7 @@ static __always_inline bool hold_is_drained(const struct flow *f, const struct h
 	return h->flags & HOLD_FIN ? seq_gt(f->high_seq, h->tail) : seq_ge(f->high_seq, h->tail);
 }
 
-/* Learns what the engine has done. */
+/* Updates the record from the engine's fields of the hold. */
 static __always_inline void hold_sync(struct flow *f, struct hold *h, const struct port_state *port,
 				      const struct policy *p, __u64 now)
 {
@@ -146,24 +144,24 @@ static __always_inline void hold_sync(struct flow *f, struct hold *h, const stru
 
 	if (!hold_engine_lives(port, now))
 		h->rcv_win = 0;
-	/* SACK promises nothing (RFC 2018, section 8): the sender still has them. */
+	/* Ranges may be dropped: the sender keeps SACKed data (RFC 2018, section 8). */
 	if (p->run != PORT_ACTIVE || !hold_engine_lives(port, now))
 		h->range_count = 0;
 	if (f->mode != FLOW_HOLDING)
 		return;
 	if (seq_gt(released, f->high_seq) &&
 	    seq_le(released, seq_add(h->tail, !!(h->flags & HOLD_FIN)))) {
-		/* Until then the VM had nothing to answer. */
+		/* Before that the VM had no backlog. */
 		if (seq_le(f->high_seq, f->vm_seq) && h->released_ns > f->progress_ns)
 			f->progress_ns = h->released_ns;
 		f->high_seq = released;
 	}
-	/* A FIN that alone is left needs no engine: the sender repeats it. */
+	/* If only the FIN is left, no engine is needed: the sender repeats it. */
 	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(port, now))
 		h->flags &= ~HOLD_FIN;
 	if (!hold_is_drained(f, h))
 		return;
-	/* The VM knows the TSval that the engine used, which may be of a later segment. */
+	/* The VM has seen the engine's TSval, which may be that of a later segment. */
 	if ((__s32)(h->released_tsval - f->ts_recent) > 0)
 		f->ts_recent = h->released_tsval;
 	f->mode = h->flags & HOLD_FIN || f->flags & FLOW_F_ECE ? FLOW_UNEXPECTED_SEQ : FLOW_ACTIVE;
@@ -176,7 +174,7 @@ static __always_inline bool hold_covers(const struct flow *f, const struct hold 
 	return h->chunks && seq_le(h->first, f->vm_seq) && seq_lt(f->vm_seq, h->tail);
 }
 
-/* Only the engine could hand over what is held, and it has been gone for long. */
+/* Held bytes wait, and no engine is left to hand them over. */
 static __always_inline bool hold_is_abandoned(const struct flow *f, const struct hold *h,
 					      const struct port_state *port, __u64 now)
 {
@@ -184,19 +182,21 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 	       since_ns(now, h->since_ns) >= HOLD_ABANDONED_NS && hold_engine_is_gone(port, now);
 }
 
-/* What a segment of the sender tells, whatever becomes of it: the engine's own
- * segments carry it to the VM.  Only of one that the VM could accept: its SEQ is at most
- * a probe's one byte before VM_SEQ, and not beyond what the sender was shown.  A window
- * counts if it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2).
- * True: the VM does not know that yet. */
+/* Records the sender's ACK, window and timestamps, which the engine's frames carry to the VM. Only
+ * a segment that the VM could accept counts: it ends beyond VM_SEQ, or its SEQ is at least
+ * VM_SEQ - 1 (a probe), and it is not beyond the edge that the sender was shown. A window counts if
+ * it is not older than the last (RFC 9293, section 3.10.7.4: SND.WL1, SND.WL2). Returns whether ACK
+ * or window are new to the VM. */
 static __always_inline bool hold_note_sender(const struct flow *f, struct hold *h,
 					     const struct segment *s)
 {
 	bool news = false;
 
-	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, f->snd_una) || seq_gt(s->ack, f->snd_nxt))
+	/* Not against the record's SND.UNA, which the ACK of one that the VM drops moves, too. */
+	if (!(s->tcp_flags & TCP_ACK) || seq_lt(s->ack, h->snd_una) || seq_gt(s->ack, f->snd_nxt))
 		return false;
-	if (seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) ||
+	if ((seq_lt(s->seq, seq_add(f->vm_seq, (__u32)-1)) &&
+	     seq_le(seq_add(s->seq, s->len), f->vm_seq)) ||
 	    seq_gt(s->seq, seq_max(f->adv_edge, f->right_edge)))
 		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||
@@ -216,7 +216,7 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 	return news;
 }
 
-/* A pure ACK for the VM with what the sender has told. */
+/* Fills in a pure ACK for the VM with the sender's latest ACK and window. */
 static __always_inline void hold_news(const struct flow *f, const struct hold *h,
 				      struct ack_fields *news)
 {
@@ -224,27 +224,28 @@ static __always_inline void hold_news(const struct flow *f, const struct hold *h
 	news->ack = h->snd_una;
 	news->window = h->sender_window;
 	news->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
-	/* No later than what the engine's frames carry (RFC 7323, section 5). */
+	/* At most the TSval of the engine's frames (RFC 7323, section 5). */
 	news->tsval = h->released_tsval;
 	news->tsecr = h->tsecr;
 	news->sack = 0;
 	flow_fill_way(f, news);
 }
 
-/* What an ACK of the VM tells. */
-static __always_inline void hold_note_vm(struct flow *f, struct hold *h, const struct segment *s,
-					 struct seq edge, bool advanced, struct outcome *out)
+/* Updates the hold from an ACK of the VM. `edge`: the right edge that it shows; `advanced`: it
+ * moved VM_SEQ. */
+static __always_inline void hold_note_vm(struct flow *f, struct hold *h, struct seq edge,
+					 bool advanced, struct outcome *out)
 {
 	if (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge)))
 		out->events |= EVENT_WAKE;
 	h->heard++;
 	h->vm_seq = f->vm_seq;
-	/* What is acceptable is not older; so it does not fall behind by half the space. */
+	/* Acceptable segments are at or above VM_SEQ - 1; raising sender_seq keeps the comparison
+	 * from wrapping. */
 	h->sender_seq = seq_max(h->sender_seq, seq_add(f->vm_seq, (__u32)-1));
-	/* What the VM answers for by itself moves on without copies, and may have filled a
-	 * hole. */
+	/* Segments that were left to the VM have no copies; they may have filled a hole. */
 	if (!h->busy) {
-		/* Else somebody copies to where they say. */
+		/* While `busy` another CPU copies to the place that these fields name. */
 		if (seq_gt(f->vm_seq, h->tail) && !(h->flags & HOLD_FIN)) {
 			h->tail = hold_join(h, f->vm_seq);
 			f->next_seq = seq_max(f->next_seq, h->tail);
@@ -265,17 +266,17 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, const s
 	}
 }
 
-/* The VM reports a loss of which there is a copy. */
+/* The VM reports the loss of a byte that the hold has. */
 static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
 {
 	h->repeated++;
 	out->events |= EVENT_WAKE;
 }
 
-/* May a flow that is not held begin to be?  One that is caught up; and one whose VM
- * has acknowledged all that the host has: what the VM was handed beyond nobody has
- * acknowledged, and the VM can be handed it again.  The sender may have been shown more than the VM takes, and would send
- * it the same segment for ever. */
+/* May a flow enter HOLDING? Yes, if it is ACTIVE and caught up. Yes, too, if the VM has
+ * acknowledged all that the host has (VM_SEQ = NEXT_SEQ): bytes that the VM was handed beyond were
+ * not acknowledged by anyone, and can be handed over again. Without the second case a sender that
+ * was shown more than the VM's window could send the same segment for ever. */
 static __always_inline bool hold_may_begin(const struct flow *f)
 {
 	if (f->mode == FLOW_ACTIVE)
@@ -284,9 +285,9 @@ static __always_inline bool hold_may_begin(const struct flow *f)
 	       seq_eq(f->vm_seq, f->next_seq) && !(f->flags & FLOW_F_UNPROVEN);
 }
 
-/* How does a segment within the VM's window go to the VM?  ACKs are sparing, but leave no
- * sender waiting: one at once for PSH, for a segment below MSS, during the ramp, and
- * near the edge of what the sender was shown.  Incast control's grants come with ACKs. */
+/* How a segment within the VM's window goes to the VM. Most segments of a bulk transfer pass
+ * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, near
+ * the edge that the sender was shown, and with incast control, whose grants come with ACKs. */
 static __always_inline enum hand hand_of(const struct flow *f, const struct hold *h,
 					 const struct segment *s, struct seq end)
 {
@@ -299,15 +300,15 @@ static __always_inline enum hand hand_of(const struct flow *f, const struct hold
 	return HAND_ON;
 }
 
-/* Has a listener left unanswered what came last?  It has no room for the connection; more
- * than the data that completes the handshake it could take for an attack. */
+/* Has a listener not answered for HOLD_UNCONFIRMED_NS? Its accept queue may be full; then the VM
+ * gets only the data that complete the handshake, since it could take more for an attack. */
 static __always_inline bool hold_is_not_taken(const struct flow *f, __u64 now)
 {
 	return f->flags & FLOW_F_UNCONFIRMED && flow_outstanding(f) &&
 	       since_ns(now, f->progress_ns) > HOLD_UNCONFIRMED_NS;
 }
 
-/* Should this segment be kept?  Sets out->skip and out->hand. */
+/* Should this segment be kept? Sets out->skip and out->hand. */
 static __always_inline bool hold_wants(const struct flow *f, const struct hold *h,
 				       const struct segment *s, const struct port_state *port,
 				       const struct policy *p, __u64 now, struct outcome *out)
@@ -330,8 +331,8 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 			return false;
 		if (f->mode != FLOW_ACTIVE && (skip || within))
 			return false;
-		/* A FIN is the VM's, unless its window has no room for what comes before it:
-		 * the VM would have it only after a timeout of the sender. */
+		/* A segment with FIN is left to the VM, unless the data lie beyond its window: it
+		 * would then get the FIN only after a timeout of the sender. */
 		if (f->mode == FLOW_ACTIVE &&
 		    (s->bits & SEG_CE ||
 		     (s->tcp_flags & TCP_FIN && (skip || seq_le(end, f->right_edge)))))
@@ -349,9 +350,9 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 	       seq_le(end, flow_shown_edge(f, h, port, p));
 }
 
-/* A probe of the sender, for a window or for a sign of life: the host answers when it
- * knows of a window.  The VM's own update may have been lost on its way to the sender, and
- * not every VM answers a segment below its window; or the hold has room. */
+/* Does the host answer this keep-alive or window probe of the sender? It does where the VM's window
+ * or the hold has room: the VM's own window update may have been lost, and not every VM answers a
+ * segment below its window. */
 static __always_inline bool hold_opens(struct flow *f, struct hold *h, const struct segment *s,
 				       const struct port_state *port, const struct policy *p,
 				       __u64 now)
@@ -371,19 +372,19 @@ static __always_inline bool hold_opens(struct flow *f, struct hold *h, const str
 	return seq_gt(flow_shown_edge(f, h, port, p), f->next_seq);
 }
 
-/* Data that only the VM can answer for, whatever it is that it carries. */
+/* Data that only the VM can process: with urgent data or an option that is not understood. */
 static __always_inline bool hold_is_the_vms(const struct segment *s)
 {
 	return s->len && (s->bits & SEG_FOREIGN || s->tcp_flags & TCP_URG);
 }
 
-/* Does it begin to fill the first hole? */
+/* Does the segment start at or below NEXT_SEQ, and fill bytes of the first hole? */
 static __always_inline bool hold_fills(const struct flow *f, const struct segment *s)
 {
 	return seq_le(s->seq, f->next_seq) && seq_gt(seq_add(s->seq, s->len), f->next_seq);
 }
 
-/* A flow that is held: a segment that is not kept. */
+/* Verdict on a segment of a flow in HOLDING that is not kept. */
 static __always_inline enum to_vm_verdict
 hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	      const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
@@ -396,7 +397,8 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	out->ack.tsval = h->released_tsval;
 	if (flags & TCP_RST) {
 		if (seq_gt(s->seq, f->high_seq) && !seq_eq(s->seq, f->next_seq)) {
-			/* The VM would not even challenge it (RFC 5961). */
+			/* Beyond the VM's window: the VM would not even send a challenge ACK (RFC
+			 * 5961). */
 			flow_fill_ack(f, h, s, port, p, out);
 			return TO_VM_REACK;
 		}
@@ -417,7 +419,7 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 		if (seq_ge(s->seq, f->next_seq))
 			return TO_VM_FORWARD;
 		if (is_silent) {
-			/* The VM is to answer for itself (RFC 9293, section 3.8.4). */
+			/* A silent VM must answer the probe itself (RFC 9293, section 3.8.4). */
 			if (!(f->flags & FLOW_F_UNCONFIRMED))
 				out->ack.seq = seq_add(f->vm_seq, (__u32)-1);
 			return TO_VM_FORWARD;
@@ -435,21 +437,22 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	return TO_VM_REACK;
 }
 
-/* Claims the chain for a copy; not while another CPU is at it. */
+/* Claims the chain for a copy. Fails while another CPU has it. */
 static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 {
 	if (h->busy)
 		return false;
 	h->busy = 1;
 	if (!seq_eq(h->tail, f->next_seq) && !h->range_count) {
-		/* The VM answered for what came since the last copy. */
+		/* Segments since the last copy were left to the VM. */
 		h->first = h->tail = h->sure = f->next_seq;
 		h->rcv_win = 0;
 	}
 	return true;
 }
 
-/* As flow_to_vm(), for a flow with a hold. */
+/* As flow_to_vm(), for a flow with a hold; may also return TO_VM_KEEP, TO_VM_DROP and
+ * TO_VM_FORWARD. */
 static __always_inline enum to_vm_verdict
 hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
 	   const struct policy *p, __u64 now, struct outcome *out)
@@ -458,9 +461,9 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 	bool news;
 
 	out->events = 0;
-	/* What is beyond the hole would never be reached: the hole is the VM's to fill, and
-	 * the flow is held as long as there are ranges.  The sender has them still (RFC 2018,
-	 * section 8). */
+	/* Only the VM can fill the hole with this segment, which it gets once the flow has drained;
+	 * but a flow with ranges does not drain. So forget the ranges: the sender keeps SACKed data
+	 * (RFC 2018, section 8). */
 	if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
 		h->range_count = 0;
 	hold_sync(f, h, port, p, now);
@@ -494,7 +497,7 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 	return verdict;
 }
 
-/* The window that the next bytes will be acknowledged with. */
+/* Grows RCV_WIN after `bytes` were acknowledged. */
 static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 bytes,
 				      const struct port_state *port, const struct policy *p,
 				      __u64 now)
@@ -503,8 +506,8 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 	__s32 shown = seq_diff(f->adv_edge, f->next_seq);
 
 	if (port_is_prompt(port, now)) {
-		/* The edge that was shown stays until the VM's own has come up with it: then the
-		 * flow may be passive. */
+		/* The edge stays until the VM's own has reached it: then the flow may be
+		 * passive. */
 		if (shown < 0)
 			shown = 0;
 		if (h->rcv_win > (__u32)shown)
@@ -520,18 +523,18 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 		h->rcv_win = p->hold_chunks * HOLD_CHUNK;
 }
 
-/* The ring refused a segment within the VM's window, or it lies beyond: the flow is held from
- * the first byte that the ring is not known to have taken. */
+/* Enters HOLDING: the ring refused a segment within the VM's window, or the segment lies beyond.
+ * The held bytes begin at the first one that the ring is not known to have taken. */
 static __always_inline void hold_start(struct flow *f, struct hold *h, __u64 now)
 {
 	f->mode = FLOW_HOLDING;
 	h->released = f->high_seq = seq_max(h->sure, f->vm_seq);
-	/* What the VM was handed so far has none above. */
+	/* No segment handed over so far has a higher TSval. */
 	h->released_tsval = f->ts_recent;
 	h->since_ns = now;
 }
 
-/* What the engine is told of a flow that is kept copies of. */
+/* Copies the fields of the record that the engine needs into the hold. */
 static __always_inline void hold_tell_engine(const struct flow *f, struct hold *h)
 {
 	h->mss = f->mss;
@@ -543,7 +546,7 @@ static __always_inline void hold_tell_engine(const struct flow *f, struct hold *
 	copy_mac(h->next_hop, f->next_hop);
 }
 
-/* All that comes for a flow that is held must be kept: is there room for what the sender was
+/* A flow in HOLDING must keep all its data: has the hold room for the window that the sender was
  * shown? */
 static __always_inline bool hold_has_room(const struct flow *f, const struct port_state *port,
 					  const struct policy *p)
@@ -553,7 +556,7 @@ static __always_inline bool hold_has_room(const struct flow *f, const struct por
 	return seq_diff(f->adv_edge, f->next_seq) <= chunks * HOLD_CHUNK;
 }
 
-/* May what was copied be acknowledged, as things are by now? */
+/* May the copied segment still be acknowledged, now that the lock is held again? */
 static __always_inline bool hold_may_keep(const struct flow *f, const struct segment *s,
 					  bool handed, const struct port_state *port,
 					  const struct policy *p, __u64 now)
@@ -565,20 +568,22 @@ static __always_inline bool hold_may_keep(const struct flow *f, const struct seg
 		return false;
 	if (handed)
 		return true;
-	/* What the VM's window has no room for any more, or the ring has not, needs an engine,
-	 * which needs to know the VM's window. */
+	/* A segment beyond the VM's window, or refused by the ring, needs an engine, and the engine
+	 * needs the VM's window. */
 	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
 		return false;
-	/* An out-of-order segment the VM itself can take, and its window may be far larger than the
-	 * hold. */
+	/* The VM itself can take an out-of-order segment within its window, which may be far larger
+	 * than the hold. */
 	return f->mode == FLOW_HOLDING || seq_le(s->seq, f->next_seq) ||
 	       seq_gt(seq_add(s->seq, s->len), f->right_edge) || hold_has_room(f, port, p);
 }
 
 /*
- * After TO_VM_KEEP: the segment was copied, or there was no memory; the device took it
- * (`taken`), refused it, or was not asked.  With HAND_ON it passes to the VM after this.
- * Ends the claim.
+ * Second half of TO_VM_KEEP; ends the claim on the chain.
+ *
+ * `copied`: the segment was copied, else there was no memory; `taken`: the device took the clone,
+ * else it refused it or was not asked. With HAND_ON the segment passes to the VM after this call.
+ * KEPT_ACK comes with out->ack.
  */
 static __always_inline enum kept_verdict
 flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, bool taken,
@@ -587,7 +592,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	struct seq end = seq_add(s->seq, s->len);
 	__u32 bytes, hand = out->hand;
 	bool out_of_order = seq_gt(s->seq, f->next_seq);
-	/* The VM may have taken window back meanwhile, and drop it. */
+	/* If the VM has shrunk its window meanwhile, it drops the clone. */
 	bool within = seq_le(end, f->right_edge);
 	bool handed = within && (taken || hand == HAND_ON);
 
@@ -597,7 +602,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	if (!copied)
 		out->events |= EVENT_HOLD_FULL;
 	if (!copied || !hold_may_keep(f, s, handed, port, p, now)) {
-		/* The VM answers, if it gets it; or the sender sends it again. */
+		/* The VM acknowledges the segment if it gets it; else the sender repeats it. */
 		if (f->mode == FLOW_HOLDING)
 			return KEPT_DROP;
 		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
@@ -615,7 +620,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	if (s->bits & SEG_CE)
 		h->marked++;
 	if (out_of_order) {
-		/* Its timestamp is not the last in order (RFC 7323, section 4.3). */
+		/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 		f->ramp = 0;
 		out->events |= EVENT_OUT_OF_ORDER;
 		hold_note_range(h, s->seq, end);
@@ -639,7 +644,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		f->ramp++;
 	f->early_bytes += bytes;
 	if (handed && hand == HAND_ON) {
-		/* Rounded up, or a fifth segment would be waited for. */
+		/* Rounded up, so that the ACK does not wait for a fifth segment. */
 		h->unanswered += (bytes + 15) / 16;
 		return KEPT_PASS;
 	}
@@ -649,11 +654,10 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	return KEPT_ACK;
 }
 
-/* Of a connection that is silent the hold can be had by another: it gets one again when
- * it needs it.  Rather not while the sender was shown more than the VM itself can take; but
- * nothing is lost then either.  What the sender sends beyond the VM's window is kept if
- * there is a hold again; if there is none nobody acknowledges it, the VM drops it, and the
- * sender repeats it. */
+/* May another flow take this hold? Its connection is silent, and gets a hold again when it needs
+ * one. The time is longer while the sender was shown more than the VM's window, but even then
+ * nothing is lost: data beyond the VM's window are kept if there is a hold again, else the VM drops
+ * them unacknowledged, and the sender repeats them. */
 #define HOLD_IDLE_NS (10 * NSEC_PER_SEC)
 #define HOLD_IDLE_LONG_NS (60 * NSEC_PER_SEC)
 static __always_inline bool hold_is_idle(const struct flow *f, const struct hold *h, __u64 now)
@@ -665,11 +669,11 @@ static __always_inline bool hold_is_idle(const struct flow *f, const struct hold
 						     HOLD_IDLE_LONG_NS);
 }
 
-/* A hold for this flow, which has none; `number` from 1. */
+/* Initialises a hold for a flow that has none; `number` is the hold's, from 1. */
 static __always_inline void hold_begin(struct flow *f, struct hold *h, __u16 number)
 {
 	h->vm_seq = f->vm_seq;
-	/* Nothing is kept; the first copy begins at NEXT_SEQ. */
+	/* Empty: the first copy begins at NEXT_SEQ. */
 	h->first = h->tail = h->released = h->high_seq = h->sure = f->next_seq;
 	h->right_edge = f->right_edge;
 	h->snd_una = f->snd_una;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Credit (incast.h): what all flows behind an uplink may have on their way, the shares of
- * ports and flows in it, and the outstanding credit of each.
+ * Credit (incast.h): the credit of an uplink, the shares of ports and flows in it, and the
+ * outstanding credit of each.
  */
 #ifndef VSNOOP_FLOW_INCAST_CREDIT_H
 #define VSNOOP_FLOW_INCAST_CREDIT_H
@@ -9,30 +9,30 @@
 #include "to_vm.h"
 
 #define INCAST_TICK_BITS 20
-/* Of C: what may be promised (the paper's alpha); below the second, flows with more
- * than their share give way. */
+/* Rates as parts of C. INCAST_ALPHA: what windows may add up to (the paper's alpha). INCAST_SCARCE:
+ * with less than this left, flows beyond their share give way. */
 #define INCAST_ALPHA(rate) ((rate) / 10 * 9)
 #define INCAST_SCARCE(rate) ((rate) / 5)
 #define INCAST_SCOPE_NS (2 * NSEC_PER_MSEC)
 #define INCAST_MIN_SLOT_NS 100000ull /* T at least */
 #define INCAST_MAX_SLOT_NS (4 * NSEC_PER_MSEC)
-/* Flows are counted over this long: a cycle of 300 flows with one segment each. */
+/* Length of a census of flows: a cycle of 300 flows with one segment each. */
 #define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
 #define INCAST_START_MSS 10 /* RFC 6928 */
-#define INCAST_SLIDES 8u /* with a share of less a window does not slide: it opens and closes */
+#define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
-/* Outstanding credit counts for one or two epochs of 2^20 ns (1.05 ms) after data came: a sender
- * that is silent for so long with an open window has nothing to send.  One that the
- * VM has asked may think first. */
+/* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms): a sender
+ * that sends nothing for so long with an open window has nothing to send. After a request of the VM
+ * it counts longer: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
 #define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
-/* Longer round trips in a row that put a flow out of scope. */
+/* After so many long round trips in a row a flow is out of scope. */
 #define INCAST_FAR 8
-/* A flow that sent nothing for so long starts anew. */
+/* A flow that sent nothing for this time starts again. */
 #define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)
 
 static __always_inline bool incast_is_on(const struct uplink *u)
@@ -40,14 +40,14 @@ static __always_inline bool incast_is_on(const struct uplink *u)
 	return u->rate;
 }
 
-/* Has incast control to be asked?  When it was turned off, until all windows are the VMs' own. */
+/* Must the hooks call incast control? After it was turned off they must until no flow is shaped. */
 static __always_inline bool incast_is_asked_for(const struct uplink *u)
 {
 	return u->rate || u->all.open > 0;
 }
 
-/* Is this flow shaped?  Until its round trip is known it is; never where an option may
- * sign the window, or where its unit is not known. */
+/* May this flow be shaped? A flow with an unknown round trip may. Not where an option may
+ * authenticate the window (bypassed flows), nor where the window scale is unknown. */
 static __always_inline bool incast_shapes(const struct flow *f, const struct uplink *u)
 {
 	return incast_is_on(u) && f->incast.min_rtt_ns <= INCAST_SCOPE_NS &&
@@ -55,8 +55,8 @@ static __always_inline bool incast_shapes(const struct flow *f, const struct upl
 	       !flow_is_bypassed(f) && f->mode != FLOW_RESET;
 }
 
-/* Did a packet that came in by this interface (skb->skb_iif: the last one that the stack has
- * received it by; 0: the host's own) come through the uplink? */
+/* Did a packet with this skb->skb_iif come through the uplink? skb_iif is the last interface by
+ * which the stack received it; 0: the host sent it. */
 static __always_inline bool incast_is_way(const struct uplink *u, __u32 ifindex)
 {
 	__u32 i;
@@ -69,8 +69,8 @@ static __always_inline bool incast_is_way(const struct uplink *u, __u32 ifindex)
 	return false;
 }
 
-/* The way that a segment of the sender took: each tells, so that a flow that takes another one
- * is shaped, or left alone, from then on. */
+/* Records whether the latest segment of the sender came through the uplink: only then is the flow
+ * shaped. */
 static __always_inline void incast_note_way(struct flow *f, bool is_way)
 {
 	if (is_way)
@@ -79,9 +79,9 @@ static __always_inline void incast_note_way(struct flow *f, bool is_way)
 		f->incast.bits |= INCAST_BESIDE;
 }
 
-/* What all flows together may have on their way, bytes of payload: a quarter of the queue is
- * left for what nobody gave credit for, like the first segments of new flows, and a
- * sixteenth of all for headers. */
+/* The credit: bytes of payload that all flows together may have in flight. A quarter of the queue
+ * is left for bytes without credit, such as the first segments of new flows, and a sixteenth of the
+ * sum for headers. */
 static __always_inline __u32 incast_credit(const struct uplink *u)
 {
 	__u64 rtt = u->base_rtt_ns;
@@ -90,8 +90,9 @@ static __always_inline __u32 incast_credit(const struct uplink *u)
 	return bytes - (bytes >> 4);
 }
 
-/* Ports that want more than the equal share of all, and this one: as of the last census or of
- * this one, whichever has more.  Those that want less get it, so that these share the credit. */
+/* Number of ports that want more than the equal share, this one included: as of the last census or
+ * the present one, whichever is more. Ports that want less get what they want; these ports share
+ * the credit. */
 static __always_inline __u32 incast_ports(const struct uplink *u, const struct incast_port *port)
 {
 	bool wants = port->wanted == u->census;
@@ -102,7 +103,7 @@ static __always_inline __u32 incast_ports(const struct uplink *u, const struct i
 	return ports ? ports : 1;
 }
 
-/* This port wants more than there is, or has more than the equal share of all. */
+/* Notes that this port wants more than is left, or has more than its equal share. */
 static __always_inline void incast_want(struct uplink *u, struct incast_port *port)
 {
 	__u32 census = u->census, wanted = port->wanted;
@@ -113,14 +114,14 @@ static __always_inline void incast_want(struct uplink *u, struct incast_port *po
 	__sync_fetch_and_add(&u->wanting_now, 1);
 }
 
-/* The equal share of one port that wants more than that. */
+/* Share of one of the ports that want more than the equal share, bytes. */
 static __always_inline __u32 incast_port_share(const struct uplink *u,
 					       const struct incast_port *port)
 {
 	return incast_credit(u) / incast_ports(u, port);
 }
 
-/* Does this port have more than if all that are active had the same? */
+/* Does this port have more outstanding than an equal share among all active ports? */
 static __always_inline bool incast_has_much(const struct uplink *u, const struct incast_port *port)
 {
 	__u32 ports = u->active > u->active_now ? u->active : u->active_now;
@@ -128,7 +129,7 @@ static __always_inline bool incast_has_much(const struct uplink *u, const struct
 	return port->own.outstanding > (__s64)(incast_credit(u) / (ports ? ports : 1));
 }
 
-/* The equal share of one flow in that of its port. */
+/* Equal share of one flow in its port's share, bytes. */
 static __always_inline __u32 incast_share(const struct uplink *u, const struct incast_port *port)
 {
 	__u32 flows = port->flows > port->counted ? port->flows : port->counted;
@@ -147,9 +148,9 @@ static __always_inline __u32 incast_unit(const struct flow *f)
 	return 1u << (f->scale & 15);
 }
 
-/* A window below which a flow never falls: two segments, for VMs acknowledge every other one;
- * one when there is no credit for two of each.  But two once: senders cut their segments to
- * half of the largest window that they have seen. */
+/* Minimum window, bytes: two segments, because VMs acknowledge every other one; one where the
+ * flow's share is below 1.25 segments. But each flow gets two once (INCAST_WIDE): senders limit
+ * their segments to half of the largest window that they have seen. */
 static __always_inline __u32 incast_least(const struct flow *f, const struct uplink *u,
 					  const struct incast_port *port)
 {
@@ -159,8 +160,8 @@ static __always_inline __u32 incast_least(const struct flow *f, const struct upl
 											  2 * mss;
 }
 
-/* A window of so many bytes in whole segments: a sender waits for the rest of one that the
- * window cuts. */
+/* Rounds a window down to whole segments, because a sender waits where the window ends within a
+ * segment; at least incast_least(). */
 static __always_inline __u32 incast_whole(const struct flow *f, const struct uplink *u,
 					  const struct incast_port *port, __u32 window)
 {
@@ -171,7 +172,7 @@ static __always_inline __u32 incast_whole(const struct flow *f, const struct upl
 	return window - window % mss;
 }
 
-/* An account's epochs before this one are over: what counted until then does not any more. */
+/* Ends an account's epochs before `epoch`: their outstanding credit becomes silent. */
 static __always_inline void incast_end_epochs(struct incast_account *a, __u32 epoch)
 {
 	__u32 first = a->epoch, count = epoch - first, i;
@@ -183,12 +184,12 @@ static __always_inline void incast_end_epochs(struct incast_account *a, __u32 ep
 		silent += __sync_lock_test_and_set(&a->ends[(first + i) & (INCAST_EPOCHS - 1)], 0);
 	__sync_fetch_and_sub(&a->outstanding, silent);
 	__sync_fetch_and_add(&a->silent, silent);
-	/* Whatever CPUs have lost of it between them. */
+	/* Corrects what concurrent updates have lost. */
 	if (a->open <= 0)
 		__sync_lock_test_and_set(&a->silent, 0);
 }
 
-/* A census is over: the port's flows that took part in it. */
+/* Ends a census for a port: counts the flows that took part in it. */
 static __always_inline void incast_end_census(const struct uplink *u, struct incast_port *port)
 {
 	__u32 census = port->census, now = u->census, flows;
@@ -200,8 +201,8 @@ static __always_inline void incast_end_census(const struct uplink *u, struct inc
 	port->counted = 0;
 }
 
-/* Time goes on: slots of 2T, the first half of which measures BW_T and sets the
- * quota; the census of flows.  Whoever comes first after a slot's end does it. */
+/* Ends slots, epochs and censuses that are over; the first CPU to come after the end does it. A
+ * slot is 2T: its first half measures BW_T and sets the quota. */
 static __always_inline void incast_advance_time(struct uplink *u, struct incast_port *port,
 						__u64 now)
 {
@@ -241,13 +242,13 @@ static __always_inline void incast_advance_time(struct uplink *u, struct incast_
 	incast_end_census(u, port);
 }
 
-/* Why a window may be opened. */
+/* Reason to open a window. */
 enum incast_why {
-	INCAST_NO_REASON = 0, /* the VM repeats what it has said */
-	INCAST_DATA = 1, /* data came */
-	INCAST_REQUEST = 2, /* the VM sends data */
+	INCAST_NO_REASON = 0, /* an ACK of the VM with no such reason */
+	INCAST_DATA = 1, /* the sender sent data */
+	INCAST_REQUEST = 2, /* the VM sends data: a request */
 	INCAST_PROBED = 3, /* the VM answers a probe */
-	INCAST_DEQUEUED = 4, /* the flow has waited, and is at the head of the grant queue */
+	INCAST_DEQUEUED = 4, /* the flow is at the head of the grant queue */
 };
 
 /* Outstanding credit of live flows. */
@@ -256,14 +257,14 @@ static __always_inline __s64 incast_outstanding(const struct uplink *u)
 	return u->all.outstanding;
 }
 
-/* Does the flow's outstanding credit count? */
+/* Does the flow's outstanding credit count (incast_touch())? */
 static __always_inline bool incast_is_live(const struct flow *f, const struct uplink *u)
 {
 	return f->incast.epoch - u->all.epoch < INCAST_EPOCHS;
 }
 
-/* What its sender may still send: what it was shown, or will be when the rest of the edge is
- * shown in whole units. */
+/* Bytes that the sender may still send: up to the edge that it was shown, or will be shown once the
+ * granted edge is rounded to whole units. */
 static __always_inline __s32 incast_window(const struct flow *f)
 {
 	__s32 shown = seq_diff(f->adv_edge, f->incast.received);
@@ -274,8 +275,8 @@ static __always_inline __s32 incast_window(const struct flow *f)
 	return shown > 0 ? shown : 0;
 }
 
-/* The flow's outstanding credit.  Less than a segment is as good as nothing to a sender
- * that has more to send, once it has seen larger windows. */
+/* The flow's outstanding credit, bytes. Less than a segment counts as none once the sender has seen
+ * larger windows: if it has more to send, it does not send less than a segment. */
 static __always_inline __s32 incast_flow_outstanding(const struct flow *f)
 {
 	__s32 outstanding = seq_diff(f->incast.edge, f->incast.received);
@@ -283,7 +284,8 @@ static __always_inline __s32 incast_flow_outstanding(const struct flow *f)
 	return outstanding < (__s32)incast_mss(f) && f->incast.bits & INCAST_WIDE ? 0 : outstanding;
 }
 
-/* A flow has so much more outstanding, which counts until this epoch ends, if it does at all. */
+/* Adds to an account's outstanding credit, which counts until `epoch` ends; of a flow that is not
+ * live, to its silent credit. */
 static __always_inline void incast_charge(struct incast_account *a, __u32 epoch, bool is_live,
 					  __s64 bytes)
 {
@@ -304,8 +306,8 @@ static __always_inline void incast_add_outstanding(struct flow *f, struct uplink
 	incast_charge(&port->own, f->incast.epoch, is_live, bytes);
 }
 
-/* The flow's outstanding credit counts until this epoch ends; until one that has ended: it is
- * silent. */
+/* Lets the flow's outstanding credit count until `epoch` ends; with an epoch that has ended the
+ * flow is silent. */
 static __always_inline void incast_count_until(struct flow *f, struct uplink *u,
 					       struct incast_port *port, __u32 epoch)
 {
@@ -316,7 +318,7 @@ static __always_inline void incast_count_until(struct flow *f, struct uplink *u,
 	incast_add_outstanding(f, u, port, outstanding);
 }
 
-/* The flow's edges are these from now on. */
+/* Sets `received` and the granted edge of a flow, and updates the accounts. */
 static __always_inline void incast_move(struct flow *f, struct uplink *u, struct incast_port *port,
 					struct seq received, struct seq edge)
 {
@@ -330,8 +332,8 @@ static __always_inline void incast_move(struct flow *f, struct uplink *u, struct
 	incast_add_outstanding(f, u, port, incast_flow_outstanding(f) - before);
 }
 
-/* The edge is what was shown, in whole units (window.h): rounded up where an edge would have been
- * taken back, down else. */
+/* Sets the granted edge to the edge that was shown in whole units (window.h): rounded up where it
+ * would otherwise be taken back, else down. */
 static __always_inline void incast_note_rounding(struct flow *f, struct uplink *u,
 						 struct incast_port *port)
 {
@@ -342,7 +344,7 @@ static __always_inline void incast_note_rounding(struct flow *f, struct uplink *
 		incast_move(f, u, port, i->received, seq_max(f->adv_edge, i->received));
 }
 
-/* The flow is active: its outstanding credit counts from now on, or counts longer. */
+/* The flow is active: extends the time for which its outstanding credit counts. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	__u32 epoch = u->all.epoch +
@@ -352,9 +354,9 @@ static __always_inline void incast_touch(struct flow *f, struct uplink *u, struc
 		incast_count_until(f, u, port, epoch);
 }
 
-/* Credit that is left for the flows of this port.  Where others want credit too that is no more
- * than the rest of the port's share; what others have had beyond theirs, and return only now,
- * may be given already as far as an eighth of the queue goes. */
+/* Credit left for the flows of this port, bytes. Where other ports want credit too, it is at most
+ * the rest of this port's share. Others may still have more than their share, and return it only
+ * now; up to an eighth of the queue is granted ahead of that. */
 static __always_inline __s64 incast_left(const struct uplink *u, const struct incast_port *port)
 {
 	__s64 left = (__s64)incast_credit(u) - incast_outstanding(u), own;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Grant queue (incast.h): flows whose windows are closed wait for credit, and are served in
- * their order.
+ * Grant queue (incast.h): flows with closed windows wait for credit, first come, first served.
  */
 #ifndef VSNOOP_FLOW_INCAST_QUEUE_H
 #define VSNOOP_FLOW_INCAST_QUEUE_H
@@ -24,7 +23,7 @@ static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
 	i->waiting = INCAST_NOT_WAITING;
 }
 
-/* The flow is not shaped any more, or its record goes: its credit is returned. */
+/* The flow is not shaped any more, or its record is removed: returns its credit. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
@@ -39,7 +38,7 @@ static __always_inline void incast_end(struct flow *f, struct uplink *u, struct 
 	i->bits &= ~INCAST_SHAPED;
 }
 
-/* `vm`: the VM's segment; null: one of the sender, with data. */
+/* `vm`: the VM's segment; null: a segment of the sender with data. */
 static __always_inline enum incast_why incast_reason(const struct flow *f, const struct segment *vm)
 {
 	if (!vm)
@@ -63,8 +62,9 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 	incast_leave_queue(f, u, port);
 }
 
-/* May a flow that has finished have a window for what comes next?  When the grant queue is
- * empty; one that only answers out of as much credit again as those have that are not silent. */
+/* May a flow that has finished get a window for its next data? Only while the grant queue is
+ * empty. `answers`: it only ever answers; such flows together may have as much credit again as
+ * live flows. */
 static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
@@ -72,7 +72,8 @@ static __always_inline bool incast_can_reopen(const struct uplink *u,
 	       (!answers || u->all.silent < (__s64)incast_credit(u));
 }
 
-/* The sender has finished. */
+/* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
+ * from now on, if it did not wait before. */
 static __always_inline enum incast_waiting incast_open_idle(struct flow *f, struct uplink *u,
 							    struct incast_port *port)
 {
@@ -94,9 +95,9 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	return INCAST_NOT_WAITING;
 }
 
-/* Credit that is left when that of silent flows counts as outstanding too: they may speak next.
- * But those that do speak may have half of it.  Where several ports want credit each counts its
- * own. */
+/* Credit left if that of silent flows counted as outstanding too, since they may send next. At most
+ * half of the share is kept for them. Where several ports want credit, each counts its own silent
+ * flows. */
 static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
 {
 	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2;
@@ -107,8 +108,8 @@ static __always_inline __s64 incast_spare(const struct uplink *u, const struct i
 	return silent > 0 ? left - silent : left;
 }
 
-/* An ACK is about to go to the sender: may it open the window further?  What the flow waits for
- * from now on, if it is something else than before: it is queued, shut or idle. */
+/* An ACK is about to go to the sender: opens its window further, if it may. Returns what the flow
+ * waits for from now on, if that is new: QUEUED, SHUT or IDLE. */
 static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
@@ -142,19 +143,20 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		return incast_open_idle(f, u, port);
 	incast_touch(f, u, port);
 	open = incast_window(f);
-	/* Rounding may have opened it. */
+	/* Rounding may have opened the window. */
 	if (open >= mss)
 		incast_leave_queue(f, u, port);
 	if ((__s32)want <= open)
 		return INCAST_NOT_WAITING;
-	/* Its sender has waited for a timeout: whatever kept its window shut was wrong. */
+	/* The sender has waited for a timeout: a window that stayed closed for so long was a
+	 * mistake. */
 	if (why == INCAST_PROBED && (__s32)few > open) {
 		incast_give(f, u, port, few);
 		return INCAST_NOT_WAITING;
 	}
-	/* Among many a window is closed before it is opened again: what its sender does with it can
-	 * be told only then, and it sends a train.  Data do not open one that is closed: their
-	 * ACK may be the VM's, and late. */
+	/* With many flows a window closes before it opens again: only a closed window tells what
+	 * its sender does with it, and the sender sends a train. Data do not open a closed window:
+	 * their ACK may be the VM's, and late. */
 	if (open >= mss && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
 		return INCAST_NOT_WAITING;
 	if (why == INCAST_DEQUEUED || (port->own.queued <= 0 && (asked || open >= mss))) {
@@ -164,10 +166,10 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 			incast_want(u, port);
 		if ((__s64)want - open > spare)
 			want = incast_whole(f, u, port, open + spare > 0 ? open + spare : 0);
-		/* Requests come in volleys, whose answers come at once. */
+		/* Requests come in volleys, and their answers come at the same time. */
 		if (asked && (__s64)want - open > spare)
 			left -= incast_port_share(u, port) / 4 * 3;
-		/* The head of the queue gets its segments when there is any credit at all. */
+		/* The head of the queue gets its grant when any credit is left. */
 		if ((__s32)want > open &&
 		    (left >= (__s64)want - open || (why == INCAST_DEQUEUED && left > 0))) {
 			incast_give(f, u, port, want);
@@ -176,7 +178,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	}
 	if (open >= mss || i->waiting == INCAST_QUEUED)
 		return INCAST_NOT_WAITING;
-	/* What a new flow begins with is enough for an answer to show that there is one. */
+	/* A new flow's first window is enough to show that there is an answer. */
 	if (asked && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
 		return INCAST_NOT_WAITING;
 	incast_leave_queue(f, u, port);
@@ -192,9 +194,9 @@ static __always_inline bool incast_somebody_waits(const struct incast_port *port
 	return port->own.queued > 0 || port->shut > 0 || port->idle > 0;
 }
 
-/* Which queue of this port is served next, if there is credit for its head?  Asked before a flow
- * is taken out: one that is taken out too early goes to the end, and might do so for ever.  When
- * the uplink is turned off all flows are let go. */
+/* Which queue of this port is served next, if there is credit for its head? Called before a flow is
+ * dequeued: a flow that is dequeued too early goes to the tail, and could starve. With the uplink
+ * turned off all waiting flows are dequeued. */
 static __always_inline enum incast_waiting incast_next(struct uplink *u, struct incast_port *port,
 						       __u64 now)
 {
@@ -213,8 +215,8 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 	return INCAST_NOT_WAITING;
 }
 
-/* The ACK that shows the sender its window.  It was closed: what lies beyond can only be an answer
- * to this. */
+/* Fills in the ACK that shows the sender its new window. Its window was closed, so data beyond it
+ * can only answer this ACK: begins to measure a round trip. */
 static __always_inline void incast_show(struct flow *f, const struct hold *h,
 					const struct port_state *port, const struct policy *p,
 					__u64 now, struct ack_fields *ack)
@@ -234,8 +236,8 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	flow_fill_way(f, ack);
 }
 
-/* Serves a flow that has waited in this way; its sender is to be sent `ack`.  `h`: its hold,
- * or null. */
+/* Offers a grant to a flow that waits for `waits`. With SERVED_ACK its sender must be sent `ack`.
+ * `h`: its hold, or null. */
 static __always_inline enum incast_served
 incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
 	     struct port_state *state, const struct policy *p, __u64 now, struct ack_fields *ack)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The round trip of a flow behind an uplink, from an ACK to the data that it brought
- * (incast.h).  Flows with a longer one than INCAST_SCOPE_NS are not shaped.
+ * Round trip of a flow behind an uplink, from an ACK to the data that it brought (incast.h). Flows
+ * with one longer than INCAST_SCOPE_NS are not shaped.
  */
 #ifndef VSNOOP_FLOW_INCAST_ROUND_TRIP_H
 #define VSNOOP_FLOW_INCAST_ROUND_TRIP_H
@@ -10,13 +10,13 @@
 
 #define INCAST_STAMP_BITS 4
 
-/* A time that fits into the record; never 0. */
+/* A time in 2^INCAST_STAMP_BITS ns, as in struct incast; never 0. */
 static __always_inline __u32 incast_stamp(__u64 now)
 {
 	return (__u32)(now >> INCAST_STAMP_BITS) | 1;
 }
 
-/* Less than half of C came in the last slot, and in this one. */
+/* Did less than half of C come in, both in the last slot and in the present one? */
 static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 now)
 {
 	__u64 elapsed = since_ns(now, u->slot_ns);
@@ -25,8 +25,8 @@ static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 no
 	       (u->bytes - u->slot_bytes) << (INCAST_TICK_BITS + 1) < elapsed * u->rate;
 }
 
-/* The round trip from an ACK to the data that it brought: the VM's TSval, echoed for the
- * first time; without timestamps the edge that was shown before, passed for the first time. */
+/* Measures a round trip from an ACK to the data that it brought: to the first echo of the VM's
+ * TSval; without timestamps, to the first data beyond the edge shown before. */
 static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 					    const struct segment *s, struct seq end, __u64 now)
 {
@@ -41,7 +41,7 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 	rtt = (__u64)(incast_stamp(now) - i->asked_at) << INCAST_STAMP_BITS;
 	i->asked_at = 0;
 	if (rtt > NSEC_PER_SEC)
-		return; /* the sender had nothing to send, or lost its window */
+		return; /* the sender had nothing to send, or its window update was lost */
 	if (!rtt)
 		rtt = 1;
 	if (rtt <=
@@ -52,7 +52,8 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 			u->base_rtt_ns = rtt;
 		i->far = 0;
 	} else if (rtt > 4 * INCAST_SCOPE_NS || incast_is_half_idle(u, now)) {
-		/* Far away, or thinking?  On a busy link a little more than that says neither. */
+		/* A far sender, or one that computes. On a busy link a slightly longer round trip
+		 * proves neither. */
 		if (i->far >= INCAST_FAR - 1)
 			i->min_rtt_ns = INCAST_SCOPE_NS + 1;
 		else
@@ -61,9 +62,10 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
 
-/* An ACK is about to go to the sender, asked after incast_open().  `vm`: the VM's segment
- * that it goes with; null for an ACK of the host, which shows no new TSval.  The answer to a
- * request, and to a closed window, says nothing of the way. */
+/* Begins to measure a round trip with an ACK to the sender; called after incast_open(). `vm`: the
+ * VM's segment that carries the ACK; null for an ACK of the host, which shows no new TSval. Not
+ * with a request, nor while the window is closed: the next data then do not depend on the path
+ * alone. */
 static __always_inline void incast_note_shown(struct flow *f, const struct segment *vm, __u64 now)
 {
 	struct incast *i = &f->incast;
@@ -90,7 +92,7 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 	i->asked_at = incast_stamp(now);
 }
 
-/* A round trip begins. */
+/* Begins a sample of the flow's bandwidth. */
 static __always_inline void incast_sample(struct flow *f, __u64 now)
 {
 	struct incast *i = &f->incast;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Window (incast.h): how much of the credit a flow asks for, by ICTCP's control.
+ * Window (incast.h): ICTCP's control of how much credit a flow asks for.
  */
 #ifndef VSNOOP_FLOW_INCAST_WINDOW_H
 #define VSNOOP_FLOW_INCAST_WINDOW_H
 
 #include "incast_round_trip.h"
 
-/* What a flow may begin with: a part of what is left of half of its port's share, so that those
- * that come after it have some too.  Of flows without number each begins with the smallest
- * segment that every TCP can send. */
+/* First window of a flow, bytes: a part of what is left of half of its port's share, so that later
+ * flows have some too. With very many flows each begins with the smallest segment that every TCP
+ * can send. */
 static __always_inline __u32 incast_first_window(const struct uplink *u,
 						 const struct incast_port *port, __u32 mss)
 {
@@ -40,8 +40,8 @@ static __always_inline void incast_restart(struct flow *f, const struct uplink *
 	i->over = i->far = 0;
 }
 
-/* A flow is shaped from now on.  What it was shown in the handshake is charged to it; of
- * one that is older, with a window of any size, nothing is: it may never use it. */
+/* Begins to shape a flow. It is charged for the window that its handshake has shown. An older flow
+ * with a larger window is not charged: it may never use it. */
 static __always_inline void incast_begin(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
@@ -62,9 +62,9 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 	incast_restart(f, u, port);
 }
 
-/* Up to here a window grows without asking for quota: the equal share of the credit; but where
- * nobody else wants credit no more than fills the link twice, for what a flow leaves of it when
- * it has finished it may use at any time. */
+/* Limit up to which a window grows without quota, bytes: the equal share of the credit. Where no
+ * other port wants credit it is at most twice what fills the link, because a finished flow may use
+ * the rest of its window at any time. */
 static __always_inline __u32 incast_ample(const struct flow *f, const struct uplink *u,
 					  const struct incast_port *port)
 {
@@ -75,7 +75,7 @@ static __always_inline __u32 incast_ample(const struct flow *f, const struct upl
 	return share < twice || incast_ports(u, port) > 1 ? share : twice;
 }
 
-/* A round trip is over: what should the window be? */
+/* Sets the window at the end of a round trip. */
 static __always_inline void incast_control(struct flow *f, struct uplink *u,
 					   struct incast_port *port, __u64 now)
 {
@@ -94,8 +94,8 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 	if (expected < i->measured)
 		expected = i->measured;
 	missing = expected - i->measured;
-	/* It has filled its window, and the link was not half used meanwhile: no queue, but a
-	 * long way.  (A round trip alone does not tell one from the other.) */
+	/* It has filled its window while the link was less than half used: the round trip is long
+	 * without a queue. (The round trip alone does not tell a queue from a long path.) */
 	if (10 * missing <= expected && elapsed < 2 * rtt && i->min_rtt_ns > u->base_rtt_ns &&
 	    incast_is_half_idle(u, now))
 		u->base_rtt_ns += (u->base_rtt_ns >> 4) + 1;
@@ -139,9 +139,9 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 	i->bits &= ~INCAST_MARKED;
 }
 
-/* Is this the last segment of an answer?  Whoever has more to send sends whole segments, and
- * one that ends where the window does.  Where that was is known of a window that was given
- * to a closed one, and not moved since: not before the edge that was shown then. */
+/* Is this the last segment of an answer? A sender with more to send sends full segments, and ends
+ * one at the window's edge. The edge is known if the window was granted while closed and has not
+ * moved since: it lies between `before` and `cut`. */
 static __always_inline bool incast_ends_answer(const struct flow *f, const struct segment *s,
 					       struct seq end)
 {
@@ -154,7 +154,7 @@ static __always_inline bool incast_ends_answer(const struct flow *f, const struc
 	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
 }
 
-/* The largest segment so far: what is outstanding changes with it (incast_flow_outstanding()). */
+/* Updates the MSS, which changes the outstanding credit (incast_flow_outstanding()). */
 static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s)
 {
@@ -165,7 +165,7 @@ static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 	incast_add_outstanding(f, u, port, incast_flow_outstanding(f));
 }
 
-/* A segment with data came from the sender; asked for each. */
+/* Accounts for a segment with data; called for each. */
 static __always_inline void incast_received(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s,
 					    __u64 now)
@@ -178,7 +178,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	if (!flow_is_shaped(f))
 		return;
 	incast_advance_time(u, port, now);
-	/* Whoever forges one must know as much as for the VM to take it. */
+	/* A forged segment counts only if the VM would accept it. */
 	if (fresh <= 0 || !flow_is_valid(f, s) ||
 	    seq_gt(end, seq_max(f->right_edge, seq_max(f->adv_edge, i->edge))))
 		return;

@@ -17,8 +17,8 @@ struct seq {
 
 #define seq_of(number) ((struct seq){ (number) })
 
-/* Macros, because clang gives up the alignment of a structure that is passed by value: in
- * BPF each comparison would read eight single bytes. */
+/* Macros, because clang drops the alignment of a structure passed by value: in BPF each comparison
+ * would load eight single bytes. */
 #define seq_add(a, bytes) seq_of((a).v + (__u32)(bytes))
 
 /* How many bytes `a` is ahead of `b`; negative when it is behind. */

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How a flow comes to be: from the VM's own SYN or SYN-ACK, or in mid-stream
- * from the VM's ACK.  Never from what only an outsider has sent.
+ * Creation of a flow: from the VM's own SYN or SYN-ACK, or in mid-stream from the VM's ACK, but
+ * never from packets that only the remote end has sent.
  *
  *   VM accepts:  SYN-ACK of the VM -> embryo;  the sender's ACK of it -> flow
  *   VM opens:    SYN of the VM -> embryo;  SYN-ACK -> answered;
  *                the VM's ACK -> flow
  *   mid-flow:    ACK of the VM -> flow with an unknown window scale
  *
- * Embryos live in a table of their own: whoever floods the VM with SYNs fills
- * that table only, and an evicted embryo costs no more than the window scale.
+ * Embryos have a table of their own: a SYN flood fills only that table, and a connection whose
+ * embryo is evicted loses only its window scale.
  */
 #ifndef VSNOOP_FLOW_SETUP_H
 #define VSNOOP_FLOW_SETUP_H
 
 #include "state.h"
 
-/* Before anything larger was seen (RFC 9293, section 3.7.1). */
+/* MSS until a larger segment is seen (RFC 9293, section 3.7.1). */
 #define FLOW_DEFAULT_MSS 536
 
 static __always_inline __u16 flow_option_flags(const struct segment *s)
@@ -27,13 +27,13 @@ static __always_inline __u16 flow_option_flags(const struct segment *s)
 		flags |= FLOW_F_TIMESTAMPS;
 	if (s->bits & SEG_SACK_PERMITTED)
 		flags |= FLOW_F_SACK;
-	/* SYN payload (fast open) is the VM's own business. */
+	/* Data on a SYN (TCP Fast Open, RFC 7413): left to the VM. */
 	if (s->bits & SEG_FOREIGN || s->len)
 		flags |= FLOW_F_FOREIGN;
 	return flags;
 }
 
-/* Is this SYN of the VM a repetition of one that was answered already? */
+/* Is this a retransmission of a SYN of the VM that was answered already? */
 static __always_inline bool embryo_is_repeated(const struct embryo *e, const struct segment *s)
 {
 	return e->stage == EMBRYO_VM_SYN_ANSWERED && !(s->tcp_flags & TCP_ACK) &&
@@ -63,13 +63,13 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	}
 }
 
-/* A SYN-ACK came for the VM's SYN.  False: it does not belong to it. */
+/* A SYN-ACK of the sender. Returns false where it does not answer the VM's SYN. */
 static __always_inline bool embryo_answered(struct embryo *e, const struct segment *s)
 {
 	__u32 acked = seq_diff(s->ack, e->vm_iss);
 	__u16 both;
 
-	/* The sender may take data of the VM's SYN, or leave it (RFC 7413). */
+	/* The sender may acknowledge data on the VM's SYN or not (RFC 7413). */
 	if (e->stage == EMBRYO_VM_SYN_ACK || acked < 1 || acked > 1u + e->syn_len)
 		return false;
 	e->stage = EMBRYO_VM_SYN_ANSWERED;
@@ -103,9 +103,9 @@ static __always_inline void flow_start(struct flow *f, struct seq vm_seq, struct
 	f->heard_at = flow_stamp(now);
 }
 
-/* The VM has been handed segments that the record knows nothing of.  Until it
- * has answered for one that the record has seen, nothing may be acknowledged
- * for it: what is in its ring may fill or make holes, and carry timestamps. */
+/* The VM's ring may have segments from before the record. They may fill or make holes, and carry
+ * timestamps: nothing may be acknowledged early until the VM has acknowledged a segment that the
+ * record has seen. */
 static __always_inline void flow_start_unproven(struct flow *f)
 {
 	f->flags |= FLOW_F_UNPROVEN;
@@ -125,11 +125,11 @@ static __always_inline void flow_from_embryo(struct flow *f, const struct embryo
 		f->mode = FLOW_BYPASS;
 }
 
-/* A segment of the sender, and an embryo for its addresses: does it complete
- * the handshake that the VM accepted?  It has acknowledged the VM's ISS, so it
- * is no blind flood.  It need not be the first: when that one got lost, the
- * record must know of what the VM is handed before it, or it would acknowledge
- * a filled hole, and take the VM's answers for a loss in the guest. */
+/* Creates a flow from an embryo if this segment of the sender completes the handshake that the VM
+ * accepted. It acknowledges the VM's ISS, so it is no blind flood. It need not be the first
+ * segment: if the first is lost, the record must still cover what the VM is handed before the
+ * retransmission, or the host would acknowledge a filled hole, and take the VM's answers for a loss
+ * in the guest. */
 static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e,
 					  const struct segment *s, __u64 now)
 {
@@ -145,8 +145,8 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 	return true;
 }
 
-/* An ACK of the VM, and an embryo: the VM considers the connection open.
- * (Of one that it accepted, when the sender's ACK went another way.) */
+/* Creates a flow from an embryo on an ACK of the VM: the VM considers the connection open. This
+ * includes one that it accepted, if the sender's ACK took another path. */
 static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 					const struct segment *s, __u64 now)
 {
@@ -164,8 +164,8 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	return true;
 }
 
-/* An ACK of the VM on a flow that nobody has seen begin.  SACK is taken to be
- * in use: a VM without it repeats plain ACKs, and those prove nothing here. */
+/* Creates a flow in mid-stream from an ACK of the VM. SACK is assumed: a VM without it repeats
+ * plain ACKs, which then prove no loss. */
 static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *s, __u64 now)
 {
 	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & (TCP_SYN | TCP_RST | TCP_FIN))
@@ -187,8 +187,8 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	return true;
 }
 
-/* A SYN or SYN-ACK of the VM on the addresses of a known flow: a repetition of
- * the flow's own (then the record stays, it may be ahead of the VM), or a new
+/* A SYN or SYN-ACK of the VM with the key of a known flow: is it a retransmission of this flow's
+ * own SYN-ACK? Then the record stays, since it may be ahead of the VM. Else it begins a new
  * connection. */
 static __always_inline bool flow_is_own_syn(const struct flow *f, const struct segment *s)
 {
@@ -202,8 +202,8 @@ static __always_inline bool flow_is_own_syn(const struct flow *f, const struct s
 	       seq_ge(s->ack, f->vm_seq);
 }
 
-/* The VM repeats its SYN-ACK: does its listener take no data?  A VM that had no time may
- * repeat it once before it looks at what came meanwhile, but not again after that. */
+/* The VM repeats its SYN-ACK: true if its listener takes no data. A VM that had no CPU time may
+ * repeat it once before it reads its ring, but not again after that. */
 static __always_inline bool flow_repeats_syn(struct flow *f, __u64 now)
 {
 	bool again = flow_outstanding(f) && (__s32)(f->heard_at - flow_stamp(f->progress_ns)) > 0;

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The parts of a flow's state that both directions use: going offline and
- * online, the highest byte handed to the VM, the timed byte, and what is known
- * of the VM's promptness.
+ * The parts of a flow's state that both directions use: going offline and online, the highest byte
+ * handed to the VM, the timed byte, and the VM's promptness.
  *
- * A flow is "caught up" when nothing lies between NEXT_SEQ and the highest byte
- * handed over.  Only then may an in-order segment be acknowledged early; every
- * offline mode ends the same way, when the VM's own ACK has caught up.
+ * A flow is "caught up" when NEXT_SEQ is the highest byte handed over. Only then may an in-order
+ * segment be acknowledged early; every offline mode ends when the VM's own ACK has caught up.
  */
 #ifndef VSNOOP_FLOW_STATE_H
 #define VSNOOP_FLOW_STATE_H
@@ -22,12 +20,12 @@
 /* Promptness is judged over this long: more than a time slice of the usual
  * schedulers (3 VMs x 30 ms; a quota's 100 ms period). */
 #define FLOW_PROMPT_RUN_NS (250 * NSEC_PER_MSEC)
-/* A prompt VM is late for less than this share of the time: a host that is
- * saturated delays even a VM with a core to itself by a few ms now and then. */
-#define FLOW_LATE_SHARE 3 /* one third */
-/* ... and was never late for as long as this: then it had lost its core. */
+/* A prompt VM is late for less than 1/FLOW_LATE_SHARE of the time: a saturated host now and then
+ * delays even a VM with a core to itself by a few ms. */
+#define FLOW_LATE_SHARE 3
+/* A VM that is late for so long had lost its core, and is not prompt. */
 #define FLOW_DESCHEDULED_NS (8 * NSEC_PER_MSEC)
-/* last_ns is allowed to lag so far behind. */
+/* last_ns may be up to this old. */
 #define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
  * again after a loss, before the flow may be passive. */
@@ -37,35 +35,35 @@
 #define FLOW_MAX_WINDOW (1u << 30)
 /* Failures of connections of a VM port within this time are counted together. */
 #define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)
-/* This many, and new connections of the port are left alone ... */
+/* After so many failures new connections of the port go to BYPASS ... */
 #define FLOW_FAILURES 2
-/* ... for this long. */
+/* ... for this time. */
 #define FLOW_LEFT_ALONE_NS (300 * NSEC_PER_SEC)
-/* A listener that takes no data has an application that is busy for a moment. */
+/* New connections of a port whose listener takes no data go to BYPASS for this time: its
+ * application is busy for a moment. */
 #define FLOW_NOT_TAKEN_NS (10 * NSEC_PER_SEC)
 
-/* Nanoseconds from `then` to `now`; 0 when another CPU has looked at the clock
- * a little later than we did. */
+/* Nanoseconds from `then` to `now`; 0 where another CPU read the clock later. */
 static __always_inline __u64 since_ns(__u64 now, __u64 then)
 {
 	return now > then ? now - then : 0;
 }
 
-/* A packet of the flow.  Expiry counts in seconds, so that most packets need not
- * write where both directions read. */
+/* Notes the time of a packet. Expiry counts in seconds, so last_ns is written only every
+ * FLOW_TOUCH_NS: both directions read its cache line. */
 static __always_inline void flow_touch(struct flow *f, __u64 now)
 {
 	if (since_ns(now, f->last_ns) > FLOW_TOUCH_NS)
 		f->last_ns = now;
 }
 
-/* When the VM's last packet came, in 2^20 ns (1.05 ms): differences wrap after 52 days. */
+/* Time in units of 2^20 ns (1.05 ms); differences wrap after 52 days. */
 static __always_inline __u32 flow_stamp(__u64 now)
 {
 	return now >> 20;
 }
 
-/* Has the VM sent nothing for so long that the host does not vouch for it? */
+/* Has the VM sent nothing for silence_ms? Then the host sends no early ACKs for it. */
 static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct policy *p,
 					      __u64 now)
 {
@@ -74,7 +72,7 @@ static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct
 	return stamps > 0 && ((__u64)stamps << 20) > p->silence_ms * NSEC_PER_MSEC;
 }
 
-/* Of a key: what a record is compared with once it is locked. */
+/* 16-bit hash of a key. A caller that has locked a record compares it with flow.tag. */
 static __always_inline __u16 flow_tag(const struct flow_key *key)
 {
 	const __u16 *from = (const void *)&key->sender_addr[12],
@@ -84,7 +82,8 @@ static __always_inline __u16 flow_tag(const struct flow_key *key)
 	       key->vlan_outer ^ key->vlan_inner * 5;
 }
 
-/* The way of what the host sends for the VM: as the VM itself sends. */
+/* Fills in next hop, traffic class and flow label for a packet that the host sends for the VM, as
+ * in the VM's own packets. */
 static __always_inline void flow_fill_way(const struct flow *f, struct ack_fields *ack)
 {
 	ack->traffic = f->traffic;
@@ -102,7 +101,7 @@ static __always_inline bool flow_is_bypassed(const struct flow *f)
 	return f->mode == FLOW_BYPASS;
 }
 
-/* Bytes that were acknowledged early and not yet by the VM. */
+/* Bytes that the host has acknowledged early and the VM has not. */
 static __always_inline __u32 flow_outstanding(const struct flow *f)
 {
 	__s32 bytes = seq_diff(f->next_seq, f->vm_seq);
@@ -110,8 +109,7 @@ static __always_inline __u32 flow_outstanding(const struct flow *f)
 	return bytes > 0 ? bytes : 0;
 }
 
-/* Both ends have sent FIN and everything is acknowledged: the record can go, once a
- * pure ACK says so. */
+/* Both ends have sent FIN, and all is acknowledged: a pure ACK may then remove the record. */
 static __always_inline bool flow_is_finished(const struct flow *f)
 {
 	const __u16 both = FLOW_F_FIN_VM | FLOW_F_FIN_SENDER;
@@ -157,9 +155,9 @@ static __always_inline void flow_closed(struct flow *f)
 		f->mode = FLOW_BYPASS;
 }
 
-/* A receiver remembers the TSval of a segment at its left edge, of an old one
- * too (RFC 7323, section 4.3), and drops what comes later with a lower one.
- * Which of the segments in the ring will lie there is not known: all may. */
+/* Raises ts_recent. A receiver records the TSval of a segment at its left edge, of an old segment
+ * too (RFC 7323, section 4.3), and drops later segments with a lower one. The host does not know
+ * which segment in the ring will lie at the left edge, so it assumes that any may. */
 static __always_inline void flow_note_timestamp(struct flow *f, const struct segment *s)
 {
 	if (s->bits & SEG_TIMESTAMPS && (__s32)(s->tsval - f->ts_recent) > 0) {
@@ -187,8 +185,8 @@ static __always_inline void flow_handed_over(struct flow *f, struct seq end, boo
 	}
 }
 
-/* The VM is late when a backlog of two full segments (which no receiver may
- * leave unanswered, RFC 9293, section 3.8.6.3) has stood still for 1 ms. */
+/* The VM is late when a backlog of two full segments has stood still for 1 ms: no receiver may
+ * leave two unanswered (RFC 9293, section 3.8.6.3). */
 static __always_inline bool flow_is_late(const struct flow *f, __u64 now)
 {
 	return seq_diff(f->high_seq, f->vm_seq) >= 2 * (__s32)f->mss &&
@@ -201,8 +199,8 @@ static __always_inline void flow_saw_late(const struct flow *f, struct outcome *
 	out->late_since_ns = f->progress_ns;
 }
 
-/* Remember what a decision learnt of the VM behind the port.  Its flows are
- * late together; time that one of them has counted counts once. */
+/* Updates the port's promptness from a decision's outcome. A port's flows are late at the same
+ * time; time that one flow has counted is not counted again. */
 static __always_inline void port_learn(struct port_state *port, const struct outcome *out,
 				       __u64 now)
 {
@@ -223,7 +221,7 @@ static __always_inline void port_learn(struct port_state *port, const struct out
 	}
 	if (run < FLOW_PROMPT_RUN_NS)
 		return;
-	/* A run during which nothing was seen proves nothing. */
+	/* A run with a long gap in observations proves nothing. */
 	if (run < 2 * FLOW_PROMPT_RUN_NS && port->late_in_run_ns < run / FLOW_LATE_SHARE)
 		port->prompt_until_ns = now + 2 * FLOW_PROMPT_RUN_NS;
 	port->late_in_run_ns = 0;
@@ -235,7 +233,7 @@ static __always_inline bool port_is_prompt(const struct port_state *port, __u64 
 	return now < port->prompt_until_ns;
 }
 
-/* A connection of this VM port failed for a reason that is the host's own. */
+/* Counts a failed connection of a VM port, for a reason that is the host's own. */
 static __always_inline void failures_note(struct failures *v, __u64 now)
 {
 	if (!v->count || since_ns(now, v->since_ns) > FLOW_FAILURES_NS) {
@@ -247,7 +245,7 @@ static __always_inline void failures_note(struct failures *v, __u64 now)
 		v->until_ns = now + FLOW_LEFT_ALONE_NS;
 }
 
-/* Its listener takes no data at the moment. */
+/* The listener of this VM port takes no data at the moment. */
 static __always_inline void failures_not_taken(struct failures *v, __u64 now)
 {
 	if (v->until_ns < now + FLOW_NOT_TAKEN_NS)

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Decisions about a segment on its way to the VM (the report's vSnoop_ingress),
- * of which no copy is made: the VM answers, and the host learns.
+ * Decisions about a segment to the VM of which no copy is made (the report's vSnoop_ingress): the
+ * VM answers it, and the host updates the record.
  *
- * What the host acknowledges it keeps a copy of: see hold.h, which asks flow_to_vm()
- * for everything that it does not keep.
+ * The host acknowledges only bytes that it has copied: hold.h decides about those, and calls
+ * flow_to_vm() for all other segments.
  *
- * What the VM would not accept is not acknowledged for it: a segment must carry an
- * acceptable ACK (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323,
- * PAWS).  A segment that the VM would refuse altogether changes no state.
+ * The host acknowledges nothing that the VM would not accept: a segment must carry an acceptable
+ * ACK (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323, PAWS). A segment that the
+ * VM would refuse altogether changes no state.
  */
 #ifndef VSNOOP_FLOW_TO_VM_H
 #define VSNOOP_FLOW_TO_VM_H
 
 #include "state.h"
 
-/* Would the VM take this in-order segment, if its window has room? */
+/* Would the VM accept this in-order segment, given room in its window? */
 static __always_inline bool flow_is_valid(const struct flow *f, const struct segment *s)
 {
 	if (seq_gt(s->ack, f->snd_nxt) || seq_lt(s->ack, f->snd_una))
@@ -29,9 +29,8 @@ static __always_inline bool flow_is_valid(const struct flow *f, const struct seg
 	return true;
 }
 
-/* Would the VM refuse it whatever it carries?  Its SEQ is beyond all that the sender was
- * shown, or it acknowledges what the VM never sent, or sent very long ago (RFC 5961,
- * section 5.2). */
+/* Would the VM refuse the segment whatever it carries? Its SEQ is beyond the right edge that the
+ * sender was shown, or its ACK is beyond SND.NXT or too old (RFC 5961, section 5.2). */
 static __always_inline bool flow_is_refused(const struct flow *f, const struct segment *s)
 {
 	struct seq edge = f->flags & FLOW_F_SCALE_KNOWN ? seq_max(f->right_edge, f->adv_edge) :
@@ -47,10 +46,9 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 	return seq_le(end, f->right_edge) && flow_is_valid(f, s);
 }
 
-/* May the host leave this segment to a VM that answers by itself?  Not where a
- * sender could be waiting: near the edge of the window, during the ramp, and on
- * PSH or a segment below MSS, unless the VM has a backlog of the flow to answer
- * anyway (senders set PSH on every super-packet of a bulk transfer). */
+/* May the host leave this segment to a prompt VM? Not where the sender could be waiting for the
+ * ACK: near the right edge, during the ramp, and on PSH or a segment below MSS, unless the VM has a
+ * backlog of this flow (senders set PSH on every super-packet of a bulk transfer). */
 static __always_inline bool flow_may_be_passive(const struct flow *f, const struct segment *s,
 						struct seq end, const struct port_state *port,
 						const struct policy *p, __u64 now)
@@ -61,14 +59,13 @@ static __always_inline bool flow_may_be_passive(const struct flow *f, const stru
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
-	/* The sender was shown more than the VM can take. */
+	/* The sender was shown more than the VM's own window. */
 	if (seq_diff(f->adv_edge, f->right_edge) >= 2 * (__s32)f->mss)
 		return false;
 	return port_is_prompt(port, now);
 }
 
-/* A segment that the sender has no business with in a reset flow.  A SYN begins something
- * new; the VM answers it. */
+/* Answers a segment in a flow that was reset. A SYN passes: it begins a new connection. */
 static __always_inline enum to_vm_verdict
 flow_answer_reset(const struct flow *f, const struct segment *s, struct outcome *out)
 {
@@ -88,17 +85,16 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	out->ack.ack = f->next_seq;
 	out->ack.window = flow_advertise(f, h, f->next_seq, port, p);
 	out->ack.timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
-	/* The VM's last TSval: a later one would let PAWS drop what the VM
-	 * sends next. */
+	/* The VM's last TSval: with a later one PAWS would drop the VM's next segment. */
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
 	flow_fill_way(f, &out->ack);
 	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
-/* Nothing about it but the ACK field: the sender's answer to data of the VM.
- * May be asked, and noted, without the lock: snd_una may step back for a moment, and
- * a value that is overtaken only makes flow_acceptable() more lenient. */
+/* A pure ACK of the VM's data, with nothing else to decide. May be called, and noted, without the
+ * lock: snd_una may step back for a moment, and an older value only makes flow_acceptable() more
+ * lenient. */
 static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct segment *s)
 {
 	return s->len == 0 && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
@@ -113,10 +109,10 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
 		f->snd_una = s->ack;
 }
 
-/* Does this segment merely continue what a prompt VM is left to answer?  Then
- * only high_seq moves, and may be moved without the lock: it is behind for a
- * moment at worst, and nothing is acknowledged early before the VM's own ACK
- * has reached it. */
+/* Does this segment continue a backlog that was left to a prompt VM? Then only high_seq moves, and
+ * may be moved without the lock: at worst it is behind for a moment, and nothing is acknowledged
+ * early before the VM's own ACK has reached it. Not while acknowledged bytes are outstanding: the
+ * engine may send them again, with the ACK that this segment brings (hold_note_sender()). */
 static __always_inline bool flow_continues_passive(const struct flow *f, const struct segment *s,
 						   const struct port_state *port,
 						   const struct policy *p, __u64 now)
@@ -126,8 +122,8 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 
 	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_gt(f->high_seq, f->vm_seq) && f->sample && flow_acceptable(f, s, end) &&
-	       s->unit_len <= f->mss && !flow_is_late(f, now) &&
+	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
+	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
 	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
 }
 
@@ -137,7 +133,7 @@ static __always_inline void flow_note_passive(struct flow *f, const struct segme
 	f->high_seq = seq_add(s->seq, s->len);
 }
 
-/* What every segment with data teaches. */
+/* Updates the record from a segment with data. */
 static __always_inline void flow_note_data(struct flow *f, const struct segment *s, __u64 now,
 					   struct outcome *out)
 {
@@ -152,9 +148,9 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 }
 
 /*
- * `h` is the flow's hold, where it has one (see hold_to_vm()); `port` and `p`
- * describe the port; `now` is CLOCK_MONOTONIC, ns.  TO_VM_PASS, or TO_VM_REACK or
- * TO_VM_RESET with out->ack.
+ * Decides about a segment to the VM that is not kept. `h`: the flow's hold, or null (see
+ * hold_to_vm()); `now`: CLOCK_MONOTONIC, ns. Returns TO_VM_PASS, or TO_VM_REACK or TO_VM_RESET with
+ * out->ack.
  */
 static __always_inline enum to_vm_verdict
 flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
@@ -162,7 +158,7 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
-	/* All below RCV.NXT: the VM drops it, and answers. */
+	/* Entirely below RCV.NXT: the VM drops it, and answers. */
 	bool is_old = seq_lt(end, f->vm_seq), clean;
 
 	out->events = 0;
@@ -170,9 +166,9 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		return flow_answer_reset(f, s, out);
 	flow_touch(f, now);
 	if (flags & TCP_RST) {
-		/* Exact: the ring keeps the order, so that the VM's RCV.NXT
-		 * is NEXT_SEQ by then (RFC 5961, section 3.2).  Else, and if
-		 * the guest has lost something, the VM challenges it. */
+		/* SEQ is NEXT_SEQ: the ring keeps the order, so that this is the VM's RCV.NXT when
+		 * it gets the RST, and the VM accepts it (RFC 5961, section 3.2). Otherwise, or
+		 * after a loss in the guest, the VM sends a challenge ACK. */
 		if (seq_eq(s->seq, f->next_seq))
 			flow_closed(f);
 		f->flags |= FLOW_F_CHALLENGE_DUE;
@@ -191,7 +187,7 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	if (s->bits & SEG_FOREIGN && !is_old)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
-	/* The VM takes none beyond its window; one behind a hole it keeps. */
+	/* The VM ignores a FIN beyond its window, and keeps one behind a hole. */
 	if (flags & TCP_FIN && !is_old) {
 		if (seq_le(end, seq_add(f->right_edge, 1)))
 			f->flags |= FLOW_F_FIN_SENDER;
@@ -214,8 +210,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	if (seq_le(end, f->next_seq)) {
 		f->ramp = 0;
 		if (seq_gt(end, f->vm_seq) && clean && !flow_vm_is_silent(f, p, now)) {
-			/* On its way to the VM already: a second copy would
-			 * make the VM repeat an ACK below NEXT_SEQ. */
+			/* The VM has been handed these bytes: a second copy would make it repeat an
+			 * ACK below NEXT_SEQ. */
 			flow_fill_ack(f, h, s, port, p, out);
 			f->reacked++;
 			return TO_VM_REACK;

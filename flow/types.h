@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Everything that the BPF programs, the Rust userland and the tests share, by subject.
- * Rust's view of these types is generated from these files (crates/vsnoop-flow).
+ * Types that the BPF programs, the Rust user space and the tests share, by subject. Rust's view of
+ * these types is generated from these files (crates/vsnoop-flow).
  *
- *   types/abi.h      what finds what, and is pinned about an attachment
+ *   types/abi.h      the ABI number, the pinned record of an attachment
  *   types/segment.h  a TCP segment, parsed or to be sent
  *   types/flow.h     a flow's key, mode and record; handshakes
- *   types/hold.h     what the host keeps of what it has acknowledged
- *   types/verdict.h  what decisions answer
+ *   types/hold.h     the hold: copies of what the host has acknowledged
+ *   types/verdict.h  verdicts and outcomes
  *   types/port.h     a port's settings and state
  *   types/stats.h    a port's counters
  *   types/incast.h   incast control of a flow and of a port
  *   types/uplink.h   incast control of an uplink
  *   types/divert.h   rules of diversion
  *
- * "The sender" is the remote end whose data goes to the VM.  Times are CLOCK_MONOTONIC
- * in nanoseconds.
+ * "The sender" is the remote end that sends data to the VM. Times are CLOCK_MONOTONIC in
+ * nanoseconds.
  */
 #ifndef VSNOOP_FLOW_TYPES_H
 #define VSNOOP_FLOW_TYPES_H

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What window the sender is shown.
+ * The window that the sender is shown.
  *
- * The right edge that the VM advertised itself, or what the hold has room for
- * (hold.h) if that is more; with incast control (incast.h) no more than the last hop
- * can take.  An edge once shown is not taken back (RFC 9293, section 3.8.6) unless
- * the VM does so itself.  The VM's edge and the hold's are rounded down to the scale's
- * unit, incast control's is rounded up: below the unit it would close the window for
- * ever.
+ * The right edge is the one that the VM advertised, or what the hold has room for (hold.h) if that
+ * is more; with incast control (incast.h) it is at most what the last hop can take. An edge once
+ * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so itself. The VM's edge and
+ * the hold's are rounded down to the unit of the window scale. Incast control's is rounded up:
+ * rounded down, a grant below the unit would keep the window closed for ever.
  *
- * With an unknown scale (a flow found in mid-stream) the record's scale is 0: the
- * edge is then ACK plus the raw window, which is never beyond the true one, and the
- * window field shrinks by what was acknowledged since.  Whatever the true scale,
- * raw - x units is at most raw units - x bytes: safe.  Since the sender is shown less
- * than the VM would show it, only a part of the raw window is used so (flow_shows_enough()).
+ * With an unknown scale (a flow found in mid-stream) the record's scale is 0. The edge is then ACK
+ * plus the raw window, which is never beyond the true one, and the window field shrinks by the
+ * bytes that the host acknowledged early. This is safe whatever the true scale: raw - x units is at
+ * most raw units - x bytes. Since the sender is shown less than the VM would show it, the host
+ * acknowledges early within a part of the raw window only (flow_shows_enough()).
  */
 #ifndef VSNOOP_FLOW_WINDOW_H
 #define VSNOOP_FLOW_WINDOW_H
 
 #include "types.h"
 
-/* With an unknown scale: this part of the VM's raw window may be acknowledged early. */
+/* With an unknown scale the host acknowledges early within 1/FLOW_UNSCALED_PART of the raw
+ * window. */
 #define FLOW_UNSCALED_PART 4
 
 /* Does incast control bound the flow's window? */
@@ -37,7 +37,7 @@ static __always_inline bool flow_shows_enough(const struct flow *f, struct seq e
 		       seq_diff(f->right_edge, f->vm_seq);
 }
 
-/* Chunks that the port's hold may have now: its quota, and what there is of it. */
+/* Chunks that the port's hold can use now: its slabs, within its quota. */
 static __always_inline __u32 hold_chunks_there(const struct port_state *port,
 					       const struct policy *p)
 {
@@ -46,10 +46,10 @@ static __always_inline __u32 hold_chunks_there(const struct port_state *port,
 	return there < p->hold_chunks ? there : p->hold_chunks;
 }
 
-/* Bytes that a flow may have in the hold: four times what is free beside, so that the
- * more flows want it the less each gets, and something is left for the next one (dynamic
- * thresholds, Choudhury and Hahne 1998).  Reckoned as four fifths of what is free and
- * what it has, which does not change while it fills that: an edge once shown stays. */
+/* Limit of one flow in the hold, bytes: four times the free memory, so that each flow gets less the
+ * more flows want it, and the next flow finds some (dynamic thresholds, Choudhury and Hahne 1998).
+ * Computed as 4/5 of (free + the flow's own): that sum is constant while the flow fills it, so that
+ * an edge once shown stays. */
 #define HOLD_SHARE 4
 static __always_inline __u32 hold_limit(const struct flow *f, const struct port_state *port,
 					const struct policy *p)
@@ -62,8 +62,9 @@ static __always_inline __u32 hold_limit(const struct flow *f, const struct port_
 	return bytes * HOLD_SHARE / (HOLD_SHARE + 1);
 }
 
-/* The edge that VM and hold allow; an edge once shown stays.  What comes for a flow that is
- * held must be kept, however much the VM itself could take. */
+/* The right edge that VM and hold allow; never below one that was shown. A flow in HOLDING gets no
+ * more than the hold has room for, even where the VM's own window is larger: all its data must be
+ * kept. */
 static __always_inline struct seq flow_allowed_edge(const struct flow *f, const struct hold *h,
 						    const struct port_state *port,
 						    const struct policy *p)
@@ -95,7 +96,7 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
 
-/* The window field for an ACK of `ack`, and the memory that it was shown. */
+/* Returns the window field for an ACK of `ack`, and records the edge as shown. */
 static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h, struct seq ack,
 					    const struct port_state *port, const struct policy *p)
 {
@@ -107,7 +108,8 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 	if (bytes <= 0)
 		return 0;
 	field = (__u32)bytes >> scale;
-	/* Incast control reckons with units; but an edge that was shown stays. */
+	/* Incast control counts in units, so that its edge is rounded down here, but not below
+	 * adv_edge. */
 	if (!flow_is_shaped(f) || seq_lt(seq_add(ack, field << scale), f->adv_edge))
 		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;

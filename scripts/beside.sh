@@ -1,58 +1,73 @@
 #!/bin/sh
-# Starts one test program beside others; scripts/test.sh has cargo call it for each.
+# Runs test programs side by side; scripts/test.sh has cargo call it for each.
 #
-#   beside.sh PROGRAM [ARGUMENT...]   starts the program in the background as soon as a slot is free
-#   beside.sh --wait                  waits until all have ended
+#   beside.sh PROGRAM   notes the program, with the directory and the environment that cargo gave it
+#   beside.sh --run     runs all that were noted, some at a time, and those that take long first
 #
-# $BESIDE is a directory of the caller, with a lock for each slot.  A program has a network namespace
-# and a mount namespace of its own, with its own BPF file system and /run: `off --all` of a test takes
-# down nothing of the host, of another program or of another run.  Its output appears as a whole when
-# it has ended; cargo is told that it succeeded, the caller reads what is printed.
+# $BESIDE is a directory of the caller.  A program has namespaces of its own: of the network, of
+# mounts, with its own BPF file system, /run and TMPDIR, and of processes.  `off --all` of a test takes
+# down nothing of the host, of another program or of another run, no test counts another's VMs, and
+# all that a program leaves running ends with it.  Its output appears as a whole when it has ended;
+# cargo is told that it succeeded, the caller reads what is printed.
 set -u
-# One, unless the caller says more: the default hold of a port counts the VMs of the host, in all
-# namespaces, and a test of it fails beside tests that boot some.
-SLOTS=${VSNOOP_TEST_SLOTS:-1}
+# Most programs wait for timers and packets most of the time.
+SLOTS=${VSNOOP_TEST_SLOTS:-$(($(nproc) + 1))}
 
-if [ "$1" = --wait ]; then
-	for slot in $(seq "$SLOTS"); do
-		flock "$BESIDE/slot.$slot" true
-	done
-	exit
-fi
-
-# In its namespaces.
-if [ "$1" = --alone ]; then
-	shift
-	if [ "$(id -u)" = 0 ]; then
-		{ mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs tmpfs /run &&
-			mkdir -p /run/lock /run/netns && ip link set lo up; } ||
-			{ echo "no mounts of its own for a test program"; exit 1; }
-	fi
-	exec "$@"
-fi
-
-take_slot() {
-	while :; do
-		for slot in $(seq "$SLOTS"); do
-			exec 9>"$BESIDE/slot.$slot"
-			flock --nonblock 9 && return
-		done
-		sleep 0.1
-	done
+# Those that take longest start first.
+rank() { # NAME
+	case $1 in
+	netns | links) echo 1 ;;
+	command | faults | kernels | vm) echo 2 ;;
+	*) echo 3 ;;
+	esac
 }
 
+note() { # PROGRAM
+	file=${1##*/}
+	mkdir -p "$BESIDE/noted"
+	{
+		export -p
+		echo "cd '$PWD' || exit 1"
+		echo "program='$1'"
+	} >"$BESIDE/noted/$(rank "${file%-*}").$file"
+}
+
+# $1: file of a noted program.
 run() {
+	program=
+	# shellcheck disable=SC1090 # written by note()
+	. "$1"
+	output=$BESIDE/output.${1##*/}
+	echo "     Running $program" >"$output"
 	namespaces=
-	[ "$(id -u)" = 0 ] && namespaces="unshare --mount --net --propagation private"
-	output=$BESIDE/output.$slot
-	echo "     Running $1" >"$output"
-	# What the program leaves running must not keep the slot.
+	[ "$(id -u)" = 0 ] &&
+		namespaces="unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private"
 	# shellcheck disable=SC2086 # a list of words, or nothing
-	$namespaces sh "$self" --alone "$@" >>"$output" 2>&1 9>&- ||
-		grep -q '^test result: FAILED' "$output" || echo "error: $1 died" >>"$output"
+	$namespaces sh "$self" --alone "$program" >>"$output" 2>&1 ||
+		grep -q '^test result: FAILED' "$output" || echo "error: $program died" >>"$output"
 	flock "$BESIDE/print" cat "$output"
+	rm "$output"
+}
+
+# In its namespaces, where this shell is the first process: it reaps what loses its parent.
+alone() { # PROGRAM
+	if [ "$(id -u)" = 0 ]; then
+		{ mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs tmpfs /run &&
+			mkdir -p /run/lock /run/netns /run/tmp && ip link set lo up; } ||
+			{ echo "no mounts of its own for a test program"; exit 1; }
+		# The sources may be below /tmp.
+		export TMPDIR=/run/tmp
+	fi
+	"$1"
 }
 
 self=$(realpath "$0")
-take_slot
-run "$@" &
+case $1 in
+--run)
+	# shellcheck disable=SC2012 # names of programs
+	ls "$BESIDE/noted" | sort | xargs -P "$SLOTS" -I '{}' sh "$self" --one "$BESIDE/noted/{}"
+	;;
+--one) run "$2" ;;
+--alone) alone "$2" ;;
+*) note "$1" ;;
+esac

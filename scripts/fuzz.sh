@@ -19,6 +19,6 @@ fi
 failed=0
 for target; do
 	echo "== $target"
-	cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -timeout=10 -verbosity=0 -print_final_stats=1 || failed=1
+	cargo +nightly fuzz run --features run "$target" -- -max_total_time="$seconds" -timeout=10 -verbosity=0 -print_final_stats=1 || failed=1
 done
 exit "$failed"

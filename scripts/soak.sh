@@ -1,7 +1,7 @@
 #!/bin/sh
 # Searches what can happen to small connections further than the tests do, runs the simulated transfers
-# with more seeds, and random storms for as many seconds as there are seeds.  $1: most states of a
-# search, $2: seeds of each case.
+# with more seeds, random storms for as many seconds as there are seeds, and links for longer among
+# strangers, cuts and gigabytes.  $1: most states of a search, $2: seeds of each case.
 #
 # Prints how many states there are (docs/performance.md) and ends with the tests' own lines.
 set -eu
@@ -11,3 +11,8 @@ VSNOOP_STATES=$1 cargo test --release --locked -p vsnoop-world --test search -- 
 	--include-ignored --nocapture --test-threads=1
 VSNOOP_SEEDS=$2 cargo test --release --locked -p vsnoop-world --test compare -- --nocapture
 VSNOOP_STORM_SECONDS=$2 cargo test --release --locked -p vsnoop-world --test storm -- --nocapture
+
+cargo build --release --locked -p vsnoop
+for tests in hostile:: memory:: strangers::; do
+	VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-lab --test links -- "$tests"
+done

@@ -4,6 +4,7 @@
 # A row is `| ID | promise | names |`.  Its names, in backticks, are
 #   CRATE/PROGRAM::MODULE::TEST  a test of crates/CRATE/tests/PROGRAM, or of crates/CRATE/src if
 #                                PROGRAM is `unit`: `fn TEST(`, or a string that ends with TEST;
+#                                vsnoop-tests is in tests/;
 #   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
@@ -27,8 +28,9 @@ has_figure() { # CRATE FIGURE
 
 has_test() { # CRATE PROGRAM::MODULE::TEST
 	path=${2#*::}
-	case $2 in
-	unit::*) place=crates/$1/src ;;
+	case $1/$2 in
+	vsnoop-tests/*) place=tests/${2%%::*} ;;
+	*/unit::*) place=crates/$1/src ;;
 	*) place=crates/$1/tests/${2%%::*} ;;
 	esac
 	while [ "$path" != "${path#*::}" ]; do

@@ -1,10 +1,15 @@
 #!/bin/sh
 # Runs all checks (scripts/check.sh) and tests, and ends with one line that counts them.
 #
-# First everything is checked, built and downloaded, without a bound: a slow machine takes as long
-# as it takes.  Then the test programs run, each in namespaces of its own
-# (scripts/beside.sh).  They need no network then, and have 75 minutes in all (a CI job has 90, the
-# build included), so that a test that hangs does not block whoever waits for the result.
+# First the command and most test programs are built, and everything is downloaded, without a bound:
+# a slow machine takes as long as it takes.  Then, side by side:
+#
+#   test programs   each in namespaces of its own (scripts/beside.sh); most of them wait for timers
+#                   and packets most of the time
+#   computation     at low priority: the checks, then build and tests of the decision core
+#
+# They need no network then, and have 75 minutes in all (a CI job has 90, the build included), so that
+# a test that hangs does not block whoever waits for the result.
 #
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
 # run; they are counted as skipped.  Exits 1 when a test failed or did not build.
@@ -17,26 +22,47 @@ LIMIT_S=4500
 # vsnoop-flow.  In one command with the other crates these, too, would be compiled with it: again.
 core="vsnoop-flow vsnoop-hold vsnoop-world"
 
-# cargo test, first of all but the core, then of the core.  Fuzz targets run elsewhere
-# (scripts/fuzz.sh); that they keep up with what they fuzz is scripts/check.sh's.
-cargo_tests() {
-	excluded='' chosen=''
-	for crate in $core; do
+# All targets but documentation, which has no tests, and fuzz targets, which run elsewhere
+# (scripts/fuzz.sh); that those keep up with what they fuzz is scripts/check.sh's.
+cargo_test() { cargo test --release --locked --no-fail-fast --all-targets "$@"; }
+
+# Of all crates but the core.
+host_tests() {
+	excluded=
+	for crate in vsnoop-fuzz $core; do
 		excluded="$excluded --exclude $crate"
-		chosen="$chosen -p $crate"
 	done
-	# shellcheck disable=SC2086 # lists of words
-	{
-		cargo test --release --locked --no-fail-fast --workspace --exclude vsnoop-fuzz $excluded "$@"
-		cargo test --release --locked --no-fail-fast $chosen "$@"
-	}
+	# shellcheck disable=SC2086 # a list of words
+	cargo_test --workspace $excluded "$@"
 }
 
-# The second call of this script: all test programs, within the time that they have.
+core_tests() {
+	chosen=
+	for crate in $core; do
+		chosen="$chosen -p $crate"
+	done
+	# shellcheck disable=SC2086 # a list of words
+	cargo_test $chosen
+}
+
+# Prints what a command prints when it has ended, in one piece.
+in_one_piece() { # NAME COMMAND...
+	output=$BESIDE/output.$1
+	shift
+	"$@" >"$output" 2>&1
+	flock "$BESIDE/print" cat "$output"
+	rm "$output"
+}
+
+# The second call of this script: all that runs side by side, within the time that it has.
 if [ "${1-}" = --run ]; then
 	export CARGO_NET_OFFLINE=true
-	cargo_tests --config "target.'cfg(unix)'.runner = ['sh', '$PWD/scripts/beside.sh']"
-	sh scripts/beside.sh --wait
+	host_tests --config "target.'cfg(unix)'.runner = ['sh', '$PWD/scripts/beside.sh']"
+	sh scripts/beside.sh --run &
+	renice -n 10 -p $$ >/dev/null
+	in_one_piece checks sh scripts/check.sh
+	in_one_piece core core_tests
+	wait
 	exit
 fi
 
@@ -48,14 +74,21 @@ log=$BESIDE/log
 # The command under test and the guests' init are release builds, as shipped.
 cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 {
-	sh scripts/check.sh
-	# What does not build is told again, and counted, by the tests themselves.
-	cargo_tests --no-run >/dev/null 2>&1
+	cargo fetch --locked --target "$(rustc -vV | sed -n 's/^host: //p')"
 	# The kernels and the image of guests.  Without them the tests say what they lack.
-	target/release/vsnoop-lab prepare
+	target/release/vsnoop-lab prepare &
+	# What does not build is told again, and counted, by the tests themselves.
+	host_tests --no-run >/dev/null 2>&1
+	wait
 
 	timeout --kill-after=30 "$LIMIT_S" sh scripts/test.sh --run
-	case $? in 124 | 137) echo "error: the tests were ended after $((LIMIT_S / 60)) minutes" ;; esac
+	case $? in 124 | 137)
+		for output in "$BESIDE"/output.*; do
+			cat "$output"
+		done
+		echo "error: the tests were ended after $((LIMIT_S / 60)) minutes"
+		;;
+	esac
 } 2>&1 | tee "$log"
 
 awk '

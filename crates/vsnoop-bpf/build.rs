@@ -1,9 +1,13 @@
-//! Compiles bpf/*.bpf.c with clang; the objects are embedded in the crate.
+//! Compiles bpf/*.bpf.c with clang; the objects are embedded in the crate, and the names of their
+//! maps and programs become enums (src/objects.rs).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 fn main() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -49,7 +53,96 @@ fn main() -> anyhow::Result<()> {
         }
     }
     drop_line_info(&out.join("vsnoop.bpf.o"))?;
-    drop_line_info(&out.join("vsnoop_incast.bpf.o"))
+    drop_line_info(&out.join("vsnoop_incast.bpf.o"))?;
+
+    let mut text = String::new();
+    for (module, objects) in [
+        // What both have that are made of bpf/vsnoop.bpf.c.
+        ("vsnoop", &["vsnoop", "vsnoop_incast"][..]),
+        ("port", &["port"]),
+        ("uplink", &["uplink"]),
+        ("divert", &["divert"]),
+    ] {
+        let mut names = Names::default();
+        for object in objects {
+            names.add(&out.join(format!("{object}.bpf.o")))?;
+        }
+        text += &names.module(module);
+    }
+    let file = out.join("objects.rs");
+    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// The names of an object's maps and programs, by which libbpf knows them.
+#[derive(Default)]
+struct Names {
+    maps: BTreeSet<String>,
+    programs: BTreeSet<String>,
+}
+
+impl Names {
+    fn add(&mut self, file: &Path) -> anyhow::Result<()> {
+        let bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+        let elf = parse(&bytes)?;
+        // libbpf makes a map of each section with variables.
+        for section in elf.sections().filter(|section| section.size() > 0) {
+            let name = section.name()?;
+            let is_of = |prefix: &str| {
+                let rest = name.strip_prefix(prefix);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            if [".data", ".rodata", ".bss"].into_iter().any(is_of) {
+                self.maps.insert(name.to_owned());
+            }
+        }
+        for symbol in elf.symbols().filter(ObjectSymbol::is_global) {
+            let Some(index) = symbol.section_index() else { continue };
+            let section = elf.section_by_index(index)?;
+            match (symbol.kind(), section.name()?) {
+                (SymbolKind::Data, ".maps") => self.maps.insert(symbol.name()?.to_owned()),
+                // Of .text are the functions that programs call.
+                (SymbolKind::Text, section) if section != ".text" => {
+                    self.programs.insert(symbol.name()?.to_owned())
+                }
+                _ => continue,
+            };
+        }
+        Ok(())
+    }
+
+    fn module(&self, name: &str) -> String {
+        let maps = enumeration("Map", &self.maps);
+        let programs = enumeration("Program", &self.programs);
+        format!("/// Of bpf/{name}.bpf.c.\npub(crate) mod {name} {{\n{maps}{programs}}}\n")
+    }
+}
+
+fn enumeration(kind: &str, names: &BTreeSet<String>) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let variants: Vec<_> = names.iter().map(|name| variant(name)).collect();
+    let list = variants.join(", ");
+    let all: String = variants.iter().map(|variant| format!("Self::{variant}, ")).collect();
+    let arms: String = names
+        .iter()
+        .zip(&variants)
+        .map(|(name, variant)| format!("Self::{variant} => {name:?}, "))
+        .collect();
+    format!(
+        "#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
+         pub(crate) enum {kind} {{ {list} }}\n\
+         impl super::Named for {kind} {{\n\
+             const ALL: &'static [Self] = &[{all}];\n\
+             fn name(self) -> &'static str {{ match self {{ {arms} }} }}\n\
+         }}\n"
+    )
+}
+
+/// `grant_queue`: `GrantQueue`; `.data.uplink`: `DataUplink`.
+fn variant(name: &str) -> String {
+    let words = name.split(['_', '.']).filter(|word| !word.is_empty());
+    words.map(|word| word[..1].to_uppercase() + &word[1..]).collect()
 }
 
 /// Takes the line information out of an object: the kernel would keep it, three times as large as
@@ -57,29 +150,16 @@ fn main() -> anyhow::Result<()> {
 ///
 /// `.BTF.ext` begins with a header (linux/btf.h, libbpf's struct btf_ext_header) whose fourth and
 /// fifth words after `hdr_len` say where line information is and how long; nothing is moved.
-fn drop_line_info(object: &Path) -> anyhow::Result<()> {
+fn drop_line_info(file: &Path) -> anyhow::Result<()> {
     const LINE_INFO_LEN: usize = 20;
-    let mut bytes = std::fs::read(object).with_context(|| format!("read {}", object.display()))?;
-    let section = section(&bytes, b".BTF.ext").context("an object without .BTF.ext")?;
-    let at = section + LINE_INFO_LEN;
+    let mut bytes = std::fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let section = parse(&bytes)?.section_by_name(".BTF.ext").and_then(|found| found.file_range());
+    let (start, _) = section.context("an object without .BTF.ext")?;
+    let at = start as usize + LINE_INFO_LEN;
     bytes.get_mut(at..at + 4).context("a short .BTF.ext")?.fill(0);
-    std::fs::write(object, bytes).with_context(|| format!("write {}", object.display()))
+    std::fs::write(file, bytes).with_context(|| format!("write {}", file.display()))
 }
 
-/// Where a section of an ELF file begins (elf(5), 64 bit, little endian as all of `-target bpf`
-/// here).
-fn section(bytes: &[u8], name: &[u8]) -> Option<usize> {
-    let number = |at: usize, size: usize| {
-        let field = bytes.get(at..at + size)?;
-        Some(field.iter().rev().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte)))
-    };
-    let (table, size) = (number(0x28, 8)?, number(0x3a, 2)?);
-    let (count, names) = (number(0x3c, 2)?, number(0x3e, 2)?);
-    let offset = |index: usize| number(table + index * size + 0x18, 8);
-    let names = offset(names)?;
-    (0..count).find_map(|index| {
-        let at = names + number(table + index * size, 4)?;
-        let is_it = bytes.get(at..at + name.len() + 1)?.strip_suffix(b"\0")? == name;
-        is_it.then(|| offset(index))?
-    })
+fn parse(object: &[u8]) -> anyhow::Result<ElfFile64<'_>> {
+    ElfFile64::parse(object).context("clang's object cannot be read")
 }

@@ -1,8 +1,5 @@
-//! Generates Rust's view of flow/*.h and compiles its static inline functions.
-//!
-//! The C headers are the only place where the shared types are written down;
-//! bindgen makes the Rust types and, for each `static inline` decision, a C
-//! wrapper that can be linked.
+//! The shared types are defined in the C headers only; bindgen makes the Rust types and, for each
+//! `static inline` decision, a C wrapper that can be linked.
 
 use std::path::{Path, PathBuf};
 
@@ -43,14 +40,14 @@ fn main() -> anyhow::Result<()> {
     let mut build = cc::Build::new();
     build.file(&wrappers).include(&flow).include(env!("CARGO_MANIFEST_DIR"));
     build.warnings(true).extra_warnings(true).warnings_into_errors(true);
-    // Decisions of one kind have one signature.
+    // Decisions of one kind share a signature.
     build.flag("-Wno-unused-parameter");
     if with_packets {
         let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
         println!("cargo:rerun-if-changed={}", bpf.display());
         build.file(native.join("packets.c"));
         build.include(bpf).include(native);
-        // Not all of bpf/ is called here, and the loops are clang's to unroll.
+        // Not all of bpf/ is called here, and the unrolling pragmas are clang's.
         build.flag("-Wno-unused-function").flag("-Wno-unknown-pragmas");
         forbid_undefined_behaviour(&mut build);
     }
@@ -60,8 +57,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For tests and fuzzing: undefined behaviour in the C code kills the process.
-/// Unaligned headers are the kernel's and the BPF machine's everyday life.
+/// For tests and fuzzing: undefined behaviour in the C code kills the process, except unaligned
+/// headers, which kernel and BPF machine can read.
 fn forbid_undefined_behaviour(build: &mut cc::Build) {
     build.flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
     build.flag("-fsanitize-undefined-trap-on-error");

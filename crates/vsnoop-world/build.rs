@@ -1,8 +1,8 @@
-//! Compiles the programs of bpf/ for the machine that runs the tests, together with the kernel that
-//! native/kernel.c is for them; and lwIP, the TCP of one kind of VM.
+//! Compiles the programs of bpf/ for the build machine, together with native/kernel.c, which
+//! simulates the kernel for them; and lwIP, the TCP of one kind of VM.
 //!
-//! Which maps and global variables they have is read from the types (BTF) of the object that clang
-//! makes of the same source for BPF; the sizes are left to the compiler.
+//! The list of their maps and global variables is read from the types (BTF) of the object that
+//! clang makes of the same source for BPF; the compiler computes the sizes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         build.include(room);
     }
     build.warnings(true).extra_warnings(true).warnings_into_errors(true);
-    // CO-RE's attribute is for BPF alone.
+    // CO-RE's attribute exists for BPF only.
     build.flag("-Wno-unused-parameter").flag("-Wno-unknown-attributes");
     build.flag("-fsanitize=undefined").flag("-fno-sanitize=alignment");
     build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
         library.object(object);
     }
     library.try_compile("vsnoop_world").context("making a library of the programs failed")?;
-    compile_lwip(&native.join("lwip"), &clang)
+    compile_lwip(&native.join("lwip"), &out, &clang)
 }
 
 /// The crate that has lwIP's sources, and the feature of this crate that names it.
@@ -70,7 +70,7 @@ const LWIP: (&str, &str) = ("lwip", "lwip-sources");
 
 /// Compiles native/lwip/ and lwIP with its options. The sources are those of a crate that
 /// Cargo.lock names and cargo downloads, but does not build: its own options are for another use.
-fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
+fn compile_lwip(ours: &Path, out: &Path, clang: &str) -> Result<()> {
     let sources = lwip_sources()?;
     let mut vm = cc::Build::new();
     vm.compiler(clang).file(ours.join("vm.c")).include(ours);
@@ -87,6 +87,9 @@ fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
         }
         files.retain(|file| file.extension().is_some_and(|extension| extension == "c"));
         files.sort();
+        for file in files.iter_mut().filter(|file| file.ends_with(SPLITS.0)) {
+            *file = mend_split(file, out)?;
+        }
         build.files(files);
     }
     for object in vm.try_compile_intermediates().context("compiling native/lwip failed")? {
@@ -94,6 +97,28 @@ fn compile_lwip(ours: &Path, clang: &str) -> Result<()> {
     }
     build.warnings(false).opt_level(2).flag("-g").flag("-fexceptions");
     build.try_compile("vsnoop_world_lwip").context("compiling lwIP failed")
+}
+
+/// The file of lwIP with tcp_split_unsent_seg(), what it says there, and what it means.
+///
+/// It divides a segment for a small window, and moves FIN and PSH to the second part. But its macro
+/// only adds flags: the first part keeps its FIN, which then stands before the end of the stream.
+const SPLITS: (&str, &str, &str) = (
+    "tcp_out.c",
+    "TCPH_SET_FLAG(useg->tcphdr, split_flags);",
+    "TCPH_FLAGS_SET(useg->tcphdr, split_flags);",
+);
+
+/// A copy of [`SPLITS`] in which the first part has the flags that it is to have.
+fn mend_split(file: &Path, out: &Path) -> Result<PathBuf> {
+    let (name, wrong, right) = SPLITS;
+    let source =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    ensure!(source.matches(wrong).count() == 1, "{name} of lwIP is not the one that is known");
+    let mended = out.join(name);
+    std::fs::write(&mended, source.replace(wrong, right))
+        .with_context(|| format!("cannot write {}", mended.display()))?;
+    Ok(mended)
 }
 
 /// Where cargo has put the sources of lwIP.
@@ -114,7 +139,7 @@ fn lwip_sources() -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("src"))
 }
 
-/// What Rust calls; all else stays in the object, as the names of the programs are common words.
+/// Functions that Rust calls. All other symbols stay local, since the programs have common names.
 const ENTRIES: [&str; 5] =
     ["world_run", "world_maps", "world_map_count", "world_globals", "world_global_count"];
 
@@ -132,7 +157,7 @@ fn hide_symbols(objects: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// The types of a BPF object, as far as they are needed. Layout: the kernel's documentation of BTF.
+/// The types of a BPF object that are needed here. Layout: the kernel's documentation of BTF.
 struct Types {
     types: Vec<Type>,
 }
@@ -141,9 +166,9 @@ struct Types {
 struct Type {
     name: String,
     kind: u32,
-    /// What it points to, or is an array of, or what a variable has.
+    /// The type that it points to, is an array of, or has as a variable.
     target: usize,
-    /// Of a struct: names and types. Of a section: variables.
+    /// Members of a struct, or variables of a section.
     members: Vec<(String, usize)>,
 }
 
@@ -249,7 +274,7 @@ impl Types {
     }
 }
 
-/// An initialiser of struct world_map. `path`: how the compiler reaches the map's members.
+/// An initialiser of struct world_map. `path`: expression for the map's members.
 fn definition(map: &str, name: &str, path: &str, of: &Type, inner: i32) -> Result<String> {
     let has = |member: &str| of.members.iter().any(|(name, _)| name == member);
     let number = |member: &str| {

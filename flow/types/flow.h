@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows: which one, in which mode, and what the host knows of it.
+ * Flows: key, mode, record; and handshakes under way.
  *
- * Names follow the vSnoop report, section III: NEXT_SEQ is the next in-order
- * byte expected from the sender, VM_SEQ is what the VM itself has acknowledged,
- * FL_MODE is the mode of a flow.
+ * Names follow the vSnoop report, section III: NEXT_SEQ is the next in-order byte expected from the
+ * sender, VM_SEQ is what the VM itself has acknowledged, FL_MODE is the mode of a flow.
  */
 #ifndef VSNOOP_FLOW_TYPES_FLOW_H
 #define VSNOOP_FLOW_TYPES_FLOW_H
 
 #include "incast.h"
 
-/* Which flow: always seen from the sender towards the VM. */
+/* Key of a flow, from the sender to the VM whichever way a segment goes. */
 struct flow_key {
 	__u8 sender_addr[16]; /* IPv4 as ::ffff:a.b.c.d; network byte order */
 	__u8 vm_addr[16]; /* likewise */
@@ -19,8 +18,8 @@ struct flow_key {
 	__u16 vm_port; /* network byte order */
 	__u16 vlan_outer; /* TCI & 0x0fff, plus VLAN_PRESENT; 0: untagged */
 	__u16 vlan_inner; /* likewise; 0: no second tag */
-	/* A bridge floods frames for others to all its ports, and another host
-	 * may have the addresses: the VM answers to its own MAC only. */
+	/* The VM answers to its own MAC only: a bridge also floods frames for other hosts to its
+	 * ports, and another host may have the same addresses. */
 	__u8 vm_mac[6];
 	__u16 zero;
 };
@@ -29,7 +28,7 @@ struct flow_key {
 
 /* FL_MODE. Only ACTIVE and HOLDING flows are acknowledged early. */
 enum flow_mode {
-	/* In order, and caught up: what comes next is acknowledged early. */
+	/* In order, and caught up: the next segment is acknowledged early. */
 	FLOW_ACTIVE = 0,
 	/* Offline until the VM's ACK passes the highest byte seen: a hole, a
 	 * FIN, URG, a CE mark, anything that the VM itself must answer. */
@@ -40,11 +39,10 @@ enum flow_mode {
 	FLOW_PASSIVE = 3,
 	/* Never acknowledged early: options not understood, or denied. */
 	FLOW_BYPASS = 4,
-	/* What the host acknowledged cannot reach the VM: both ends are answered
-	 * with RST. */
+	/* Bytes that the host acknowledged cannot reach the VM: both ends are answered with RST. */
 	FLOW_RESET = 5,
-	/* The host has acknowledged bytes that it has not handed to the VM yet:
-	 * they wait in the hold, and nothing in order overtakes them. */
+	/* The host has acknowledged bytes that it has not handed to the VM yet. They wait in the
+	 * hold, and in-order data never overtake them. */
 	FLOW_HOLDING = 6,
 	FLOW_MODES = 7,
 };
@@ -57,33 +55,33 @@ enum flow_mode {
 #define FLOW_F_VM_OPENED 0x0010 /* the VM sent the SYN */
 #define FLOW_F_FIN_SENDER 0x0020 /* the sender has sent its FIN */
 #define FLOW_F_FIN_VM 0x0040 /* the VM has sent its FIN */
-#define FLOW_F_CLOSED 0x0080 /* torn down; only waits to expire */
-#define FLOW_F_REPLY_DUE 0x0100 /* the VM owes the sender an answer: pass it */
+#define FLOW_F_CLOSED 0x0080 /* torn down; the record waits to expire */
+#define FLOW_F_REPLY_DUE 0x0100 /* the sender waits for an answer of the VM: pass it */
 #define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
 #define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
-/* The VM accepted, and has sent nothing beyond its SYN-ACK: it may have no
- * connection yet (full accept queue, SYN cookies). */
+/* The VM has sent nothing beyond its SYN-ACK: it may have no connection yet (full accept queue, SYN
+ * cookies). */
 #define FLOW_F_UNCONFIRMED 0x0800
 #define FLOW_F_FAILED 0x1000 /* BYPASS: connections of this VM port failed lately */
 #define FLOW_F_DENIED 0x2000 /* BYPASS by the operator's lists */
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
-/* Is a byte being timed, and was it acknowledged early? */
+/* The byte whose acknowledgement is timed, if there is one. */
 enum flow_sample {
-	FLOW_SAMPLE_NONE = 0, /* none is */
-	FLOW_SAMPLE_PASSED = 1, /* one that the VM alone answers for */
+	FLOW_SAMPLE_NONE = 0, /* no byte is timed */
+	FLOW_SAMPLE_PASSED = 1, /* one that only the VM acknowledges */
 	FLOW_SAMPLE_EARLY = 2, /* one that the host has acknowledged */
 };
 
-/* One flow: 128 bytes, in three groups by who writes while data flows, and a line
- * for incast control.  Sender and VM are served by different CPUs, and a cache line
- * that one of them writes costs the other some 100 ns. */
+/* One flow: 192 bytes. The first 128 are in three groups by their writer while data flow; one cache
+ * line follows for incast control. Different CPUs serve sender and VM, and a cache line that one of
+ * them writes costs the other some 100 ns. */
 struct flow {
 	/* Seldom written. */
 	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
 	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
-	__u16 tag; /* of the key: a record that is reused meanwhile is found out */
+	__u16 tag; /* hash of the key, see flow_tag(): detects a reused record */
 	__u16 mss; /* largest segment payload seen, bytes */
 	__u16 flags; /* FLOW_F_* */
 	__u8 mode; /* enum flow_mode */
@@ -97,10 +95,10 @@ struct flow {
 	struct seq adv_edge; /* highest right edge that the sender was shown */
 	struct seq snd_nxt; /* the VM's SND.NXT */
 	__u32 vm_tsval; /* the VM's last TSval */
-	__u32 ts_recent; /* no TSval below this is sure to be accepted by the VM */
-	struct seq ts_seq; /* an ACK of the VM beyond this knows what raised ts_recent */
-	__u64 progress_ns; /* the VM last advanced, or its backlog began */
-	__u32 heard_at; /* the VM's last packet, 2^20 ns */
+	__u32 ts_recent; /* the VM may drop a lower TSval (PAWS) */
+	struct seq ts_seq; /* the VM's ACK beyond this covers the segment of ts_recent */
+	__u64 progress_ns; /* when VM_SEQ last advanced, or the backlog began */
+	__u32 heard_at; /* when the VM's last packet came, 2^20 ns */
 	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
 	__u32 reacked; /* retransmissions answered by the host */
@@ -122,28 +120,28 @@ struct flow {
 	struct incast incast; /* see flow/incast.h */
 };
 
-/* How far a handshake is.  Those under way have a table of their own, so that a SYN flood
- * cannot push out a working flow; only the VM's own SYN or SYN-ACK makes an entry. */
+/* Stage of a handshake. Handshakes have a table of their own, so that a SYN flood evicts no working
+ * flow; only the VM's own SYN or SYN-ACK makes an entry. */
 enum embryo_stage {
 	EMBRYO_VM_SYN = 1, /* the VM opened; the SYN-ACK is awaited */
-	EMBRYO_VM_SYN_ANSWERED = 2, /* ... and came; the VM's ACK is awaited */
+	EMBRYO_VM_SYN_ANSWERED = 2, /* the SYN-ACK came; the VM's ACK is awaited */
 	EMBRYO_VM_SYN_ACK = 3, /* the VM accepted; the sender's ACK is awaited */
 };
 
-/* What is known of a connection before it has a record. */
+/* An embryo: a connection that has no record yet. */
 struct embryo {
 	struct seq vm_iss; /* the VM's initial sequence number */
 	struct seq rcv_nxt; /* the sender's ISS + 1 (stages 2 and 3) */
 	__u32 vm_tsval; /* of the VM's SYN or SYN-ACK */
 	__u32 window; /* bytes; never scaled in a SYN */
-	__u32 shown; /* what the sender is shown of it */
+	__u32 shown; /* the part of `window` that the sender is shown */
 	__u16 flags; /* FLOW_F_* that the record will start with */
 	__u8 scale; /* the VM's own shift count */
 	__u8 stage; /* enum embryo_stage */
 	__u32 traffic; /* as in the record */
 	__u16 syn_len; /* data on the VM's SYN (RFC 7413), bytes */
 	__u8 next_hop[6]; /* as in the record */
-	__u64 sent_ns; /* when the VM sent it; 0: it has repeated it */
+	__u64 sent_ns; /* when the VM sent this SYN or SYN-ACK; 0: it was repeated */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A TCP segment as the hooks have parsed it, and one that they are to send.
+ * A TCP segment as the hooks parse it, and the fields of one that they send.
  */
 #ifndef VSNOOP_FLOW_TYPES_SEGMENT_H
 #define VSNOOP_FLOW_TYPES_SEGMENT_H
@@ -17,25 +17,25 @@
 #define TCP_ECE 0x40
 #define TCP_CWR 0x80
 
-/* What a packet is beyond its header fields. */
+/* Bits of struct segment: options and IP header. */
 #define SEG_TIMESTAMPS 0x01 /* tsval and tsecr are valid */
 #define SEG_SACK 0x02 /* carries SACK blocks; sack_end is the highest right edge */
 #define SEG_SACK_PERMITTED 0x04 /* carries that option */
 #define SEG_SCALE 0x08 /* carries a window scale option */
 #define SEG_FOREIGN 0x10 /* carries an option, or AE, that is not understood */
 #define SEG_CE 0x20 /* the IP header says congestion experienced */
-#define SEG_SACK_ODD 0x40 /* the SACK blocks are not on a word boundary: none can be taken out */
+#define SEG_SACK_ODD 0x40 /* the SACK blocks are not 4-byte aligned: none can be removed */
 
 /* A parsed TCP segment. All fields in host byte order. */
 struct segment {
 	struct seq seq; /* SEG.SEQ */
 	struct seq ack; /* SEG.ACK; without TCP_ACK it means nothing */
-	__u32 len; /* payload bytes, of a super-packet all of them */
-	__u32 tsval; /* with SEG_TIMESTAMPS; else 0 */
+	__u32 len; /* payload bytes; of a super-packet, of all its segments */
+	__u32 tsval; /* TSval with SEG_TIMESTAMPS; else 0 */
 	__u32 tsecr; /* likewise */
 	struct seq sack_end; /* with SEG_SACK: highest right edge */
 	__u16 window; /* raw */
-	__u16 unit_len; /* payload bytes of one segment of a super-packet, else len */
+	__u16 unit_len; /* of a super-packet, payload bytes of one segment; else len */
 	__u8 tcp_flags; /* TCP_* */
 	__u8 scale; /* with SEG_SCALE: shift count, at most 14 */
 	__u16 bits; /* SEG_* */
@@ -44,11 +44,11 @@ struct segment {
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 };
 
-/* Fields of an ACK that the host sends, or of a rewritten packet of the VM. */
+/* Fields of an ACK that the host sends, or that replace those of the VM's packet. */
 struct ack_fields {
 	struct seq seq; /* SEG.SEQ */
 	struct seq ack; /* SEG.ACK */
-	__u32 tsval; /* where it has timestamps */
+	__u32 tsval; /* valid with `timestamps` */
 	__u32 tsecr; /* likewise */
 	__u16 window; /* raw, already scaled down */
 	__u16 timestamps; /* 1: the ACK carries the timestamps option */

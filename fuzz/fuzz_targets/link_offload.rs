@@ -5,12 +5,14 @@
 //!     cargo +nightly fuzz run link_offload
 #![no_main]
 
-use vsnoop_frame::vnet::GSO_UDP_L4;
-use vsnoop_link::offload::restore::restore;
-use vsnoop_link::offload::{
-    Fragment, Fragments, Gso, GsoKind, Headers, Merger, OffloadState, Rejoin, Split, mss, settle,
-    udp,
-};
+use vsnoop_link::wire::fragment::{Fragment, Fragments, Rejoin};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame, UdpFrame};
+use vsnoop_packet::format::Tag;
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::mss;
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::{Gso, GsoKind, Merged, Merger, OffloadState, Split, settle, udp};
+use vsnoop_packet::vnet::GSO_UDP_L4;
 
 /// More pieces than this of one frame are as good as these.
 const PIECES: usize = 64;
@@ -112,7 +114,7 @@ fn pieces(offload: OffloadState, frame: &[u8], limit_bytes: usize) -> Vec<(Offlo
 fn merged(frames: &[(OffloadState, Vec<u8>)]) {
     let (mut came, mut count) = (0, 0);
     let mut merger = Merger::new();
-    let mut emit = |merged: vsnoop_link::offload::Merged<'_, '_>| {
+    let mut emit = |merged: Merged<'_, '_>| {
         let parts: usize = merged.parts.iter().map(|part| part.len()).sum();
         assert_eq!(merged.head.len() + parts, merged.bytes);
         assert!(merged.offload.gso.is_none() || merged.offload.needs_checksum);
@@ -145,27 +147,23 @@ fn rejoined(tape: &[u8]) {
 /// A TCP segment, or a datagram of as many bytes, with some of its bytes written over by the
 /// tape's.
 fn segment(what: u8, payload: u8, bytes: &[u8]) -> Vec<u8> {
-    let v6 = what & 2 != 0;
-    let payload_bytes = usize::from(payload) * 40;
-    let l4_bytes = 20 + payload_bytes;
-    let protocol = if what & 128 != 0 { 17 } else { 6 };
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    if what & 64 != 0 {
-        frame.extend([0x81, 0, 0, 5]);
-    }
-    if v6 {
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend((l4_bytes as u16).to_be_bytes());
-        frame.extend([protocol, 64]);
-        frame.extend([0xfd; 32]);
+    let addresses = if what & 2 != 0 {
+        Addresses::V6([0xfd; 16], [0xfd; 16])
     } else {
-        frame.extend([8, 0, 0x45, 0]);
-        frame.extend((20 + l4_bytes as u16).to_be_bytes());
-        frame.extend([0, 7, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    }
-    let l4 = frame.len();
-    frame.extend([4, 210, 0, 80, 0, 0, 0, 0, 0, 0, 0, 77, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    frame.extend((0..payload_bytes).map(|at| at as u8));
+        Addresses::V4([10, 0, 0, 1], [10, 0, 0, 2])
+    };
+    let tag = (what & 64 != 0).then_some(Tag::customer(5));
+    let (source, destination) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    let ethernet = Ethernet { source, destination, tags: [tag, None] };
+    let route = Route { identification: 7, ..Route::new(ethernet, addresses) };
+    let payload: Vec<_> = (0..usize::from(payload) * 40).map(|at| at as u8).collect();
+    let mut frame = if what & 128 != 0 {
+        UdpFrame { route, source_port: 1234, destination_port: 80 }.build(&payload)
+    } else {
+        TcpFrame { acknowledgment: 77, window: 256, ..TcpFrame::new(route, 1234, 80) }
+            .build(&payload)
+    };
+    let l4 = Headers::of(&frame).map_or(0, |headers| headers.l4.into());
     // Pairs of a place, most of them in the headers, and what stands there.
     for pair in bytes.chunks_exact(2) {
         let at =

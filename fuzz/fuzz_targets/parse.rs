@@ -7,6 +7,7 @@
 
 use vsnoop_flow::packets::{Meta, parse, rewrite};
 use vsnoop_flow::{ack_fields, seq};
+use vsnoop_packet::checksum::complete_ipv4;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((meta, frame)) = input.split_first_chunk::<12>() else { return };
@@ -45,11 +46,6 @@ fn address(frame: &mut [u8], ipv6: bool) {
         frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
         frame[20..22].fill(0);
         frame[23] = 6;
-        frame[24..26].fill(0);
-        let words = frame[14..34].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
-        let sum = words.sum::<u32>();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let check = !((sum & 0xffff) + (sum >> 16)) as u16;
-        frame[24..26].copy_from_slice(&check.to_be_bytes());
+        complete_ipv4(&mut frame[14..34]);
     }
 }

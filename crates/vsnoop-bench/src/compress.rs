@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use vsnoop_lab::experiment::link::content;
-use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
-use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_link::compress::{Decoder, Encoded, Encoder, Limits, Owner, Policy, unit};
+use vsnoop_link::compress::{Clock, Decoder, Encoded, Encoder, Limits, Owner, Policy, unit};
+use vsnoop_testbed::bulk::pin;
+use vsnoop_testbed::interrupt;
 
 use crate::figures::{figure, median, say};
 use crate::stage::VM_CORE as CORE;
@@ -134,9 +134,14 @@ fn pass(data: &[u8], way: Way) -> Result<Passage> {
     }
 }
 
+/// As the link's own.
+fn clock() -> Clock {
+    Box::new(|| cpu().map_or(0, |time| time.as_nanos() as u64))
+}
+
 fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
     let (mut encoder, mut decoder) =
-        (Encoder::new(Limits::default()), Decoder::new(Limits::default()));
+        (Encoder::new(Limits::default(), clock()), Decoder::new(Limits::default(), clock()));
     encoder.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
     let mut body = Vec::new();
@@ -154,7 +159,7 @@ fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
 }
 
 fn units(data: &[u8], policy: &Policy) -> Result<Passage> {
-    let (mut packer, mut unpacker) = (unit::Packer::default(), unit::Unpacker::default());
+    let (mut packer, mut unpacker) = (unit::Packer::new(clock()), unit::Unpacker::new(clock()));
     packer.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
     let mut body = Vec::new();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_bpf::{OpenHook, Port};
-use vsnoop_frame::packet::Pool;
-use vsnoop_lab::testbed::net::Tap;
+use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::net::Tap;
 
 use crate::flows::{self, BEGIN, MSS, Timestamps, Told};
 
@@ -77,7 +77,7 @@ impl Conversation {
         let mut senders = Vec::with_capacity(count as usize);
         for n in 0..count {
             datapath.port.insert_flow(&flows::key(n), &flows::record(window, shown))?;
-            let greeting = flows::ack(n, BEGIN, window, Timestamps(1, 1))?;
+            let greeting = flows::ack(n, BEGIN, window, Timestamps(1, 1));
             datapath.hooks.from_vm.run(&greeting, 1)?;
             let told = [1; IN_FLIGHT];
             senders.push(Sender { next: BEGIN, edge: BEGIN + shown, told, is_queued: true });
@@ -107,7 +107,7 @@ impl Conversation {
                 return Ok(n);
             }
             std::thread::sleep(PROBE);
-            let ack = flows::ack(0, self.senders[0].next, self.window, self.told_by_vm())?;
+            let ack = flows::ack(0, self.senders[0].next, self.window, self.told_by_vm());
             let (_, reply) = datapath.hooks.from_vm.run(&ack, 1)?;
             self.hear(0, &reply)?;
             self.look_at_all(datapath)?;
@@ -120,9 +120,9 @@ impl Conversation {
         let Timestamps(now, _) = self.told_by_vm();
         let sender = &mut self.senders[n as usize];
         let echo = sender.told[0];
-        let segment = flows::data(n, sender.next, &self.payload, Timestamps(now, echo))?;
+        let segment = flows::data(n, sender.next, &self.payload, Timestamps(now, echo));
         sender.next = sender.next.wrapping_add(MSS);
-        let ack = flows::ack(n, sender.next, self.window, self.told_by_vm())?;
+        let ack = flows::ack(n, sender.next, self.window, self.told_by_vm());
 
         if let Some(count) = &datapath.hooks.count {
             count.run(&segment, 1)?;

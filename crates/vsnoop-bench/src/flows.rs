@@ -3,9 +3,10 @@
 //! Flow number `n` comes from an address and a port of its own, to port 80 of the VM. Segments
 //! carry timestamps, as nearly all do.
 
-use anyhow::{Context, Result};
-use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode, seq};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
+use vsnoop_packet::headers::Headers;
+use vsnoop_packet::options;
 
 /// Payload of a full segment: of an Ethernet frame of 1500 bytes, with timestamps.
 pub const MSS: u32 = 1448;
@@ -71,35 +72,37 @@ pub fn record(window: u32, shown: u32) -> flow {
 pub struct Timestamps(pub u32, pub u32);
 
 /// A segment of the sender's, with `payload` at sequence number `at`.
-pub fn data(n: u32, at: u32, payload: &[u8], timestamps: Timestamps) -> Result<Vec<u8>> {
+pub fn data(n: u32, at: u32, payload: &[u8], Timestamps(value, echo): Timestamps) -> Vec<u8> {
+    let options = options::timestamps(value, echo);
+    TcpFrame {
+        sequence: at,
+        acknowledgment: VM_SEQ,
+        window: 502,
+        options: &options,
+        ..of_sender(n)
+    }
+    .build(payload)
+}
+
+/// A segment of the sender's without numbers or options.
+pub fn of_sender(n: u32) -> TcpFrame<'static> {
     let (addr, port) = sender(n);
-    let mut tcp = TcpHeader::new(port, VM_PORT, at, 502);
-    (tcp.ack, tcp.acknowledgment_number) = (true, VM_SEQ);
-    let ip = PacketBuilder::ethernet2(SENDER_MAC, VM_MAC).ipv4(addr, VM, 64);
-    built(ip, tcp, timestamps, payload)
+    let ethernet = Ethernet { source: SENDER_MAC, destination: VM_MAC, ..Ethernet::default() };
+    TcpFrame::new(Route::new(ethernet, Addresses::V4(addr, VM)), port, VM_PORT)
 }
 
 /// The VM's ACK of everything before `at`; `window` in bytes.
-pub fn ack(n: u32, at: u32, window: u32, timestamps: Timestamps) -> Result<Vec<u8>> {
+pub fn ack(n: u32, at: u32, window: u32, Timestamps(value, echo): Timestamps) -> Vec<u8> {
     let (addr, port) = sender(n);
-    let mut tcp = TcpHeader::new(VM_PORT, port, VM_SEQ, (window >> SCALE) as u16);
-    (tcp.ack, tcp.acknowledgment_number) = (true, at);
-    let ip = PacketBuilder::ethernet2(VM_MAC, SENDER_MAC).ipv4(VM, addr, 64);
-    built(ip, tcp, timestamps, &[])
-}
-
-fn built(
-    ip: PacketBuilderStep<etherparse::IpHeaders>,
-    mut tcp: TcpHeader,
-    Timestamps(value, echo): Timestamps,
-    payload: &[u8],
-) -> Result<Vec<u8>> {
-    use TcpOptionElement::{Noop, Timestamp};
-    tcp.set_options(&[Noop, Noop, Timestamp(value, echo)]).context("options of a segment")?;
-    let builder = ip.tcp_header(tcp);
-    let mut frame = Vec::with_capacity(builder.size(payload.len()));
-    builder.write(&mut frame, payload).context("building a segment")?;
-    Ok(frame)
+    let ethernet = Ethernet { source: VM_MAC, destination: SENDER_MAC, ..Ethernet::default() };
+    TcpFrame {
+        sequence: VM_SEQ,
+        acknowledgment: at,
+        window: (window >> SCALE) as u16,
+        options: &options::timestamps(value, echo),
+        ..TcpFrame::new(Route::new(ethernet, Addresses::V4(VM, addr)), VM_PORT, port)
+    }
+    .build(&[])
 }
 
 /// What an ACK tells the sender of a flow.
@@ -113,14 +116,12 @@ pub struct Told {
 
 /// Reads a frame of the form that [`ack`] makes.
 pub fn told(frame: &[u8]) -> Option<Told> {
-    const IP: usize = 14;
-    const TCP: usize = IP + 20;
-    let word = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
-    let [_, high, middle, low] = word(IP + 16)?.to_be_bytes();
-    let window = word(TCP + 12)? & 0xffff;
+    let headers = Headers::of(frame)?;
+    let tcp = headers.tcp_header(frame)?;
+    let [.., high, middle, low] = *headers.addresses(frame).first_chunk::<8>()?;
     Some(Told {
         flow: u32::from_be_bytes([0, high, middle, low]),
-        edge: word(TCP + 8)?.wrapping_add(window << SCALE),
-        tsval: word(TCP + 24)?,
+        edge: tcp.acknowledgment.get().wrapping_add(u32::from(tcp.window.get()) << SCALE),
+        tsval: headers.tcp_options(frame).next()?.word(0)?,
     })
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::port_run;
 use vsnoop_bpf::{AttachSpec, Port};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, TapOptions};
 
 use crate::figures::{figure, say};
 use crate::stage::PREFIX;
@@ -24,7 +24,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 const HOLD_CHUNKS: u32 = 16384;
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let netns = Netns::create(&owned_name(PREFIX, "memory"))?;
+    let netns = Net::new(PREFIX).host("memory")?;
     let names: Vec<_> = (0..=PORTS).map(|number| format!("vsb-m{number}")).collect();
     let taps = names.iter().map(|name| netns.tap(name, &TapOptions::default()));
     let _taps = taps.collect::<Result<Vec<_>>>()?;

@@ -33,10 +33,10 @@ use vsnoop_bpf::{
     AttachSpec, EmptyProgram, Hook, Limits, Port, ProgramInfo, Uplink, UplinkSettings,
     account_run_time,
 };
-use vsnoop_lab::interrupt;
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, checked, owned_name};
+use vsnoop_testbed::bulk::pin;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions, checked};
 
 use crate::conversation::{Conversation, Datapath, FromVm, Hooks, IN_FLIGHT};
 use crate::figures::{figure, median, say};
@@ -90,13 +90,20 @@ use port_run::{PORT_ACTIVE, PORT_PAUSED};
 
 #[rustfmt::skip]
 const CASES: [Case; 7] = [
-    Case { name: "off", uplink: None, window: NARROW, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW, run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Single, without: 3 },
-    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_PAUSED, order: Order::Granted, without: 3 },
-    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Single, without: 5 },
-    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS, run: PORT_ACTIVE, order: Order::Granted, without: 5 },
+    Case { name: "off", uplink: None, window: NARROW, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
+        run: PORT_PAUSED, order: Order::Trains, without: 0 },
+    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS,
+        run: PORT_PAUSED, order: Order::Single, without: 3 },
+    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+        run: PORT_PAUSED, order: Order::Granted, without: 3 },
+    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS,
+        run: PORT_ACTIVE, order: Order::Single, without: 5 },
+    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+        run: PORT_ACTIVE, order: Order::Granted, without: 5 },
 ];
 /// Of a hold, where segments are acknowledged early: one for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
@@ -107,7 +114,7 @@ pub fn measure() -> Result<Vec<Figure>> {
     let _accounting = account_run_time()?;
     let mut figures = Vec::new();
     for flows in FLOWS {
-        let netns = Netns::create(&owned_name(PREFIX, "incast"))?;
+        let netns = Net::new(PREFIX).host("incast")?;
         // A thread of its own, which is pinned.
         figures.extend(netns.run(|| among(&netns, flows))?);
     }

@@ -9,14 +9,14 @@
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
-use etherparse::PacketBuilder;
 use vsnoop_bpf::types::{flow, flow_mode, port_run};
 use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
+use vsnoop_packet::builder::TcpFrame;
+use vsnoop_testbed::net::{Net, TapOptions};
 
 use crate::figures::{figure, median, say};
-use crate::flows::{self, SENDER_MAC, VM, VM_MAC, VM_PORT};
+use crate::flows;
 use crate::stage::PREFIX;
 
 const MANY: u32 = 100_000;
@@ -28,7 +28,7 @@ const TAP: &str = "vsb-lookup";
 
 pub fn measure() -> Result<Vec<Figure>> {
     let _accounting = account_run_time()?;
-    let netns = Netns::create(&owned_name(PREFIX, "lookup"))?;
+    let netns = Net::new(PREFIX).host("lookup")?;
     let _tap = netns.tap(TAP, &TapOptions::default())?;
     netns.up(TAP)?;
     netns.run(|| {
@@ -71,7 +71,7 @@ fn among(port: &Port, flows: u32, train: u32) -> Result<f64> {
         let before = cost(port)?;
         for _ in 0..RUNS {
             let n = random.u32(0..flows);
-            let (verdict, _) = hook.run(&segment(n)?, train)?;
+            let (verdict, _) = hook.run(&segment(n), train)?;
             anyhow::ensure!(verdict == -1, "the hook did not pass a segment of a paused port");
         }
         let after = cost(port)?;
@@ -102,13 +102,6 @@ fn record() -> flow {
     }
 }
 
-fn segment(n: u32) -> Result<Vec<u8>> {
-    let (addr, port) = flows::sender(n);
-    let builder = PacketBuilder::ethernet2(SENDER_MAC, VM_MAC)
-        .ipv4(addr, VM, 64)
-        .tcp(port, VM_PORT, 1000, 502)
-        .ack(0);
-    let mut frame = Vec::with_capacity(256);
-    builder.write(&mut frame, &[]).context("building a segment")?;
-    Ok(frame)
+fn segment(n: u32) -> Vec<u8> {
+    TcpFrame { sequence: 1000, window: 502, ..flows::of_sender(n) }.build(&[])
 }

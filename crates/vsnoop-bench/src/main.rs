@@ -28,7 +28,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use vsnoop_lab::experiment::environment;
 use vsnoop_lab::results::{Figure, Results};
-use vsnoop_lab::{interrupt, testbed, workspace};
+use vsnoop_testbed::{interrupt, net, workspace};
 
 use figures::figure;
 use stage::PREFIX;
@@ -67,7 +67,7 @@ fn run() -> Result<()> {
         anyhow::bail!("there is nothing called {unknown} to be measured; there is: {names}");
     }
     interrupt::install()?;
-    testbed::net::remove_stale(PREFIX).context("clearing up after an earlier run")?;
+    net::remove_stale(PREFIX).context("clearing up after an earlier run")?;
     let started = SystemTime::now();
     let mut figures = vec![figure(
         "flow_record_bytes",

@@ -16,9 +16,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use vsnoop_bpf::{EmptyProgram, Hook, Port, ProgramInfo, account_run_time};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::bulk::bulk;
-use vsnoop_lab::testbed::topology::{Family, PORT, Topology};
-use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
+use vsnoop_testbed::bulk::bulk;
+use vsnoop_testbed::topology::{Family, PORT, Topology};
+use vsnoop_testbed::{interrupt, vsnoop::Vsnoop};
 
 use crate::figures::{figure, median, say};
 use crate::stage::{self, SHAPES, VM_CORE};

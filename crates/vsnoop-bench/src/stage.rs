@@ -7,9 +7,9 @@
 //! right.
 
 use anyhow::{Context, Result};
-use vsnoop_lab::testbed::bulk::pin;
-use vsnoop_lab::testbed::net::{Netns, Offloads};
-use vsnoop_lab::testbed::topology::{Topology, TopologyOptions};
+use vsnoop_testbed::bulk::pin;
+use vsnoop_testbed::net::{Netns, Offloads};
+use vsnoop_testbed::topology::{Topology, TopologyOptions};
 
 /// Prefix of the namespaces; left-overs of a crashed run are found by it.
 pub const PREFIX: &str = "vsb-";

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::SLAB_CHUNKS;
 use vsnoop_bpf::{AttachSpec, Port};
 use vsnoop_lab::results::Figure;
-use vsnoop_lab::testbed::net::{Netns, TapOptions, owned_name};
-use vsnoop_lab::{interrupt, vsnoop::Vsnoop};
+use vsnoop_testbed::net::{Net, Netns, TapOptions};
+use vsnoop_testbed::{interrupt, vsnoop::Vsnoop};
 
 use crate::figures::{figure, median, say};
 use crate::stage::PREFIX;
@@ -21,7 +21,7 @@ const ATTACHES: usize = 11;
 const SLABS: u32 = 64;
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let netns = Netns::create(&owned_name(PREFIX, "verifier"))?;
+    let netns = Net::new(PREFIX).host("verifier")?;
     let _tap = netns.tap(TAP, &TapOptions::default())?;
     let programs = netns.run(|| {
         let ifindex = nix::net::if_::if_nametoindex(TAP).context("index of the tap")?;

@@ -11,20 +11,19 @@ use crate::text::c_string;
 pub struct ProgramInfo {
     /// `to_vm`, `from_vm`, `inject` or `reclaim`.
     pub name: String,
-    /// Instructions that the verifier walked.
+    /// Instructions that the verifier processed.
     pub verified_instructions: u32,
     /// Size of the program, translated, bytes.
     pub translated_bytes: u32,
     /// Size of the machine code, bytes.
     pub jited_bytes: u32,
-    /// How often it ran, and how long altogether (ns); 0 unless
-    /// kernel.bpf_stats_enabled is set.
+    /// Number of runs; 0 unless kernel.bpf_stats_enabled is set.
     pub run_count: u64,
-    /// See `run_count`.
+    /// Their total time, ns; 0 likewise.
     pub run_time_ns: u64,
 }
 
-/// Has the kernel account run time to BPF programs while the value lives.
+/// Lets the kernel account the run time of BPF programs while the value lives.
 pub fn account_run_time() -> Result<OwnedFd> {
     // SAFETY: takes no pointers.
     owned("account run time to BPF programs", unsafe {

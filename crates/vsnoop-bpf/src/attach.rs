@@ -1,9 +1,9 @@
-//! Makes the maps of one tap, finds it programs (src/programs.rs), attaches the hooks, pins
-//! everything.
+//! Creates the maps of one tap, finds programs for it (src/programs.rs), attaches the hooks, and
+//! pins everything.
 //!
-//! A port appears at once or not at all, whoever dies when: loading leaves no trace, and what comes
-//! after it (pins, hooks, the caller's part) is under another name until one rename makes it a port
-//! (`pins`).
+//! A port is attached completely or not at all, whichever process is killed at any time: loading
+//! leaves no trace, and all later steps (pins, hooks, the caller's part) use another name until one
+//! rename turns them into a port (`pins`).
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -14,14 +14,14 @@ use vsnoop_flow::types;
 use crate::bpffs::check_bpffs;
 use crate::error::{Error, Result, refused};
 use crate::hook::Hook;
+use crate::maps::PortMap;
+use crate::objects::{self, Named};
 use crate::port::Port;
 use crate::programs::{self, Ready};
 use crate::record::Record;
 use crate::seat::Seat;
 use crate::spec::AttachSpec;
 use crate::{link, pins};
-
-static MAPS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
 
 impl Port {
     /// Attaches the hooks ([`Loaded`] in one step). The calling thread must be in the tap's network
@@ -31,8 +31,8 @@ impl Port {
     }
 }
 
-/// Programs and maps of a port that is to be attached. All that takes long is done; nothing is on
-/// the tap yet, and nothing outlives this value.
+/// Programs and maps of a port before it is attached. All slow work is done; nothing is on the tap
+/// yet, and nothing outlives this value.
 pub struct Loaded<'a> {
     spec: &'a AttachSpec,
     programs: Ready,
@@ -54,9 +54,9 @@ impl<'a> Loaded<'a> {
         Ok(Self { spec, programs: Ready::new(spec, &mut maps)?, maps })
     }
 
-    /// Puts the hooks on the tap and pins everything, under a name that nobody takes for a port.
-    /// Then `complete` does what else belongs to the port, and one rename makes it the tap's. On
-    /// error nothing is left on the tap; what `complete` has done, its caller undoes.
+    /// Attaches the hooks and pins everything, under a name that does not count as a port. Then
+    /// `complete` does the caller's part, and one rename turns it into the tap's port. After an
+    /// error nothing is left on the tap; the caller undoes what `complete` has done.
     pub fn attach<E: From<Error>>(
         self,
         complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
@@ -98,7 +98,7 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name("vsnoop_port")
-        .and_then(|builder| builder.open_memory(MAPS))
+        .and_then(|builder| builder.open_memory(objects::PORT))
         .map_err(refused("the port's maps"))?;
     set_sizes(&mut open, spec).map_err(refused("the port's maps"))?;
     let object = open.load().map_err(refused("the port's maps"))?;
@@ -106,7 +106,7 @@ fn load(spec: &AttachSpec) -> Result<Object> {
     Ok(object)
 }
 
-/// The build takes line information out of the object (build.rs), which libbpf warns of for each
+/// The build removes line information from the object (build.rs); libbpf warns of that for each
 /// program.
 fn expect_no_line_info() {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -121,20 +121,11 @@ fn expect_no_line_info() {
 }
 
 fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<()> {
-    for map in maps.maps() {
-        match map.name().to_str() {
-            Some("ports") => set_up(&map, seat.slot, spec)?,
-            Some("meta") => {
-                let meta = types::port_meta { slot: seat.slot, ..spec.meta() };
-                write(&map, meta.as_bytes())?;
-            }
-            _ => {}
-        }
-    }
+    set_up(&objects::map(maps, PortMap::Ports), seat.slot, spec)?;
+    write(&objects::map(maps, PortMap::Meta), spec.meta().as_bytes())?;
     seat.fill(maps)?;
     for mut map in maps.maps_mut().filter(|map| map.autocreate()) {
-        let name = map.name().to_string_lossy().into_owned();
-        let path = dir.join(if name == "ports" { "port" } else { &name });
+        let path = dir.join(PortMap::of(map.name()).pin());
         map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
     // from_vm first: a record must exist before anything can be acknowledged.
@@ -151,14 +142,13 @@ fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<
     Ok(())
 }
 
-/// The settings, and which slot and which port this is: the kernel's number of a map is another
-/// for each.
+/// Writes the settings, the slot, and the port's id: the kernel's id of a map, which is unique.
 fn set_up(map: &impl MapCore, slot: u32, spec: &AttachSpec) -> Result<()> {
     let id = MapInfo::new(map.as_fd()).map_err(Error::bpf("ask about a port's map"))?.info.id;
     write(map, types::port { policy: spec.policy, slot, id, ..Default::default() }.as_bytes())
 }
 
-/// Of a map with one value.
+/// Writes the only value of a map.
 fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
     let name = map.name().to_string_lossy();
     map.update(&[0; 4], value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
@@ -166,43 +156,53 @@ fn write(map: &impl MapCore, value: &[u8]) -> Result<()> {
 
 fn set_sizes(open: &mut OpenObject, spec: &AttachSpec) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        map.set_autocreate(programs::is_wanted(&name, &spec.config(), spec.uplink != 0))?;
-        match name.as_str() {
-            "flows" => map.set_max_entries(spec.limits.max_flows)?,
-            "embryos" => map.set_max_entries(spec.limits.max_embryos)?,
-            "doorbell" => map.set_max_entries(spec.doorbell_bytes())?,
-            _ => {}
+        let name = PortMap::of(map.name());
+        map.set_autocreate(name.had_by().includes(&spec.config(), spec.uplink != 0))?;
+        if let Some(size) = size_of_map(name, spec) {
+            map.set_max_entries(size)?;
         }
     }
     Ok(())
 }
 
+/// Entries, of a ring bytes; `None`: as bpf/tables.h has it.
+fn size_of_map(map: PortMap, spec: &AttachSpec) -> Option<u32> {
+    match map {
+        PortMap::Flows => Some(spec.limits.max_flows),
+        PortMap::Embryos => Some(spec.limits.max_embryos),
+        PortMap::Doorbell => Some(spec.doorbell_bytes()),
+        PortMap::Beside
+        | PortMap::Failures
+        | PortMap::FinishedQueue
+        | PortMap::GrantQueue
+        | PortMap::Meta
+        | PortMap::PortList
+        | PortMap::Ports
+        | PortMap::PrefixList
+        | PortMap::Stats => None,
+    }
+}
+
 fn fill_lists(object: &Object, spec: &AttachSpec) -> Result<()> {
-    for map in object.maps() {
-        let name = map.name().to_string_lossy().into_owned();
-        let update = |key: &[u8], value: &[u8]| {
-            map.update(key, value, MapFlags::ANY).map_err(Error::bpf(format!("write map {name}")))
+    let list = objects::map(object, PortMap::PortList);
+    for (number, allowed) in &spec.port_rules {
+        allow(&list, &u32::from(*number).to_ne_bytes(), *allowed)?;
+    }
+    let list = objects::map(object, PortMap::PrefixList);
+    for (addr, bits, allowed) in &spec.prefix_rules {
+        let (addr, bits) = match addr {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped(), u32::from(*bits) + 96),
+            IpAddr::V6(v6) => (*v6, u32::from(*bits)),
         };
-        match name.as_str() {
-            "port_list" => {
-                for (number, allowed) in &spec.port_rules {
-                    update(&u32::from(*number).to_ne_bytes(), &u32::from(*allowed).to_ne_bytes())?;
-                }
-            }
-            "prefix_list" => {
-                for (addr, bits, allowed) in &spec.prefix_rules {
-                    let (addr, bits) = match addr {
-                        IpAddr::V4(v4) => (v4.to_ipv6_mapped(), u32::from(*bits) + 96),
-                        IpAddr::V6(v6) => (*v6, u32::from(*bits)),
-                    };
-                    let mut key = bits.to_ne_bytes().to_vec();
-                    key.extend(addr.octets());
-                    update(&key, &u32::from(*allowed).to_ne_bytes())?;
-                }
-            }
-            _ => {}
-        }
+        let mut key = bits.to_ne_bytes().to_vec();
+        key.extend(addr.octets());
+        allow(&list, &key, *allowed)?;
     }
     Ok(())
+}
+
+fn allow(list: &impl MapCore, key: &[u8], allowed: bool) -> Result<()> {
+    let name = list.name().to_string_lossy();
+    list.update(key, &u32::from(allowed).to_ne_bytes(), MapFlags::ANY)
+        .map_err(Error::bpf(format!("write map {name}")))
 }

@@ -1,8 +1,5 @@
-//! Reads a whole hash map in few system calls (BPF_MAP_LOOKUP_BATCH).
-//!
-//! The kernel hands out whole buckets: a batch that is not full is not the last
-//! one (libbpf-rs's iterator takes it to be), and one whose room is smaller than
-//! a bucket fails with ENOSPC.
+//! The kernel returns whole buckets: a batch that is not full is not the last one (libbpf-rs's
+//! iterator assumes that it is), and one with room for less than a bucket fails with ENOSPC.
 
 use std::os::fd::{AsFd, AsRawFd};
 

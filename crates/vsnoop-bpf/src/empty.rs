@@ -1,9 +1,7 @@
 //! A program that returns at once.
 //!
-//! What the kernel's accounting charges for it is the price of the accounting
-//! itself and of being called at all: the floor of what any hook can show. It
-//! also tells whether a kernel has tcx, and stands for somebody else's program
-//! in tests.
+//! The kernel's accounting of it is the cost of the accounting and of a call: the minimum of any
+//! hook. It is also used to probe for tcx, and as another tool's program in tests.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +12,7 @@ use crate::hook::Hook;
 use crate::inject;
 use crate::link::{self, FreshLink};
 
-/// Attached behind whatever the hook's place holds already, as long as it lives.
+/// Attached after all programs of that hook, as long as it lives.
 #[derive(Debug)]
 pub struct EmptyProgram {
     program: OwnedFd,
@@ -43,7 +41,7 @@ impl EmptyProgram {
         Ok(Self { program, _link: link })
     }
 
-    /// Runs it on a frame that goes nowhere.
+    /// Runs it on a frame that is not sent.
     pub fn run(&self, frame: &[u8]) -> Result<()> {
         let run = inject::run(&self.program, 0, 0, frame, 1);
         run.map(drop).map_err(Error::bpf("run an empty program"))

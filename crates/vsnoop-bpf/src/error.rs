@@ -1,11 +1,11 @@
-//! Errors say which object failed and what to do about it.
+//! Errors name the object that failed, and a remedy.
 
 use std::path::PathBuf;
 
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong between user space and the kernel side.
+/// Failures of operations on programs, maps, links and pins.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The tap has the hooks already.
@@ -42,13 +42,13 @@ pub enum Error {
         /// The kernel's or libbpf's reason.
         source: libbpf_rs::Error,
     },
-    /// What is to be diverted is not said clearly.
+    /// Contradictory rules of diversion.
     #[error("prefix {prefix} has two rules; remove one of them")]
     TwoRules {
         /// The prefix.
         prefix: ipnet::IpNet,
     },
-    /// The host, as it is set up, would not do it.
+    /// The host's settings would prevent it.
     #[error("{0}")]
     Unready(String),
     /// A map or link operation failed.
@@ -87,7 +87,7 @@ impl Error {
     }
 }
 
-/// What the kernel, or libbpf, has against a part of an object.
+/// The error of a part of an object that the kernel or libbpf refused.
 pub(crate) fn refused(what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
     let what = what.to_owned();
     move |source| match source.kind() {

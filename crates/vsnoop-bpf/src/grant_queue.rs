@@ -1,5 +1,4 @@
-//! Incast control of one port, as user space sees it: words that it shares with the hooks, and the
-//! queues of connections that wait.
+//! Incast control of one port: words shared with the hooks, and the queues of waiting connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -12,12 +11,13 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::inject::Runner;
 use crate::mapping::Mapping;
+use crate::maps::{PortMap, SharedProgram};
 use crate::record::Record;
 
-/// The outstanding credit of a port's connections, and how many of them wait.
+/// Outstanding credit of a port's connections, and the number of waiting ones.
 pub struct PortIncast(Mapping);
 
-/// Within the port's record.
+/// Offset in the port's record.
 const INCAST: usize = std::mem::offset_of!(port, state) + std::mem::offset_of!(port_state, incast);
 const OWN: usize = INCAST + std::mem::offset_of!(incast_port, own);
 const QUEUED: usize = OWN + std::mem::offset_of!(incast_account, queued);
@@ -35,12 +35,12 @@ impl PortIncast {
         self.count(QUEUED)
     }
 
-    /// Connections with a closed window that had nothing to send.
+    /// Finished connections with a closed window.
     pub fn finished(&self) -> u32 {
         self.count(SHUT) + self.count(IDLE)
     }
 
-    /// How many connections that waited were granted a window.
+    /// Grants to waiting connections.
     pub fn grants(&self) -> u32 {
         // SAFETY: an aligned word within the mapping, which lives as long as `self`.
         let grants = unsafe { AtomicU32::from_ptr(self.0.at(GRANTS).cast()) };
@@ -69,38 +69,41 @@ pub struct GrantQueue {
     dir: PathBuf,
 }
 
-/// What came of offering a grant.
+/// Result of offering a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granted {
-    /// No connection can have one now.
+    /// No connection can take one now.
     None,
-    /// A connection took it, and its sender was told.
+    /// A connection took it; its sender was sent an ACK.
     Sent,
-    /// Those that were tried could not take it; others may.
+    /// The connections that were tried could not take it; others may.
     Retry,
 }
 
 impl GrantQueue {
     pub(crate) fn open(incast: PortIncast, dir: &Path, ifindex: u32) -> Result<Self> {
-        let error = |name: &str| Error::bpf(format!("open {}", dir.join(name).display()));
-        let map = |name: &str| MapHandle::from_pinned_path(dir.join(name)).map_err(error(name));
+        let map = |map: PortMap| {
+            let path = dir.join(map.pin());
+            let what = format!("open {}", path.display());
+            MapHandle::from_pinned_path(path).map_err(Error::bpf(what))
+        };
         Ok(Self {
             incast,
-            queue: map("grant_queue")?,
-            finished: map("finished_queue")?,
-            grant: Runner::open(dir, "grant")?,
+            queue: map(PortMap::GrantQueue)?,
+            finished: map(PortMap::FinishedQueue)?,
+            grant: Runner::open(dir, SharedProgram::Grant)?,
             ifindex,
             dir: dir.to_owned(),
         })
     }
 
-    /// How many wait, and what has been.
+    /// The port's counters of incast control.
     pub fn incast(&self) -> &PortIncast {
         &self.incast
     }
 
-    /// Which connection is next: the head of the grant queue or, where that is empty, the first of
-    /// those that have finished.
+    /// The next connection: the head of the grant queue or, if that is empty, the first finished
+    /// one.
     pub fn head(&self) -> Result<Option<flow_key>> {
         let queue = if self.incast.queued() > 0 { &self.queue } else { &self.finished };
         let what = || format!("read the grant queue of {}", self.dir.display());
@@ -108,9 +111,9 @@ impl GrantQueue {
         Ok(found.and_then(|bytes| flow_key::from_bytes(&bytes)))
     }
 
-    /// Grants the next connection a window, if there is credit; `ack`: a pure ACK of the VM whose
-    /// addresses and VLAN tags are of the same form. The calling thread must be in the tap's
-    /// network namespace.
+    /// Grants the next connection a window, if there is credit. `ack`: a pure ACK of the VM with
+    /// the connection's IP version and VLAN tags. The calling thread must be in the tap's network
+    /// namespace.
     pub fn grant_next(&self, ack: &[u8]) -> Result<Granted> {
         let run = self.grant.run(self.ifindex, [0, 0], ack);
         let run =

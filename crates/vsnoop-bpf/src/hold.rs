@@ -1,10 +1,10 @@
-//! The hold's memory, mapped (src/slabs.rs): what the engine shares with the hooks
-//! (flow/types/hold.h, bpf/hold.h).
+//! The hold's memory, mapped (src/slabs.rs) and shared by engine and hooks (flow/types/hold.h,
+//! bpf/hold.h).
 //!
-//! Hooks and engine write while the other reads, so nothing here hands out a reference: words are
+//! Hooks and engine write while the other reads, so no reference into it is handed out: words are
 //! read and written one by one. The bytes of a chunk are stable from the moment that `hold.tail`
-//! covers them until the VM has acknowledged them; a chunk is handed out as a pointer for a system
-//! call to copy from, which may at worst send bytes that the VM has and drops.
+//! covers them until the VM has acknowledged them. A chunk is handed out as a pointer for a system
+//! call to copy from; at worst this sends bytes that the VM has, and drops.
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
 use vsnoop_flow::types::{
     self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, reclaim as why, seq,
 };
@@ -20,8 +21,10 @@ use crate::error::{Error, Result};
 use crate::inject::Runner;
 use crate::map::open_any_map;
 use crate::mapping::Mapping;
+use crate::maps::{PortMap, SharedProgram};
 use crate::port::Port;
 use crate::reclaim::{Reclaimed, reclaim};
+use crate::reserve::Reserve;
 use crate::slabs::Slabs;
 
 /// A hold, as read at some moment.
@@ -30,20 +33,19 @@ pub type Hold = hold;
 /// The maps of one port with a hold.
 pub struct Memory {
     slabs: Slabs,
+    reserve: Reserve,
     port: Mapping,
     reclaim: Runner,
     doorbell: RingBuffer<'static>,
     rung: Rc<RefCell<Vec<u32>>>,
-    /// Numbers that the doorbell has room for.
+    /// Size of the doorbell, records.
     room: usize,
 }
 
-/// Slabs that are added or taken away at once: some milliseconds of work.
-const AT_ONCE: u32 = 16;
-/// Within what hooks and user space share.
+/// Offset in the memory shared with the hooks.
 const STATE: usize = std::mem::offset_of!(types::port, state);
 const POLICY: usize = std::mem::offset_of!(types::port, policy);
-/// Of a record in the doorbell: its header, and the number of a hold.
+/// Size of a record in the doorbell: its header, and the number of a hold.
 const RECORD_BYTES: u32 = 16;
 
 impl Memory {
@@ -54,21 +56,21 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The same for those who only want to know of the engine: what is held can be read after
-    /// [`Self::refresh`], and a slab that the engine takes away does not stay for this process's
-    /// sake.
+    /// As [`Self::open`] without mapped slabs, which would keep slabs alive that the engine takes
+    /// away. Holds can be read after [`Self::refresh`].
     pub fn open_without_slabs(port: &Port) -> Result<Option<Self>> {
         if port.policy()?.hold_chunks == 0 {
             return Ok(None);
         }
         let dir = port.dir();
-        let shared = port.open_map::<types::port>("port")?;
-        let bell = port.if_there(open_any_map(&dir.join("doorbell")))?;
+        let shared = port.open_map::<types::port>(PortMap::Ports)?;
+        let bell = port.if_there(open_any_map(&dir.join(PortMap::Doorbell.pin())))?;
         let rung = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
             slabs: Slabs::open(dir)?,
+            reserve: Reserve::default(),
             port: Mapping::new(&shared, dir)?,
-            reclaim: Runner::open(dir, "reclaim")?,
+            reclaim: Runner::open(dir, SharedProgram::Reclaim)?,
             doorbell: listen(&bell, rung.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             rung,
@@ -77,30 +79,30 @@ impl Memory {
         Ok(Some(memory))
     }
 
-    /// Finds the memory that has come since it was opened, and lets go of what has gone.
+    /// Maps slabs that were added since it was opened, and unmaps those that were removed.
     pub fn refresh(&mut self) -> Result<()> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.refresh(count)
     }
 
-    /// What another engine left in the middle of adding or taking away is undone. From now on this
-    /// process is the engine, which alone does so.
+    /// Undoes incomplete changes of an earlier engine. From now on this process is the engine,
+    /// which alone changes slabs, and takes them from `reserve` first.
     ///
-    /// The first connection finds memory: else its first data, which may come sooner than memory
-    /// that its handshake asks for, would be the VM's. A port that stays idle gives it back.
-    pub fn adopt(&mut self) -> Result<()> {
+    /// It also adds memory for the first connection, whose first data may come before memory that
+    /// its handshake asks for. An idle port gives it back.
+    pub fn adopt(&mut self, reserve: &Reserve) -> Result<()> {
+        self.reserve = reserve.clone();
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
             self.slabs.wait(count)?;
-            self.slabs.add(1)?;
+            self.slabs.add(1, reserve, count)?;
             self.slabs.wait(count)?;
         }
         Ok(())
     }
 
-    /// Notes what changes of the memory have been made; true when one has just been. For the
-    /// engine only.
+    /// Notes completed changes of the memory; true if one was just completed. For the engine only.
     pub fn settle(&mut self) -> Result<bool> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let before = self.slabs.changes();
@@ -108,37 +110,37 @@ impl Memory {
         Ok(self.slabs.changes() < before)
     }
 
-    /// Has memory been added that the hooks do not know of yet? See [`Memory::settle`].
+    /// Was memory added that the hooks do not use yet? See [`Memory::settle`].
     pub fn is_growing(&self) -> bool {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         count.load(Ordering::Relaxed) < self.slabs.len()
     }
 
-    /// Adds memory if the hooks want it: seven times as much as there is, a 32th of the port's
-    /// quota at least, and no more than that and [`AT_ONCE`]. For the engine only.
+    /// Adds memory if the hooks want it, within the port's quota. For the engine only.
     pub fn grow(&mut self) -> Result<()> {
         self.settle()?;
         if !self.slabs.may_add() {
             return Ok(());
         }
         let wants = word(&self.port, STATE + std::mem::offset_of!(port_state, wants_slabs));
-        // Before memory comes: what is wanted of the new one is another wish.
+        // Cleared first: a request during the change is a new one.
         if wants.swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
         let there = self.slabs.len();
         let quota = self.quota();
-        let more = (7 * there).max(quota / 32).clamp(1, AT_ONCE);
-        let more = (there + more).min(quota).saturating_sub(there);
+        let more = slabs_to_add(there, quota);
         if more == 0 {
             return Ok(());
         }
-        // Nobody asks again whose window is closed for want of it.
-        self.slabs.add(more).inspect_err(|_| wants.store(1, Ordering::Release))
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        let added = self.slabs.add(more, &self.reserve, count);
+        // Set again: a connection whose window is closed for want of memory does not ask again.
+        added.inspect_err(|_| wants.store(1, Ordering::Release))
     }
 
-    /// Takes memory away that is not used: half of it at most, so that what comes in bursts finds
-    /// some; or what the quota does not allow any more. For the engine only.
+    /// Takes unused memory away: at most half of it, so that bursts find some; and memory beyond
+    /// the quota. For the engine only.
     pub fn shrink(&mut self) -> Result<()> {
         self.settle()?;
         if self.slabs.changes() > 0 {
@@ -147,7 +149,7 @@ impl Memory {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let used = word(&self.port, STATE + std::mem::offset_of!(port_state, chunks_used));
         let (there, quota) = (self.slabs.len(), self.quota());
-        let least = there - there.div_ceil(2).min(AT_ONCE);
+        let least = there - there.div_ceil(2).min(SLABS_AT_ONCE);
         // The hooks want more when half is used.
         let may = |left: u32| {
             left >= least
@@ -162,19 +164,18 @@ impl Memory {
         chunks.load(Ordering::Relaxed).div_ceil(SLAB_CHUNKS).min(SLABS)
     }
 
-    /// Readable when the hooks have news: for epoll.
+    /// For epoll: readable after the hooks rang.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring buffer's own, open as long as it lives.
         unsafe { BorrowedFd::borrow_raw(self.doorbell.epoll_fd()) }
     }
 
-    /// Numbers of holds that the hooks have news of since the last call; one may be there twice. 0:
-    /// they want memory.
+    /// Takes the numbers of holds from the doorbell, with duplicates; 0: the hooks want memory.
     pub fn take_rung(&self) -> Vec<u32> {
-        // Whatever it says, what has come is in the list.
+        // All complete records are in the list, whatever the result.
         let _ = self.doorbell.consume();
         let mut rung = self.rung.borrow_mut().split_off(0);
-        // It may have been full, and some have not found room.
+        // It may have been full, and records may be lost.
         if rung.len() >= self.room / 2 {
             let is_rung = |number: &u32| {
                 let word = self.word(*number, std::mem::offset_of!(hold, rung));
@@ -185,23 +186,23 @@ impl Memory {
         rung
     }
 
-    /// Tells the hooks that the engine is alive. `now_ns`: CLOCK_MONOTONIC.
+    /// Sign of life of the engine for the hooks. `now_ns`: CLOCK_MONOTONIC.
     pub fn heartbeat(&self, now_ns: u64) {
         self.port_u64(STATE + std::mem::offset_of!(port_state, engine_ns))
             .store(now_ns, Ordering::Release);
     }
 
-    /// When an engine was last alive, CLOCK_MONOTONIC; 0: never.
+    /// Time of the engine's last sign of life, CLOCK_MONOTONIC; 0: never.
     pub fn engine_ns(&self) -> u64 {
         self.port_u64(STATE + std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
     }
 
-    /// How many holds there is memory for.
+    /// Number of holds in the slabs.
     pub fn hold_count(&self) -> u32 {
         self.slabs.len() * SLAB_HOLDS
     }
 
-    /// Bytes that there is memory for.
+    /// Size of all slabs, bytes.
     pub fn size_bytes(&self) -> u64 {
         u64::from(self.slabs.len()) * u64::from(SLAB_BYTES)
     }
@@ -212,7 +213,7 @@ impl Memory {
         self.slabs.busy(group).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// From now on the hooks tell when something is kept again.
+    /// Clears a busy bit: the hooks set it when they keep something.
     pub fn clear_busy(&self, number: u32) {
         let (group, bit) = ((number - 1) / SLAB_HOLDS, (number - 1) % SLAB_HOLDS);
         if let Some(word) = self.slabs.busy(group) {
@@ -244,34 +245,35 @@ impl Memory {
         self.slabs.next(chunk).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Where a chunk's bytes are, until memory is added or taken away; `None` when there is no such
-    /// chunk: it was given back.
+    /// Address of a chunk's bytes, valid until memory is added or taken away; `None` if the chunk's
+    /// slab is gone.
     pub fn bytes(&self, chunk: u32) -> Option<*const u8> {
         self.slabs.bytes(chunk)
     }
 
-    /// From now on the hooks may ring for this hold again.
+    /// Lets the hooks ring for this hold again.
     pub fn clear_rung(&self, number: u32) {
         self.set(number, std::mem::offset_of!(hold, rung), |word| {
             word.swap(0, Ordering::SeqCst);
         });
     }
 
-    /// The VM has been handed everything below.
+    /// Notes that the VM was handed all bytes below `released`.
     pub fn set_released(&self, number: u32, released: seq) {
         self.set(number, std::mem::offset_of!(hold, released), |word| {
             word.store(released.v, Ordering::Release);
         });
     }
 
-    /// The VM, which had answered for everything, is handed data now. `now_ns`: CLOCK_MONOTONIC.
+    /// Notes when data were handed to a VM that had acknowledged everything before. `now_ns`:
+    /// CLOCK_MONOTONIC.
     pub fn set_released_ns(&self, number: u32, now_ns: u64) {
         if let Some(word) = self.word64(number, std::mem::offset_of!(hold, released_ns)) {
             word.store(now_ns, Ordering::Release);
         }
     }
 
-    /// The TSval of the segments that follow.
+    /// Notes the TSval of the frames that follow.
     pub fn set_released_tsval(&self, number: u32, tsval: u32) {
         self.set(number, std::mem::offset_of!(hold, released_tsval), |word| {
             word.store(tsval, Ordering::Release);
@@ -296,9 +298,8 @@ impl Memory {
         self.set(number, std::mem::offset_of!(hold, probes), count_one);
     }
 
-    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold
-    /// itself if its flow is over. `end` only when it was [`Reclaimed::Over`] some milliseconds
-    /// ago.
+    /// Frees the chunks that the VM has acknowledged, and with `end` the hold itself if its flow is
+    /// over. Use `end` only some milliseconds after [`Reclaimed::Over`].
     pub fn reclaim(&self, number: u32, end: bool) -> Result<Reclaimed> {
         reclaim(&self.reclaim, number, if end { why::RECLAIM_HOLD } else { why::RECLAIM_CHUNKS })
     }

@@ -1,10 +1,8 @@
-//! Runs a pinned or attached program on a frame that user space made
-//! (BPF_PROG_TEST_RUN).
+//! Runs a pinned or attached program on a frame of user space (BPF_PROG_TEST_RUN).
 //!
-//! The `inject` program clones its frame to the tap, either to the VM or, as if
-//! the VM had sent it, to the sender; the hooks know it by its mark and let it
-//! pass. Running a hook itself shows what it would do with a packet, and what
-//! it costs.
+//! The `inject` program clones its frame to the tap, either to the VM or, as if the VM had sent it,
+//! to the sender; the hooks recognise its mark and pass it. Running a hook itself shows its result
+//! for a packet, and its cost.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -14,6 +12,7 @@ use vsnoop_flow::types::{self, port};
 
 use crate::error::{Error, Result};
 use crate::map::read_only_value;
+use crate::maps::{PortMap, SharedProgram};
 use crate::seat::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
@@ -29,10 +28,10 @@ pub(crate) struct Run {
     pub frame: Vec<u8>,
 }
 
-/// A hook that is open: can be run again and again at the cost of one system call each.
+/// A hook that can be run repeatedly, with one system call each.
 pub struct OpenHook {
     program: ProgramHandle,
-    /// What frames go to, and what they have come in by; 0: nothing.
+    /// Outgoing and incoming interface of frames; 0: none.
     ifindex: u32,
     ingress_ifindex: u32,
 }
@@ -44,9 +43,9 @@ impl OpenHook {
         Ok(Self { program, ifindex, ingress_ifindex })
     }
 
-    /// Runs it on a frame that goes nowhere, `repeat` times: the verdict (-1: pass on, 2: drop) and
-    /// the frame as it left it. The calling thread must be in the network namespace of its
-    /// interface.
+    /// Runs it `repeat` times on a frame that is not sent. Returns the verdict (-1: pass, 2: drop)
+    /// and the frame as the hook left it. The calling thread must be in the network namespace of
+    /// its interface.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<(i32, Vec<u8>)> {
         let run = run_from(&self.program, self.ifindex, self.ingress_ifindex, frame, repeat);
         let run = run.map_err(Error::bpf("run a hook on a frame"))?;
@@ -65,7 +64,7 @@ pub(crate) fn run(
     run_in(program, &[(IFINDEX, ifindex), (CB0, cb0)], frame, repeat)
 }
 
-/// As [`run`], of a frame that came in by another interface.
+/// As [`run`], for a frame that came in by another interface.
 fn run_from(
     program: &impl AsFd,
     ifindex: u32,
@@ -77,8 +76,8 @@ fn run_from(
     run_in(program, &words, frame, repeat)
 }
 
-/// A program that a port shares with others, to be run for this one: of a port that has gone it
-/// finds nothing, even if another port has its slot by then.
+/// A shared program, to be run for this port. If the port is gone it does nothing, even if another
+/// port has its slot.
 pub(crate) struct Runner {
     program: ProgramHandle,
     slot: u32,
@@ -87,9 +86,9 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// Of the port with these pins.
-    pub(crate) fn open(dir: &Path, name: &str) -> Result<Self> {
-        let port: port = read_only_value(&dir.join("port"))?;
-        Ok(Self { program: program_of(dir, name)?, slot: port.slot, id: port.id })
+    pub(crate) fn open(dir: &Path, program: SharedProgram) -> Result<Self> {
+        let port: port = read_only_value(&dir.join(PortMap::Ports.pin()))?;
+        Ok(Self { program: program_of(dir, program)?, slot: port.slot, id: port.id })
     }
 
     /// `cb`: the first words of the packet's control block.
@@ -105,7 +104,7 @@ impl Runner {
     }
 }
 
-/// `words`: what the context has beside zeroes, by offset.
+/// `words`: words of the context that are not 0, by offset.
 fn run_in(
     program: &impl AsFd,
     words: &[(usize, u32)],
@@ -141,7 +140,7 @@ fn run_in(
 /// Sends a frame; the calling thread must be in the tap's network namespace.
 pub(crate) fn inject(dir: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
     let what = || format!("inject a frame into interface {ifindex}");
-    let program = program_of(dir, "inject")?;
+    let program = program_of(dir, SharedProgram::Inject)?;
     let run = run(&program, ifindex, u32::from(to_sender), frame, 1).map_err(Error::bpf(what()))?;
     if run.verdict != 0 {
         let errno = run.verdict.saturating_abs();

@@ -1,11 +1,11 @@
-//! The kernel side of vsnoop, seen from user space.
+//! User space's interface to the BPF programs.
 //!
-//! Each tap has maps of its own, and programs that it shares with others. [`Port::attach`]
-//! attaches both hooks through tcx links, and pins links and maps in a directory of the BPF
-//! file system, `/sys/fs/bpf/vsnoop/<netns>-<ifindex>`, so that the attachment outlives the
-//! process. Everything else opens those pins again: [`Port::list`], [`Port::open`].
+//! Each tap has maps of its own, and shares programs with others. [`Port::attach`] attaches both
+//! hooks through tcx links, and pins links and maps in a directory of the BPF file system,
+//! `/sys/fs/bpf/vsnoop/<netns>-<ifindex>`, so that the attachment outlives the process. All other
+//! functions open those pins: [`Port::list`], [`Port::open`].
 //!
-//! Nothing is half done: an attach that fails leaves no pin and no hook.
+//! An attach that fails leaves no pin and no hook.
 
 pub mod divert;
 
@@ -24,11 +24,14 @@ mod link;
 mod list;
 mod map;
 mod mapping;
+mod maps;
+mod objects;
 mod pins;
 mod port;
 mod programs;
 mod reclaim;
 mod record;
+mod reserve;
 mod run;
 mod seat;
 mod slabs;
@@ -50,6 +53,7 @@ pub use port::{Port, bytes_owed};
 pub use programs::tidy;
 pub use reclaim::Reclaimed;
 pub use record::Record;
+pub use reserve::Reserve;
 pub use spec::{AttachSpec, Limits, SILENCE_MS};
 pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS, uplink_rate};
 pub use vsnoop_flow::types;

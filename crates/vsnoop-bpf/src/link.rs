@@ -1,7 +1,7 @@
-//! A hook's pinned link to its tap: where it is, and taking it off.
+//! A hook's pinned link to its tap: information on it, and its detachment.
 //!
-//! By plain system calls: libbpf tells a pin that is not there on standard error, and somebody else
-//! may be removing it at any time.
+//! Uses plain system calls: libbpf prints an error for a missing pin, and another process may
+//! remove it at any time.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,13 +13,14 @@ use libbpf_rs::{AsRawLibbpf, Object};
 
 use crate::error::{Error, Result};
 use crate::hook::Hook;
+use crate::objects::{self, Named};
 
-/// What the kernel says about a link.
+/// The kernel's information on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkInfo {
     /// Of the program behind it.
     pub program_id: u32,
-    /// The interface that it is on; 0: on none any more.
+    /// Its interface; 0: none any more.
     pub ifindex: u32,
 }
 
@@ -52,19 +53,20 @@ impl PinnedLink {
         Ok(LinkInfo { program_id: info.prog_id, ifindex: tcx.ifindex })
     }
 
-    /// When this returns, no packet meets the program. No error when it was off before.
+    /// Detaches the program. When this returns, no packet passes it. No error if it was detached
+    /// before.
     pub fn detach(&self) -> libbpf_rs::Result<()> {
         // SAFETY: takes no pointers.
         check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
     }
 }
 
-/// A link that is pinned nowhere yet: it goes with its descriptor.
+/// A link that is not pinned yet: it ends with its descriptor.
 #[derive(Debug)]
 pub(crate) struct FreshLink(OwnedFd);
 
-/// Puts a program on interface `ifindex` of the calling thread's network namespace. `flags`: where
-/// among those that are there, `BPF_F_BEFORE` or `BPF_F_AFTER`.
+/// Attaches a program to interface `ifindex` of the calling thread's network namespace. `flags`:
+/// position among the others, `BPF_F_BEFORE` or `BPF_F_AFTER`.
 pub(crate) fn attach(
     program: &OwnedFd,
     hook: Hook,
@@ -100,17 +102,13 @@ impl FreshLink {
 /// libbpf-rs has no tcx links yet; libbpf has. A fresh link that the caller owns.
 pub(crate) fn tcx_link(
     object: &Object,
-    name: &str,
+    program: impl Named,
     ifindex: u32,
     ifname: &str,
     flags: u32,
 ) -> Result<NonNull<libbpf_sys::bpf_link>> {
-    let program = object.progs().find(|p| p.name() == name);
-    let what = format!("attach {name} to {ifname}");
-    let program = program.ok_or_else(|| Error::Bpf {
-        what: what.clone(),
-        source: libbpf_rs::Error::from_raw_os_error(libc::ENOENT),
-    })?;
+    let what = format!("attach {} to {ifname}", program.name());
+    let program = objects::program(object, program);
     let opts = libbpf_sys::bpf_tcx_opts {
         sz: size_of::<libbpf_sys::bpf_tcx_opts>() as _,
         flags,
@@ -134,7 +132,7 @@ fn c_path(path: &Path) -> libbpf_rs::Result<CString> {
         .map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Whatever is pinned there.
+/// Opens a pin of any kind.
 pub(crate) fn open_pin(path: &Path) -> libbpf_rs::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: a C string that outlives the call.

@@ -1,8 +1,12 @@
-//! What there is under the directory of all pins: ports, and what is none.
+//! Lists the directory of all pins: ports, and damaged directories.
 
 use std::path::PathBuf;
 
+use vsnoop_flow::types::port_meta;
+
 use crate::error::{Error, Result};
+use crate::map::read_only_value;
+use crate::maps::PortMap;
 use crate::pins::{self, Stage};
 use crate::port::Port;
 use crate::programs;
@@ -17,12 +21,17 @@ pub struct Damaged {
 }
 
 impl Damaged {
-    /// Not damaged, but never a port: its maker was killed while it attached.
+    /// An incomplete attach: its process was killed.
     pub fn is_arriving(&self) -> bool {
         pins::is_arriving(&self.path)
     }
 
-    /// Takes it away all the same: hooks first, then the rest.
+    /// The record of its attachment, if there is one of this version.
+    pub fn meta(&self) -> Option<port_meta> {
+        read_only_value(&self.path.join(PortMap::Meta.pin())).ok()
+    }
+
+    /// Removes it: hooks first, then the rest.
     pub fn remove(&self) -> Result<()> {
         programs::remove(&self.path)
     }
@@ -44,8 +53,7 @@ impl Port {
         Self::open_all(pins::entries(Stage::Listed)?)
     }
 
-    /// The directories of what [`Port::list`] would open, and which attachments they are: to notice
-    /// cheaply that one came or went.
+    /// The directories that [`Port::list`] would open, with ids: a cheap way to notice changes.
     pub fn names() -> Result<Vec<(PathBuf, Option<u64>)>> {
         let with_inode = |path: PathBuf| {
             let inode = pins::inode(&path);
@@ -54,15 +62,15 @@ impl Port {
         Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
     }
 
-    /// What a process is taking away, or was when it was killed, and what processes left that were
-    /// killed while they attached.
+    /// Ports that a process is releasing, or was when it was killed, and incomplete attaches of
+    /// killed processes.
     pub fn cut_short() -> Result<Vec<Listed>> {
         let mut paths = pins::entries(Stage::Leaving)?;
         paths.extend(pins::entries(Stage::Abandoned)?);
         Self::open_all(paths)
     }
 
-    /// The same with what processes are attaching at this moment.
+    /// The same, with attaches that are under way.
     pub fn unfinished() -> Result<Vec<Listed>> {
         let mut paths = pins::entries(Stage::Leaving)?;
         paths.extend(pins::entries(Stage::Arriving)?);

@@ -22,13 +22,13 @@ pub(crate) fn open_map<T: Record>(path: &Path) -> Result<MapHandle> {
     Ok(map)
 }
 
-/// Opens a pinned map, whatever its values are.
+/// Opens a pinned map with values of any type.
 pub(crate) fn open_any_map(path: &Path) -> Result<MapHandle> {
     MapHandle::from_pinned_path(path).map_err(|source| unopened(path, source))
 }
 
-/// Why a pin cannot be opened: it is not what it should be, or this process has no descriptor or
-/// memory for it.
+/// The error for a pin that cannot be opened: it is damaged, or this process has no descriptor or
+/// memory left.
 pub(crate) fn unopened(path: &Path, source: libbpf_rs::Error) -> Error {
     match source.kind() {
         ErrorKind::NotFound
@@ -39,12 +39,12 @@ pub(crate) fn unopened(path: &Path, source: libbpf_rs::Error) -> Error {
     }
 }
 
-/// Of the directory that the pin is in.
+/// The error for the directory of a damaged pin.
 fn damaged(pin: &Path, reason: String) -> Error {
     Error::Damaged { path: pin.parent().unwrap_or(pin).to_owned(), reason }
 }
 
-/// Of a pinned map with one value.
+/// Reads the only value of a pinned map.
 pub(crate) fn read_only_value<T: Record>(path: &Path) -> Result<T> {
     let what = || format!("read {}", path.display());
     let map = MapHandle::from_pinned_path(path).map_err(Error::bpf(what()))?;

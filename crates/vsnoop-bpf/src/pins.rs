@@ -1,31 +1,27 @@
-//! Where a port's links and maps are pinned, and how they go.
+//! Pins of a port: its links and maps.
 //!
-//! A directory holds the pins of one port, under a name that follows from the tap. Its inode tells
-//! two attachments of the same tap apart. Two symbolic links in it lead to its programs, whose
-//! pins are in a directory beside it, and to its slot there.
+//! A directory has the pins of one port; its name is made of the tap's network namespace and index.
+//! Its inode distinguishes two attachments of the same tap. Two symbolic links in it lead to its
+//! programs, which are pinned in a directory beside it, and to its slot there.
 //!
-//! A port comes in three steps, of which the last is atomic:
+//! | stage | name of the directory | next step |
+//! |---|---|---|
+//! | arriving | `arriving-PID-START-N` | pin all; attach the hooks, pin their links; rename |
+//! | listed | the port's | rename it, which sets it aside |
+//! | leaving | `leaving-PID-N` | detach the hooks; empty the slot; unlink the pins |
 //!
-//! 1. everything is pinned in a directory whose name tells who makes it (*arriving*);
-//! 2. the hooks are put on the tap, and their links are pinned there as well;
-//! 3. the directory is renamed to the port's.
+//! The renames are atomic, so a port is listed completely or not at all. An arriving directory
+//! whose process is gone was abandoned ([`crate::Port::cut_short`]): any process may remove it.
 //!
-//! A process that is killed before the last step leaves its directory ([`crate::Port::cut_short`]),
-//! which nobody takes for a port. Whoever finds it, and that its process has gone, takes it away.
+//! The hooks are detached through their links. Unlinking the pins would detach them, too, but only
+//! some tens of milliseconds later, when the kernel drops the last reference. The slot is among
+//! those of the ports that share programs (src/programs.rs).
 //!
-//! A port goes in three steps, of which the first is atomic:
-//!
-//! 1. its directory is renamed (*set aside*): whoever looks for ports finds a whole one, or none;
-//! 2. the hooks are taken off the tap through their links. Unlinking the pins would do so too, but
-//!    some tens of milliseconds later, when the kernel lets go of the last reference;
-//! 3. its slot among those that share its programs is emptied (src/programs.rs), and the pins are
-//!    unlinked.
-//!
-//! Who renames or empties has the lock of [`PIN_ROOT`]. So the link of a listed port is off its
-//! tap only because the tap was deleted (or somebody used other tools on it, which leaves its
-//! connections as little looked after). A process that is killed after the first step leaves a
-//! directory that was set aside ([`crate::Port::cut_short`]); whoever finds it may go on with the
-//! second step, also beside the process that began.
+//! A process that renames a directory, or empties a slot, has the lock of [`PIN_ROOT`]. So the link
+//! of a listed port is off its tap only because the tap was deleted, or because other tools were
+//! used on it, which leaves its connections without hooks in the same way. A process that is killed
+//! after setting a port aside leaves its directory ([`crate::Port::cut_short`]); any process may
+//! continue, even beside the first one.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -41,35 +37,35 @@ use crate::link::PinnedLink;
 /// The directory of all pins.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/vsnoop";
 
-/// to_vm first: the hooks go in this order, so that no segment is acknowledged
-/// whose ACK nobody would honour.
+/// In the order in which the hooks are detached: to_vm first, so that no segment is acknowledged
+/// early once from_vm is off.
 pub(crate) const LINKS: [&str; 2] = ["link_to_vm", "link_from_vm"];
 
-/// An empty directory in that of a port, whose lock has who changes the memory of its hold, or
-/// empties its slot.
+/// An empty directory in a port's: its lock is held while the memory of the hold is changed, or the
+/// slot emptied.
 pub(crate) const MEMORY: &str = "memory";
 
-/// The lock is had for some tens of milliseconds, by what is not stopped.
+/// How long to wait for the lock. A process that is not stopped holds it for some tens of
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Begins the names of directories of programs, which ports share.
+/// Prefix of directories of shared programs.
 pub(crate) const PROGRAMS_PREFIX: &str = "programs-";
-/// Begins the names of directories that were set aside.
+/// Prefix of directories that were set aside.
 const ASIDE: &str = "leaving-";
-/// Begins the names of directories that are no ports yet; the process id and the start time of
-/// their maker follow.
+/// Prefix of directories that are not ports yet; id and start time of their process follow.
 const ARRIVING: &str = "arriving-";
 
-/// Which directories are meant.
+/// Stage of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Ports, damaged or not.
     Listed,
     /// Set aside.
     Leaving,
-    /// Arriving, and their maker has gone.
+    /// Arriving, and their process is gone.
     Abandoned,
-    /// Arriving, whether their maker lives or not.
+    /// Arriving, whether their process lives or not.
     Arriving,
 }
 
@@ -102,18 +98,18 @@ pub(crate) fn entries(stage: Stage) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Tells this attachment from an earlier or later one of the same tap; `None` when there is none.
+/// Inode, which distinguishes this attachment from others of the same tap; `None` if there is none.
 pub(crate) fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.ino())
 }
 
-/// The same of an open directory.
+/// The same for an open directory.
 pub(crate) fn inode_of(directory: &File) -> Option<u64> {
     directory.metadata().ok().map(|found| found.ino())
 }
 
-/// Waits until it has the lock of a directory; the kernel lets it go with the file, or the
-/// process. `how`: `LOCK_SH` or `LOCK_EX`.
+/// Waits for the lock of a directory; the kernel releases it with the file, or the process. `how`:
+/// `LOCK_SH` or `LOCK_EX`.
 pub(crate) fn flock(directory: &File, how: i32) -> std::io::Result<()> {
     loop {
         // SAFETY: an open descriptor and a number.
@@ -127,8 +123,8 @@ pub(crate) fn flock(directory: &File, how: i32) -> std::io::Result<()> {
     }
 }
 
-/// The same with a bound on the wait, because the process that has the lock may be stopped. After
-/// one wait in vain this process only tries.
+/// The same with a bound on the wait, because the holder may be stopped. After one timeout this
+/// process only tries.
 pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let patience = if IN_VAIN.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
@@ -150,12 +146,12 @@ pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
     }
 }
 
-/// While it lives, no other process gives ports other names, slots to ports, or takes them back.
+/// While it lives, no other process renames ports, or assigns or empties slots.
 pub(crate) struct Lock {
     _root: File,
 }
 
-/// `None` when nothing is pinned at all.
+/// Takes the lock of [`PIN_ROOT`]; `None` if nothing is pinned.
 pub(crate) fn lock() -> Result<Option<Lock>> {
     let what = || format!("lock {PIN_ROOT}");
     loop {
@@ -171,22 +167,21 @@ pub(crate) fn lock() -> Result<Option<Lock>> {
             )),
             _ => Error::io(what())(error),
         })?;
-        // Removed while we waited: other processes lock the directory that is there now.
+        // Removed during the wait: other processes lock its successor.
         if inode_of(&root) == inode(Path::new(PIN_ROOT)) {
             return Ok(Some(Lock { _root: root }));
         }
     }
 }
 
-/// Before a port's directory is renamed. Without the lock where it cannot be had in time: the
-/// hooks must come off all the same, and a slot is emptied only after a check that it is still the
-/// port's.
+/// The lock for renaming a port's directory. `None` after a timeout: the hooks must be detached all
+/// the same, and a slot is emptied only after a check that it is still the port's.
 fn lock_to_rename() -> Option<Lock> {
     lock().ok().flatten()
 }
 
-/// While it lives, the slot of the port in `dir` stays its own. An error (not found) when that is
-/// no longer the one with this inode.
+/// While it lives, the slot stays that of the port in `dir`. An error (not found) if that is no
+/// longer the one with this inode.
 pub(crate) fn keep_slot(dir: &Path, inode: Option<u64>) -> std::io::Result<File> {
     let memory = File::open(dir.join(MEMORY))?;
     flock(&memory, libc::LOCK_SH)?;
@@ -212,13 +207,13 @@ pub(crate) fn is_empty(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Is this no port's directory, but one of programs?
+/// Is this a directory of programs?
 pub(crate) fn is_programs(dir: &Path) -> bool {
     dir.file_name()
         .is_some_and(|name| name.as_encoded_bytes().starts_with(PROGRAMS_PREFIX.as_bytes()))
 }
 
-/// A directory for a port that arrives.
+/// Creates a directory for an attach.
 pub(crate) fn create_arrival() -> Result<PathBuf> {
     fs::create_dir_all(PIN_ROOT).map_err(Error::io(format!("create {PIN_ROOT}")))?;
     let pid = std::process::id();
@@ -235,7 +230,7 @@ pub(crate) fn create_arrival() -> Result<PathBuf> {
     unreachable!("a process has fewer directories than there are numbers")
 }
 
-/// Makes it the port's directory; false when that port exists.
+/// Renames it to the port's directory; false if that port exists.
 pub(crate) fn arrive(arrival: &Path, dir: &Path) -> Result<bool> {
     use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
     match fs::rename(arrival, dir) {
@@ -245,7 +240,7 @@ pub(crate) fn arrive(arrival: &Path, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Of an arriving directory. A zombie does not go on.
+/// Does the process of an arriving directory live? A zombie does not continue.
 fn maker_lives(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut numbers = name.trim_start_matches(ARRIVING).split('-').map(str::parse::<u64>);
@@ -266,7 +261,7 @@ fn start_time(pid: u32) -> Option<u64> {
     (!has_ended).then_some(started)
 }
 
-/// The first step; where the directory is now. `None` when it is not there: somebody else was
+/// Sets a directory aside, and returns its new path. `None` if it is gone: another process was
 /// faster.
 pub(crate) fn set_aside(path: &Path) -> Result<Option<PathBuf>> {
     let _lock = lock_to_rename();
@@ -293,7 +288,7 @@ pub(crate) fn rename_aside(path: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The second step. What is no link, or not there, has no hook that could be taken off.
+/// Detaches the hooks. A pin that is missing, or no link, has no hook to detach.
 pub(crate) fn take_hooks_off(path: &Path) -> Result<()> {
     let mut result = Ok(());
     for name in LINKS {
@@ -309,9 +304,9 @@ pub(crate) fn take_hooks_off(path: &Path) -> Result<()> {
     result
 }
 
-/// The third step. Somebody else may be at it too: what is gone already is as it should be.
+/// Unlinks the pins. Another process may do so at the same time: a missing pin is no error.
 pub(crate) fn clear(path: &Path) -> Result<()> {
-    // A symbolic link is none, whatever it leads to.
+    // A symbolic link does not count as a directory.
     let is_dir = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     if !is_dir(path) {
         return gone(path, fs::remove_file(path));

@@ -17,6 +17,7 @@ use crate::inject::{self, OpenHook};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
+use crate::maps::PortMap;
 use crate::record::Record;
 use crate::text::c_string;
 use crate::{batch, pins, programs, reclaim, seat};
@@ -27,7 +28,7 @@ const ZERO: [u8; 4] = [0; 4];
 #[derive(Debug)]
 pub struct Port {
     dir: PathBuf,
-    /// Of `dir`; another attachment of the same tap has another one.
+    /// Inode of `dir`; another attachment of the same tap has another one.
     inode: u64,
     meta: MapHandle,
     /// Settings and state: struct port of flow/types/port.h.
@@ -64,12 +65,12 @@ impl Port {
 
     fn open_pins(dir: &Path, inode: u64) -> Result<Port> {
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
-        let open = |name: &str| dir.join(name);
+        let pin = |map: PortMap| dir.join(map.pin());
         let port = Port {
-            meta: open_map::<port_meta>(&open("meta"))?,
-            shared: open_map::<types::port>(&open("port"))?,
-            stats: open_map::<port_stats>(&open("stats"))?,
-            flows: open_map::<flow>(&open("flows"))?,
+            meta: open_map::<port_meta>(&pin(PortMap::Meta))?,
+            shared: open_map::<types::port>(&pin(PortMap::Ports))?,
+            stats: open_map::<port_stats>(&pin(PortMap::Stats))?,
+            flows: open_map::<flow>(&pin(PortMap::Flows))?,
             dir: dir.to_owned(),
             inode,
         };
@@ -100,7 +101,7 @@ impl Port {
             .map_err(Error::bpf(format!("write {what} of {}", self.dir.display())))
     }
 
-    /// Tells this attachment from an earlier or later one of the same tap.
+    /// Distinguishes this attachment from others of the same tap.
     pub fn id(&self) -> u64 {
         self.inode
     }
@@ -110,7 +111,7 @@ impl Port {
         &self.dir
     }
 
-    /// About the attachment.
+    /// The record of the attachment.
     pub fn meta(&self) -> Result<port_meta> {
         self.read(&self.meta, "meta")
     }
@@ -129,7 +130,7 @@ impl Port {
         self.write(&self.meta, meta, "meta")
     }
 
-    /// `run` with what src/run.rs keeps beside the operator's choice.
+    /// The policy; `run` includes `PORT_SUSPENDED`.
     pub(crate) fn raw_policy(&self) -> Result<policy> {
         Ok(self.read::<types::port>(&self.shared, "the port's record")?.policy)
     }
@@ -137,7 +138,7 @@ impl Port {
     pub(crate) fn write_policy(&self, policy: &policy) -> Result<()> {
         let words = Mapping::new(&self.shared, &self.dir)?;
         let start = std::mem::offset_of!(types::port, policy);
-        // The hooks read word by word, too; what is beside it they write.
+        // Word by word, as the hooks read; they write the fields beside it.
         for (at, word) in policy.as_bytes().chunks_exact(4).enumerate() {
             let word = u32::from_ne_bytes(word.try_into().expect("chunks_exact(4) gives 4 bytes"));
             // SAFETY: an aligned word within the mapping, which lives as long as the reference.
@@ -147,12 +148,12 @@ impl Port {
         Ok(())
     }
 
-    /// What the hooks know of the VM.
+    /// The hooks' state of the VM.
     pub fn state(&self) -> Result<port_state> {
         Ok(self.read::<types::port>(&self.shared, "the port's record")?.state)
     }
 
-    /// Incast control of the port, as it is from now on.
+    /// Incast control of the port, live.
     pub fn incast(&self) -> Result<PortIncast> {
         PortIncast::new(&self.shared, &self.dir)
     }
@@ -162,8 +163,8 @@ impl Port {
         GrantQueue::open(self.incast()?, &self.dir, self.meta()?.ifindex)
     }
 
-    /// The engine adds memory at its next tick, up to the quota. The hooks ask for it when a
-    /// segment comes; but a sender that was shown that there is no room sends none.
+    /// Asks the engine for memory, which it adds at its next tick. The hooks ask when a segment
+    /// comes, but a sender that was shown a closed window sends none.
     pub(crate) fn want_slabs(&self) -> Result<()> {
         let state = Mapping::new(&self.shared, &self.dir)?;
         let offset = std::mem::offset_of!(types::port, state)
@@ -189,7 +190,7 @@ impl Port {
         Ok(port_stats::from_bytes(&bytes).expect("port_stats is an array of u64"))
     }
 
-    /// Every flow on record. One that comes or goes meanwhile may be missing.
+    /// All flows on record. One that is added or removed meanwhile may be missing.
     pub fn flows(&self) -> Result<Vec<(flow_key, flow)>> {
         batch::entries(&self.flows)
             .map_err(Error::bpf(format!("read flows of {}", self.dir.display())))
@@ -216,26 +217,25 @@ impl Port {
         Ok(behind.fold((0, 0), |(flows, total), bytes| (flows + 1, total + bytes)))
     }
 
-    /// Forgets a flow if `is_due` says so of the record as it leaves the table; a record that
-    /// became busy since it was listed is put back. False when it was kept, or gone already.
+    /// Removes a flow's record if `is_due` returns true for it. Returns false if it was kept, or
+    /// gone already.
     ///
-    /// `is_due` is asked twice: a look first, so that busy records are hardly ever taken out,
-    /// then of what was taken out, which nobody can change any more. While a busy record is
-    /// out, segments for the VM pass and nothing is acknowledged early. The VM's ACK passes as
-    /// well, or starts another record; if that one begins below what the sender was told, it
-    /// knows nothing of the bytes between, and the connection becomes a tombstone (the helper
-    /// sends the RSTs).
+    /// `is_due` is called twice: for the present record, so that busy records are rarely taken out;
+    /// then for the record that was taken out, which no hook can change any more. A record that
+    /// became busy meanwhile is put back. While a record is out, segments for the VM pass and
+    /// nothing is acknowledged early. The VM's ACK passes as well, or creates another record; if
+    /// that one begins below the old NEXT_SEQ, it does not cover the bytes between, and the
+    /// connection becomes a tombstone (the helper sends the RSTs).
     ///
-    /// What remains, and why it cannot be closed from here: a hook on another CPU that has
-    /// looked the record up and not locked it yet, a few instructions later, works on a record
-    /// that is no longer in the table. If that is decide_delivered(), one segment is
-    /// acknowledged early and forgotten. It is in the VM's ring all the same; only a guest that
-    /// loses that very segment would leave its sender waiting, on a connection that was idle for
-    /// as long as `is_due` asks and resumed within those nanoseconds. To close it, the record
-    /// would have to be marked as dead under its lock before it goes, which takes a BPF program;
-    /// or the port suspended for an RCU grace period, which costs all its connections more than
-    /// the risk is worth. A table that fills up while the record is out is an error, and the
-    /// record is gone.
+    /// One race remains: a hook on another CPU that has looked the record up and not locked it yet,
+    /// a few instructions later, works on a record that is no longer in the table. If that is
+    /// `decide_kept()`, one segment is acknowledged early without a record. The segment is in the
+    /// VM's ring all the same; only a guest that loses this very segment would leave its sender
+    /// waiting, on a connection that was idle for the time of `is_due` and resumed within those
+    /// nanoseconds. To close it, the record would have to be marked as dead under its lock first,
+    /// which needs a BPF program; or the port suspended for an RCU grace period, which costs all
+    /// its connections more than the risk is worth. If the table fills up while the record is out,
+    /// an error is returned, and the record is lost.
     pub fn delete_flow_if(
         &self,
         key: &flow_key,
@@ -277,21 +277,21 @@ impl Port {
         Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
     }
 
-    /// Turns a flow into a tombstone: whatever either end sends from now on is
-    /// answered with RST. `seen` is the record that the decision rests on;
-    /// false when the VM has advanced since, and nothing was done. `now_ns` is
-    /// CLOCK_MONOTONIC: the tombstone stands from now on, however long the flow was silent.
+    /// Turns a flow into a tombstone: the hooks answer later segments of either end with RST.
+    /// `seen` is the record on which the decision is based; returns false, and does nothing, if the
+    /// VM has advanced since. `now_ns` (CLOCK_MONOTONIC) starts the tombstone's lifetime.
     ///
-    /// Looking and writing are two system calls, each under the record's lock; what the
-    /// hooks do to the record between them is overwritten. None of it breaks the promise:
-    /// - the VM acknowledges: a healthy connection is reset. It is the answer that would
-    ///   have acquitted it, arriving within microseconds after seconds of silence;
-    /// - more is acknowledged early: the connection is reset, as it must be then; `retired`
-    ///   misses those bytes;
+    /// Reading and writing are two system calls, each under the record's lock; changes of the hooks
+    /// between them are overwritten. None of these breaks the promise:
+    /// - the VM acknowledges: a healthy connection is reset. Its ACK came within microseconds after
+    ///   seconds of silence;
+    /// - more is acknowledged early: the connection must be reset all the same; `retired` misses
+    ///   those bytes;
     /// - either end sends: the sequence numbers of the first RSTs are out of date, and the
     ///   tombstone answers the next packet;
-    /// - the connection ends, and the record goes: nothing is written, and false returned. Only
-    ///   where another one of the same addresses and ports begins as well is that one reset.
+    /// - the connection ends, and its record is removed: nothing is written, and false returned.
+    ///   Only if another connection with the same addresses and ports begins as well, that one is
+    ///   reset.
     pub fn mark_reset(&self, key: &flow_key, seen: &flow, now_ns: u64) -> Result<bool> {
         let what = || format!("reset a flow of {}", self.dir.display());
         let Some(mut now) = self.flow(key)? else { return Ok(false) };
@@ -307,7 +307,7 @@ impl Port {
             other => other.map_err(Error::bpf(what()))?,
         }
         if now.hold != 0 {
-            // The engine finds out within a second, also if this fails.
+            // The engine notices it within a second, even if this fails.
             let _ = reclaim::end(&self.dir, now.hold.into());
         }
         Ok(true)
@@ -319,13 +319,13 @@ impl Port {
         inject::inject(&self.dir, self.meta()?.ifindex, frame, to_sender)
     }
 
-    /// Sends an Ethernet frame out of another interface of the same network
-    /// namespace: the bridge, when the tap itself has gone.
+    /// Sends an Ethernet frame out of another interface of the same network namespace: the bridge,
+    /// if the tap is gone.
     pub fn send_out_of(&self, ifindex: u32, frame: &[u8]) -> Result<()> {
         inject::inject(&self.dir, ifindex, frame, false)
     }
 
-    /// A hook, to be run on frames that have come through the uplink.
+    /// A hook, to be run on frames that came in through the uplink.
     pub fn open_hook(&self, hook: Hook) -> Result<OpenHook> {
         let meta = self.meta()?;
         OpenHook::open(self.program_id(hook)?, meta.ifindex, meta.uplink)
@@ -336,26 +336,26 @@ impl Port {
         self.open_hook(hook)?.run(frame, repeat)
     }
 
-    /// Are the hooks off the tap, as their pinned links have it? Of a listed port: because the tap
-    /// was deleted. A pin that cannot be read proves nothing and is an error:
-    /// [`Error::NotAttached`] when the port has been taken away meanwhile.
+    /// Are the hooks detached, as their pinned links show? For a listed port this means that the
+    /// tap was deleted. A pin that cannot be read proves nothing, and is an error:
+    /// [`Error::NotAttached`] if the port was released meanwhile.
     pub fn hooks_are_off(&self) -> Result<bool> {
         let is_off = |hook| self.link(hook).map(|link| link.ifindex == 0);
         let off = is_off(Hook::ToVm).and_then(|off| Ok(is_off(Hook::FromVm)? || off));
         if self.is_there() { off } else { Err(self.taken_away()) }
     }
 
-    /// Are both hooks on the tap for certain?
+    /// Are both hooks certainly on the tap?
     pub fn links_alive(&self) -> bool {
         matches!(self.hooks_are_off(), Ok(false))
     }
 
-    /// Is somebody taking it away, or was he killed while he did ([`Port::cut_short`])?
+    /// Is a process releasing it, or was one killed while it did ([`Port::cut_short`])?
     pub fn is_set_aside(&self) -> bool {
         pins::is_aside(&self.dir)
     }
 
-    /// Was it never a port, because its process was killed while it attached?
+    /// Is it an incomplete attach of a killed process?
     pub fn is_arriving(&self) -> bool {
         pins::is_arriving(&self.dir)
     }
@@ -365,12 +365,12 @@ impl Port {
         pins::inode(&self.dir) == Some(self.inode)
     }
 
-    /// One more of its maps, with values of type `T`.
-    pub(crate) fn open_map<T: Record>(&self, name: &str) -> Result<MapHandle> {
-        self.if_there(open_map::<T>(&self.dir.join(name)))
+    /// Opens one of its maps, with values of type `T`.
+    pub(crate) fn open_map<T: Record>(&self, map: PortMap) -> Result<MapHandle> {
+        self.if_there(open_map::<T>(&self.dir.join(map.pin())))
     }
 
-    /// The error of a port that was taken away meanwhile is that, whatever failed by it.
+    /// Replaces the error by [`Error::NotAttached`] if the port was released meanwhile.
     pub(crate) fn if_there<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| if self.is_there() { error } else { self.taken_away() })
     }
@@ -384,8 +384,8 @@ impl Port {
         Ok(self.link(hook)?.program_id)
     }
 
-    /// What the port's own maps, and the programs on its tap, take in the kernel, as its own
-    /// accounting has it (`memlock` in /proc/PID/fdinfo), without slabs and records of flows.
+    /// Memory of the port's own maps, and of the programs on its tap, as accounted by the kernel
+    /// (`memlock` in /proc/PID/fdinfo), without slabs and records of flows; bytes.
     pub fn kernel_bytes(&self) -> Result<u64> {
         let what = || format!("read {}", self.dir.display());
         let mut bytes = 0;
@@ -430,10 +430,9 @@ impl Port {
         })
     }
 
-    /// The first part of [`Port::detach`]: nobody finds the port any more, and
-    /// when this returns no packet meets a hook. What is known of its
-    /// connections can still be read, and frames be sent. False when somebody
-    /// else has done so: then there is nothing left to do.
+    /// First part of [`Port::detach`]: the port is not listed any more, and when this returns no
+    /// packet passes a hook. Its records can still be read, and frames be sent. False if another
+    /// process has done so: then there is nothing left to do.
     pub fn leave(&mut self) -> Result<bool> {
         if !self.is_there() {
             return Ok(false);
@@ -446,8 +445,7 @@ impl Port {
         Ok(true)
     }
 
-    /// Takes the hooks off and forgets everything, also what is held: the caller
-    /// has reset its connections.
+    /// Detaches the hooks and drops all records and copies: the caller has reset the connections.
     pub fn detach(mut self) -> Result<()> {
         let left = self.leave();
         if self.is_set_aside() && self.is_there() {
@@ -457,22 +455,22 @@ impl Port {
     }
 }
 
-/// Of a map or a program; a link has none.
+/// Memory of a map or a program; a link has none.
 fn memlock(fd: BorrowedFd) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("memlock:"))?;
     line.trim().parse().ok()
 }
 
-/// Bytes that the sender believes delivered and that the VM still owes an acknowledgement; none
-/// once the connection has ended or was reset.
+/// Bytes that the host has acknowledged early and the VM has not; none once the connection has
+/// ended or was reset.
 pub fn bytes_owed(flow: &flow) -> u64 {
     let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
         && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
     if live { flow.next_seq.diff(flow.vm_seq).max(0) as u64 } else { 0 }
 }
 
-/// Takes a record out of a hash map, as it was when it left.
+/// Takes a record out of a hash map, and returns its last contents.
 fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> {
     let mut value = vec![0u8; map.value_size() as usize];
     // SAFETY: a key and room for a value of the map's own sizes, which outlive the call.

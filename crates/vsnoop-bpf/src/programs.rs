@@ -1,16 +1,15 @@
-//! The programs that ports share (bpf/maps.h): which there are, loading, and taking them away.
+//! Programs that ports share (bpf/maps.h): list, load, remove.
 //!
-//! Ports whose programs have the same constants have the same programs: what they take in the
-//! kernel, and what the verifier takes of time, they take once for [`PORT_SLOTS`] ports. They are
-//! pinned in a directory beside those of the ports, whose name says which build of vsnoop made
-//! them and what their constants are. What is on a tap itself are two programs of seven
-//! instructions that name the port's slot and go on in the shared ones ([`Seat::entry`]).
+//! Ports with the same constants in their programs share these: memory and verification time are
+//! spent once for [`PORT_SLOTS`] ports. The programs are pinned in a directory beside those of the
+//! ports, whose name has the build of vsnoop and the constants. A tap itself has two programs of
+//! seven instructions, which set the port's slot and tail-call the shared ones ([`Seat::entry`]).
 //!
-//! The directory of a port says by two symbolic links which programs it has, and which slot. That
-//! alone counts: a slot is free when no directory names it, programs go when no directory names
-//! them. Who reads these to change them, or renames such a directory, has the lock of
-//! [`PIN_ROOT`]. What a process that was killed has left in a slot, its next owner overwrites, or
-//! its engine removes (src/slabs.rs).
+//! Two symbolic links in a port's directory name its programs and its slot, and nothing else does:
+//! a slot is free if no directory names it, and programs are removed if no directory names them. A
+//! process that reads these to change them, or renames such a directory, has the lock of
+//! [`PIN_ROOT`]. What a killed process has left in a slot is overwritten by the next port, or
+//! removed by its engine (src/slabs.rs).
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,31 +18,22 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut, MapType, Object, ObjectBuilder};
 use vsnoop_flow::types::{PORT_SLOTS, port_config};
 
 use crate::error::{Error, Result, refused};
-use crate::hook::Hook;
+use crate::maps::{PortMap, Role, SharedMap, SharedProgram};
+use crate::objects::{self, Named};
 use crate::pins::{self, PIN_ROOT, PROGRAMS_PREFIX, is_programs};
 use crate::record::Record;
-use crate::seat::{PROGRAMS, SLAB_TABLE, SLOT, Seat, TABLES, are_whole, array_name, hook_name};
+use crate::seat::{PROGRAMS, SLOT, Seat, are_whole, array_name};
 use crate::spec::AttachSpec;
-use crate::uplink::{self, Uplink};
+use crate::uplink::Uplink;
 
-static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
-static WITH_INCAST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop_incast.bpf.o"));
-
-/// What user space runs, of those of them that are loaded.
-const RUN: [&str; 3] = ["inject", "reclaim", "grant"];
-const INCAST_PROGRAM: &str = "grant";
-/// Of bpf/maps.h and bpf/grant_queue.h: what only ports with incast control have.
-const INCAST_MAPS: [&str; 5] = ["beside", "finished_queue", "grant_queue", "grants", "uplink"];
-
-/// What is constant in the programs of a port.
+/// Constants of a port's programs.
 struct Constants {
     config: port_config,
-    /// The pinned record of the uplink that incast control looks at, and the kernel's number of
-    /// it.
+    /// The pinned record of the uplink, and the kernel's id of it.
     uplink: Option<(PathBuf, u32)>,
 }
 
@@ -60,10 +50,10 @@ impl Constants {
     }
 
     fn object(&self) -> &'static [u8] {
-        if self.uplink.is_some() { WITH_INCAST } else { PLAIN }
+        if self.uplink.is_some() { objects::WITH_INCAST } else { objects::PLAIN }
     }
 
-    /// Of the names of directories with such programs; a number follows.
+    /// Prefix of directories with such programs; a number follows.
     fn prefix(&self) -> String {
         let mut build = DefaultHasher::new();
         self.object().hash(&mut build);
@@ -79,50 +69,45 @@ impl Constants {
             .name("vsnoop")
             .and_then(|builder| builder.open_memory(self.object()))
             .map_err(refused("the BPF object"))?;
+        let has_uplink = self.uplink.is_some();
         for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if TABLES.contains(&name.as_str()) {
-                let like = maps.maps_mut().find(|like| *like.name() == *name && like.autocreate());
-                like.map_or(Ok(()), |like| map.set_inner_map_fd(like.as_fd()))
-                    .map_err(refused("the maps"))?;
-            }
-            let resized = match name.as_str() {
-                name if name == uplink::SECTION => match &self.uplink {
+            let set = match SharedMap::of(map.name()).role() {
+                Role::Table(own) => {
+                    let is_own = |like: &MapMut<'_>| PortMap::of(like.name()) == own;
+                    let like = maps.maps_mut().find(|like| is_own(like) && like.autocreate());
+                    like.map_or(Ok(()), |like| map.set_inner_map_fd(like.as_fd())).and_then(|()| {
+                        map.set_autocreate(own.had_by().includes(&self.config, has_uplink))
+                    })
+                }
+                Role::Slabs => Ok(()),
+                Role::Constants => map.set_initial_value(self.config.as_bytes()),
+                Role::Uplink => match &self.uplink {
                     Some((path, _)) => map.reuse_pinned_map(path),
                     None => map.set_autocreate(false),
                 },
-                name if name.ends_with(".rodata") => map.set_initial_value(self.config.as_bytes()),
-                name => map.set_autocreate(is_wanted(name, &self.config, self.uplink.is_some())),
+                Role::Private(had_by) => {
+                    map.set_autocreate(had_by.includes(&self.config, has_uplink))
+                }
             };
-            resized.map_err(refused("the maps"))?;
+            set.map_err(refused("the maps"))?;
         }
-        for mut program in open.progs_mut().filter(|program| program.name() == INCAST_PROGRAM) {
-            program.set_autoload(self.uplink.is_some());
+        for mut program in open.progs_mut() {
+            let had_by = SharedProgram::of(program.name()).had_by();
+            program.set_autoload(had_by.includes(&self.config, has_uplink));
         }
         open.load().map_err(refused("the BPF programs"))
     }
 }
 
-/// Has a port of this configuration, behind an uplink or not, such a map? All have what is not
-/// named here.
-pub(crate) fn is_wanted(map: &str, config: &port_config, has_uplink: bool) -> bool {
-    use vsnoop_flow::types::{LIST_PORTS, LIST_PREFIXES};
-    match map {
-        "port_list" => config.lists & LIST_PORTS != 0,
-        "prefix_list" => config.lists & LIST_PREFIXES != 0,
-        _ => has_uplink || !INCAST_MAPS.contains(&map),
-    }
-}
-
-/// The programs for a port that is to be attached.
+/// Programs for a port before it is attached.
 pub(crate) struct Ready {
     constants: Constants,
-    /// Loaded, and pinned nowhere: there were none with a slot free.
+    /// Loaded, and not pinned: no pinned ones had a free slot.
     fresh: Option<Object>,
 }
 
 impl Ready {
-    /// Loads them, unless there are some with a slot free. `maps`: the port's own.
+    /// Loads them, unless pinned ones have a free slot. `maps`: the port's own.
     pub(crate) fn new(spec: &AttachSpec, maps: &mut Object) -> Result<Self> {
         let constants = Constants::of(spec)?;
         let is_there = free_slot(&constants.prefix())?.is_some();
@@ -141,7 +126,7 @@ impl Ready {
             None => {
                 let fresh = match self.fresh.take() {
                     Some(fresh) => fresh,
-                    // They have gone with their last port.
+                    // They were removed with their last port.
                     None => self.constants.load(maps)?,
                 };
                 (pin(fresh, &prefix)?, 0)
@@ -152,22 +137,22 @@ impl Ready {
             let path = dir.join(name);
             symlink(to, &path).map_err(Error::io(format!("create {}", path.display())))
         };
-        // The slot first: a directory that names programs names a slot.
+        // The slot first: a directory that names programs must name a slot.
         link(Path::new(&slot.to_string()), SLOT)?;
         link(&Path::new("..").join(name), PROGRAMS)?;
         Ok(Seat { programs, slot })
     }
 }
 
-/// All steps, with whatever there is.
+/// All steps, with the pins that exist.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let path = if pins::is_aside(path) { Some(path.to_owned()) } else { pins::set_aside(path)? };
     let Some(path) = path else { return Ok(()) };
     clear_port(&path)
 }
 
-/// Takes a port's hooks off its tap, if they are on, and then its pins away, its slot, and
-/// programs that no port has any more.
+/// Detaches a port's hooks, if they are on its tap, and then removes its pins, its slot, and
+/// programs without ports.
 pub(crate) fn clear_port(dir: &Path) -> Result<()> {
     let Some(_lock) = pins::lock()? else { return Ok(()) };
     if !dir.exists() {
@@ -183,19 +168,19 @@ pub(crate) fn clear_port(dir: &Path) -> Result<()> {
         // It never had a slot, or does not any more.
         Err(_) => Ok(()),
     };
-    // Else the next port of the slot, and its engine, do what is left.
+    // Otherwise the next port of the slot, and its engine, clean up.
     pins::clear(dir)?;
     sweep()?;
     vacated
 }
 
-/// Takes away what no port has any more, also the directory of all pins.
+/// Removes programs without ports, and the directory of all pins if it is empty.
 pub fn tidy() {
-    // Whatever stands against it, the next one who tidies up does it.
+    // A failure is ignored: the next call tries again.
     if let Ok(Some(_lock)) = pins::lock()
         && sweep().is_ok()
     {
-        // Fails as long as something is attached, and that is as it should be.
+        // Fails, as it should, while something is attached.
         let _ = fs::remove_dir(PIN_ROOT);
     }
 }
@@ -205,7 +190,7 @@ fn used() -> Result<HashSet<PathBuf>> {
     Ok(directories()?.iter().filter_map(|dir| Seat::of(dir)).map(|seat| seat.programs).collect())
 }
 
-/// Takes away programs that no port has. The caller has the lock.
+/// Removes programs without ports. The caller has the lock.
 fn sweep() -> Result<()> {
     let used = used()?;
     for programs in directories()?.into_iter().filter(|dir| is_programs(dir)) {
@@ -228,7 +213,7 @@ fn directories() -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Programs whose directories' names begin so, and a slot of theirs that no port has.
+/// Programs with this prefix, and a free slot of theirs.
 fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     let directories = directories()?;
     let seats: Vec<Seat> = directories.iter().filter_map(|dir| Seat::of(dir)).collect();
@@ -246,15 +231,15 @@ fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     }))
 }
 
-/// Pins programs under the first such name that is free: whole, or not at all. The caller has the
-/// lock.
+/// Pins programs under the first free name with this prefix: completely or not at all. The caller
+/// has the lock.
 fn pin(mut object: Object, prefix: &str) -> Result<PathBuf> {
     let used = used()?;
     let arrival = pins::create_arrival()?;
     let pinned = pin_all(&mut object, &arrival).and_then(|()| {
         for number in 0u32.. {
             let programs = Path::new(PIN_ROOT).join(format!("{prefix}{number}"));
-            // They may have gone by other hands, and ports still name them.
+            // Other tools may have removed them, while ports still name them.
             if used.contains(&programs) {
                 continue;
             }
@@ -272,36 +257,26 @@ fn pin(mut object: Object, prefix: &str) -> Result<PathBuf> {
 
 fn pin_all(object: &mut Object, dir: &Path) -> Result<()> {
     let pinned = |path: &Path| Error::bpf(format!("pin {}", path.display()));
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        let pin = match name.as_str() {
-            name if name == uplink::SECTION => "uplink",
-            name if name == SLAB_TABLE || TABLES.contains(&name) => name,
-            _ => continue,
-        };
-        if map.autocreate() {
-            let path = dir.join(pin);
-            map.pin(&path).map_err(pinned(&path))?;
-        }
+    for mut map in object.maps_mut().filter(|map| map.autocreate()) {
+        let Some(pin) = SharedMap::of(map.name()).pin() else { continue };
+        let path = dir.join(pin);
+        map.pin(&path).map_err(pinned(&path))?;
     }
     for mut program in object.progs_mut().filter(|program| program.autoload()) {
-        let name = program.name().to_string_lossy().into_owned();
-        let hook = [Hook::ToVm, Hook::FromVm].into_iter().find(|hook| hook_name(*hook) == name);
-        if let Some(hook) = hook {
+        let name = SharedProgram::of(program.name());
+        if let Some(hook) = name.hook() {
             let path = dir.join(array_name(hook));
             let filled =
                 array_of(program.as_fd().as_raw_fd()).and_then(|mut array| array.pin(&path));
             filled.map_err(pinned(&path))?;
-        } else if !RUN.contains(&name.as_str()) {
-            continue;
         }
-        let path = dir.join(&name);
+        let path = dir.join(name.name());
         program.pin(&path).map_err(pinned(&path))?;
     }
     Ok(())
 }
 
-/// The place from which [`Seat::entry`] goes on in a program.
+/// The array through which [`Seat::entry`] tail-calls a program.
 fn array_of(program: i32) -> libbpf_rs::Result<MapHandle> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,

@@ -6,21 +6,22 @@ use vsnoop_flow::types::{reclaim as why, reclaimed};
 
 use crate::error::{Error, Result};
 use crate::inject::Runner;
+use crate::maps::SharedProgram;
 
-/// What is left of a hold that was reclaimed.
+/// Result of reclaiming a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// Its flow is there.
+    /// Its flow still has it.
     Used,
-    /// Its flow is over: it can be ended when no hook can be at it any more.
+    /// Its flow is over: end it once no hook can use it.
     Over,
     /// It is free.
     Free,
 }
 
-/// Nothing more is to be sent of a flow that was reset, whose record names this hold.
+/// Stops sending for a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
-    reclaim(&Runner::open(dir, "reclaim")?, number, why::RECLAIM_RESET).map(drop)
+    reclaim(&Runner::open(dir, SharedProgram::Reclaim)?, number, why::RECLAIM_RESET).map(drop)
 }
 
 pub(crate) fn reclaim(program: &Runner, number: u32, why: why::Type) -> Result<Reclaimed> {

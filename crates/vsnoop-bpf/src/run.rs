@@ -1,11 +1,11 @@
-//! Who decides whether a port acknowledges early: the operator, and the helper.
+//! The run state of a port: the operator's choice and the helper's suspension.
 //!
-//! The operator chooses active or paused. The helper may suspend the port, whatever was chosen,
+//! The operator chooses active or paused. The helper may suspend the port, whatever the choice,
 //! while something on the tap makes the hand-over inexact. Both are in one word of the policy in
-//! the port's pinned record, `run`: the choice, and beside it the mark `PORT_SUSPENDED`. The hooks
-//! compare the word with `PORT_ACTIVE` and `PORT_OBSERVE` and take everything else for
-//! `PORT_PAUSED`, so that the mark alone pauses the port. It is in the kernel: neither the end of
-//! the helper nor a `resume` ends the suspension, and the operator's choice is not forgotten.
+//! the port's pinned record, `run`: the choice, and the bit `PORT_SUSPENDED`. The hooks compare the
+//! word with `PORT_ACTIVE` and `PORT_OBSERVE` and treat all other values as `PORT_PAUSED`, so the
+//! bit alone pauses the port. Because it is in the kernel, neither the end of the helper nor a
+//! `resume` ends the suspension, and the operator's choice is kept.
 
 use std::fs::File;
 
@@ -13,12 +13,13 @@ use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_SUSPENDED, policy, port_run};
 
 use crate::error::{Error, Result};
+use crate::maps::PortMap;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
 use crate::text::c_name;
 
-/// While it lives, no other process changes the records of a port that user space writes.
+/// While it lives, no other process changes the port's records that user space writes.
 #[derive(Debug)]
 pub(crate) struct RecordLock {
     _directory: File,
@@ -31,17 +32,16 @@ impl Port {
         Ok(policy { run: policy.run & !PORT_SUSPENDED, ..policy })
     }
 
-    /// Chooses between `PORT_OBSERVE`, `PORT_ACTIVE` and `PORT_PAUSED`. A port that is
-    /// suspended stays so.
+    /// Sets `PORT_OBSERVE`, `PORT_ACTIVE` or `PORT_PAUSED`. A suspension continues.
     pub fn set_run(&self, run: port_run::Type) -> Result<()> {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
         self.write_policy(&policy { run: run | policy.run & PORT_SUSPENDED, ..policy })
     }
 
-    /// Changes how much is held at most, and how far senders may run ahead of the VM's own window.
-    /// Packets that come when it returns meet the new bounds; what is kept beyond them stays until
-    /// the VM has acknowledged it.
+    /// Changes the quota of the hold, and how far senders may send beyond the VM's own window.
+    /// Packets after the return are subject to the new bounds; copies beyond them stay until the VM
+    /// has acknowledged them.
     pub fn set_bounds(&self, hold_chunks: Option<u32>, ahead: Option<u32>) -> Result<policy> {
         let _lock = self.lock_records()?;
         let mut policy = self.raw_policy()?;
@@ -59,13 +59,13 @@ impl Port {
         Ok(self.raw_policy()?.run & PORT_SUSPENDED != 0)
     }
 
-    /// How often the port has been suspended since it was attached.
+    /// Number of suspensions since the port was attached.
     pub fn times_suspended(&self) -> Result<u64> {
         Ok(self.meta()?.times_suspended)
     }
 
-    /// Suspends the port (no new early ACKs; those given out are honoured) or ends that. False when
-    /// it was so already.
+    /// Suspends the port (no new early ACKs; those given out are honoured) or ends the suspension.
+    /// False if nothing changed.
     pub fn suspend(&self, suspended: bool) -> Result<bool> {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
@@ -81,7 +81,7 @@ impl Port {
         Ok(true)
     }
 
-    /// The tap is a port of this bridge now.
+    /// Notes the tap's present bridge.
     pub fn set_bridge(&self, ifindex: u32) -> Result<()> {
         let _lock = self.lock_records()?;
         let mut meta = self.meta()?;
@@ -89,7 +89,7 @@ impl Port {
         self.write_meta(&meta)
     }
 
-    /// The tap has another name now.
+    /// Notes the tap's present name.
     pub fn set_ifname(&self, ifname: &str) -> Result<()> {
         let _lock = self.lock_records()?;
         let mut meta = self.meta()?;
@@ -97,7 +97,7 @@ impl Port {
         self.write_meta(&meta)
     }
 
-    /// Counts connections that user space reset, and what the VM had not acknowledged of them.
+    /// Counts connections that user space reset, and their bytes that the VM had not acknowledged.
     pub fn count_reset(
         &self,
         why: types::reset_reason::Type,
@@ -111,14 +111,14 @@ impl Port {
         self.write_meta(&meta)
     }
 
-    /// A connection of this VM port (host byte order) was reset: after two within a minute the
-    /// hooks leave new ones of it alone for some minutes. `now_ns` is CLOCK_MONOTONIC. What the
-    /// hooks note at the same moment may be lost.
+    /// Counts a failure of this VM port (host byte order): after two within a minute new
+    /// connections go to BYPASS for some minutes. `now_ns` is CLOCK_MONOTONIC. A simultaneous
+    /// change by the hooks may be lost.
     pub fn note_failure(&self, vm_port: u16, now_ns: u64) -> Result<()> {
         let _lock = self.lock_records()?;
-        let path = self.dir().join("failures");
+        let path = self.dir().join(PortMap::Failures.pin());
         let what = || format!("note a failure in {}", path.display());
-        let map = self.open_map::<types::failures>("failures")?;
+        let map = self.open_map::<types::failures>(PortMap::Failures)?;
         let key = u32::from(vm_port).to_ne_bytes();
         let found = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
         let mut failures =
@@ -127,12 +127,12 @@ impl Port {
         map.update(&key, failures.as_bytes(), MapFlags::ANY).map_err(Error::bpf(what()))
     }
 
-    /// VM ports (host byte order) whose new connections the hooks leave alone at `now_ns`
-    /// (CLOCK_MONOTONIC), in their order, with what failed.
+    /// VM ports (host byte order) whose new connections go to BYPASS at `now_ns` (CLOCK_MONOTONIC),
+    /// sorted, with their failures.
     pub fn left_alone(&self, now_ns: u64) -> Result<Vec<(u16, types::failures)>> {
-        let path = self.dir().join("failures");
+        let path = self.dir().join(PortMap::Failures.pin());
         let what = || format!("read {}", path.display());
-        let map = self.open_map::<types::failures>("failures")?;
+        let map = self.open_map::<types::failures>(PortMap::Failures)?;
         let mut found = Vec::new();
         for key in map.keys() {
             let value = map.lookup(&key, MapFlags::ANY).map_err(Error::bpf(what()))?;
@@ -144,8 +144,8 @@ impl Port {
         Ok(found)
     }
 
-    /// Waits for the lock, which every process holds that reads a record, changes it and writes it
-    /// back. The kernel releases it with the process.
+    /// Waits for the lock for read-modify-write of records. The kernel releases it with the
+    /// process.
     fn lock_records(&self) -> Result<RecordLock> {
         let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {
@@ -155,7 +155,7 @@ impl Port {
             opened => opened.map_err(Error::io(what()))?,
         };
         pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
-        // A port that was taken away while we waited has nobody who would heed a change.
+        // If the port was released during the wait, a change would have no effect.
         let lock = RecordLock { _directory: directory };
         if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }
     }

@@ -1,5 +1,4 @@
-//! A port's place among those that share its programs (src/programs.rs): which programs, and which
-//! slot in their arrays of maps.
+//! A port's seat: its shared programs (src/programs.rs), and its slot in their arrays of maps.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,36 +11,20 @@ use vsnoop_flow::types::SLABS;
 use crate::descriptor::owned;
 use crate::error::{Error, Result};
 use crate::hook::Hook;
+use crate::maps::{HadBy, PortMap, Role, SharedMap, SharedProgram};
+use crate::objects::Named;
 use crate::pins::PIN_ROOT;
 
-/// In the directory of a port: leads to that of its programs.
+/// Symbolic link in the directory of a port, to that of its programs.
 pub(crate) const PROGRAMS: &str = "programs";
 
-/// In the directory of a port: leads to the number of its slot, which is no file.
+/// Symbolic link in the directory of a port, whose target is the number of its slot.
 pub(crate) const SLOT: &str = "slot";
 
-/// The arrays of maps, by their names in bpf/maps.h and bpf/port.bpf.c, with those that a port
-/// without lists, or without incast control, has not.
-pub(crate) const TABLES: [&str; 11] = [
-    "ports",
-    "flows",
-    "embryos",
-    "stats",
-    "failures",
-    "doorbell",
-    "port_list",
-    "prefix_list",
-    "grant_queue",
-    "finished_queue",
-    "beside",
-];
-
-pub(crate) const SLAB_TABLE: &str = "slabs";
-
-/// System calls that wait for the kernel at the same time.
+/// System calls that wait for the kernel in parallel.
 const AT_ONCE: usize = 32;
 
-/// A port's place among those that share its programs.
+/// A port's programs and slot.
 pub(crate) struct Seat {
     /// The directory of the programs.
     pub(crate) programs: PathBuf,
@@ -49,22 +32,20 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Of a port, as its directory has it; `None` where that has none.
+    /// The seat in a port's directory; `None` without one.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
         let slot = fs::read_link(dir.join(SLOT)).ok()?.to_str()?.parse().ok()?;
         let programs = fs::read_link(dir.join(PROGRAMS)).ok()?;
         Some(Self { programs: Path::new(PIN_ROOT).join(programs.file_name()?), slot })
     }
 
-    /// Puts the port's own maps into its slot. The kernel returns from each such change when no
-    /// program runs any more that may have seen the slot as it was, so they are made at the same
-    /// time.
+    /// Puts the port's own maps into its slot. Each such system call returns only when no program
+    /// that may have used the old slot runs any more, so they are made in parallel.
     pub(crate) fn fill(&self, maps: &mut Object) -> Result<()> {
         let mut changes = Vec::new();
         for map in maps.maps_mut().filter(|map| map.autocreate()) {
-            let name = map.name().to_string_lossy().into_owned();
-            if TABLES.contains(&name.as_str()) {
-                changes.push((self.table(&name)?, map.as_fd().as_raw_fd()));
+            if let Some(table) = PortMap::of(map.name()).table() {
+                changes.push((self.table(table)?, map.as_fd().as_raw_fd()));
             }
         }
         let key = self.slot.to_ne_bytes();
@@ -73,26 +54,28 @@ impl Seat {
             .map_err(Error::bpf(format!("fill slot {} of {}", self.slot, self.programs.display())))
     }
 
-    /// Takes the maps of the port in `dir` out again, and what is left of the hold's memory;
-    /// nothing where they are another's.
+    /// Removes the maps of the port in `dir` from its slot, and its slabs; nothing if the slot is
+    /// another port's.
     pub(crate) fn vacate(&self, dir: &Path) -> Result<()> {
-        let is_there = |name: &&str| self.programs.join(name).exists();
-        let names: Vec<&str> = TABLES.into_iter().chain([SLAB_TABLE]).filter(is_there).collect();
-        let tables: Vec<MapHandle> =
-            names.iter().map(|name| self.table(name)).collect::<Result<_>>()?;
-        let of = |name| names.iter().position(|found| *found == name).map(|at| &tables[at]);
-        let own = MapHandle::from_pinned_path(dir.join("port")).and_then(|map| map.info());
-        let own = own.map(|info| info.info.id).ok();
+        let mut tables = Vec::new();
+        for name in SharedMap::ALL.iter().filter(|name| self.programs.join(name.name()).exists()) {
+            if let Role::Table(_) | Role::Slabs = name.role() {
+                tables.push((*name, self.table(*name)?));
+            }
+        }
+        let of = |name| tables.iter().find(|(found, _)| *found == name).map(|(_, table)| table);
+        let own = MapHandle::from_pinned_path(dir.join(PortMap::Ports.pin()));
+        let own = own.and_then(|map| map.info()).map(|info| info.info.id).ok();
         let is_own = |table: &MapHandle| inner_id(table, self.slot) == own && own.is_some();
-        if !of(TABLES[0]).is_some_and(is_own) {
+        if !of(SharedMap::Ports).is_some_and(is_own) {
             return Ok(());
         }
         let slabs = self.slot * SLABS..(self.slot + 1) * SLABS;
-        let slabs = of(SLAB_TABLE).into_iter().flat_map(|table| {
+        let slabs = of(SharedMap::Slabs).into_iter().flat_map(|table| {
             let is_used = |index: &u32| inner_id(table, *index).is_some();
             slabs.clone().filter(is_used).map(move |index| (table, index))
         });
-        let maps = names.iter().zip(&tables).filter(|(name, _)| **name != SLAB_TABLE);
+        let maps = tables.iter().filter(|(name, _)| *name != SharedMap::Slabs);
         let changes = maps.map(|(_, table)| (table, self.slot)).chain(slabs).collect();
         at_once(changes, |(table, index)| match table.delete(&index.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error),
@@ -105,59 +88,58 @@ impl Seat {
         )))
     }
 
-    fn table(&self, name: &str) -> Result<MapHandle> {
-        open_table(&self.programs, name)
+    fn table(&self, name: SharedMap) -> Result<MapHandle> {
+        open_table(&self.programs, name.name())
     }
 
-    /// Loads the program that a tap's hook has for this port.
+    /// Loads the entry program of a tap's hook for this port.
     pub(crate) fn entry(&self, hook: Hook) -> Result<OwnedFd> {
         let array = open_table(&self.programs, array_name(hook))?;
         entry(hook, &array, self.slot)
     }
 }
 
-/// The kernel's number of a map within a map.
+/// The kernel's id of an inner map.
 fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
     let found = table.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??;
     Some(u32::from_ne_bytes(found.try_into().ok()?))
 }
 
-/// The slabs of all ports with the programs of the port in `dir`, and the number of its own first
-/// one.
+/// The array with the slabs of all ports that share the programs of the port in `dir`, and the
+/// index of its own first one.
 pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
     let seat = Seat::of(dir)
         .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
-    Ok((open_table(&dir.join(PROGRAMS), SLAB_TABLE)?, seat.slot * SLABS))
+    Ok((open_table(&dir.join(PROGRAMS), SharedMap::Slabs.name())?, seat.slot * SLABS))
 }
 
 /// A program that the port in `dir` shares with others.
-pub(crate) fn program_of(dir: &Path, name: &str) -> Result<ProgramHandle> {
-    let path = dir.join(PROGRAMS).join(name);
+pub(crate) fn program_of(dir: &Path, program: SharedProgram) -> Result<ProgramHandle> {
+    let path = dir.join(PROGRAMS).join(program.name());
     ProgramHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
-/// Has the port in `dir` its programs, as far as their pins tell?
+/// Do all pins of the programs of the port in `dir` exist?
 pub(crate) fn are_there(dir: &Path) -> bool {
     are_whole(&dir.join(PROGRAMS))
 }
 
 pub(crate) fn are_whole(programs: &Path) -> bool {
+    let of_all = |map: &&SharedMap| match map.role() {
+        Role::Table(own) => own.had_by() == HadBy::All,
+        Role::Slabs => true,
+        Role::Constants | Role::Uplink | Role::Private(_) => false,
+    };
+    let maps = SharedMap::ALL.iter().filter(of_all).map(|map| map.name());
+    let run = SharedProgram::ALL.iter().filter(|program| program.had_by() == HadBy::All);
+    let run = run.filter(|program| program.hook().is_none()).map(|program| program.name());
     let places = [Hook::ToVm, Hook::FromVm].map(array_name);
-    // The first ones every port has.
-    let names = TABLES[..6].iter().chain(&[SLAB_TABLE, "inject", "reclaim"]).chain(&places);
-    names.into_iter().all(|name| programs.join(name).exists())
+    maps.chain(run).chain(places).all(|name| programs.join(name).exists())
 }
 
 /// The program behind a hook.
 pub(crate) fn hook_of(dir: &Path, hook: Hook) -> Result<ProgramHandle> {
-    program_of(dir, hook_name(hook))
-}
-
-pub(crate) fn hook_name(hook: Hook) -> &'static str {
-    match hook {
-        Hook::ToVm => "to_vm",
-        Hook::FromVm => "from_vm",
-    }
+    program_of(dir, SharedProgram::of_hook(hook))
 }
 
 pub(crate) fn array_name(hook: Hook) -> &'static str {
@@ -172,11 +154,11 @@ fn open_table(programs: &Path, name: &str) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
 }
 
-/// Offset of cb[CB_SLOT] in struct __sk_buff (linux/bpf.h).
+/// Offset of `cb[CB_SLOT]` in struct __sk_buff (linux/bpf.h).
 const SLOT_OFFSET: u16 = 48 + 4 * vsnoop_flow::types::CB_SLOT as u16;
 
-/// Loads what is on a tap: notes the port's slot in the packet's control block and goes on in the
-/// one program of `array`. Where that is not any more, the packet passes.
+/// Loads an entry program: it writes the port's slot into the packet's control block and tail-calls
+/// the only program of `array`. If that is gone, the packet passes.
 fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     let instruction = |code: u8, registers: u8, offset: u16, immediate: u32| {
         let [o0, o1] = offset.to_ne_bytes();
@@ -203,7 +185,7 @@ fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     };
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        // As of the programs that it goes on in.
+        // The same as of the programs that it tail-calls.
         expected_attach_type: hook.attach_type(),
         ..Default::default()
     };
@@ -220,7 +202,7 @@ fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
     })
 }
 
-/// Makes changes that each wait for the kernel, some at a time.
+/// Makes changes that each wait for the kernel, some in parallel.
 fn at_once<T: Send + Copy>(
     changes: Vec<T>,
     change: impl Fn(T) -> libbpf_rs::Result<()> + Sync,
@@ -234,7 +216,7 @@ fn at_once<T: Send + Copy>(
             for what in changes.by_ref().take(AT_ONCE) {
                 match thread::Builder::new().spawn_scoped(threads, move || change(what)) {
                     Ok(thread) => begun.push(thread),
-                    // There may be no more threads: one after the other.
+                    // No more threads: one after the other.
                     Err(_) => result = std::mem::replace(&mut result, Ok(())).and(change(what)),
                 }
             }

@@ -1,19 +1,19 @@
-//! A port's memory for what it holds, in slabs that come when they are needed and go when they are
-//! not (flow/types/hold.h, `struct hold_slab`).
+//! A port's memory for its holds, in slabs that are added and removed as needed (flow/types/hold.h,
+//! `struct hold_slab`).
 //!
-//! A slab is the one value of a map of its own, which the hooks reach through the map `slabs`, an
-//! array of the maps of all ports that share programs, and user space by mapping it.
-//! `port_state.slabs` says how many there are, from number 0.
+//! A slab is the only value of a map of its own. The hooks reach it through the map `slabs`, an
+//! array of the maps of all ports that share programs; user space maps it. `port_state.slabs` is
+//! the number of slabs, from number 0.
 //!
-//! Only the engine adds and takes away. It may be killed anywhere: a map beyond the number counts
-//! for nothing, one below it that is not there ends them, and what it had claimed in the last slab
-//! the next engine lets go ([`Slabs::adopt`]). Hooks may still look at a slab that has gone; the
-//! kernel keeps it until they have done.
+//! Only the engine adds and removes slabs. It may be killed at any time: a map beyond the number is
+//! ignored, a missing one below it ends the list, and the next engine releases what it had claimed
+//! in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the kernel
+//! keeps it until they are done.
 //!
-//! The kernel returns from such a change only when no program runs any more that may have seen the
-//! map as it was, some 10 to 25 ms later. So a thread of its own waits for each: the engine has
-//! bytes to hand over. Several may add at the same time; while some are taken away nothing else is
-//! changed.
+//! The system call for such a change returns only when no program that may have used the old map
+//! runs any more, some 10 to 25 ms later. So a thread of its own waits for each. The hooks find new
+//! slabs within 0.1 ms, and the engine waits for that ([`Slabs::add`]). Several changes may add
+//! slabs at the same time; while slabs are removed there is no other change.
 
 use std::fs::File;
 use std::ops::Range;
@@ -22,8 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use vsnoop_flow::types::{
     HOLD_CHUNK, HOLD_RESERVED, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, hold_chunk, hold_slab,
 };
@@ -31,25 +32,30 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::pins;
+use crate::reserve::{NewSlab, Reserve};
 use crate::seat::slabs_of;
 
-/// Waits for the kernel.
+/// A thread that waits for the kernel.
 type Change = JoinHandle<libbpf_rs::Result<()>>;
 
-/// Threads that wait for the kernel, at most.
+/// Most threads that wait for the kernel.
 const MOST_CHANGES: usize = 4;
+/// For how long the engine waits until the hooks find what it adds, and how often it looks. On a
+/// busy machine the thread may not have begun by then.
+const PATIENCE: Duration = Duration::from_micros(300);
+const LOOK: Duration = Duration::from_micros(20);
 
-/// What is mapped of a port's slabs.
+/// The mapped slabs of a port.
 pub(crate) struct Slabs {
     dir: PathBuf,
-    /// Of `dir`.
+    /// Inode of `dir`.
     inode: Option<u64>,
     outer: Arc<MapHandle>,
-    /// Number of the first one in `outer`, which other ports have theirs in, too.
+    /// Index of the first one in `outer`, which has those of other ports, too.
     first: u32,
     mapped: Vec<Slab>,
     changes: Vec<Change>,
-    /// The only one of `changes` takes slabs away.
+    /// The only one of `changes` removes slabs.
     is_taking: bool,
 }
 
@@ -59,7 +65,7 @@ struct Slab {
 }
 
 impl Slabs {
-    /// Of the port with these pins. Nothing is mapped yet.
+    /// For the port with these pins. Nothing is mapped yet.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let inode = pins::inode(dir);
         let (outer, first) = slabs_of(dir)?;
@@ -71,18 +77,18 @@ impl Slabs {
         Self { dir, inode, outer, first, mapped: Vec::new(), changes: Vec::new(), is_taking: false }
     }
 
-    /// How many are mapped.
+    /// Number of mapped slabs.
     pub(crate) fn len(&self) -> u32 {
         self.mapped.len() as u32
     }
 
-    /// Maps what has come, and lets go of what has gone, since the last time.
+    /// Maps slabs that were added, and unmaps those that were removed, since the last call.
     pub(crate) fn refresh(&mut self, count: &AtomicU32) -> Result<()> {
         let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         let count = count.load(Ordering::Acquire).min(SLABS);
         self.mapped.truncate(count as usize);
         for index in 0..count {
-            // Taken away at this moment: those before it count.
+            // Just removed: only those before it count.
             let Some(map_id) = self.map_id(index)? else {
                 self.mapped.truncate(index as usize);
                 break;
@@ -98,12 +104,12 @@ impl Slabs {
         Ok(())
     }
 
-    /// What an engine left in the middle of adding or taking away is undone: a change as others
-    /// are. For the engine only.
+    /// Undoes incomplete changes of an earlier engine; this is itself a change. For the engine
+    /// only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {
         let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         self.refresh(count)?;
-        // Those that were counted and not added.
+        // Some may have been counted and not added.
         count.store(self.len(), Ordering::Release);
         if let Some(last) = self.mapped.last() {
             last.claims().for_each(release);
@@ -115,8 +121,8 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Of a port that is taken away nothing is looked at or changed, and nothing mapped: its slot
-    /// may be another's.
+    /// Keeps the slot. `None` for a port that was released: its slot may be another port's, so
+    /// nothing is read, changed or mapped.
     fn keep_slot(&mut self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
             Ok(slot) => Ok(Some(slot)),
@@ -128,17 +134,17 @@ impl Slabs {
         }
     }
 
-    /// Changes that the kernel is still at work on.
+    /// Number of changes under way.
     pub(crate) fn changes(&self) -> usize {
         self.changes.len()
     }
 
-    /// Can some be added now?
+    /// May slabs be added now?
     pub(crate) fn may_add(&self) -> bool {
         !self.is_taking && self.changes.len() < MOST_CHANGES
     }
 
-    /// Notes how far the kernel is. For the engine only.
+    /// Notes completed changes. For the engine only.
     pub(crate) fn settle(&mut self, count: &AtomicU32) -> Result<()> {
         self.forget_made(count, JoinHandle::is_finished)
     }
@@ -173,23 +179,32 @@ impl Slabs {
         Ok(())
     }
 
-    /// Adds `more` of them, when [`Slabs::may_add`]. For the engine only. They are counted, and
-    /// used, when the kernel has them ([`Slabs::settle`]).
-    pub(crate) fn add(&mut self, more: u32) -> Result<()> {
+    /// Adds `more` slabs, if [`Slabs::may_add`]. For the engine only. They are counted, and used,
+    /// once the kernel has them: when this returns, or later ([`Slabs::settle`]).
+    pub(crate) fn add(&mut self, more: u32, reserve: &Reserve, count: &AtomicU32) -> Result<()> {
+        self.begin_adding(more, reserve)?;
+        let start = Instant::now();
+        while count.load(Ordering::Relaxed) < self.len() && start.elapsed() < PATIENCE {
+            thread::sleep(LOOK);
+            self.settle(count)?;
+        }
+        Ok(())
+    }
+
+    fn begin_adding(&mut self, more: u32, reserve: &Reserve) -> Result<()> {
         let first = self.len();
         let mut maps = Vec::new();
         let mut slabs = Vec::new();
         for _ in 0..more {
-            let map = create().map_err(self.error("make memory for what is held"))?;
-            let map_id = map.info().map_err(self.error("ask about a slab"))?.info.id;
-            slabs.push(Slab { map_id, memory: Mapping::new(&map, &self.dir)? });
+            let NewSlab { map, map_id, memory } = reserve.take(&self.dir)?;
+            slabs.push(Slab { map_id, memory });
             maps.push(map);
         }
         let keys: Vec<u8> =
             (first..first + more).flat_map(|index| (self.first + index).to_ne_bytes()).collect();
         self.mapped.extend(slabs);
         let begun = self.begin(move |outer| {
-            // The kernel takes descriptors, and keeps the maps.
+            // The array takes descriptors, and the kernel keeps the maps.
             let descriptor = |map: &MapHandle| map.as_fd().as_raw_fd().to_ne_bytes();
             let descriptors: Vec<u8> = maps.iter().flat_map(descriptor).collect();
             outer.update_batch(&keys, &descriptors, more, MapFlags::ANY, MapFlags::ANY)
@@ -200,9 +215,8 @@ impl Slabs {
         begun
     }
 
-    /// Takes the last ones away, as long as `may` allows it, given the number of those that would
-    /// be left, and nothing in them is in use; not while a change is being made. For the engine
-    /// only.
+    /// Removes the last ones while `may` allows it, given the number left, and nothing in them is
+    /// in use; not during another change. For the engine only.
     pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
         let end = self.len();
         while let Some(last) = self.mapped.last() {
@@ -216,7 +230,7 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// From the end, so that those that are left when the engine is killed follow the others.
+    /// From the end, so that an engine that is killed leaves consecutive ones.
     fn delete(&mut self, gone: Range<u32>) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
@@ -255,7 +269,7 @@ impl Slabs {
         Some(slab.word(offset, chunk % SLAB_CHUNKS, size_of::<hold_chunk>()))
     }
 
-    /// Where a chunk's bytes are; valid until its slab is taken away or the value goes.
+    /// Address of a chunk's bytes; valid until its slab is removed or the value dropped.
     pub(crate) fn bytes(&self, chunk: u32) -> Option<*const u8> {
         let slab = self.mapped.get((chunk / SLAB_CHUNKS) as usize)?;
         Some(slab.at(
@@ -314,7 +328,7 @@ impl Slab {
         (0..SLAB_HOLDS).map(hold).chain((0..SLAB_CHUNKS).map(chunk))
     }
 
-    /// Claims all that is in it, or nothing.
+    /// Claims all chunks and holds of it, or none.
     fn claim(&self) -> bool {
         for (taken, word) in self.claims().enumerate() {
             let claimed =
@@ -339,7 +353,7 @@ fn join_all(changes: Vec<Change>) -> libbpf_rs::Result<()> {
 }
 
 fn release(word: &AtomicU32) {
-    // Whatever else it says is somebody's.
+    // Any other value belongs to a flow.
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
@@ -350,19 +364,12 @@ fn delete(outer: &MapHandle, index: u32) -> libbpf_rs::Result<()> {
     }
 }
 
-fn create() -> libbpf_rs::Result<MapHandle> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    let (key, value) = (size_of::<u32>() as u32, size_of::<hold_slab>() as u32);
-    MapHandle::create(MapType::Array, Some("vsnoop_slab"), key, value, 1, &options)
-}
-
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::MapType;
+
     use super::*;
+    use crate::reserve::create_slab;
 
     /// The port has another's slabs before its own.
     const FIRST: u32 = SLABS;
@@ -374,7 +381,7 @@ mod tests {
             eprintln!("skipped: needs root");
             return None;
         }
-        let template = create().expect("create a slab");
+        let template = create_slab().expect("create a slab");
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
             inner_map_fd: template.as_fd().as_raw_fd() as u32,
@@ -397,7 +404,8 @@ mod tests {
     }
 
     fn add(slabs: &mut Slabs, more: u32, count: &AtomicU32) {
-        slabs.add(more).and_then(|()| slabs.wait(count)).expect("add");
+        let reserve = Reserve::default();
+        slabs.add(more, &reserve, count).and_then(|()| slabs.wait(count)).expect("add");
     }
 
     /// One; false when something in it is used.
@@ -496,7 +504,7 @@ mod tests {
     #[test]
     fn they_count_as_soon_as_the_kernel_has_them_and_the_engine_need_not_wait() {
         let Some((mut engine, _, count)) = two() else { return };
-        engine.add(3).expect("add");
+        engine.begin_adding(3, &Reserve::default()).expect("add");
         assert_eq!((count.load(Ordering::Acquire), engine.len()), (0, 3));
         assert!(engine.changes() > 0 && engine.hold(3 * SLAB_HOLDS).is_some());
         while count.load(Ordering::Acquire) == 0 {
@@ -506,6 +514,24 @@ mod tests {
         assert!(engine.map_id(2).expect("look up").is_some());
         engine.wait(&count).expect("wait");
         assert_eq!(engine.changes(), 0);
+    }
+
+    #[test]
+    fn what_is_in_reserve_is_added_first() {
+        let Some((mut engine, _, count)) = two() else { return };
+        let reserve = Reserve::default();
+        for _ in 0..2 {
+            assert!(reserve.refill().expect("refill"));
+        }
+        engine.add(3, &reserve, &count).and_then(|()| engine.wait(&count)).expect("add");
+        assert_eq!(count.load(Ordering::Acquire), 3);
+        // It has none left, and is filled up to its bound.
+        let mut made = 0;
+        while reserve.refill().expect("refill") {
+            made += 1;
+        }
+        assert!(made > 2, "{made}");
+        assert!(!reserve.refill().expect("refill"));
     }
 
     #[test]
@@ -533,7 +559,7 @@ mod tests {
         let Some((mut engine, mut other, count)) = two() else { return };
         for more in [1, 2, 3] {
             assert!(engine.may_add());
-            engine.add(more).expect("add");
+            engine.add(more, &Reserve::default(), &count).expect("add");
         }
         assert_eq!(engine.len(), 6);
         engine.wait(&count).expect("wait");

@@ -1,4 +1,4 @@
-//! What to attach to, and how.
+//! Parameters of an attachment.
 
 use std::net::IpAddr;
 
@@ -6,19 +6,19 @@ use vsnoop_flow::types;
 
 use crate::text::c_name;
 
-/// The host vouches for a VM that has sent nothing for this long, and no longer.
+/// A VM that sent nothing for this long gets no early ACKs.
 pub const SILENCE_MS: u32 = 300_000;
 
-/// Of the ring in which the hooks write the numbers of holds with news: 16 bytes each.
+/// Size of the doorbell, in which the hooks write the numbers of holds: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
 
-/// Bounds of one port's tables. Both are memory that a port takes though it is idle: 16 bytes for a
-/// flow (its bucket; the record comes with the connection), 152 for an embryo.
+/// Bounds of one port's tables. Both take memory even if the port is idle: 16 bytes for a flow (its
+/// bucket; the record is allocated with the connection), 152 for an embryo.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Working flows; a flow beyond is not accelerated.
+    /// Flows; further ones are not accelerated.
     pub max_flows: u32,
-    /// Handshakes under way; the oldest gives way.
+    /// Handshakes under way; a full table evicts the oldest.
     pub max_embryos: u32,
 }
 
@@ -28,7 +28,7 @@ impl Default for Limits {
     }
 }
 
-/// What to attach to, and how.
+/// Parameters of an attachment.
 #[derive(Debug, Clone)]
 pub struct AttachSpec {
     /// Index of the tap in the network namespace that the calling thread is in.
@@ -54,8 +54,7 @@ pub struct AttachSpec {
     pub tx_queues: u32,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
-    /// The interface for incast control, which [`crate::Uplink::attach`] has put its hook on; 0:
-    /// none.
+    /// The uplink, to which [`crate::Uplink::attach`] has attached its hook; 0: none.
     pub uplink: u32,
 }
 
@@ -84,8 +83,7 @@ impl AttachSpec {
         }
     }
 
-    /// What is constant while the port is attached. Once a list allows something, what it does not
-    /// name is denied.
+    /// Constants while the port is attached. With an allow list, everything else is denied.
     pub(crate) fn config(&self) -> types::port_config {
         let mut lists = 0;
         let mut set = |present: bool, allows: bool, flag: u32, allow_flag: u32| {
@@ -106,8 +104,8 @@ impl AttachSpec {
         types::port_config { hold: u32::from(self.policy.hold_chunks > 0), lists }
     }
 
-    /// Room for the numbers of some holds. A ring that is full costs nothing but time: the engine
-    /// looks at all holds now and then.
+    /// Size of the doorbell. A full one only costs time: the engine also looks at all holds
+    /// sometimes.
     pub(crate) fn doorbell_bytes(&self) -> u32 {
         DOORBELL_BYTES
     }

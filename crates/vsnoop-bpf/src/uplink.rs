@@ -1,15 +1,13 @@
-//! The uplink that ports are behind: the record that incast control shares among them, and the hook
-//! that counts what comes in.
+//! An uplink: the record that incast control shares among its ports, and the hook that counts
+//! incoming bytes.
 //!
-//! Pinned in a directory of its own, `/sys/fs/bpf/vsnoop-uplinks/<netns>-<ifindex>`, and taken into
-//! use by each port that is attached with incast control. It goes when no port is behind it any
-//! more; who takes the last one away removes it. With a rate of 0 incast control is off: the record
-//! stays, and so does the hook.
+//! Pinned in a directory of its own, `/sys/fs/bpf/vsnoop-uplinks/<netns>-<ifindex>`, and used by
+//! each port that is attached with incast control. It is removed with the last port. With a rate of
+//! 0 incast control is off; record and hook stay.
 //!
-//! The hook goes with its interface, or may be taken off with other tools. The record outlives it,
-//! for the programs of the ports have it; a hook that is put on again counts into the same one.
-//! What the interface was called stands in a symbolic link beside it, for messages about one that
-//! is gone.
+//! The hook ends with its interface, or may be removed by other tools. The record outlives it,
+//! because the programs of the ports use it; a hook that is attached again counts into the same
+//! record. A symbolic link beside it has the interface's name, for messages about one that is gone.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -29,24 +27,23 @@ use crate::inject::OpenHook;
 use crate::link::{PinnedLink, tcx_link};
 use crate::map::open_map;
 use crate::mapping::Mapping;
+use crate::objects::uplink::{Map, Program};
+use crate::objects::{self, Named};
 use crate::pins;
 use crate::record::Record;
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
-
 /// The directory of all uplinks' pins.
 pub const UPLINK_ROOT: &str = "/sys/fs/bpf/vsnoop-uplinks";
-/// The data section of bpf/uplink.h, as libbpf names it.
-pub(crate) const SECTION: &str = ".data.uplink";
+/// The record's pin.
 const MAP: &str = "uplink";
 const LINK: &str = "link_count";
-/// Leads to the name of the interface, which is no file.
+/// Symbolic link whose target is the name of the interface.
 const NAME: &str = "interface";
 
-/// How many interfaces may lead from an uplink to its ports; a 0 ends them.
+/// Most interfaces by which packets of an uplink may come in; a 0 ends the list.
 pub const WAYS: usize = types::INCAST_WAYS as usize - 1;
 
-/// Which uplink.
+/// Identifies an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UplinkId {
     /// Inode of the network namespace.
@@ -56,14 +53,14 @@ pub struct UplinkId {
 }
 
 impl UplinkId {
-    /// What a directory of pins is about, of an uplink or of a port: its name says so.
+    /// The interface of a directory of pins, of an uplink or a port, from its name.
     pub fn of(dir: &Path) -> Option<Self> {
         let (netns, ifindex) = dir.file_name()?.to_str()?.split_once('-')?;
         Some(Self { netns: netns.parse().ok()?, ifindex: ifindex.parse().ok()? })
     }
 }
 
-/// What is configured of an uplink.
+/// Settings of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UplinkSettings {
     /// C, bits per second.
@@ -72,7 +69,7 @@ pub struct UplinkSettings {
     pub buffer_bytes: u32,
 }
 
-/// As the hooks reckon: bytes per 2^20 ns; at least 1.
+/// A rate in the hooks' unit: bytes per 2^20 ns; at least 1.
 pub fn uplink_rate(bits_per_second: u64) -> u32 {
     let bytes = u128::from(bits_per_second) * (1 << 20) / 8 / 1_000_000_000;
     u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
@@ -86,8 +83,8 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Puts the hook on interface `ifindex` of the calling thread's network namespace, whose inode
-    /// is `netns`, unless it is there; either way the settings are these from now on.
+    /// Attaches the hook to interface `ifindex` of the calling thread's network namespace, whose
+    /// inode is `netns`, unless it is there, and sets the settings.
     pub fn attach(
         netns: u64,
         ifindex: u32,
@@ -121,7 +118,7 @@ impl Uplink {
         made
     }
 
-    /// That of interface `ifindex` in network namespace `netns` (inode), if there is one.
+    /// The uplink `ifindex` in network namespace `netns` (inode), if there is one.
     pub fn open(netns: u64, ifindex: u32) -> Result<Option<Self>> {
         let dir = directory(UplinkId { netns, ifindex });
         let is_there = || dir.join(MAP).exists();
@@ -129,7 +126,7 @@ impl Uplink {
             return Ok(None);
         }
         match Self::open_dir(dir.clone()) {
-            // Taken off while we looked.
+            // Removed meanwhile.
             Err(_) if !is_there() => Ok(None),
             opened => opened.map(Some),
         }
@@ -148,23 +145,23 @@ impl Uplink {
         Ok(found)
     }
 
-    /// Is there anything for [`Uplink::sweep`] to look at?
+    /// Is there any uplink?
     pub fn are_any() -> bool {
         Path::new(UPLINK_ROOT).exists()
     }
 
-    /// Removes those that no port is behind.
+    /// Removes uplinks that are not in `used`.
     pub fn sweep(used: &[UplinkId]) -> Result<()> {
         let is_used = |dir: &PathBuf| UplinkId::of(dir).is_some_and(|id| used.contains(&id));
         for dir in directories()?.into_iter().filter(|dir| !is_used(dir)) {
             take_off(&dir)?;
         }
-        // Of no use when it is empty; no error when it is not.
+        // Removes the directory if it is empty.
         let _ = fs::remove_dir(UPLINK_ROOT);
         Ok(())
     }
 
-    /// What the interface was called when the hook was put on it.
+    /// The interface's name when the hook was attached.
     pub fn ifname(&self) -> String {
         let name = fs::read_link(self.dir.join(NAME));
         name.map_or_else(|_| "(without a name)".into(), |name| name.display().to_string())
@@ -180,18 +177,18 @@ impl Uplink {
         })
     }
 
-    /// Where the map is pinned: for the programs of a port.
+    /// Path of the pinned map, for the programs of a port.
     pub(crate) fn map_path(&self) -> PathBuf {
         self.dir.join(MAP)
     }
 
-    /// The kernel's number of the map: another one for another record.
+    /// The kernel's id of the map, unique for each record.
     pub(crate) fn map_id(&self) -> Result<u32> {
         let what = || format!("ask about {}", self.dir.display());
         Ok(self.map.info().map_err(Error::bpf(what()))?.info.id)
     }
 
-    /// Is the hook on the interface? Not when that was deleted.
+    /// Is the hook attached? Not if the interface was deleted.
     pub fn has_hook(&self) -> bool {
         let info = PinnedLink::open(&self.dir.join(LINK)).and_then(|link| link.info());
         info.is_ok_and(|info| info.ifindex != 0)
@@ -215,19 +212,19 @@ impl Uplink {
         ProgramHandle::from_prog_id(link.program_id)
     }
 
-    /// C, from now on. Turns incast control on.
+    /// Sets C. Turns incast control on.
     pub fn set_rate(&self, bits_per_second: u64) {
         let rate = uplink_rate(bits_per_second);
         self.u32(std::mem::offset_of!(uplink, rate)).store(rate, Ordering::Release);
     }
 
-    /// Queue of the last hop, from now on.
+    /// Sets the queue of the last hop.
     pub fn set_buffer(&self, bytes: u32) {
         self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
     }
 
-    /// The interfaces that what comes through the uplink may be seen to come in by, from now on. At
-    /// most [`WAYS`]; the rest is left out.
+    /// Sets the interfaces by which packets of the uplink may come in; at most [`WAYS`], the rest
+    /// is ignored.
     pub fn set_ways(&self, ways: &[u32]) {
         let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ways) + 4 * at);
         for (at, way) in ways.iter().take(WAYS).chain([&0]).enumerate() {
@@ -235,7 +232,7 @@ impl Uplink {
         }
     }
 
-    /// As [`Uplink::set_ways`] has set them.
+    /// The list of [`Uplink::set_ways`].
     pub fn ways(&self) -> Result<Vec<u32>> {
         Ok(self.state()?.ways.into_iter().take_while(|way| *way != 0).collect())
     }
@@ -245,13 +242,13 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, rate)).store(0, Ordering::Release);
     }
 
-    /// Is there credit for a connection of this port that waits? `now_ns`: CLOCK_MONOTONIC.
+    /// Is there credit for a waiting connection of this port? `now_ns`: CLOCK_MONOTONIC.
     pub fn has_grant(&self, port: &PortIncast, now_ns: u64) -> bool {
         // SAFETY: as in forget().
         unsafe { types::incast_next(self.words.at(0).cast(), port.as_ptr(), now_ns) != 0 }
     }
 
-    /// A record of this port that was shaped has been forgotten, with all that it counted for.
+    /// Returns the credit of a shaped flow whose record was removed.
     pub fn forget(&self, flow: &flow, port: &PortIncast) {
         if !flow.incast.is_shaped() {
             return;
@@ -263,7 +260,7 @@ impl Uplink {
         unsafe { types::incast_end(&raw mut gone, self.words.at(0).cast(), port.as_ptr()) };
     }
 
-    /// Takes the hook off and forgets the record. Ports that still use it keep it, without control.
+    /// Detaches the hook and unpins the record. Ports that still use it keep it, without control.
     pub fn remove(self) -> Result<()> {
         take_off(&self.dir)
     }
@@ -292,7 +289,7 @@ fn take_off(dir: &Path) -> Result<()> {
         uplink.disable();
     }
     if let Ok(link) = PinnedLink::open(&dir.join(LINK)) {
-        // The pin goes all the same: without it the kernel takes the hook off by itself.
+        // The pin is removed all the same, and the kernel then detaches the hook.
         let _ = link.detach();
     }
     pins::clear(dir)
@@ -304,20 +301,26 @@ fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name("vsnoop_uplink")
-        .and_then(|builder| builder.open_memory(OBJECT))
+        .and_then(|builder| builder.open_memory(objects::UPLINK))
         .map_err(refused)?;
     let path = dir.join(MAP);
     let has_record = path.exists();
     if has_record {
-        for mut map in open.maps_mut().filter(|map| map.name() == SECTION) {
-            map.reuse_pinned_map(&path).map_err(refused)?;
+        for mut map in open.maps_mut() {
+            match Map::of(map.name()) {
+                Map::DataUplink => map.reuse_pinned_map(&path).map_err(refused)?,
+            }
         }
     }
     let mut object = open.load().map_err(refused)?;
-    for mut map in object.maps_mut().filter(|map| !has_record && map.name() == SECTION) {
-        map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
+    for mut map in object.maps_mut().filter(|_| !has_record) {
+        match Map::of(map.name()) {
+            Map::DataUplink => map.pin(&path),
+        }
+        .map_err(Error::bpf(format!("pin {}", path.display())))?;
     }
-    let link: NonNull<_> = tcx_link(&object, "count", ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
+    let link: NonNull<_> =
+        tcx_link(&object, Program::Count, ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
     // SAFETY: a fresh link that nobody else owns.
     let mut link = unsafe { Link::from_ptr(link) };
     for stale in [LINK, NAME] {

@@ -1,4 +1,5 @@
-//! Checks that the modules of a crate depend on each other in one direction only. For tests only.
+//! Checks that the modules of a crate depend on each other in one direction only, and that no line
+//! is too long (`lines`). For tests only.
 //!
 //! `modules` parses a crate and knows where a path leads, `arrows` finds which module names
 //! something of which other one, and here circles of these are found. There is an arrow from module
@@ -11,6 +12,7 @@
 //! - what stands under `#[cfg(test)]`.
 
 mod arrows;
+mod lines;
 mod modules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,8 @@ use std::path::Path;
 
 use arrows::{Arrow, arrows};
 use modules::Tree;
+
+pub use lines::{COLUMNS, long_lines, sources};
 
 /// An example of each arrow of a circle: who names what, and where.
 pub type Circle = Vec<String>;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A socket buffer that has no more than the fields the hooks look at, and the
- * helpers of the kernel that they call.  Included by what is compiled natively,
- * before the headers of bpf/.
+ * A socket buffer with only the fields that the hooks read, and the kernel's helpers that they
+ * call. Included by natively compiled files before the headers of bpf/.
  */
 #ifndef VSNOOP_NATIVE_HELPERS_H
 #define VSNOOP_NATIVE_HELPERS_H
 
-/* The include guards of the headers that speak to the kernel are taken, so that
- * they stay out. */
+/* Defines the include guards of headers that need the kernel, to leave these out. */
 #define VSNOOP_BPF_KERNEL_H
 #define VSNOOP_BPF_REPLY_H
 
@@ -60,7 +58,7 @@ static long bpf_skb_pull_data(struct __sk_buff *skb, __u32 len)
 	return 0;
 }
 
-/* Its callback is an integer's worth of arguments, as the kernel calls it. */
+/* The callback returns 1 to end the loop, as in the kernel. */
 #define bpf_loop(n, callback, context, flags)                                                      \
 	do {                                                                                       \
 		__u32 loop_i;                                                                      \

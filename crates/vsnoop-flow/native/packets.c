@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Compiles bpf/packet.h and bpf/rewrite.h natively, around a socket buffer
- * that has no more than the fields they look at.
+ * Compiles bpf/packet.h and bpf/rewrite.h natively, around a socket buffer with only the fields
+ * that they read.
  */
 #include "helpers.h"
 #include "packets.h"

@@ -8,11 +8,11 @@
 
 #include "types.h"
 
-/* A frame as a hook meets it. */
+/* A frame with its metadata. */
 struct frame {
 	__u8 *bytes;
 	__u32 len;
-	__u32 linear; /* bytes that can be read directly, without a pull */
+	__u32 linear; /* bytes in the linear part, readable without a pull */
 	__u32 gso_size;
 	__u16 vlan_tci;
 	bool vlan_present;
@@ -30,7 +30,7 @@ struct parsed_frame {
 	bool ipv6;
 };
 
-/* enum parsed of bpf/packet.h: 0 for TCP. */
+/* Parses a frame. Returns enum parsed of bpf/packet.h: 0 for TCP. */
 int vsnoop_parse(const struct frame *frame, struct parsed_frame *out);
 
 /* Rewrites ACK and window in place, as from_vm does.  0 on success. */

@@ -4,7 +4,7 @@ use std::ptr::{null, null_mut};
 
 use crate::types::{self, *};
 
-/// What is to be done with a segment for the VM of which no copy is made.
+/// Verdict on a segment to the VM that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Hand on untouched.
@@ -15,16 +15,16 @@ pub enum Verdict {
     Reset,
 }
 
-/// What is to be done with a segment of the VM.
+/// Verdict on a segment of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromVm {
     /// Hand on untouched.
     Pass,
-    /// The sender has a better ACK already.
+    /// Drop: the sender has a later ACK already.
     Drop,
     /// Replace ACK and window by `outcome.ack`.
     Rewrite,
-    /// `outcome.ack` goes in its place: it reports what is held.
+    /// Send `outcome.ack` instead: it reports out-of-order ranges.
     Replace,
     /// Answer the VM with RST.
     Reset,
@@ -46,7 +46,7 @@ impl FromVm {
     }
 }
 
-/// Decides about a segment on its way to the VM, of a flow without a hold. `now` in ns.
+/// Decides about a segment to the VM, of a flow without a hold. `now` in ns.
 pub fn to_vm(
     f: &mut flow,
     s: &segment,
@@ -67,6 +67,13 @@ pub fn to_vm(
     (verdict, out)
 }
 
+/// Does the segment only continue a backlog that was left to a prompt VM? Then the flow's hold is
+/// not used.
+pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, now: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_continues_passive(f, s, port, p, now) }
+}
+
 /// Decides about a segment that the VM sends.
 pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
     let mut out = outcome::default();
@@ -76,7 +83,7 @@ pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outc
     (FromVm::new(verdict), out)
 }
 
-/// What the record of a flow with this key is told by.
+/// Hash of a key, as in the record's `tag`.
 pub fn tag(key: &flow_key) -> u16 {
     // SAFETY: as in to_vm().
     unsafe { types::flow_tag(key) }
@@ -94,13 +101,13 @@ pub fn note_not_taken(v: &mut failures, now: u64) {
     unsafe { types::failures_not_taken(v, now) }
 }
 
-/// Are new connections of this VM port left alone?
+/// Must new connections of this VM port go to BYPASS?
 pub fn is_left_alone(v: &failures, now: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::failures_stand(v, now) }
 }
 
-/// Remembers what a decision tells of the VM behind the port.
+/// Updates the port's promptness from a decision's outcome.
 pub fn learn(port: &mut port_state, out: &outcome, now: u64) {
     // SAFETY: as in to_vm().
     unsafe { types::port_learn(port, out, now) }
@@ -114,7 +121,7 @@ pub fn embryo_of_vm(s: &segment) -> embryo {
     e
 }
 
-/// A SYN-ACK came for the VM's SYN. `false`: not for this one.
+/// A SYN-ACK of the sender. `false` if it does not answer the VM's SYN.
 pub fn answer_embryo(e: &mut embryo, s: &segment) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::embryo_answered(e, s) }
@@ -141,13 +148,13 @@ pub fn flow_mid_flow(s: &segment, now: u64) -> Option<flow> {
     unsafe { types::flow_mid_flow(&mut f, s, now) }.then_some(f)
 }
 
-/// Is this SYN or SYN-ACK of the VM a repetition of the flow's own?
+/// Is this SYN or SYN-ACK of the VM a retransmission of the flow's own?
 pub fn is_own_syn(f: &flow, s: &segment) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_is_own_syn(f, s) }
 }
 
-/// The VM repeats its SYN-ACK: does its listener take no data?
+/// The VM repeats its SYN-ACK: true if its listener takes no data.
 pub fn repeats_syn(f: &mut flow, now: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_repeats_syn(f, now) }

@@ -1,24 +1,24 @@
-//! When a connection is forgotten.
+//! Expiry of flow records.
 //!
-//! Never while the VM has not acknowledged all that the sender was told it had, unless the
-//! connection was reset: the record is what still knows of those bytes.
+//! A record never expires while the VM has not acknowledged all that the host has acknowledged
+//! early, unless the connection was reset: only the record still covers those bytes.
 
 use crate::types::{self, flow, flow_mode};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Ended: late segments of either end have found their way by then.
+/// Ended: late segments of both ends have arrived by then.
 const CLOSED_NS: u64 = 10 * SECOND_NS;
-/// Reset: both ends have tried again, and been answered, by then.
+/// Reset: both ends have retransmitted, and got a RST, by then.
 const RESET_NS: u64 = 60 * SECOND_NS;
-/// Both ends said FIN, the last ACK was not seen; longer than any TIME-WAIT.
+/// Both ends have sent FIN, but the last ACK was not seen; longer than any TIME-WAIT.
 const CLOSING_NS: u64 = 240 * SECOND_NS;
-/// Nothing for so long: if it goes on, it is set up again from its next packets.
+/// Idle: if the connection goes on, its next packets create a record again.
 const IDLE_NS: u64 = 2 * 3600 * SECOND_NS;
-/// ... when room is scarce.
+/// Idle, in a crowded table.
 const IDLE_CROWDED_NS: u64 = 5 * 60 * SECOND_NS;
 
-/// May the record be forgotten? `crowded`: more than 90 % of the table is taken.
+/// Has the record expired? `crowded`: more than 90 % of the table is used.
 pub fn is_due(flow: &flow, now_ns: u64, crowded: bool) -> bool {
     let idle_ns = now_ns.saturating_sub(flow.last_ns);
     let flags = u32::from(flow.flags);

@@ -1,9 +1,9 @@
-//! The decisions of flow/hold.h, about a flow that the host keeps copies of.
+//! The decisions of flow/hold.h, about a flow with a hold.
 
 use crate::decide::FromVm;
 use crate::types::{self, *};
 
-/// What is to be done with a segment for the VM.
+/// Verdict on a segment to the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Hand on untouched.
@@ -12,27 +12,27 @@ pub enum Verdict {
     Reack,
     /// Answer with RST, hand nothing on.
     Reset,
-    /// Copy from byte `skip`, do with it as `hand` says, then ask [`kept`].
+    /// Copy from byte `skip`, hand over as `hand` says, then call [`kept`].
     Keep {
         /// Leading bytes that are kept already.
         skip: u32,
-        /// What the VM gets of it.
+        /// How it goes to the VM.
         hand: Hand,
     },
-    /// The sender will send it again.
+    /// Drop: the sender sends it again.
     Drop,
     /// Hand on with `outcome.ack`'s SEQ and TSval.
     Forward,
 }
 
-/// What becomes of a segment of which a copy was made.
+/// How a segment that was copied goes to the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hand {
-    /// It waits in the hold.
+    /// Not now: it waits in the hold.
     Nothing,
-    /// A clone goes to the VM; if the ring takes it, the host acknowledges.
+    /// As a clone; if the ring takes it, the host acknowledges.
     AndAck,
-    /// It passes to the VM, and a later one is acknowledged with it.
+    /// It passes itself, and a later early ACK covers it.
     On,
 }
 
@@ -47,7 +47,7 @@ impl Hand {
     }
 }
 
-/// What becomes of a segment after [`Verdict::Keep`].
+/// Verdict on a segment after [`Verdict::Keep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Hand on untouched.
@@ -84,18 +84,18 @@ pub fn to_vm(
     (verdict, out)
 }
 
-/// What became of a segment for the VM after [`Verdict::Keep`].
+/// What the caller did with a segment after [`Verdict::Keep`].
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     /// There was memory.
     pub copied: bool,
     /// The device took the clone.
     pub taken: bool,
-    /// Of [`to_vm`].
+    /// Outcome of [`to_vm`].
     pub out: outcome,
 }
 
-/// After the copy.
+/// Second half of [`Verdict::Keep`].
 pub fn kept(
     f: &mut flow,
     h: &mut hold,
@@ -131,7 +131,7 @@ pub fn from_vm(
     (FromVm::new(verdict), out)
 }
 
-/// What the sender has told beside its data, for a VM that gets nothing of its segment.
+/// The sender's latest ACK and window, for a VM that does not get the segment.
 pub fn news(f: &flow, h: &hold) -> ack_fields {
     let mut news = ack_fields::default();
     // SAFETY: as in to_vm().
@@ -139,13 +139,13 @@ pub fn news(f: &flow, h: &hold) -> ack_fields {
     news
 }
 
-/// Has the flow been silent for so long that another may have its hold?
+/// May another flow take this hold, because the flow is silent?
 pub fn is_idle(f: &flow, h: &hold, now: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::hold_is_idle(f, h, now) }
 }
 
-/// Gives a flow that has none a hold; `number` from 1.
+/// Initialises a hold for a flow that has none; `number` is the hold's, from 1.
 pub fn begin(f: &mut flow, h: &mut hold, number: u16) {
     // SAFETY: as in to_vm().
     unsafe { types::hold_begin(f, h, number) }

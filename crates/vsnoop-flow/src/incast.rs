@@ -4,19 +4,19 @@ use std::ptr::{from_mut, from_ref, null};
 
 use crate::types::{self, *};
 
-/// What becomes of a flow that is offered a grant.
+/// Result of offering a grant to a flow.
 #[derive(Clone, Copy, Debug)]
 pub enum Served {
-    /// Its sender is to be sent this ACK.
+    /// Its sender must be sent this ACK.
     Ack(ack_fields),
     /// There is not credit enough: back into the queue.
     NotYet,
-    /// It does not wait any more.
+    /// It does not wait in this queue any more.
     Gone,
 }
 
 impl types::incast {
-    /// Does the edge that was granted bind?
+    /// Does the granted edge bound its window?
     pub fn is_shaped(&self) -> bool {
         u32::from(self.bits) & INCAST_SHAPED != 0
     }
@@ -28,37 +28,37 @@ pub fn shapes(f: &flow, u: &uplink) -> bool {
     unsafe { types::incast_shapes(f, u) }
 }
 
-/// What all flows together may have on their way, bytes.
+/// The credit: bytes that all flows together may have in flight.
 pub fn credit(u: &uplink) -> u32 {
     // SAFETY: as in shapes().
     unsafe { types::incast_credit(u) }
 }
 
-/// What of it is outstanding, bytes.
+/// Outstanding credit of live flows, bytes.
 pub fn outstanding(u: &uplink) -> i64 {
     // SAFETY: as in shapes().
     unsafe { types::incast_outstanding(u) }
 }
 
-/// The flow's part of that, bytes.
+/// The flow's outstanding credit, bytes.
 pub fn flow_outstanding(f: &flow) -> i64 {
     // SAFETY: as in shapes().
     unsafe { types::incast_flow_outstanding(f).into() }
 }
 
-/// Does that count?
+/// Does the flow's outstanding credit count?
 pub fn is_live(f: &flow, u: &uplink) -> bool {
     // SAFETY: as in shapes().
     unsafe { types::incast_is_live(f, u) }
 }
 
-/// Did a packet that came in by this interface come through the uplink?
+/// Did a packet with this skb_iif come through the uplink?
 pub fn is_way(u: &uplink, ifindex: u32) -> bool {
     // SAFETY: as in shapes().
     unsafe { types::incast_is_way(u, ifindex) }
 }
 
-/// A segment of the sender came through the uplink, or another way.
+/// Records whether the sender's latest segment came through the uplink.
 pub fn note_way(f: &mut flow, is_way: bool) {
     // SAFETY: as in shapes().
     unsafe { types::incast_note_way(f, is_way) }
@@ -76,25 +76,25 @@ pub fn share(u: &uplink, port: &incast_port) -> u32 {
     unsafe { types::incast_share(u, port) }
 }
 
-/// What a flow may begin with, bytes.
+/// First window of a flow, bytes.
 pub fn first_window(u: &uplink, port: &incast_port, mss: u32) -> u32 {
     // SAFETY: as in shapes().
     unsafe { types::incast_first_window(u, port, mss) }
 }
 
-/// The window below which this flow never falls, bytes.
+/// Minimum window of this flow, bytes.
 pub fn least(f: &flow, u: &uplink, port: &incast_port) -> u32 {
     // SAFETY: as in shapes().
     unsafe { types::incast_least(f, u, port) }
 }
 
-/// A window of so many bytes in whole segments.
+/// Rounds a window down to whole segments, bytes.
 pub fn whole(f: &flow, u: &uplink, port: &incast_port, window: u32) -> u32 {
     // SAFETY: as in shapes().
     unsafe { types::incast_whole(f, u, port, window) }
 }
 
-/// Time goes on. `now` in ns, here and below.
+/// Ends slots, epochs and censuses that are over. `now` in ns, here and below.
 pub fn advance_time(u: &mut uplink, port: &mut incast_port, now: u64) {
     // SAFETY: as in shapes().
     unsafe { types::incast_advance_time(u, port, now) }
@@ -106,8 +106,8 @@ pub fn received(f: &mut flow, u: &mut uplink, port: &mut incast_port, s: &segmen
     unsafe { types::incast_received(f, u, port, s, now) }
 }
 
-/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. What the
-/// flow waits for from now on.
+/// An ACK is about to go to the sender, with the VM's segment `vm`, or because data came. Returns
+/// what the flow waits for from now on, if that is new.
 pub fn open(
     f: &mut flow,
     u: &mut uplink,
@@ -122,7 +122,7 @@ pub fn open(
     }
 }
 
-/// An ACK is about to go to the sender, with the VM's segment `vm` or without.
+/// Begins to measure a round trip with an ACK to the sender. `vm`: the VM's segment with the ACK.
 pub fn note_shown(f: &mut flow, vm: Option<&segment>, now: u64) {
     // SAFETY: as in shapes(); null is allowed.
     unsafe { types::incast_note_shown(f, vm.map_or(null(), from_ref), now) }
@@ -134,7 +134,7 @@ pub fn next(u: &mut uplink, port: &mut incast_port, now: u64) -> types::incast_w
     unsafe { types::incast_next(u, port, now) }
 }
 
-/// Serves a flow that has waited so.
+/// Offers a grant to a flow that waits for `waits`.
 pub fn serve(
     f: &mut flow,
     u: &mut uplink,
@@ -153,7 +153,7 @@ pub fn serve(
     }
 }
 
-/// The flow is not shaped any more, or its record goes.
+/// The flow is not shaped any more, or its record is removed: returns its credit.
 pub fn end(f: &mut flow, u: &mut uplink, port: &mut incast_port) {
     // SAFETY: as in shapes().
     unsafe { types::incast_end(f, u, port) }

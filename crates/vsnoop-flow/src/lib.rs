@@ -1,32 +1,33 @@
 //! The decision core of vsnoop (flow/), for Rust.
 //!
-//! [`types`] is generated from the C headers and shared with the BPF programs.
-//! The functions here call the very same C code that the kernel runs, natively;
-//! they take the flow's record by exclusive reference, so that no lock is
-//! needed. See flow/flow.h for how the parts fit together.
+//! [`types`] is generated from the C headers and shared with the BPF programs. The functions here
+//! call the C code that the kernel runs, compiled natively. They take the flow's record by
+//! exclusive reference, so that no lock is needed. flow/flow.h has an overview of the parts.
 
 /// Generated from flow/*.h; documented there.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, dead_code)]
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, reason = "C's names")]
+#[allow(dead_code, reason = "not every item of the headers is used here")]
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, reason = "bindgen wrote it")]
 pub mod types {
     include!(concat!(env!("OUT_DIR"), "/flow.rs"));
 }
 
 mod decide;
 pub mod expiry;
+pub mod growth;
 pub mod hold;
 pub mod incast;
 #[cfg(feature = "native-packets")]
 pub mod packets;
 mod sequence;
 #[cfg(feature = "testing")]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "for tests only")]
 pub mod testing;
 
 pub use decide::{
-    FromVm, Verdict, answer_embryo, embryo_of_vm, flow_accepted, flow_mid_flow, flow_opened,
-    from_vm, is_left_alone, is_own_syn, learn, note_failure, note_not_taken, repeats_syn, tag,
-    to_vm,
+    FromVm, Verdict, answer_embryo, continues_passive, embryo_of_vm, flow_accepted, flow_mid_flow,
+    flow_opened, from_vm, is_left_alone, is_own_syn, learn, note_failure, note_not_taken,
+    repeats_syn, tag, to_vm,
 };
 pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
 

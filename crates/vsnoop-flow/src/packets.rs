@@ -1,20 +1,18 @@
-//! The packet side of the hooks, compiled natively: for tests and fuzzing.
-//!
-//! bpf/packet.h and bpf/rewrite.h are the very sources that the kernel runs;
-//! native/packets.c gives them a socket buffer to work on.
+//! The sources are bpf/packet.h and bpf/rewrite.h; native/packets.c gives them a socket buffer to
+//! work on.
 
 use crate::types::{self, ack_fields, flow_key, frame, parsed_frame, segment};
 
-/// How a hook meets a frame.
+/// A frame's metadata in its socket buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta {
-    /// Bytes that can be read directly; the rest has to be pulled first.
+    /// Bytes in the linear part; the rest must be pulled first.
     pub linear: usize,
     /// Payload bytes of one segment of a super-packet; 0: none.
     pub gso_size: u32,
-    /// The VLAN tag that is beside the frame, not in it.
+    /// The VLAN tag in the metadata, not in the frame.
     pub vlan_tci: Option<u16>,
-    /// Towards the VM.
+    /// The frame goes to the VM.
     pub to_vm: bool,
 }
 
@@ -23,7 +21,7 @@ pub struct Meta {
 pub struct Parsed(parsed_frame);
 
 impl Parsed {
-    /// The flow, as seen from the sender.
+    /// The flow's key, from the sender to the VM.
     pub fn key(&self) -> &flow_key {
         &self.0.key
     }
@@ -33,12 +31,12 @@ impl Parsed {
         &self.0.segment
     }
 
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub fn tcp(&self) -> usize {
         self.0.l4 as usize
     }
 
-    /// Length of the TCP header with options.
+    /// Length of the TCP header with options, bytes.
     pub fn tcp_len(&self) -> usize {
         self.0.tcp_len as usize
     }
@@ -56,7 +54,7 @@ fn view(bytes: &mut [u8], meta: Meta) -> frame {
     }
 }
 
-/// What the hooks see in a frame; `None`: nothing, it passes untouched.
+/// Parses a frame; `None` if the hooks pass it untouched.
 pub fn parse(bytes: &mut [u8], meta: Meta) -> Option<Parsed> {
     let frame = view(bytes, meta);
     let mut out = parsed_frame::default();
@@ -65,8 +63,8 @@ pub fn parse(bytes: &mut [u8], meta: Meta) -> Option<Parsed> {
     (unsafe { types::vsnoop_parse(&frame, &mut out) } == 0).then_some(Parsed(out))
 }
 
-/// Rewrites ACK and window of a frame of the VM in place. `false`: impossible,
-/// the hook drops the frame.
+/// Rewrites ACK and window of a frame of the VM in place. `false` on failure: the hook drops the
+/// frame.
 pub fn rewrite(bytes: &mut [u8], meta: Meta, parsed: &Parsed, ack: &ack_fields) -> bool {
     let frame = view(bytes, meta);
     // SAFETY: as in parse(); the C code writes within `bytes`.

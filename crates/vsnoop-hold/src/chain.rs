@@ -1,38 +1,38 @@
-//! Where the bytes of a stream are: following a flow's chain of chunks while the hooks change it.
+//! Finds the bytes of a stream: follows a flow's chain of chunks while the hooks change it.
 //!
-//! The hooks add chunks at the end and take acknowledged ones from the front, at any time and
-//! without asking. The front says what the first chunk holds. A chunk's successor may be read only
-//! while the chunk is in the chain; whether it was is known afterwards, when the front has not
-//! moved past it.
+//! The hooks append chunks and free acknowledged ones at the front, at any time and without a lock.
+//! `front` gives the SEQ of the first chunk. A chunk's successor is valid only while the chunk is
+//! in the chain: the reader follows the link, and discards the result if `front` has moved past the
+//! chunk meanwhile.
 
 use std::collections::VecDeque;
 
 use vsnoop_flow::types::{HOLD_CHUNK, seq};
 
-/// The chunks' memory.
+/// Access to the chain in shared memory.
 pub trait Chunks {
     /// SEQ of the first chunk's first byte, and that chunk.
     fn front(&mut self) -> (seq, u32);
-    /// The chunk after this one; anything if it is the last, or in no chain.
+    /// The successor of a chunk; undefined for the last chunk, and for one in no chain.
     fn next(&mut self, chunk: u32) -> u32;
 }
 
-/// Some bytes within one chunk.
+/// A range of bytes within one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Which chunk.
+    /// Number of the chunk.
     pub chunk: u32,
-    /// Where in it the bytes begin.
+    /// Offset of the first byte in the chunk.
     pub offset: u32,
-    /// How many there are, at least 1.
+    /// Length in bytes, at least 1.
     pub len: u32,
 }
 
-/// Attempts to read a chain that moves; then the VM acknowledges faster than it is read, and there
-/// will be another occasion.
+/// Attempts to read a chain that moves. After that the VM acknowledges faster than the chain is
+/// read; the caller tries again later.
 const TRIES: u32 = 8;
 
-/// What is known of one flow's chain.
+/// The part of one flow's chain that was read so far.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     base: seq,
@@ -40,8 +40,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Where `len` bytes from `from` are, all of which are kept. `None` when they are not there any
-    /// more, because the VM has acknowledged them.
+    /// Finds `len` bytes from `from`, all of which are kept. `None` if the VM has acknowledged them
+    /// meanwhile.
     pub fn find(&mut self, memory: &mut impl Chunks, from: seq, len: u32) -> Option<Vec<Slice>> {
         let end = from.add(len);
         for _ in 0..TRIES {
@@ -63,8 +63,7 @@ impl Chain {
         None
     }
 
-    /// Forgets the chunks that have gone; begins anew when this is another chain than the last
-    /// time.
+    /// Forgets chunks that were freed; starts over if the chain is not the one read before.
     fn follow_front(&mut self, memory: &mut impl Chunks) {
         let (base, first) = memory.front();
         let gone = base.diff(self.base);

@@ -1,11 +1,11 @@
-//! The engine's loop for one port: which hold is looked at when, and what becomes of a frame.
+//! The engine's loop for one port: when it looks at a hold, and what it does with a frame.
 //!
-//! [`Engine`] does no input or output. Everything outside it is a [`Host`]: the [`Memory`] that it
-//! shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the end of a connection.
-//! `vsnoop`'s engine implements it with mapped BPF maps and a packet socket, a simulation with
-//! whatever it likes.
+//! [`Engine`] does no input or output. Its surroundings are a [`Host`]: the [`Memory`] that it
+//! shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the reset of a connection.
+//! `vsnoop`'s engine implements it with mapped BPF maps and a packet socket; simulations have their
+//! own.
 //!
-//! # When a hold is looked at
+//! # When the engine looks at a hold
 //! ```text
 //!              doorbell, busy bit, inherited          poll() says no      its timer
 //!   unknown ---------------------------------> due ------------------> busy ------> due
@@ -18,19 +18,20 @@
 //!                                              quiet: no look at all, but reclaimed after
 //!                                                |    IDLE_NS and then every IDLE_LONG_NS
 //!                                                v  its flow is over
-//!                                              ending: given back END_NS later
+//!                                              ending: freed END_NS later
 //! ```
-//! - *Due* holds are served in their order: [`HOLD_FRAMES`] frames each, [`SERVED_HOLDS`] of them
-//!   in one [`Engine::work`], so that a port with very many busy holds keeps no other port waiting.
-//! - A *busy* hold has a timer, in the VM's own time or the clock's ([`Flow::deadline`]).
-//! - The hooks set a hold's *busy bit* when they keep something and it is not set. The engine
-//!   clears it when nothing happened for a while, and looks once more afterwards: a hook that has
-//!   just found the bit set has written what it kept by then.
+//! - *Due* holds are served first come, first served: [`HOLD_FRAMES`] frames each, [`SERVED_HOLDS`]
+//!   holds in one [`Engine::work`], so that a port with very many busy holds does not starve other
+//!   ports.
+//! - A *busy* hold has a timer, in the VM's run time or the clock's ([`Flow::deadline`]).
+//! - A hook that keeps something sets the hold's *busy bit* if it is clear. The engine clears the
+//!   bit when nothing happened for a while, and looks once more afterwards: a hook that found the
+//!   bit still set has written its copy by then.
 //!
-//! # Killing an engine
-//! Nothing that matters is in here: another [`Engine::new`] on the same memory goes on. A
-//! simulation kills it between any two calls of its `Host`: from that call on the host does nothing
-//! any more (and refuses frames), and drops the engine when the call from outside returns.
+//! # Killing an engine An engine has no state that must survive: another [`Engine::new`] on the
+//! same memory continues. A simulation kills an engine between any two calls of its `Host`: from
+//! that call on the host does nothing and refuses frames, and it drops the engine when the
+//! outermost call returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -42,60 +43,61 @@ use crate::frame::headers;
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
 
-/// How often [`Engine::tick`] wants to be called.
+/// Interval of [`Engine::tick`].
 pub const TICK_NS: u64 = 50_000_000;
-/// After this long a device that refused a frame is tried again.
+/// Time after which a device that refused a frame is tried again.
 pub const RETRY_NS: u64 = 1_000_000;
 
-/// Frames of one connection before the next one is served.
+/// Frames of one connection before the next connection is served.
 const HOLD_FRAMES: u32 = 8;
-/// Holds that are served before the other ports are, and before the next heartbeat.
+/// Holds served in one [`Engine::work`], before other ports and the next heartbeat.
 const SERVED_HOLDS: usize = 256;
-/// Timers that are served in one tick; the rest is served in the next.
+/// Timers served in one tick; the others wait for the next.
 const TIMERS: usize = 4096;
-/// How often a hold is looked at that the VM has acknowledged, while things go on.
+/// Interval of looks at a hold whose bytes the VM has acknowledged, while its flow is active.
 const WATCH_NS: u64 = 100_000_000;
-/// How often at least one is looked at that it has not, whether the VM runs or not.
+/// Longest interval of looks at a hold with unacknowledged bytes, whether the VM runs or not.
 const LOOK_NS: u64 = 1_000_000_000;
-/// As HOLD_IDLE_NS and HOLD_IDLE_LONG_NS in flow/hold.h, and a tick.
+/// HOLD_IDLE_NS and HOLD_IDLE_LONG_NS of flow/hold.h, plus a tick.
 const IDLE_NS: u64 = 10_000_000_000 + TICK_NS;
 const IDLE_LONG_NS: u64 = 60_000_000_000 + TICK_NS;
-/// No hook is at a hold any more so long after its flow was seen to be over.
+/// After this time no hook uses a hold whose flow is over.
 const END_NS: u64 = 20_000_000;
-/// How often unused memory is given back.
+/// Ticks between attempts to give unused memory back.
 const SHRINK_TICKS: u32 = 200;
 /// Holds that share a word of busy bits.
 const GROUP: u32 = 32;
 
-/// What the engine shares with the hooks, of one port (flow/types/hold.h, `struct hold_slab`).
+/// One port's memory, which the engine shares with the hooks (flow/types/hold.h, `struct
+/// hold_slab`).
 ///
 /// Numbers of holds begin at 1. The hooks may change anything between two calls.
 pub trait Memory {
-    /// How many holds there is memory for.
+    /// Number of holds in the port's slabs.
     fn hold_count(&mut self) -> u32;
-    /// The hold with this number; a free one (`used == 0`) if there is no memory for it.
+    /// Reads the hold with this number; a free one (`used == 0`) if no slab has it.
     fn read(&mut self, number: u32) -> hold;
-    /// SEQ of the first chunk's first byte, and that chunk.
+    /// SEQ of the chain's first byte, and the number of its first chunk.
     fn front(&mut self, number: u32) -> (seq, u32);
-    /// The chunk after this one; anything if it is the last, or in no chain.
+    /// The successor of a chunk; undefined for the last chunk, and for one in no chain.
     fn next(&mut self, chunk: u32) -> u32;
 
-    /// Numbers that the hooks have rung the doorbell with since the last call; 0: they want memory.
+    /// Takes the numbers of holds from the doorbell, since the last call; 0: the hooks want memory.
     fn take_rung(&mut self) -> Vec<u32>;
-    /// From now on the hooks may ring for this hold again.
+    /// Lets the hooks ring for this hold again.
     fn clear_rung(&mut self, number: u32);
     /// Busy bits of the 32 holds from number 32 * `group` + 1.
     fn busy(&mut self, group: u32) -> u32;
-    /// From now on the hooks tell when something is kept again.
+    /// Clears a busy bit: the hooks set it when they keep something.
     fn clear_busy(&mut self, number: u32);
-    /// Tells the hooks that an engine is alive.
+    /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
 
-    /// The VM has been handed everything below.
+    /// Notes that the VM was handed all bytes below `released`.
     fn set_released(&mut self, number: u32, released: seq);
-    /// The VM, which had answered for everything, is handed data now.
+    /// Notes when data were handed to a VM that had acknowledged everything before.
     fn set_released_ns(&mut self, number: u32, now_ns: u64);
-    /// The TSval of the segments that follow.
+    /// Notes the TSval of the frames that follow.
     fn set_released_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
     fn count_release(&mut self, number: u32);
@@ -104,73 +106,73 @@ pub trait Memory {
     /// Counts a probe, before it is sent.
     fn count_probe(&mut self, number: u32);
 
-    /// Has the kernel side free the chunks that the VM has acknowledged, and with `end` the hold
-    /// itself if its flow is over.
+    /// Frees the chunks that the VM has acknowledged, and with `end` the hold itself if its flow is
+    /// over.
     fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed;
     /// Adds memory if the hooks want it.
     fn grow(&mut self);
-    /// Gives memory back that nobody uses.
+    /// Gives unused memory back.
     fn shrink(&mut self);
 }
 
-/// What is left of a hold that was reclaimed.
+/// Result of [`Memory::reclaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// Its flow is there.
+    /// The flow still has this hold.
     Used,
-    /// Its flow is over: it can be ended when no hook can be at it any more.
+    /// Its flow is over: end it once no hook can use it.
     Over,
-    /// It is free.
+    /// The hold is free.
     Free,
 }
 
 /// The way into the VM.
 pub trait Device {
-    /// Its MTU, asked for anew.
+    /// Its current MTU, bytes.
     fn mtu(&mut self) -> u32;
     /// Hands a frame over: `virtio_net_hdr` of 10 bytes, headers, and payload out of the chunks'
     /// memory.
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent;
 }
 
-/// What a device says to a frame.
+/// Result of sending a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is in the ring.
+    /// The ring has it.
     Taken,
     /// The ring is full.
     Refused,
     /// A segment is larger than the MTU.
     TooLarge,
-    /// Something else is wrong, and may be right the next time.
+    /// Another error, which may be temporary.
     Failed,
 }
 
-/// Times.
+/// The two clocks of the engine, ns.
 pub trait Clock {
     /// CLOCK_MONOTONIC.
     fn now_ns(&mut self) -> u64;
-    /// For how long the VM ran, and so could answer, since the last call or `forget_run_time()`.
+    /// Time that the VM ran, and so could answer, since the last call or `forget_run_time()`.
     fn run_time_ns(&mut self) -> u64;
-    /// The time until the next call does not matter.
+    /// Discards the run time up to now.
     fn forget_run_time(&mut self);
 }
 
 /// The surroundings of one port.
 pub trait Host: Memory + Device + Clock {
-    /// Resets the connection of this hold at both ends, and counts the reason; false when the VM
-    /// has taken something since, and nothing was done.
+    /// Resets the connection of this hold at both ends, and counts the reason. Returns false, and
+    /// does nothing, if the VM has acknowledged something since.
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool;
 }
 
-/// How soon the port has to be worked on again.
+/// When [`Engine::work`] must be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
     /// When the doorbell rings, or at the next tick.
     None,
     /// The ring was full: after [`RETRY_NS`].
     Soon,
-    /// There is more to be done.
+    /// At once: there is more to do.
     Now,
 }
 
@@ -181,14 +183,14 @@ pub struct Engine {
     was_waiting: bool,
     mtu: u32,
     held: HashMap<u32, Held>,
-    /// Holds of before this engine, at which it has not looked yet.
+    /// Holds of an earlier engine that this one has not looked at yet.
     inherited: HashSet<u32>,
-    /// Numbers of holds with something to do, each once.
+    /// Numbers of due holds, each once.
     due: VecDeque<u32>,
     queued: HashSet<u32>,
     by_clock: Timers,
     by_run_time: Timers,
-    /// Busy bits that are known.
+    /// Busy bits as last read.
     known: Vec<u32>,
     /// Holds whose VM has not acknowledged everything.
     waiting: usize,
@@ -196,10 +198,10 @@ pub struct Engine {
     ticks: u32,
 }
 
-/// What is remembered of a hold.
+/// State of one hold.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    /// None while nothing is on its way.
+    /// None while the VM has nothing to acknowledge.
     course: Option<Course>,
     state: State,
     clock_timer: Timer,
@@ -213,17 +215,17 @@ struct Course {
     marked: u32,
 }
 
-/// See the module.
+/// States of the module's diagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Busy,
-    /// Looked at now and then; what was seen last.
+    /// Looked at every [`WATCH_NS`]; has what the last look saw.
     Watched {
         heard: u32,
         tail: seq,
     },
-    /// Nothing was seen to happen; the next look is the last.
+    /// Nothing happened since the last look; the next look is the last.
     Leaving {
         heard: u32,
         tail: seq,
@@ -232,13 +234,13 @@ enum State {
     Ending,
 }
 
-/// What became of a frame.
+/// What happened to a frame.
 enum Outcome {
     Taken,
     /// The ring is full.
     Refused,
-    /// The VM has acknowledged its bytes meanwhile, the connection is over, or the device is in
-    /// trouble.
+    /// Not sent: the VM has acknowledged its bytes meanwhile, the connection is over, or the device
+    /// had an error.
     Later,
 }
 
@@ -258,7 +260,7 @@ impl<H: Memory> Chunks for Links<'_, H> {
 }
 
 impl Engine {
-    /// Goes on with what is in the port's memory.
+    /// Continues with the port's memory, as an earlier engine left it.
     pub fn new(host: &mut impl Host) -> Self {
         let count = host.hold_count();
         let mut engine = Self {
@@ -283,7 +285,7 @@ impl Engine {
         engine
     }
 
-    /// How soon it wants to work again.
+    /// When [`Engine::work`] must be called again.
     pub fn urgency(&self) -> Urgency {
         match (self.ring_is_full, self.due.is_empty()) {
             (true, _) => Urgency::Soon,
@@ -292,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// A sign of life, and whatever has waited for time to pass.
+    /// Sends a sign of life, and serves timers.
     pub fn tick(&mut self, host: &mut impl Host) {
         self.time.now_ns = host.now_ns();
         host.heartbeat(self.time.now_ns);
@@ -312,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// Does what is due, some frames of each connection.
+    /// Serves due holds, some frames of each.
     pub fn work(&mut self, host: &mut impl Host) {
         self.ring_is_full = false;
         for number in host.take_rung() {
@@ -346,7 +348,7 @@ impl Engine {
 
     fn look_at_clock(&mut self, host: &mut impl Host) {
         let is_waiting = self.waiting > 0;
-        // One look longer than needed, so that a wait always begins with a fresh sample.
+        // One tick longer than needed, so that a wait always begins with a fresh sample.
         if is_waiting || self.was_waiting {
             self.time.run_time_ns += host.run_time_ns();
         } else {
@@ -396,9 +398,9 @@ impl Engine {
         }
     }
 
-    /// Serves a connection; true when it has more to send.
+    /// Serves a hold; true if it has more to send.
     fn serve(&mut self, host: &mut impl Host, number: u32) -> bool {
-        // Before anything is read: news that come later ring again.
+        // First of all: changes after this ring again.
         host.clear_rung(number);
         let is_inherited = self.inherited.remove(&number);
         for _ in 0..HOLD_FRAMES {
@@ -441,7 +443,7 @@ impl Engine {
         true
     }
 
-    /// What is known of a hold whose VM has not acknowledged everything.
+    /// The [`Course`] of a hold whose VM has not acknowledged everything.
     fn course(&mut self, number: u32, view: &View, hold: &hold, inherited: bool) -> &mut Course {
         let held = self.held.entry(number).or_default();
         held.state = State::Busy;
@@ -454,7 +456,8 @@ impl Engine {
         })
     }
 
-    /// True when the hold is to be looked at again: the VM has taken something at the last moment.
+    /// Gives a connection up. True if the VM has acknowledged something meanwhile, and the hold
+    /// must be looked at again.
     fn give_up(&mut self, host: &mut impl Host, number: u32, hold: &hold, why: Reason) -> bool {
         self.forget(number);
         if !host.give_up(hold, why) {
@@ -464,7 +467,7 @@ impl Engine {
         false
     }
 
-    /// The VM has acknowledged everything.
+    /// The VM has acknowledged everything: watches the hold.
     fn rest(&mut self, host: &mut impl Host, number: u32, hold: &hold) {
         let held = self.held.entry(number).or_default();
         if held.course.take().is_some() {
@@ -490,7 +493,8 @@ impl Engine {
         self.set_clock_timer(number, self.time.now_ns + WATCH_NS);
     }
 
-    /// Also by the clock: a VM that has acknowledged everything may not run again for long.
+    /// Sets the timers of a busy hold. There is always one by the clock: a VM that has acknowledged
+    /// everything may not run again for long.
     fn set_timers(&mut self, number: u32, deadline: Deadline) {
         let Some(held) = self.held.get_mut(&number) else { return };
         let latest = self.time.now_ns + LOOK_NS;
@@ -508,8 +512,8 @@ impl Engine {
         }
     }
 
-    /// The hold is free: the next flow that has it tells when something is kept. True when one has
-    /// it already, and may have told before it could be heard.
+    /// The hold is free. A hook sets its busy bit for the next flow only if that is clear: true if
+    /// a flow has it already, whose copies may have left the bit as it was.
     fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
         self.forget(number);
         self.clear_busy(host, number);
@@ -537,13 +541,14 @@ impl Engine {
         if frame.kind == Kind::Probe {
             host.count_probe(number);
         }
-        // As late as possible: what the sender has told meanwhile goes with it.
+        // As late as possible, so that the frame has the sender's latest ACK and window.
         let newest = host.read(number);
         if newest.used == 0 || u32::from(newest.flags) & HOLD_OVER != 0 {
             return Outcome::Later;
         }
         let marked = frame.kind == Kind::Release && newest.marked != course.marked;
-        // Before the frame: ACKs that the hooks forward must not look newer than it (RFC 7323).
+        // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
+        // 7323).
         host.set_released_tsval(number, newest.tsval);
         let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         if sent == Sent::TooLarge {
@@ -573,7 +578,7 @@ impl Engine {
         Outcome::Taken
     }
 
-    /// Memory of a connection that is over, or has nothing on its way, goes back.
+    /// Reclaims the memory of a hold whose flow is over, or whose VM has acknowledged everything.
     fn reclaim(&mut self, host: &mut impl Host, number: u32, end: bool) {
         let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
         let reclaimed = host.reclaim(number, end);

@@ -1,74 +1,75 @@
-//! One connection: what is to be sent to the VM next.
+//! One connection: the next frame for the VM.
 //!
-//! In this order: what it lost, what is held and fits into its window, a bare ACK when the sender
-//! has told something that no frame carries, a probe of a window that is closed.
+//! In this order: a retransmission of lost bytes, held bytes that fit into the VM's window, a pure
+//! ACK if the sender's latest ACK or window is in no frame yet, a probe of a closed window.
 //!
-//! While the VM has something to acknowledge, what is held is handed over in large portions: when
-//! half of the widest window is open, or [`PATIENCE_NS`] have brought no more (RFC 9293, section
-//! 3.8.6.2.1). One that has acknowledged everything never waits: if a segment fits it is handed
-//! over.
+//! While the VM has something to acknowledge, held bytes are handed over in large portions: when
+//! half of the widest window is open, or after [`PATIENCE_NS`] in which it did not open further
+//! (RFC 9293, section 3.8.6.2.1). A VM that has acknowledged everything gets a segment as soon as
+//! one fits.
 //!
-//! *Loss* shows in two ways. The VM repeats its ACK, three times or with SACK blocks of three
-//! segments: then the holes below the highest block are sent again, once; and again only when a
-//! block shows that something sent after them has arrived (RFC 6675 and RFC 8985 in spirit; between
-//! host and VM nothing is reordered). Without SACK, one frame is sent again, and the next with each
-//! ACK that falls short (RFC 6582). Or the VM had [`TIMEOUT_NS`] to answer and did not; then the
-//! first frame is sent again, and the time doubles (RFC 6298).
+//! *Loss* is detected in two ways. The VM repeats its ACK, three times or with SACK blocks of three
+//! segments: the holes below the highest block are then sent again, once, and a second time only
+//! when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
+//! nothing is reordered between host and VM). Without SACK one frame is sent again, and the next
+//! with each partial ACK (RFC 6582). Or the VM had [`TIMEOUT_NS`] of run time to answer and did
+//! not: the first frame is then sent again, and the timeout doubles (RFC 6298).
 //!
-//! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one byte of what is held, which
-//! some stacks alone answer, or with an old segment without data (a keep-alive, section 3.8.4).
-//! Each time that one form stays unanswered the other one is used.
+//! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one held byte, which is the only
+//! probe that some stacks answer, or with a keep-alive probe, an old segment without data (section
+//! 3.8.4). After a probe without an answer the other form is used.
 //!
-//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK, it may have
-//! none: its listener's queue is full, or it keeps no state at all (SYN cookies). Then data from
-//! ISS + 1 with the handshake's ACK completes the handshake, and anything else may destroy it. So
-//! nothing but that is sent, after 200, 400, 800 ms and then every second, by the clock: it is the
-//! application that the VM waits for.
+//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK it may have
+//! none, because its listener's accept queue is full or because it keeps no state (SYN cookies).
+//! Data from ISS + 1 with the handshake's ACK complete the handshake; any other segment may destroy
+//! it. So only such data are sent, after 200, 400, 800 ms and then every second, by the clock: the
+//! VM waits for its application, not for its CPU.
 //!
-//! *Giving up* ([`Reason`]). A VM that answers, but whose window is closed, is probed for ever. One
-//! that has room, answers, and does not take the same bytes again and again never will; and one
-//! that has sent nothing for [`SILENT_NS`] of its own time is dead (R2 of RFC 9293, section 3.8.3).
+//! *Giving up* ([`Reason`]). A VM that answers with a closed window is probed for ever. A VM that
+//! has room, answers, and refuses the same bytes repeatedly is given up; so is one that has sent
+//! nothing for [`SILENT_NS`] of its run time (R2 of RFC 9293, section 3.8.3).
 
 use vsnoop_flow::types::seq;
 
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
-/// The VM's own time to answer: more than any delayed ACK (RFC 9293, section 3.8.6.3, and Linux's
-/// 40 ms).
+/// Retransmission timeout in the VM's run time: longer than any delayed ACK (RFC 9293, section
+/// 3.8.6.3, and Linux's 40 ms).
 pub const TIMEOUT_NS: u64 = 200_000_000;
-/// The VM's own time to open its window further before less than a portion is handed over.
+/// Run time of the VM to open its window further, before less than a portion is handed over.
 pub const PATIENCE_NS: u64 = 40_000_000;
-/// Of the widest window, what makes a portion.
+/// A portion is this fraction of the widest window: a half.
 const PORTION: u32 = 2;
-/// The time doubles this often.
+/// How often a timeout doubles at most.
 const BACK_OFF: u32 = 4;
-/// Refusals in a row, ...
+/// After so many refusals in a row, ...
 const REFUSALS: u32 = 16;
-/// ... and the VM's own time that they take at least, after which it is given up.
+/// ... over at least so much run time of the VM, the connection is given up.
 const REFUSED_NS: u64 = 100_000_000_000;
-/// The VM's own time without any packet of it, after which it is given up.
+/// A VM without any packet for so much run time is given up.
 const SILENT_NS: u64 = 100_000_000_000;
-/// Of a connection that was never confirmed, by the clock.
+/// An unconfirmed connection is given up after this time by the clock, and `SILENT_NS` of run time.
 const UNCONFIRMED_NS: u64 = 130_000_000_000;
-/// The first try at confirming it, and the longest pause between two, by the clock.
+/// Times of the first attempt to confirm a connection and the longest pause between two, by the
+/// clock.
 const CONFIRM_NS: u64 = 200_000_000;
 const CONFIRM_MOST_NS: u64 = 1_000_000_000;
 /// Repeated ACKs that prove a loss (RFC 5681).
 const REPEATED: u32 = 3;
-/// Payload of a frame at most: an IPv6 packet has 65535 bytes with the TCP header and its options.
+/// Largest payload of a frame: an IPv6 packet has 65535 bytes with the TCP header and its options.
 const LARGEST: u32 = 65_535 - 60;
 
-/// Why a frame is sent.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// For the first time.
+    /// Bytes that the VM gets for the first time.
     Release,
-    /// Again.
+    /// A retransmission.
     Resend,
-    /// It only carries what the sender has acknowledged.
+    /// A pure ACK with the sender's latest ACK and window.
     Ack,
-    /// It asks the VM for its window: with the next byte, or with an old segment without data.
+    /// A window probe: with the next byte, or a keep-alive probe without data.
     Probe,
 }
 
@@ -77,55 +78,55 @@ pub enum Kind {
 pub enum Reason {
     /// The VM has room, answers, and refuses the same bytes.
     Refused,
-    /// The VM has run for long and sent nothing.
+    /// The VM ran for `SILENT_NS` and sent nothing.
     Silent,
 }
 
 /// A segment, or a super-packet, for the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Of the first byte.
+    /// SEQ of the first byte.
     pub seq: seq,
     /// Payload, bytes.
     pub len: u32,
     /// With the sender's FIN.
     pub fin: bool,
-    /// Why.
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Frame {
-    /// Behind the last byte, or the FIN.
+    /// SEQ after the last byte, or after the FIN.
     pub fn end(&self) -> seq {
         self.seq.add(self.len + u32::from(self.fin))
     }
 }
 
-/// Sending again what was lost.
+/// Recovery from a loss.
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
-    /// It is over when the VM has acknowledged this.
+    /// Recovery ends when the VM has acknowledged this.
     point: seq,
-    /// Holes below have been sent again.
+    /// Holes below this have been sent again.
     next: seq,
-    /// A block beyond this was sent after them.
+    /// A SACK block beyond this was sent after the retransmissions.
     proof: seq,
-    /// Nothing is known of holes: the first frame only, and the next with each ACK.
+    /// Without SACK blocks: the first frame only, and the next with each partial ACK.
     blind: bool,
 }
 
-/// What is remembered of a connection from one look to the next; only how it goes on best.
+/// State of a connection between two looks. It only serves efficiency: a new engine starts without.
 #[derive(Clone, Debug)]
 pub struct Flow {
     vm_seq: seq,
     repeated: u32,
     repeats: u32,
     heard: u32,
-    /// The timer runs since then.
+    /// When the retransmission timer was started, ns of run time.
     since_ns: u64,
-    /// In a row.
+    /// Timeouts in a row.
     timeouts: u32,
-    /// As of when the VM was last heard of.
+    /// Had the VM room in its window when its last segment came?
     had_room: bool,
     recovery: Option<Recovery>,
     carried: (seq, u16),
@@ -133,60 +134,60 @@ pub struct Flow {
     silence: Silence,
     refusal: Refusal,
     confirmation: Option<Confirmation>,
-    /// The widest window of the VM, bytes.
+    /// Widest window of the VM so far, bytes.
     widest: u32,
     /// A portion is being handed over.
     releasing: bool,
-    /// Since when less than a portion waits, in the VM's own time.
+    /// Since when less than a portion waits, ns of run time.
     waits_ns: Option<u64>,
     given_up: Option<Reason>,
 }
 
-/// A probe for the VM's window.
+/// State of window probes.
 #[derive(Clone, Debug, Default)]
 struct Probe {
     due: bool,
-    /// Without data; else with one byte, if there is one.
+    /// The next is a keep-alive probe; else it has one byte, if there is one.
     keep_alive: bool,
-    /// `heard` when the last one was sent.
+    /// `heard` when the last probe was sent.
     sent_at: Option<u32>,
 }
 
-/// The VM was not heard of.
+/// Silence of the VM.
 #[derive(Clone, Debug)]
 struct Silence {
-    /// In the VM's own time.
+    /// When it began, ns of run time.
     since_ns: u64,
-    /// Frames that it should have answered.
+    /// Frames sent since that the VM should have answered.
     frames: u32,
 }
 
-/// The VM does not take what it has room for.
+/// Refusals: the VM does not accept bytes for which it has room.
 #[derive(Clone, Debug, Default)]
 struct Refusal {
     count: u32,
     since_ns: u64,
-    /// `heard` when the next byte was last sent again.
+    /// `heard` when the byte at VM_SEQ was last sent again.
     resent: Option<u32>,
 }
 
-/// Tries at completing the VM's handshake, by the clock.
+/// Attempts to complete the VM's handshake, by the clock.
 #[derive(Clone, Debug)]
 struct Confirmation {
     since_ns: u64,
     run_time_ns: u64,
     next_ns: u64,
     pause_ns: u64,
-    /// A try is under way, up to here.
+    /// An attempt is under way, up to here.
     until: Option<seq>,
 }
 
 impl Flow {
-    /// A connection that was never looked at.
+    /// A connection that no engine has looked at.
     pub fn new(view: &View, time: Time) -> Self {
         Self {
             vm_seq: view.vm_seq,
-            // Reports of before are unknown: one that still stands is repeated, or times out.
+            // Earlier reports are unknown: a loss that persists is reported again, or times out.
             repeated: view.repeated,
             repeats: 0,
             heard: view.heard,
@@ -206,8 +207,8 @@ impl Flow {
         }
     }
 
-    /// One that another engine has looked after. How long the VM has been silent is not known, so
-    /// that its time is over at once: engines may come and go faster than it would be.
+    /// A connection that an earlier engine served. It is not known how long the VM has been silent,
+    /// so its timeout has expired: engines could otherwise be replaced faster than it expires.
     pub fn resumed(view: &View, time: Time) -> Self {
         let mut flow = Self::new(view, time);
         if view.unconfirmed {
@@ -219,13 +220,13 @@ impl Flow {
         flow
     }
 
-    /// The VM's end does not answer any more, or not take what it has room for, though it had every
-    /// chance: the connection is to be reset.
+    /// Reason to reset the connection: the VM does not answer, or refuses bytes for which it has
+    /// room.
     pub fn given_up(&self) -> Option<Reason> {
         self.given_up
     }
 
-    /// The next frame, if there is one to be sent now.
+    /// The next frame to send now, if there is one.
     pub fn poll(&mut self, view: &View, time: Time) -> Option<Frame> {
         if view.unconfirmed {
             return self.confirm(view, time);
@@ -253,7 +254,7 @@ impl Flow {
         Deadline { now_ns: None, run_time_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
     }
 
-    /// The device has taken a frame.
+    /// Notes that the device has taken a frame.
     pub fn sent(&mut self, view: &View, frame: &Frame) {
         self.carried = view.sender;
         self.silence.frames += 1;
@@ -274,7 +275,8 @@ impl Flow {
         }
     }
 
-    /// Data from where the VM's own handshake ends, and no more than it was handed before.
+    /// An attempt to complete the handshake: data from VM_SEQ on, and no more than was handed over
+    /// before.
     fn confirm(&mut self, view: &View, time: Time) -> Option<Frame> {
         let first = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
         let is_over = time.now_ns.saturating_sub(first.since_ns) >= UNCONFIRMED_NS
@@ -302,7 +304,7 @@ impl Flow {
         frame
     }
 
-    /// The VM has just shown that it has the connection.
+    /// The VM has just confirmed the connection.
     fn begin_anew(&mut self, view: &View, time: Time) {
         self.silence = Silence { since_ns: time.run_time_ns, frames: 0 };
         self.refusal = Refusal::default();
@@ -314,7 +316,7 @@ impl Flow {
             self.heard = view.heard;
             self.silence = Silence { since_ns: run_time_ns, frames: 0 };
             let has_room = view.has_room();
-            // It lives; which is an excuse, unless it has had room for long.
+            // A sign of life resets the timeouts only if the VM had no room before.
             if !(self.had_room && has_room) {
                 self.timeouts = 0;
                 self.refusal = Refusal::default();
@@ -378,7 +380,8 @@ impl Flow {
         self.solicit(view);
     }
 
-    /// Was the next byte refused since it was sent again?
+    /// Counts a refusal if the VM has answered, but not accepted the byte at VM_SEQ, since that was
+    /// sent again.
     fn judge(&mut self, view: &View, run_time_ns: u64) {
         let refusal = &mut self.refusal;
         if refusal.resent.is_none_or(|before| before == view.heard) || !view.has_room() {
@@ -395,7 +398,7 @@ impl Flow {
         }
     }
 
-    /// Resends or probes: whatever makes the VM answer.
+    /// After a timeout: a retransmission or a probe, to make the VM answer.
     fn solicit(&mut self, view: &View) {
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(view, true);
@@ -403,11 +406,11 @@ impl Flow {
         if self.probe.sent_at == Some(view.heard) {
             self.probe.keep_alive = !self.probe.keep_alive;
         }
-        // Also beside a resend: the VM may have taken its window back since.
+        // Beside a retransmission, too: the VM may have shrunk its window since.
         self.probe.due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_drained();
     }
 
-    /// The next hole, within the VM's window.
+    /// Retransmission of the next hole, within the VM's window.
     fn resend(&self, view: &View) -> Option<Frame> {
         let recovery = self.recovery.filter(|_| view.is_kept())?;
         let mut from = later(recovery.next, view.vm_seq);
@@ -430,9 +433,9 @@ impl Flow {
         self.again(view, from, until)
     }
 
-    /// What the VM was handed of these bytes, within its window.
+    /// Retransmission of the part of these bytes that the VM was handed, within its window.
     fn again(&self, view: &View, from: seq, until: seq) -> Option<Frame> {
-        // The FIN goes with the last byte, or alone.
+        // A FIN is sent with the last byte, or alone.
         let fin = view.fin && until.diff(view.tail) > 0;
         let until = earlier(earlier(until, view.tail), later(view.right_edge, view.vm_seq));
         let bytes = until.diff(from).max(0) as u32;
@@ -452,7 +455,7 @@ impl Flow {
         frame
     }
 
-    /// Is enough of the window open?
+    /// Is enough of the window open for a portion?
     fn is_portion(&mut self, view: &View, run_time_ns: u64) -> bool {
         let room = |from: seq, to: seq| to.diff(from).max(0) as u32;
         self.widest = self.widest.max(room(view.vm_seq, view.right_edge));
@@ -460,7 +463,7 @@ impl Flow {
         if usable >= self.widest / PORTION || usable >= room(view.handed, view.end()) {
             return true;
         }
-        // Else nothing may come that would bring more.
+        // The VM has nothing to acknowledge, so it may send no further window update.
         if view.handed == view.vm_seq && usable >= view.mss {
             return true;
         }
@@ -468,7 +471,7 @@ impl Flow {
         if run_time_ns.saturating_sub(since) < PATIENCE_NS {
             return false;
         }
-        // It may never open so far again.
+        // The window may never be so wide again.
         self.widest -= self.widest / 8;
         true
     }
@@ -505,7 +508,7 @@ impl Confirmation {
     }
 }
 
-/// What is held and fits into the VM's window.
+/// Held bytes that fit into the VM's window.
 fn release(view: &View) -> Option<Frame> {
     let from = view.handed;
     if view.is_drained() || from.diff(view.first) < 0 {
@@ -515,8 +518,8 @@ fn release(view: &View) -> Option<Frame> {
     let len = (limit.diff(from).max(0) as u32).min(largest(view));
     let end = from.add(len);
     let is_last = end == view.tail;
-    // Less than a segment is sent only when it is the last of it, or the VM has nothing to answer
-    // that would open its window further (RFC 9293, section 3.8.6.2.1).
+    // Less than a segment is sent only at the end, or if the VM has nothing to acknowledge that
+    // would open its window further (RFC 9293, section 3.8.6.2.1).
     if len < view.mss && !is_last && (len == 0 || from.diff(view.vm_seq) > 0) {
         return None;
     }
@@ -525,14 +528,14 @@ fn release(view: &View) -> Option<Frame> {
     (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Release })
 }
 
-/// Do the VM's reports prove a loss?
+/// Do repeated ACKs or SACK blocks prove a loss?
 fn has_lost(view: &View, repeats: u32) -> bool {
     let reported = view.blocks().last().map_or(0, |block| block.1.diff(view.vm_seq));
     view.handed.diff(view.vm_seq) > 0
         && (repeats >= REPEATED || reported >= REPEATED as i32 * view.mss as i32)
 }
 
-/// Whole segments.
+/// Payload of the largest frame: whole segments.
 fn largest(view: &View) -> u32 {
     (LARGEST / view.mss).max(1) * view.mss
 }

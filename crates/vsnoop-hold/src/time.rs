@@ -1,27 +1,27 @@
-//! Times, and timers for very many holds.
+//! Clock readings, and timers for very many holds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How late it is.
+/// A reading of both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
     /// CLOCK_MONOTONIC.
     pub now_ns: u64,
-    /// How long the VM has run.
+    /// Run time of the VM.
     pub run_time_ns: u64,
 }
 
-/// When a hold is to be looked at again, if nothing happens before.
+/// When to look at a hold again, if nothing happens before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadline {
     /// By the clock.
     pub now_ns: Option<u64>,
-    /// In the VM's own time.
+    /// In the VM's run time.
     pub run_time_ns: Option<u64>,
 }
 
-/// One timer; at most one entry of [`Timers`] counts for it.
+/// One timer; at most one of its entries in [`Timers`] is valid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timer {
     at: Option<u64>,
@@ -34,15 +34,15 @@ impl Timer {
     }
 }
 
-/// Numbers of holds in the order of their times.
+/// A queue of holds, ordered by time.
 ///
-/// A timer that is put off keeps its entry, which is set anew when its time comes; one that is
-/// brought forward gets another entry, and the former counts no more.
+/// A timer that is postponed keeps its entry, which is requeued when its old time comes. A timer
+/// that is brought forward gets another entry, and the old one becomes invalid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(u64, u32)>>);
 
 impl Timers {
-    /// Sets the timer of `number` to `at`, whatever it was set to.
+    /// Sets the timer of `number` to `at`, ns.
     pub(crate) fn set(&mut self, timer: &mut Timer, at: u64, number: u32) {
         timer.at = Some(at);
         if timer.entry.is_none_or(|entry| at < entry) {
@@ -51,7 +51,7 @@ impl Timers {
         }
     }
 
-    /// Entries whose time has come, `most` of them; [`Timers::is_due`] is to be asked about each.
+    /// Takes up to `most` entries whose time has come; [`Timers::is_due`] tells which are valid.
     pub(crate) fn take(&mut self, now: u64, most: usize) -> Vec<(u64, u32)> {
         let mut entries = Vec::new();
         while entries.len() < most
@@ -64,7 +64,7 @@ impl Timers {
         entries
     }
 
-    /// Has the timer's time come, as its entry of `entry` says? Then it stands no more.
+    /// Is the entry valid, and the timer's time over? If so, clears the timer.
     pub(crate) fn is_due(&mut self, timer: &mut Timer, entry: u64, now: u64, number: u32) -> bool {
         if timer.entry != Some(entry) {
             return false;

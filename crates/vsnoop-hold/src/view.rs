@@ -1,4 +1,4 @@
-//! What is known of a connection at some moment: a [`hold`] as the engine understands it.
+//! A snapshot of a connection: a [`hold`] as the engine interprets it.
 
 use vsnoop_flow::types::{self, hold, seq};
 
@@ -7,12 +7,12 @@ use vsnoop_flow::types::{self, hold, seq};
 pub struct View {
     /// The VM has acknowledged everything below.
     pub vm_seq: seq,
-    /// Of the VM's window.
+    /// Right edge of the VM's window.
     pub right_edge: seq,
-    /// The VM has been handed everything below; one more once it was handed the FIN.
+    /// The VM was handed all bytes below; includes the FIN.
     pub handed: seq,
-    /// Copies are kept from here, or from VM_SEQ if that is more. Not of what the VM was handed
-    /// before the flow had a hold.
+    /// Copies begin here, or at VM_SEQ if that is more. There are none of segments that the VM was
+    /// handed before the flow had a hold.
     pub first: seq,
     /// End of what is kept.
     pub tail: seq,
@@ -24,9 +24,9 @@ pub struct View {
     pub mss: u32,
     /// How often the VM has reported a loss.
     pub repeated: u32,
-    /// How often the VM was heard of.
+    /// Number of the VM's segments.
     pub heard: u32,
-    /// What the sender has acknowledged of the VM's data, and its raw window.
+    /// The sender's ACK of the VM's data, and its raw window.
     pub sender: (seq, u16),
     blocks: [(seq, seq); 4],
     block_count: usize,
@@ -35,16 +35,16 @@ pub struct View {
 impl View {
     /// The hold as read from shared memory.
     pub fn new(hold: &hold) -> Self {
-        // Without a chunk there is nothing but perhaps a FIN.
+        // Without a chunk at most a FIN is held.
         let is_empty = hold.chunks == 0 && hold.vm_seq != hold.tail;
         let tail = if is_empty { hold.vm_seq } else { hold.tail };
         let fin = u32::from(hold.flags) & types::HOLD_FIN != 0 && !is_empty;
         let end = tail.add(fin.into());
-        // What the hooks know, or what the engine has done since. A value of long ago, before the
-        // hooks handed over by themselves for a while, is behind; or ahead of everything, wrapped.
+        // high_seq, or `released` if that is later. An old `released`, from before the hooks handed
+        // over by themselves for a while, is behind high_seq, or beyond the end after a wrap.
         let ahead = hold.released.diff(hold.high_seq) > 0 && hold.released.diff(end) <= 0;
         let handed = if ahead { hold.released } else { hold.high_seq };
-        // A VM may acknowledge what a killed engine had handed over and not noted.
+        // The VM may acknowledge bytes that a killed engine handed over without noting it.
         let handed = if hold.vm_seq.diff(handed) > 0 { hold.vm_seq } else { handed };
         let mut view = Self {
             vm_seq: hold.vm_seq,
@@ -65,13 +65,13 @@ impl View {
         view
     }
 
-    /// Has the VM everything, or is it on its way to it?
+    /// Was everything handed over?
     pub fn is_drained(&self) -> bool {
         self.handed.diff(self.end()) >= 0
     }
 
-    /// Is there a copy of the next byte that the VM is to acknowledge, and of all that follow? Else
-    /// nothing can be sent again; the hooks find the loss.
+    /// Are there copies of the byte at VM_SEQ and all that follow? If not, the host has not
+    /// acknowledged it early: the sender retransmits.
     pub fn is_kept(&self) -> bool {
         self.vm_seq.diff(self.first) >= 0
     }
@@ -81,21 +81,20 @@ impl View {
         self.vm_seq.diff(self.end()) >= 0
     }
 
-    /// Has the VM no excuse not to acknowledge the next byte: it was handed it, there is a copy of
-    /// it, and its window has room for a segment, or for what there is?
+    /// Should the VM accept the byte at VM_SEQ? It was handed that byte, there is a copy of it, and
+    /// the window has room for a segment, or for all that is held.
     pub fn has_room(&self) -> bool {
         let room = self.right_edge.diff(self.vm_seq);
         let rest = self.tail.diff(self.vm_seq).clamp(1, self.mss as i32);
         self.is_kept() && self.handed.diff(self.vm_seq) > 0 && room >= rest
     }
 
-    /// Behind the last byte, or the FIN.
+    /// SEQ after the last byte, or after the FIN.
     pub fn end(&self) -> seq {
         self.tail.add(self.fin.into())
     }
 
-    /// What the VM has of the bytes beyond VM_SEQ, as its last report has it: SACK blocks in order,
-    /// none of which reaches beyond what it was handed.
+    /// The VM's latest SACK blocks, sorted, without any beyond `handed`.
     pub fn blocks(&self) -> &[(seq, seq)] {
         &self.blocks[..self.block_count]
     }

@@ -7,8 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
 use vsnoop_lab::results::table::Style;
-use vsnoop_lab::results::{CUT_SHORT, PathLink, Results, report};
-use vsnoop_lab::{guest, interrupt, vm, workspace};
+use vsnoop_lab::results::{CUT_SHORT, Results, report};
+use vsnoop_testbed::stage::path::PathLink;
+use vsnoop_testbed::{guest, interrupt, vm, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
 #[derive(Parser)]

@@ -1,11 +1,12 @@
 //! Network devices as the kernel describes them: questions over rtnetlink ([`netlink`]) and to
-//! drivers ([`ethtool`]).
+//! drivers ([`ethtool`]); and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
 
 pub mod ethtool;
 pub mod netlink;
+pub mod tap;
 
 use anyhow::{Context, Result, bail};
 use netlink_packet_core::{DefaultNla, Nla};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The programs of bpf/, whole, and as much of a kernel as they call.
+ * The programs of bpf/, unchanged, and the part of a kernel that they call.
  *
- * The programs are included as they are.  Their maps and global variables are known from the object
- * that clang makes of the same source for BPF (build.rs writes programs.h from it), so that none has
- * to be listed here.  Packets are here; maps, time and devices are in src/.
+ * Their maps and global variables are read from the object that clang makes of the same source for
+ * BPF (build.rs writes programs.h from it), so that none is listed here. Packets are here; maps,
+ * time and devices are in src/.
  *
- * What the verifier would refuse kills the process: a helper called under a spin lock, a lock that
- * is not released, packet data read beyond data_end, undefined behaviour.
+ * Errors that the verifier would refuse kill the process: a helper called under a spin lock, a lock
+ * that is not released, packet data read beyond data_end, undefined behaviour.
  */
 #include <bpf/bpf_helpers.h>
 #include <string.h>
@@ -31,7 +31,7 @@ struct world_skb {
 
 static __thread int locked;
 
-/* Every helper but the locks: none may be called while a lock is held. */
+/* Called by every helper but the locks: no helper may be called under a lock. */
 static void enter(const char *helper)
 {
 	if (locked)
@@ -44,7 +44,7 @@ static struct world_skb *skb_of(const struct __sk_buff *ctx)
 	return (struct world_skb *)ctx;
 }
 
-/* Packet pointers of the program are void after this. */
+/* Invalidates the program's packet pointers. */
 static void refresh(struct world_skb *s)
 {
 	struct world_frame *f = s->frame;
@@ -138,7 +138,7 @@ __u64 bpf_ktime_get_ns(void)
 	return world_now();
 }
 
-/* Behind by up to a jiffy; here by none or most of one of 4 ms. */
+/* Up to a jiffy of 4 ms behind. */
 __u64 bpf_ktime_get_coarse_ns(void)
 {
 	__u64 now;
@@ -193,7 +193,7 @@ static __u32 sum_of(const void *bytes, __u32 len, __u32 seed)
 	return (__u32)((sum & 0xffffffff) + (sum >> 32));
 }
 
-/* skb_postpull_rcsum(), skb_postpush_rcsum(): what is at `at` leaves skb->csum, or enters it. */
+/* skb_postpull_rcsum(), skb_postpush_rcsum(): subtracts bytes from skb->csum, or adds them. */
 static void account(struct world_frame *f, __u32 at, __u32 len, bool leaves)
 {
 	__u32 start = at < 14 ? 14 : at, end = at + len;
@@ -245,7 +245,7 @@ long bpf_skb_pull_data(struct __sk_buff *ctx, __u32 len)
 	return 0;
 }
 
-/* TCP's checksum field, behind csum_start. */
+/* End of TCP's checksum field, from csum_start. */
 #define CSUM_END 18
 
 long bpf_skb_change_tail(struct __sk_buff *ctx, __u32 len, __u64 flags)
@@ -301,7 +301,8 @@ static int mend(struct world_skb *s, __u32 at, __u32 diff)
 	return 0;
 }
 
-/* inet_proto_csum_replace_by_diff(): of CHECKSUM_PARTIAL the field has the pseudo-header's sum. */
+/* inet_proto_csum_replace_by_diff(): with CHECKSUM_PARTIAL the field has the pseudo-header's
+ * sum. */
 long bpf_l4_csum_replace(struct __sk_buff *ctx, __u32 at, __u64 from, __u64 to, __u64 flags)
 {
 	struct world_skb *s = skb_of(ctx);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What kernel.c and src/kernel.rs say to each other.  Rust's side of these declarations is written
- * by hand in src/native.rs.
+ * Interface between kernel.c and src/kernel.rs. Rust's declarations are written by hand in
+ * src/native.rs.
  */
 #ifndef VSNOOP_NATIVE_KERNEL_H
 #define VSNOOP_NATIVE_KERNEL_H
@@ -11,7 +11,7 @@
 
 /* A socket buffer as it enters and leaves a program. */
 struct world_frame {
-	__u8 *bytes; /* `room` of them; in the first 4 GiB, as __sk_buff has 32 bits for them */
+	__u8 *bytes; /* `room` bytes, below 4 GiB: __sk_buff has 32-bit pointers */
 	__u32 len;
 	__u32 linear; /* bytes that can be read without a pull */
 	__u32 room;
@@ -28,7 +28,7 @@ struct world_frame {
 	__u32 cb[5];
 	__u32 ip_summed; /* CHECKSUM_* */
 	__u32 csum_start; /* CHECKSUM_PARTIAL: first byte of the TCP header */
-	__u32 csum; /* CHECKSUM_COMPLETE: the sum over everything behind the Ethernet header */
+	__u32 csum; /* CHECKSUM_COMPLETE: sum of all after the Ethernet header */
 	__u32 redirect_ifindex; /* after TC_ACT_REDIRECT */
 	__u32 redirect_flags;
 };
@@ -60,7 +60,7 @@ struct world_map {
 	__u32 value_size;
 	__u32 max_entries;
 	__u32 flags;
-	__s32 inner; /* index of the definition of the maps inside, or -1 */
+	__s32 inner; /* index of the inner maps' definition, or -1 */
 };
 
 struct world_global {
@@ -89,7 +89,7 @@ __u64 world_now(void);
 __u32 world_random(void);
 __u32 world_cpu(void);
 long world_transmit(const struct world_frame *clone, __u32 ifindex, __u64 flags);
-/* A helper is called: another CPU may do something in the meantime. */
+/* Called in each helper: another CPU may act at this moment. */
 void world_gap(const char *helper);
 void world_lock(const void *lock);
 void world_unlock(const void *lock);

@@ -1,4 +1,4 @@
-//! The scenarios that are run with vsnoop and without it: one for each thing that can befall a VM.
+//! The scenarios that are run with vsnoop and without it, one for each kind of fault or load.
 
 use fastrand::Rng;
 use vsnoop_flow::testing::end::End;
@@ -9,21 +9,21 @@ use crate::host::Fortune;
 use crate::scenario::{Act, Connection, Machine, Scenario};
 use crate::schedule::Schedule;
 
-/// What befalls the VM, its connections, or vsnoop.
+/// A fault or load of the VM, its connections, or vsnoop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     Healthy,
-    /// The VM stands still again and again: so long of each 400 ms.
+    /// The VM stops repeatedly: for this many ms of each 400 ms.
     Frozen(u64),
-    /// Once, for 5 s.
+    /// The VM stops once, for 5 s.
     FrozenLong,
     /// The VM loses frames after its ring, and before its tap, per thousand.
     Lossy(u32, u32),
-    /// The network does, per thousand, and reorders.
+    /// The network loses and reorders frames, per thousand.
     LossyNetwork(u32),
     SlowReader,
     SmallWindow,
-    /// The VM answers until long after the sender has closed.
+    /// The VM sends until long after the sender has closed.
     HalfClosed,
     BothWays,
     Abort(bool),
@@ -33,19 +33,20 @@ pub enum Case {
     Paused,
     EngineKilled,
     EngineKilledForGood,
-    /// Several CPUs of the host work for this VM.
+    /// Several CPUs of the host run the programs at the same time.
     Races,
 }
 
 impl Case {
-    /// May it end in a reset that there is not without vsnoop? Where it aborts itself, how far it
-    /// got by then is a matter of time; and copies that nobody can hand over are lost.
+    /// May a connection be reset that is not reset without vsnoop? Yes, where an end aborts it,
+    /// because its progress by then is a matter of time; and where no engine is left to hand over
+    /// its bytes.
     pub fn may_be_reset(self) -> bool {
         matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
     }
 
-    /// Is it a matter of luck how long it takes? Who is frozen for seconds, or has no engine, at
-    /// the wrong moment takes longer.
+    /// Does its duration vary by chance? A stop of seconds, or an engine that is missing at the
+    /// wrong moment, prolongs it.
     pub fn is_timed(self) -> bool {
         !matches!(
             self,
@@ -58,7 +59,7 @@ impl Case {
         )
     }
 
-    /// Each of them.
+    /// All cases.
     pub fn all() -> Vec<Self> {
         use Case::*;
         vec![
@@ -90,7 +91,7 @@ impl Case {
     }
 }
 
-/// An end of no special kind.
+/// An end with ordinary properties.
 pub(crate) fn end(rng: &mut Rng, bytes: u64) -> End {
     End {
         iss: if rng.bool() { 0u32.wrapping_sub(rng.u32(0..200_000)) } else { rng.u32(..) },
@@ -137,7 +138,7 @@ pub(crate) fn machine(kind: Kind) -> Machine {
 pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     let mut rng = Rng::with_seed(seed);
     let sizes: &[u64] = match case {
-        // Long enough for something to befall it.
+        // Long enough for the fault to occur.
         Case::Frozen(_) | Case::FrozenLong | Case::Lossy(..) => &[300_000, 1_000_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
@@ -170,11 +171,11 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         connection.guest.timestamps = false;
     }
     if kind == Kind::Lwip && rng.u8(0..4) == 0 {
-        // It has timestamps where its peer has them.
+        // lwIP uses timestamps if its peer does.
         connection.sender.timestamps = false;
     }
     if kind == Kind::Smol {
-        // It takes no segment larger than its MTU unless the device takes it whole.
+        // It accepts no segment larger than its MTU unless the device takes super-packets.
         connection.guest.rcvbuf = 65_536;
     }
     let mut machine = machine(kind);

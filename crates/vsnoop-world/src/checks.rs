@@ -1,6 +1,6 @@
-//! What must hold of every connection at every moment, seen from outside.
+//! Invariants of every connection, checked from outside at every ACK.
 //!
-//! The checks know what the VM's TCP has accepted. Whatever else the sender is told that the VM has
+//! The checks know what the VM's TCP has accepted. All other bytes that the sender has an ACK for
 //! must be in the hold, byte by byte.
 
 use vsnoop_flow::testing::segment::*;
@@ -12,7 +12,7 @@ use crate::guest::Progress;
 use crate::host::{Vm, described};
 use crate::wire::Path;
 
-/// What the sender of a connection was told.
+/// What the sender of a connection was shown.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// Highest position that was acknowledged.
@@ -21,15 +21,15 @@ pub struct Told {
     pub edge: u64,
     /// ACKs of bytes that were only held.
     pub early: u64,
-    /// The port was attached all the time, and its packets keep their order.
+    /// The port was attached from the start, and its packets keep their order.
     pub from_the_start: bool,
 }
 
-/// At one early ACK in this many the check compares all that is held; at the others only the bytes
-/// that this ACK is the first to acknowledge.
+/// At one early ACK in this many the check compares all held bytes; at the others only the bytes
+/// that this ACK newly acknowledges.
 const WHOLE: u64 = 32;
 
-/// `frame` leaves the host for the sender.
+/// Checks `frame`, which leaves the host for the sender.
 pub fn told(
     told: &mut Told,
     vm: &mut Vm,
@@ -59,7 +59,7 @@ pub fn told(
     }
     let scale = if sender.snd_scale == u8::MAX { 0 } else { sender.snd_scale };
     let edge = ack + (u64::from(s.window) << scale);
-    // Behind the sender's FIN there is nothing that a window would be for.
+    // After the sender's FIN the window does not matter.
     if ack >= told.acked && told.from_the_start && ack < sender.cfg.bytes + 2 {
         assert!(
             edge + (1 << scale) > told.edge,
@@ -73,8 +73,8 @@ pub fn told(
     told.edge = told.edge.max(edge);
 }
 
-/// Everything from what the VM has accepted up to `ack` is in the hold; the bytes from `from` on
-/// are compared.
+/// Checks that the hold has all bytes that the VM has not accepted, up to `ack`; compares the bytes
+/// from `from` on.
 fn is_held(vm: &mut Vm, c: usize, from: u64, ack: u64, progress: &Progress, sender: &Tcp) {
     let Some((_, f)) = vm.flow_of(c) else {
         panic!("{c}: {ack} is acknowledged, the VM has {}, there is no record", progress.accepted)

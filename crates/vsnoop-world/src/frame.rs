@@ -1,27 +1,30 @@
-//! A socket buffer: what travels between the simulated ends, and through the programs.
+//! A socket buffer: a packet between the simulated ends, and in the programs.
+
+use vsnoop_packet::checksum::{self, make_partial};
+use vsnoop_packet::headers::Headers;
 
 use crate::layout;
 
-/// What is known of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
+/// State of a packet's checksum (CHECKSUM_* of linux/skbuff.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Summed {
-    /// Nobody has verified it.
+    /// Not verified.
     None,
-    /// The device has.
+    /// Verified by the device.
     Unnecessary,
-    /// The device has added up everything behind the Ethernet header.
+    /// The device's sum of all bytes after the Ethernet header.
     Complete(u32),
-    /// It is still to be made; the field has the sum of the pseudo-header.
+    /// Not computed yet; the field has the sum of the pseudo-header.
     Partial,
 }
 
 /// Bits of `gso_type` in linux/skbuff.h.
 pub const GSO_TCPV4: u32 = 1;
 pub const GSO_TCPV6: u32 = 1 << 4;
-/// The same as features of a device (linux/netdev_features.h).
+/// Shift from a GSO type to the device feature of the same name (linux/netdev_features.h).
 pub const FEATURE_SHIFT: u32 = 16;
 
-/// A packet with what the kernel knows of it.
+/// A packet with its metadata in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub bytes: Vec<u8>,
@@ -31,7 +34,7 @@ pub struct Frame {
     /// Payload of one segment of a super-packet; 0: it is none.
     pub gso_size: u32,
     pub summed: Summed,
-    /// The VLAN tag that is beside the frame: TCI and protocol.
+    /// The VLAN tag in the metadata, not in the frame: TCI and protocol.
     pub tag: Option<(u16, u16)>,
     /// The interface that it came in by.
     pub ingress_ifindex: u32,
@@ -39,7 +42,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// As the wire delivers it: nobody has looked at it.
+    /// A frame as received from the wire: nothing verified, no tag removed.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self {
             linear: bytes.len() as u32,
@@ -53,14 +56,15 @@ impl Frame {
         }
     }
 
-    /// How many segments a super-packet has.
+    /// Number of segments of a super-packet.
     pub fn segments(&self) -> u32 {
         if self.gso_size == 0 { 0 } else { self.payload().div_ceil(self.gso_size) }
     }
 
     /// `gso_type`.
     pub fn gso_type(&self) -> u32 {
-        match (self.gso_size, layout::is_ipv6(&self.bytes)) {
+        let ipv6 = layout::headers(&self.bytes).is_some_and(|headers| headers.v6);
+        match (self.gso_size, ipv6) {
             (0, _) => 0,
             (_, false) => GSO_TCPV4,
             (_, true) => GSO_TCPV6,
@@ -68,14 +72,15 @@ impl Frame {
     }
 
     fn payload(&self) -> u32 {
-        layout::tcp_payload(&self.bytes).unwrap_or(0)
+        let headers = layout::headers(&self.bytes).filter(Headers::tcp);
+        headers.map_or(0, |headers| headers.payload_bytes() as u32)
     }
 
-    /// What a receiver without any knowledge of the sender's stack gets: the checksum is made, the
-    /// tag is in the frame.
+    /// Completes the checksum and puts the tag into the frame, as for a receiver without the
+    /// sender's metadata.
     pub fn settle(&mut self) {
         if self.summed == Summed::Partial {
-            layout::complete_checksum(&mut self.bytes);
+            complete_checksum(&mut self.bytes);
             self.summed = Summed::Unnecessary;
         }
         if let Some((tci, protocol)) = self.tag.take() {
@@ -86,4 +91,13 @@ impl Frame {
         self.linear = self.bytes.len() as u32;
         self.mark = 0;
     }
+}
+
+/// CHECKSUM_PARTIAL becomes a checksum. The field must have the pseudo-header's sum.
+pub fn complete_checksum(bytes: &mut [u8]) {
+    let Some(headers) = layout::headers(bytes).filter(Headers::tcp) else { return };
+    let mut expected = bytes.to_vec();
+    make_partial(&headers, &mut expected);
+    assert_eq!(bytes, expected, "the sum of the pseudo-header is wrong");
+    assert!(checksum::complete(bytes), "a wrong length: {bytes:02x?}");
 }

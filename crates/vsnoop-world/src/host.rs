@@ -1,16 +1,17 @@
-//! One VM on its host: the port with the programs, the engine of the product, the VM behind the
-//! ring, and what the helper does for it.
+//! One VM on its host: the port with the programs, the product's engine, the VM behind the ring,
+//! and the helper's duties.
 
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
+use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
 use vsnoop_flow::testing::clock::MS;
-use vsnoop_flow::testing::segment::{ACK, RST, Seg, brief};
+use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
 use vsnoop_flow::types::{self, *};
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
-    VNET_HDR,
 };
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -20,33 +21,31 @@ use crate::native::Program;
 use crate::schedule::Schedule;
 use crate::wire::{self, Path};
 
-/// Of what the engine sends (bpf/reply.h).
+/// Mark of the engine's frames (bpf/reply.h).
 const MARK_ENGINE: u32 = 0x5e30_0000;
-/// Slabs that are added, or taken away, at once (crates/vsnoop-bpf/src/hold.rs).
-const AT_ONCE: u32 = 16;
 const ETHERNET: usize = 14;
 
-/// What befalls a VM.
+/// Faults of a VM and of its host.
 #[derive(Clone, Debug)]
 pub struct Fortune {
     /// When it runs.
     pub schedule: Schedule,
-    /// Frames that it loses after its ring, and before its tap, per thousand.
+    /// Frames that the VM loses after its ring, and before its tap, per thousand.
     pub loss: (u32, u32),
-    /// Another CPU gets in between two steps of the host, per thousand.
+    /// Another CPU acts between two steps of the host, per thousand.
     pub races: u32,
     /// The engine is killed at so many of its steps, per 100,000.
     pub crashes: u32,
-    /// At this step, counted over all engines, in any case.
+    /// The engine is killed at this step, counted over all engines.
     pub crash_at: Option<u64>,
     /// When the engine's process runs.
     pub engine: Schedule,
-    /// How long the engine takes to hear its doorbell, at most, us.
+    /// Longest delay from the doorbell to the engine, us.
     pub latency_us: u64,
 }
 
 impl Fortune {
-    /// Nothing goes wrong; the engine hears its doorbell within so many us.
+    /// No faults; the engine reacts to its doorbell within so many us.
     pub fn kind(latency_us: u64) -> Self {
         Self {
             schedule: Schedule::Always,
@@ -60,17 +59,17 @@ impl Fortune {
     }
 }
 
-/// A VM and all that its host has for it.
+/// A VM and its host.
 #[derive(Clone)]
 pub struct Host {
     pub vm: Vm,
     engine: Option<Engine>,
-    /// When the engine wants to run again.
+    /// When the engine runs next.
     pub engine_at: u64,
     next_tick: u64,
 }
 
-/// All but the engine, which acts on it.
+/// All of it but the engine, whose `Host` this is.
 #[derive(Clone)]
 pub struct Vm {
     pub port: Port,
@@ -81,16 +80,16 @@ pub struct Vm {
     pub trace: bool,
     pub paths: Vec<(usize, Path)>,
     pub mtu: u32,
-    /// Misfortune is over.
+    /// No more faults happen.
     pub calm: bool,
     looked_at: u64,
-    /// The engine that acts was killed.
+    /// The running engine was killed.
     killed: bool,
     pub steps: u64,
     /// Highest ACK of a sender in the ring, by connection.
     acked: Vec<Option<u32>>,
     pub resets: Vec<(usize, Reason)>,
-    /// Connections that were reset: how often their RSTs were sent again, and when last.
+    /// Connections that were reset: number of repetitions of their RSTs, and time of the last.
     repeated: BTreeMap<Vec<u8>, (u32, u64)>,
 }
 
@@ -106,7 +105,7 @@ impl Vm {
         per_mille > 0 && self.rng.u32(0..1000) < per_mille
     }
 
-    /// Which connection a frame belongs to.
+    /// The connection of a frame.
     pub fn connection(&self, bytes: &[u8], to_vm: bool) -> Option<usize> {
         let (from, to) = layout::ports(bytes)?;
         let ports = if to_vm { (from, to) } else { (to, from) };
@@ -128,7 +127,7 @@ impl Vm {
         port.to_vm(frame, &mut gap)
     }
 
-    /// The VM looks at its ring, if it runs.
+    /// The VM reads its ring, if it runs.
     pub fn run_guest(&mut self) {
         let Vm { port, guest, fortune, now, rng, calm, .. } = self;
         run_guest(port, &mut **guest, fortune, *calm, *now, rng);
@@ -143,12 +142,12 @@ impl Vm {
         }
     }
 
-    /// Until when the VM stands still.
+    /// When the VM's present stop ends.
     pub fn stands_until(&self) -> Option<u64> {
         if self.calm { None } else { self.fortune.schedule.until(self.now) }
     }
 
-    /// Its timers go off, if it runs.
+    /// Serves the VM's timers, if it runs.
     pub fn timers(&mut self) {
         if self.stands_until().is_none() {
             self.guest.timers(self.now, &mut self.rng);
@@ -156,13 +155,13 @@ impl Vm {
         }
     }
 
-    /// What the VM has to say meets the programs.
+    /// Sends the VM's output through the programs.
     pub fn hear(&mut self) {
         let Vm { port, guest, fortune, now, rng, calm, .. } = self;
         hear(port, &mut **guest, fortune, *calm, *now, rng);
     }
 
-    /// A step of the engine; false: it was killed, and nothing happens any more.
+    /// Counts a step of the engine; false: it was killed, and its calls have no effect any more.
     fn step(&mut self) -> bool {
         if self.killed {
             return false;
@@ -183,7 +182,7 @@ impl Vm {
         true
     }
 
-    /// Has the kernel side look after a hold.
+    /// Runs the program `reclaim` for a hold.
     fn run_reclaim(&mut self, number: u32, why: reclaim::Type) -> reclaimed::Type {
         let mut frame = Frame::new(vec![0; ETHERNET]);
         (frame.cb[0], frame.cb[1]) = (number, why);
@@ -253,8 +252,8 @@ impl Vm {
         self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
     }
 
-    /// Both ends are reset: crates/vsnoop/src/helper/reset.rs. False: the VM has taken something
-    /// since.
+    /// Resets both ends, as crates/vsnoop-host/src/reset.rs does. False if the VM has acknowledged
+    /// something since.
     pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
         let now = self.now;
         let Some(f) = self.flow(key) else { return false };
@@ -360,7 +359,7 @@ impl Host {
         Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0 }
     }
 
-    /// The helper starts an engine; false: it was killed at once.
+    /// Starts an engine, as the helper does; false if it was killed at once.
     pub fn start_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         self.vm.killed = false;
@@ -385,11 +384,11 @@ impl Host {
         self.engine.is_some()
     }
 
-    /// All that distinguishes this state from another.
+    /// Appends all that distinguishes this state from another.
     pub fn digest(&self, into: &mut Vec<u8>) {
         self.vm.port.digest(&["stats", "flows"], into);
         for (key, mut f) in self.vm.flows() {
-            // They only count.
+            // Counters without effect on the behaviour.
             (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
             (f.early_bytes, f.early_acks) = (0, 0);
             into.extend(bytes_of(&key));
@@ -398,12 +397,12 @@ impl Host {
         into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
     }
 
-    /// When the engine wants its next tick.
+    /// Time of the engine's next tick.
     pub fn next_tick(&self) -> u64 {
         self.next_tick
     }
 
-    /// The engine runs once; false: it was killed meanwhile.
+    /// Runs the engine once; false if it was killed meanwhile.
     pub fn run_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         let Some(mut engine) = self.engine.take() else {
@@ -433,7 +432,7 @@ impl Host {
         true
     }
 
-    /// When the doorbell was rung, the engine hears it some time later.
+    /// After a ring of the doorbell the engine runs some time later.
     pub fn hear_doorbell(&mut self, now: u64) {
         let rings = self.vm.port.map("doorbell").is_woken();
         if rings && self.engine.is_some() {
@@ -569,7 +568,7 @@ impl Memory for Vm {
         }
         let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
         let there = self.state().slabs;
-        for index in there..(there + (7 * there).max(quota / 32).clamp(1, AT_ONCE)).min(quota) {
+        for index in there..there + slabs_to_add(there, quota) {
             self.port.add_slab(index);
             self.state().slabs = index + 1;
         }
@@ -581,7 +580,7 @@ impl Memory for Vm {
             return;
         }
         let there = self.state().slabs;
-        for last in (0..there).rev().take(there.div_ceil(2).min(AT_ONCE) as usize) {
+        for last in (0..there).rev().take(there.div_ceil(2).min(SLABS_AT_ONCE) as usize) {
             if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
                 break;
             }
@@ -598,7 +597,7 @@ impl Device for Vm {
         if !self.step() {
             return Sent::Refused;
         }
-        let (vnet, headers) = headers.split_at(VNET_HDR);
+        let (vnet, headers) = headers.split_at(VNET_BYTES);
         let mut bytes = headers.to_vec();
         for slice in payload {
             let Some((_, chunk)) = self.chunk(slice.chunk) else { return Sent::Failed };
@@ -647,16 +646,21 @@ pub fn described(frame: &Frame) -> String {
 }
 
 impl Vm {
-    /// A frame of the sender went to the VM: its ACK is known there, unless all of it lies beyond
-    /// the VM's window (RFC 9293, section 3.10.7.4).
-    pub fn acked(&mut self, c: usize, seq: u32, ack: u32) {
-        let is_beyond = |f: flow| f.right_edge.diff(seq::new(seq)) < 0;
-        if self.flow_of(c).is_some_and(|(_, f)| is_beyond(f)) {
+    /// Notes that the VM has the ACK of a sender's frame, unless the frame is not acceptable (RFC
+    /// 9293, section 3.10.7.4): all of it lies beyond the VM's window, or all of its data, if it
+    /// has any, below what the VM has acknowledged.
+    pub fn acked(&mut self, c: usize, s: &Seg) {
+        let is_acceptable = |f: &flow| {
+            let start = seq::new(s.seq);
+            let end = start.add(s.len() + u32::from(s.has(FIN)));
+            f.right_edge.diff(start) >= 0 && (end == start || end.diff(f.vm_seq) > 0)
+        };
+        if self.flow_of(c).is_some_and(|(_, f)| !is_acceptable(&f)) {
             return;
         }
-        let newest = self.acked[c].get_or_insert(ack);
-        if (ack.wrapping_sub(*newest) as i32) > 0 {
-            *newest = ack;
+        let newest = self.acked[c].get_or_insert(s.ack);
+        if (s.ack.wrapping_sub(*newest) as i32) > 0 {
+            *newest = s.ack;
         }
     }
 }
@@ -700,12 +704,12 @@ impl vsnoop_hold::Host for Vm {
 const REPEAT_PERIOD: u64 = 1_000 * MS;
 const REPEATS: u32 = 5;
 
-/// The helper looks at the flows this often.
+/// Interval of the helper's look at all flows.
 pub const HELPER_PERIOD: u64 = 250 * MS;
 
 impl Vm {
-    /// What the helper does (crates/vsnoop/src/helper/monitor.rs): it sends the RSTs of connections
-    /// that were reset again, and forgets records.
+    /// The helper's duties (crates/vsnoop/src/helper/monitor.rs): repeats the RSTs of connections
+    /// that were reset, and removes expired records.
     pub fn helper(&mut self) {
         for (key, f) in self.flows() {
             if u32::from(f.mode) == flow_mode::FLOW_RESET {
@@ -722,7 +726,7 @@ impl Vm {
         }
     }
 
-    /// Bytes that the sender was told of and the VM was not seen to acknowledge.
+    /// Bytes that the sender has an ACK for and the VM was not seen to acknowledge.
     pub fn outstanding(&self) -> u64 {
         let owed = |f: &types::flow| {
             let is_over = u32::from(f.mode) == flow_mode::FLOW_RESET

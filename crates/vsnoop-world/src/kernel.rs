@@ -1,12 +1,12 @@
 //! The kernel around the programs: a port with its tap, its maps and its programs.
 //!
-//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and put
-//! back; there may be any number of them. The programs' global variables exist once in this
-//! process: they are filled in when a program of a port is run, and saved afterwards, by one thread
-//! at a time.
+//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and
+//! restored; there may be any number of ports. The programs' global variables exist once in this
+//! process: they are set when a program of a port runs, and saved afterwards, by one thread at a
+//! time.
 //!
-//! What a program does at the same time on another CPU is what the caller does in the *gap*, a
-//! function that is called whenever a program calls a helper.
+//! Concurrency: whenever a program calls a helper, the caller's function [`Gap`] runs and may do
+//! what another CPU would do at that moment.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,32 +25,32 @@ const HOOK_NEXT: i32 = -1;
 const HOOK_DROP: i32 = 2;
 const REDIRECT: i32 = 7;
 const INGRESS: u64 = 1;
-/// What a device that took the packet not returns.
+/// Result of a device that did not take the packet.
 const NET_XMIT_DROP: Long = 1;
 
 /// Bytes of a packet with headers and tags, and room to grow.
 const ROOM: usize = 1 << 17;
-/// Packets that programs have at the same time: each CPU one, and a clone of it.
+/// Most packets in use at the same time: one for each CPU, and a clone of it.
 const PACKETS: usize = 2 * CPUS + 2;
 
-/// The programs' variables are in use.
+/// Held while the programs' variables are in use.
 static GLOBALS: Mutex<()> = Mutex::new(());
-/// Maps inside others: what programs take for their addresses.
+/// Addresses of inner maps, as the programs see them.
 static INNER: [u8; 1 << 16] = [0; 1 << 16];
 
-/// The port's slot: not the first one, so that others' places are not taken for it.
+/// The port's slot: not 0, so that a wrong index does not hit it by chance.
 const SLOT: u32 = 1;
 const ID: u32 = 0x1234;
 const SLABS: &str = "slabs";
 const FIRST_SLAB: u32 = SLOT * types::SLABS;
 
-/// What happens while a program is in a helper.
+/// Called whenever a program is in a helper.
 pub type Gap<'a> = dyn FnMut(&mut Port, &'static str) + 'a;
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It went on its way.
+    /// It passed.
     Passed,
     /// A program dropped it.
     Dropped,
@@ -71,19 +71,19 @@ pub struct Port {
     pub now: u64,
     /// The programs are attached; else packets pass as in any kernel.
     pub attached: bool,
-    /// Other CPUs do something in the gaps.
+    /// Other CPUs act in the gaps.
     pub racing: bool,
-    /// Of the maps that the source has, with those within others.
+    /// Shapes of all maps of the source, inner maps included.
     shapes: Vec<Shape>,
     maps: Vec<Map>,
     variables: Vec<Value>,
     grave: Vec<Value>,
-    /// What the VM finds.
+    /// The VM's ring.
     pub ring: VecDeque<Frame>,
     pub ring_slots: usize,
-    /// What was sent in through the tap's ingress by a program, and is processed next.
+    /// Packets that programs sent in through the tap's ingress; processed next.
     backlog: VecDeque<Frame>,
-    /// What has left the tap towards the senders.
+    /// Packets that have left the tap towards the senders.
     pub to_host: VecDeque<Frame>,
     /// Packets that programs dropped.
     pub dropped: u64,
@@ -104,7 +104,7 @@ thread_local! {
     static BUFFERS: RefCell<Option<*mut u8>> = const { RefCell::new(None) };
 }
 
-/// Room for packets in the first 4 GiB.
+/// Buffers for packets below 4 GiB.
 fn buffer(number: usize) -> *mut u8 {
     assert!(number < PACKETS, "more packets at a time than expected");
     BUFFERS.with_borrow_mut(|buffers| {
@@ -128,7 +128,7 @@ fn buffer(number: usize) -> *mut u8 {
     })
 }
 
-/// The programs' constants are in memory that cannot be written; here each port has its own.
+/// Makes the programs' constants writable, since each port has values of its own.
 fn make_constants_writable() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
@@ -201,11 +201,11 @@ impl Port {
         port
     }
 
-    /// The programs are loaded anew, with empty maps of the same sizes.
+    /// Loads the programs again, with empty maps of the same sizes.
     pub fn load(&mut self) {
         self.variables = initial().to_vec();
         let inner = |at: usize| native::maps().iter().any(|map| map.inner == at as i32);
-        // What only says how maps within others are takes no room.
+        // A definition of inner maps alone needs no memory.
         let shape = |(at, shape): (usize, &Shape)| Shape {
             max_entries: if inner(at) { 0 } else { shape.max_entries },
             ..*shape
@@ -226,7 +226,7 @@ impl Port {
         self.inner("ports", SLOT).expect("a port has it")
     }
 
-    /// The number of one of the port's own maps, or of one that its programs have.
+    /// Number of one of the port's own maps, or of its programs' maps.
     fn own(&self, name: &str) -> usize {
         let found = map(name);
         self.maps[found].inner(&SLOT.to_le_bytes()).map_or(found, |inner| inner as usize)
@@ -241,7 +241,7 @@ impl Port {
         unsafe { *values.bytes().as_ptr().cast() }
     }
 
-    /// Has the source such a map?
+    /// Does the source define such a map?
     pub fn has_map(name: &str) -> bool {
         native::maps().iter().any(|map| name_of(map.name) == name)
     }
@@ -297,7 +297,7 @@ impl Port {
         self.inner(SLABS, FIRST_SLAB + index)
     }
 
-    /// Makes a map within a map.
+    /// Creates an inner map.
     fn put_in(&mut self, outer: &str, index: u32) {
         let shape = self.shapes[native::maps()[map(outer)].inner as usize];
         let gone = |number: &usize| !self.is_inner(*number as u32);
@@ -349,7 +349,7 @@ impl Port {
         fate
     }
 
-    /// Runs a program as BPF_PROG_TEST_RUN does; what it returned.
+    /// Runs a program as BPF_PROG_TEST_RUN does, and returns its result.
     pub fn test_run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> i32 {
         let result = self.run(program, frame, gap).0;
         self.work_off(gap);
@@ -405,7 +405,8 @@ impl Port {
         Fate::Redirected
     }
 
-    /// The device: its ring takes the packet, or not. A queue discipline has taken it in any case.
+    /// Hands a packet to the device, whose ring takes it or not. With a queue discipline the result
+    /// is always success.
     fn transmit(&mut self, mut frame: Frame) -> Fate {
         let is_full = self.ring.len() >= self.ring_slots;
         if is_full {
@@ -456,7 +457,7 @@ impl Port {
         cpu: usize,
         packets: usize,
     ) -> (i32, (u32, u32)) {
-        // As the program on the tap, or who runs it, has it
+        // As set by the program on the tap, or by user space
         // (crates/vsnoop-bpf/src/{seat,inject}.rs).
         frame.cb[types::CB_SLOT as usize] = SLOT;
         frame.cb[types::CB_ID as usize] = ID;
@@ -479,7 +480,7 @@ impl Port {
         (result, (skb.redirect_ifindex, skb.redirect_flags))
     }
 
-    /// All state but the clock's, and that of some maps, for comparing.
+    /// Appends all state, except the clock and some maps, for comparison.
     pub fn digest(&self, without: &[&str], into: &mut Vec<u8>) {
         self.variables.iter().for_each(|value| into.extend(value.bytes()));
         let without: Vec<usize> = without.iter().map(|name| self.own(name)).collect();
@@ -495,7 +496,7 @@ impl Port {
     }
 }
 
-/// As the compiler made them.
+/// Initial values of the variables.
 fn initial() -> &'static [Value] {
     static INITIAL: std::sync::OnceLock<Vec<Value>> = std::sync::OnceLock::new();
     INITIAL.get_or_init(|| {
@@ -510,7 +511,7 @@ fn initial() -> &'static [Value] {
     })
 }
 
-/// Puts the outer context back, also when a check fails in between.
+/// Restores the outer context, also if a check panics.
 struct Restore(*mut Context);
 
 impl Drop for Restore {
@@ -534,7 +535,7 @@ fn map(name: &str) -> usize {
 fn fold(sum: u32) -> u16 {
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = ((sum & 0xffff) + (sum >> 16)) as u16;
-    // Both zeros of one's complement.
+    // One's complement has two zeros.
     if sum == 0xffff { 0 } else { sum }
 }
 
@@ -616,7 +617,7 @@ fn port() -> &'static mut Port {
     unsafe { &mut *context().port }
 }
 
-/// The map that programs know by this address.
+/// The map at this address of the programs.
 fn map_at(address: *const c_void) -> usize {
     let inner = (address as usize).wrapping_sub(INNER.as_ptr() as usize);
     if inner < INNER.len() {
@@ -633,8 +634,8 @@ unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(bytes.cast(), len) } }
 }
 
-// What kernel.c calls. The pointers come from the programs, for maps whose sizes are those of their
-// own definitions.
+// Functions that kernel.c calls. The pointers come from the programs, for maps whose sizes are
+// those of their own definitions.
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn world_lookup(map: *const c_void, key: *const c_void) -> *mut c_void {

@@ -2,7 +2,7 @@
 //!
 //! [`kernel::Port`] runs the programs themselves: bpf/*.bpf.c is compiled whole for this machine,
 //! with maps and helpers of [`maps`] and native/kernel.c. Nothing here is part of the product.
-#![allow(missing_docs)]
+#![allow(missing_docs, reason = "for tests only")]
 
 pub mod cases;
 pub mod checks;

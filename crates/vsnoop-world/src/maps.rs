@@ -1,8 +1,7 @@
 //! BPF maps, as the programs and user space see them.
 //!
-//! The values of a map stay where they are while it exists, as in the kernel: programs keep
-//! pointers to them across helpers. What is deleted is kept until the program has ended, as RCU
-//! does.
+//! The values of a map stay at their addresses, as in the kernel: programs keep pointers to them
+//! across helpers. Deleted values are kept until the program ends, as RCU does.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +24,7 @@ const E2BIG: i64 = -7;
 const EAGAIN: i64 = -11;
 const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
-/// What a record of a ring buffer takes beside its bytes.
+/// Header of a record in a ring buffer, bytes.
 const RECORD_HEADER: u32 = 8;
 /// BPF_RB_*, linux/bpf.h.
 const RB_NO_WAKEUP: u64 = 1;
@@ -34,7 +33,7 @@ const RB_FORCE_WAKEUP: u64 = 2;
 /// CPUs that a program can run on.
 pub const CPUS: usize = 4;
 
-/// Bytes at an address that fits any type.
+/// Bytes at an address that is aligned for any type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     words: Box<[u64]>,
@@ -69,7 +68,7 @@ impl From<&[u8]> for Value {
     }
 }
 
-/// How large a map is.
+/// Type and sizes of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub kind: u32,
@@ -86,15 +85,15 @@ pub struct Map {
 
 #[derive(Clone, Debug)]
 pub enum Entries {
-    /// Of an LRU map also who was used when, the latest last.
+    /// An LRU map also has its keys in the order of use, the latest last.
     Hash { values: BTreeMap<Vec<u8>, Value>, used: Option<VecDeque<Vec<u8>>> },
-    /// One value after the other; per CPU as many as there are CPUs.
+    /// Consecutive values; per-CPU arrays have one for each CPU.
     Array { values: Value, stride: usize },
     /// Keys with their prefix lengths in front.
     Trie { values: BTreeMap<Vec<u8>, Value> },
-    /// Maps, by their number among those of the port.
+    /// Numbers of the inner maps, among those of the port.
     Maps { numbers: BTreeMap<u32, u32> },
-    /// The first one leaves first.
+    /// First in, first out.
     Queue { values: VecDeque<Vec<u8>> },
     /// Records that were not read yet.
     Ring { records: VecDeque<Vec<u8>>, bytes: u32, is_woken: bool },
@@ -153,13 +152,13 @@ impl Map {
         }
     }
 
-    /// Of an array of maps.
+    /// Number of the inner map at `key`.
     pub fn inner(&self, key: &[u8]) -> Option<u32> {
         let Entries::Maps { numbers } = &self.entries else { return None };
         numbers.get(&index_of(key)).copied()
     }
 
-    /// As the system call, or the helper, of this name. What was there before goes to `grave`.
+    /// As the system call or helper of this name. The previous value goes to `grave`.
     pub fn update(&mut self, key: &[u8], value: &[u8], flags: u64, grave: &mut Vec<Value>) -> i64 {
         let most = self.shape.max_entries as usize;
         match &mut self.entries {
@@ -240,7 +239,7 @@ impl Map {
         0
     }
 
-    /// Bytes of records that were not taken, with their headers.
+    /// Bytes of unread records, with their headers.
     pub fn ring_bytes(&self) -> u64 {
         match &self.entries {
             Entries::Ring { bytes, .. } => u64::from(*bytes),
@@ -248,12 +247,12 @@ impl Map {
         }
     }
 
-    /// Has a record come whose reader was to be woken?
+    /// Was a record written that wakes the reader?
     pub fn is_woken(&self) -> bool {
         matches!(&self.entries, Entries::Ring { is_woken: true, .. })
     }
 
-    /// All that was rung.
+    /// Takes all records.
     pub fn take_records(&mut self) -> Vec<Vec<u8>> {
         let Entries::Ring { records, bytes, is_woken } = &mut self.entries else {
             return Vec::new();
@@ -263,7 +262,7 @@ impl Map {
         records.drain(..).collect()
     }
 
-    /// What distinguishes this map's state from another's, without what is zero.
+    /// Appends all that distinguishes this map's state from another's, without zeros.
     pub fn digest(&self, into: &mut Vec<u8>) {
         let pair = |into: &mut Vec<u8>, key: &[u8], value: &Value| {
             into.extend(key);

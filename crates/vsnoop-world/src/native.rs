@@ -26,7 +26,7 @@ pub struct Frame {
     pub redirect_flags: u32,
 }
 
-/// The device of a port: what decides whether the stack hands a super-packet over whole.
+/// Properties of a port's device, which decide whether the stack hands a super-packet over whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Device {
@@ -65,7 +65,7 @@ unsafe impl Sync for Map {}
 // SAFETY: what it points to is used under `kernel::GLOBALS` only.
 unsafe impl Sync for Global {}
 
-/// Which program is run.
+/// The program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum Program {
@@ -94,7 +94,7 @@ unsafe extern "C" {
     static world_global_count: u32;
 }
 
-/// The maps' definitions; those inside others last.
+/// The maps' definitions; inner maps last.
 pub fn maps() -> &'static [Map] {
     // SAFETY: constants, of this length.
     unsafe { std::slice::from_raw_parts(world_maps.as_ptr(), world_map_count as usize) }

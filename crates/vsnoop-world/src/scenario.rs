@@ -1,4 +1,4 @@
-//! What the connections of simulated VMs go through.
+//! The plan of a simulation: connections, VMs, faults.
 
 use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::network::Link;
@@ -6,7 +6,7 @@ use vsnoop_flow::testing::network::Link;
 use crate::guest::Kind;
 use crate::host::Fortune;
 
-/// What the operator does.
+/// Actions of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Attach,
@@ -18,11 +18,11 @@ pub enum Act {
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Of which VM.
+    /// Index of its VM.
     pub vm: usize,
     pub ipv6: bool,
     pub vlan: Option<u16>,
-    /// The ways to the VM and from it lead over different routers.
+    /// The paths to the VM and from it have different routers.
     pub is_asymmetric: bool,
     pub vm_opens: bool,
     pub sender: End,
@@ -30,7 +30,7 @@ pub struct Connection {
     pub to_vm: Link,
     pub from_vm: Link,
     pub start_ms: u64,
-    /// Who aborts, and when; true: the VM.
+    /// An abort: by the VM (true) or the sender, and when.
     pub abort: Option<(bool, u64)>,
 }
 
@@ -42,10 +42,10 @@ pub struct Machine {
     pub ring_slots: usize,
     /// The device takes super-packets.
     pub gso: bool,
-    /// Chunks of memory for what is held.
+    /// Quota of the hold, chunks.
     pub chunks: u32,
     pub ahead: u32,
-    /// Another engine comes so long after one was killed, ms; none: never.
+    /// Time from the death of an engine to the next one, ms; none: there is none.
     pub absence_ms: Option<u64>,
     pub acts: Vec<(u64, Act)>,
     pub attached: bool,
@@ -56,9 +56,9 @@ pub struct Scenario {
     pub seed: u64,
     pub machines: Vec<Machine>,
     pub connections: Vec<Connection>,
-    /// After this the network and the VMs behave.
+    /// After this time there are no more faults, ms.
     pub hostile_ms: u64,
-    /// What is not over by then hangs.
+    /// A connection that has not ended by then hangs, ms.
     pub patience_ms: u64,
     /// Without vsnoop: the same world with no program on any port.
     pub without: bool,

@@ -1,4 +1,4 @@
-//! When a VM, or a process, runs.
+//! Periods in which a VM, or a process, runs.
 
 use vsnoop_flow::testing::clock::{MS, START};
 
@@ -6,13 +6,13 @@ use vsnoop_flow::testing::clock::{MS, START};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     Always,
-    /// Stands still for `stop` of every `period`, first at `from`.
+    /// Stops for `stop` of every `period`, first at `from`.
     Periodic {
         from: u64,
         period: u64,
         stop: u64,
     },
-    /// Stands still so long, once.
+    /// Stops once.
     Once {
         at: u64,
         stop: u64,
@@ -20,7 +20,7 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// When what stands still at `time` goes on; `None`: it does not stand still.
+    /// End of the stop at `time`; `None` if there is none.
     pub fn until(&self, time: u64) -> Option<u64> {
         let (start, stop) = self.stop_around(time)?;
         (start..stop).contains(&time).then_some(stop)
@@ -39,7 +39,7 @@ impl Schedule {
         Some((start, start + stop * MS))
     }
 
-    /// How long it ran from `from` to `to`.
+    /// Time between `from` and `to` without stops.
     pub fn run_time(&self, from: u64, to: u64) -> u64 {
         self.ran_by(to) - self.ran_by(from)
     }

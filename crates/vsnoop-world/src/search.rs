@@ -1,15 +1,15 @@
-//! One connection, everything that can happen to it, in every order.
+//! Exhaustive search: one connection, and all events in every order.
 //!
-//! A state is a copy of the whole: sender, network, port with programs, maps and ring, engine, VM.
-//! From each one all actions are tried that its [`Budget`] allows; states that were met before are
-//! left alone.
+//! A state is a copy of sender, network, port with programs, maps and ring, engine, and VM. From
+//! each state the search tries all actions that its [`Budget`] allows; it does not expand a state
+//! twice.
 //!
-//! - *Safety*: whatever the host tells the sender is checked ([`checks::told`]), and so is every
-//!   byte that either end receives.
-//! - *Progress*: from each state a fair continuation, in which nothing is lost any more, everybody
-//!   runs and time passes, comes to an end.
+//! - *Safety*: every ACK to the sender is checked ([`checks::told`]), and so is every byte that
+//!   either end receives.
+//! - *Progress*: from each state a fair continuation, without further faults and with all parts
+//!   running, must end.
 //!
-//! Time stands still but for one action, which goes to the next timer of whoever has one.
+//! The clock moves only by one action, which goes to the next timer.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,24 +29,24 @@ use crate::host::{Fortune, HELPER_PERIOD, Host, described};
 use crate::kernel::Port;
 use crate::wire::{self, Path};
 
-/// How often each misfortune may happen in one history.
+/// How often each fault may happen in one history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// On the way to the host, and back.
+    /// Losses between sender and host, both ways.
     pub network_losses: u8,
     /// A segment overtakes the one before it.
     pub overtakes: u8,
-    /// After the ring.
+    /// Losses after the ring.
     pub guest_losses: u8,
     /// The ring is full for a while.
     pub full_rings: u8,
-    /// The engine is killed, between two of its runs or within one.
+    /// Deaths of the engine, between two of its runs or within one.
     pub kills: u8,
-    /// The clock goes on to the next timer.
+    /// Steps of the clock to the next timer.
     pub times: u8,
 }
 
-/// What happens next.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     AtHost,
@@ -60,28 +60,28 @@ pub enum Action {
     RingEmpties,
     EngineRuns,
     EngineDies,
-    /// Within a run, at this step.
+    /// The engine dies within a run, at this step.
     EngineDiesAt(u64),
     EngineStarts,
     TimePasses,
 }
 
-/// The steps of an engine's run at which it may die: more of them do not differ.
+/// Steps of an engine's run at which it may die; later ones add nothing.
 const DEATHS: [u64; 6] = [2, 5, 8, 11, 13, 16];
-/// A fair continuation is over by then.
+/// A fair continuation must end by then.
 const PATIENCE_NS: u64 = 400_000 * MS;
 
-/// What is searched.
+/// Parameters of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub budget: Budget,
-    /// What the sender has to send.
+    /// Length of the sender's stream, segments.
     pub segments: u64,
     /// The VM's window, segments.
     pub window: u64,
     pub timestamps: bool,
     pub sack: bool,
-    /// Also what happens during the handshake; else it is over, and the VM has said something.
+    /// Includes the handshake; else the connection is established, and the VM has sent data.
     pub handshake: bool,
 }
 
@@ -141,7 +141,7 @@ impl World {
         let ends = [(0, path.clone(), end(0, setting.window, setting))];
         let fortune = Fortune::kind(1);
         let mut port = Port::new(10, 16, |name, shape| {
-            // Small, for copies' sake.
+            // Small, because states are copied.
             if shape.max_entries > 16 && !name.starts_with("doorbell") && name != "slabs" {
                 shape.max_entries = 16;
             }
@@ -164,7 +164,7 @@ impl World {
         let policy = w.host.vm.attach_settings();
         policy.run = port_run::PORT_ACTIVE;
         policy.hold_chunks = 16;
-        // The host takes no VM for prompt, so that it acts where it can.
+        // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;
         w.host.start_engine(w.now);
         w.sender.open(w.now);
@@ -179,7 +179,7 @@ impl World {
         w
     }
 
-    /// What may happen now.
+    /// The actions that are possible now.
     fn actions(&self) -> Vec<Action> {
         let mut all = Vec::new();
         let b = &self.budget;
@@ -278,11 +278,11 @@ impl World {
         self.host.vm.egress(frame);
         let newest = self.host.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
-            self.host.vm.acked(0, newest.seq, newest.ack);
+            self.host.vm.acked(0, &newest);
         }
     }
 
-    /// To the next timer of anybody.
+    /// Moves the clock to the next timer.
     fn pass_time(&mut self) {
         let sender = self.sender.next_timer(self.now);
         let vm = self.host.vm.guest.next_timer(self.now);
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// What was said goes on its way.
+    /// Moves all output to its next stop.
     fn flush(&mut self) {
         self.host.vm.now = self.now;
         self.host.vm.rng = rng();
@@ -329,7 +329,7 @@ impl World {
         vm_is_over && self.sender.is_over()
     }
 
-    /// Nothing goes wrong any more: how it ends. An error: it does not.
+    /// Continues without faults. Returns whether it ends in a reset; an error if it does not end.
     fn continue_fairly(mut self) -> Result<bool, String> {
         let deadline = self.now + PATIENCE_NS;
         let mut engine_waits = 0;
@@ -401,11 +401,11 @@ pub struct Found {
     /// Fair continuations that ended in a reset.
     pub resets: usize,
     pub exact: usize,
-    /// States in which the host holds what the VM was not handed yet.
+    /// States in which the host holds bytes that the VM was not handed yet.
     pub holding: usize,
-    /// A history that leads to something wrong, and what that is.
+    /// A history that leads to a violation, and the violation.
     pub wrong: Option<(Vec<Action>, String)>,
-    /// The most states were met.
+    /// All states were visited; else the search stopped at its limit.
     pub is_complete: bool,
 }
 
@@ -417,7 +417,7 @@ struct Search {
     buffer: Vec<u8>,
 }
 
-/// Searches everything that can happen, but no more than `most` states.
+/// Searches all histories, up to `most` states.
 pub fn search(setting: &Setting, most: usize) -> Found {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -434,7 +434,7 @@ pub fn search(setting: &Setting, most: usize) -> Found {
     search.found
 }
 
-/// Goes through one history again, with a trace if there is to be one.
+/// Replays one history, with a trace if `VSNOOP_TRACE` is set.
 pub fn replay(setting: &Setting, history: &[Action]) -> Result<bool, String> {
     let mut w = World::new(setting);
     for &action in history {

@@ -1,7 +1,7 @@
-//! Random scenarios: whatever can befall a VM, its connection, the network, the engine and the
-//! port, at once.
+//! Random scenarios: many faults of a VM, its connection, the network, the engine and the port at
+//! the same time.
 //!
-//! Everything comes from a seed. The world is hostile for a while, then calm, so that each
+//! All randomness comes from a seed. The world is hostile for a while, then calm, so that each
 //! connection can end.
 
 use fastrand::Rng;
@@ -21,7 +21,7 @@ fn one_in(rng: &mut Rng, many: u32) -> bool {
     rng.u32(0..many) == 0
 }
 
-/// Zero half of the time, so that calm and storm both occur.
+/// A rate that is zero half of the time, so that both calm and stormy runs occur.
 fn rate(rng: &mut Rng, most: u32) -> u32 {
     if rng.bool() { 0 } else { rng.u32(1..=most) }
 }
@@ -70,7 +70,7 @@ fn guest_end(rng: &mut Rng, kind: Kind) -> End {
     guest
 }
 
-/// What the operator does, some of it in mid-transfer.
+/// Actions of the operator, some of them in mid-transfer.
 fn acts(rng: &mut Rng, attached: bool) -> Vec<(u64, Act)> {
     let mut acts = Vec::new();
     if !attached {
@@ -139,7 +139,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
         Kind::Lwip => 0,
         _ => [0, 100_000, u32::MAX][rng.usize(0..3)],
     };
-    // Where no other comes what was acknowledged can be lost: the cases have that.
+    // Without a next engine acknowledged bytes can be lost; `cases` covers that.
     machine.absence_ms = Some(rng.u64(1..1_000));
     machine.attached = !one_in(rng, 4);
     machine.acts = acts(rng, machine.attached);
@@ -153,7 +153,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     }
 }
 
-/// Does somebody abort? A peer that is deaf at that moment, and has nothing to say, never hears of
+/// Does an end abort? A peer that gets nothing at that moment, and sends nothing, never learns of
 /// it.
 pub fn is_aborted(sc: &Scenario) -> bool {
     sc.connections[0].abort.is_some()

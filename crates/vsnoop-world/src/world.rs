@@ -1,7 +1,7 @@
 //! The simulated world: senders, network, hosts with the programs and the engine, VMs.
 //!
-//! Discrete events on a simulated clock; everything random comes from the scenario's seed, so that
-//! a failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
+//! Discrete events on a simulated clock. All randomness comes from the scenario's seed, so that a
+//! failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::{Events, MS, START};
@@ -32,7 +32,7 @@ enum Event {
     Helper(usize),
     EngineStarts(usize),
     EngineRuns(usize),
-    /// Hostility ends.
+    /// Faults end.
     Calm,
 }
 
@@ -42,20 +42,20 @@ pub enum End {
     /// Both streams whole.
     Exact,
     Reset,
-    /// It was not over when patience ended.
+    /// It had not ended after `patience_ms`.
     Hung,
 }
 
-/// What became of a world.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Of each connection, how it ended, and how long it took, ns.
+    /// End and duration (ns) of each connection.
     pub ends: Vec<(End, u64)>,
     pub stats: port_stats,
     pub steps: u64,
     pub engine_steps: u64,
     pub crashes: u64,
-    /// Why, where something hung or was reset.
+    /// Reasons, where a connection hung or was reset.
     pub summary: String,
 }
 
@@ -106,7 +106,7 @@ impl World {
             vm: connection.vm,
             sender: Tcp::new(connection.sender.clone(), 0),
             timer: u64::MAX,
-            // What two CPUs say at the same time may change places.
+            // Packets of two CPUs at the same time may be reordered.
             told: Told {
                 from_the_start: sc.machines[connection.vm].fortune.races == 0,
                 ..Told::default()
@@ -327,7 +327,7 @@ impl World {
                     machine.host.vm.run_guest();
                 }
             }
-            // An earlier one took its place already.
+            // An earlier event has replaced it.
             Event::VmTimer(m) if self.machines[m].timer > self.now => {}
             Event::VmTimer(m) => {
                 self.machines[m].timer = u64::MAX;
@@ -340,7 +340,7 @@ impl World {
                     self.engine_died(m);
                 }
             }
-            // An earlier one took its place already.
+            // An earlier event has replaced it.
             Event::EngineRuns(m) if self.machines[m].engine_event > self.now => {}
             Event::EngineRuns(m) => {
                 let machine = &mut self.machines[m];
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// The helper starts another one, unless it is gone, too.
+    /// The helper starts another engine, unless it is gone too.
     fn engine_died(&mut self, m: usize) {
         self.crashes += 1;
         if let Some(absence) = self.sc.machines[m].absence_ms {
@@ -370,7 +370,7 @@ impl World {
         self.note(|| format!("{c}  host < {}", brief(s)));
         let connection = &self.connections[c];
         let vm = &mut self.machines[connection.vm].host.vm;
-        // What the device knows of the checksum.
+        // State of the checksum that the device reports.
         let summed = match self.sc.seed % 4 {
             0 => Summed::None,
             1 => Summed::Complete(0),
@@ -388,11 +388,11 @@ impl World {
             && let Some(newest) = wire::decode(newest)
             && newest.has(ACK)
         {
-            vm.acked(c, newest.seq, newest.ack);
+            vm.acked(c, &newest);
         }
     }
 
-    /// The operator.
+    /// Applies an action of the operator.
     fn act(&mut self, m: usize, act: Act) {
         self.note(|| format!("operator: {act:?}"));
         let machine = &mut self.machines[m];
@@ -440,7 +440,7 @@ impl World {
         }
     }
 
-    /// Everything that anybody has to say goes on its way.
+    /// Moves all output to its next stop.
     fn flush(&mut self) {
         for m in 0..self.machines.len() {
             self.machines[m].host.vm.now = self.now;
@@ -492,7 +492,7 @@ impl World {
         }
     }
 
-    /// Whoever has something to do gets an event for it.
+    /// Adds events for all parts that have something to do.
     fn wake(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let vm = &mut machine.host.vm;
@@ -503,7 +503,7 @@ impl World {
         if let Some(timer) = vm.guest.next_timer(self.now) {
             let schedule = &vm.fortune.schedule;
             let stands = if vm.calm { None } else { schedule.until(timer) };
-            // After a stop some VMs look at their timers first, some at the ring.
+            // After a stop some VMs serve their timers first, some their ring.
             let lag = if self.sc.seed.is_multiple_of(2) { 0 } else { 200_000 };
             let timer = stands.map_or(timer, |end| end + lag);
             if timer < machine.timer {
@@ -519,7 +519,7 @@ impl World {
     }
 }
 
-/// What the command writes when it attaches a port.
+/// The settings that the command writes when it attaches a port.
 fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
     let policy = host.vm.attach_settings();
     policy.run = port_run::PORT_ACTIVE;

@@ -1,5 +1,5 @@
-//! The processes in the background, of which a host has one each: the helper and the engine. A lock
-//! file holds the process id of the one that works; here is how it is started, and where it logs.
+//! The background processes, helper and engine: a host has one of each. A lock file has the id of
+//! the running process. This module starts them, and sets up their logs.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Seek, Write};
@@ -16,12 +16,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
+use vsnoop_host::lock::{self, try_lock};
+use vsnoop_host::system::kernel;
 
-use crate::lock::{self, try_lock};
 use crate::output::watch::Interrupt;
-use crate::system::kernel;
 
-/// A process in the background of which a host has one.
+/// A background process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Helper,
@@ -36,7 +36,7 @@ impl Role {
         }
     }
 
-    /// The command that becomes it.
+    /// The hidden command that runs it.
     fn command(self) -> &'static str {
         match self {
             Self::Helper => "helper",
@@ -45,7 +45,7 @@ impl Role {
     }
 }
 
-/// One that has not taken its lock by then is not waited for.
+/// How long to wait for a new process to take its lock.
 const START: Duration = Duration::from_secs(1);
 
 const TRIES: u32 = 10;
@@ -57,8 +57,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// `None` when another one works. A command that looks whether one does takes the lock for a
-    /// moment, so one refusal says nothing.
+    /// Takes the lock of `role`; `None` if another process has it. A command that only checks takes
+    /// the lock for a moment, so a single failure proves nothing.
     pub fn take(role: Role) -> Result<Option<Self>> {
         let lock = role.lock();
         let mut tries = 0..TRIES;
@@ -77,8 +77,8 @@ impl Instance {
     }
 }
 
-/// The process's id, `None` when none runs. One that has the lock, and has not written its id yet
-/// over that of one that was killed, counts as none.
+/// Id of the running process, `None` if there is none. A process that has the lock, but has not yet
+/// replaced the id of a killed one, counts as none.
 pub fn running_pid(role: Role) -> Option<i32> {
     match try_lock(role.lock()) {
         Ok(None) => {
@@ -90,13 +90,13 @@ pub fn running_pid(role: Role) -> Option<i32> {
     }
 }
 
-/// Is this process one of that role, and not somebody else's that has got an old id?
+/// Does this process have that role, and is it not another one with a reused id?
 fn is_one(pid: i32, role: Role) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     arguments.split(|byte| *byte == 0).skip(1).any(|word| word == role.command().as_bytes())
 }
 
-/// Starts one if none runs, and waits until it works.
+/// Starts the process unless it runs, and waits until it has its lock.
 pub fn start(role: Role) -> Result<()> {
     if !matches!(try_lock(role.lock()), Ok(Some(_))) {
         return Ok(());
@@ -105,13 +105,14 @@ pub fn start(role: Role) -> Result<()> {
     let mut command = Command::new(&program);
     command.arg(role.command()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // What is sent to the group of whoever starts it (`timeout`, a shell) is not meant for it.
+    // A session of its own: signals to the process group of its starter (`timeout`, a shell) must
+    // not reach it.
     // SAFETY: setsid() is async-signal-safe, and so is making an error of its errno.
     unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
     let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
     let start = Instant::now();
     while running_pid(role).is_none() && start.elapsed() < START {
-        // Ended already: another process's was faster, or it failed and logged why.
+        // It has ended: another one was faster, or it failed and has logged why.
         if child.try_wait().with_context(|| format!("look after the {}", role.command()))?.is_some()
         {
             break;
@@ -121,8 +122,7 @@ pub fn start(role: Role) -> Result<()> {
     Ok(())
 }
 
-/// Children that have ended, as the helper of an engine and the engine of a helper, leave nothing
-/// behind.
+/// Lets the kernel reap children: helper and engine start each other.
 pub fn forget_children() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -132,7 +132,7 @@ pub fn forget_children() {
     }
 }
 
-/// The program of this process, or the one that has taken its place since (an upgrade).
+/// Path of this process's program, or of one that has replaced it (an upgrade).
 pub fn own_program() -> Result<PathBuf> {
     let program = std::env::current_exe().context("find the own program")?;
     match program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
@@ -141,7 +141,7 @@ pub fn own_program() -> Result<PathBuf> {
     }
 }
 
-/// What the command does first that becomes one; `foreground`: it stays where it was started.
+/// First step of a background process; with `foreground` it stays in its terminal.
 pub fn begin(foreground: bool) -> Result<Interrupt> {
     if !foreground {
         leave_the_terminal()?;
@@ -151,11 +151,10 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
     Interrupt::catch()
 }
 
-/// In the background: no terminal, and none of the files that the starting process happened to have
-/// open (a lock of a script, say, must not live as long as the helper).
+/// Detaches from the terminal, and closes all files that were inherited (a lock of a script, say,
+/// must not live as long as the helper).
 pub fn leave_the_terminal() -> Result<()> {
-    // Fails only for the leader of a process group, which has no need of it; so for those that
-    // [`start`] has started.
+    // Fails only for the leader of a process group, as after [`start`], which needs no new session.
     let _ = nix::unistd::setsid();
     // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard
     // input, output and error that it would use later.
@@ -166,11 +165,11 @@ pub fn leave_the_terminal() -> Result<()> {
     Ok(())
 }
 
-/// Changes what is logged: given a filter, in the words of RUST_LOG.
+/// Changes the log filter, given in the syntax of RUST_LOG.
 pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
 
-/// To the system's log, or to stderr in the foreground. RUST_LOG changes the level, and so does
-/// what is returned.
+/// Logs to the system's log, or to stderr in the foreground. RUST_LOG sets the filter, and the
+/// returned function changes it.
 pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
     let (filter, handle) =

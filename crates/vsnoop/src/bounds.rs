@@ -1,6 +1,6 @@
-//! How much is held for a port, and how far its senders may run ahead.
+//! The bounds of a port: its hold, and how far senders may send beyond the VM's window.
 
-use crate::output::units;
+use vsnoop_host::units;
 
 /// Senders may run ahead as far as the hold allows.
 pub const UNBOUNDED: u32 = u32::MAX;

@@ -5,13 +5,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
-use vsnoop_link::daemon::config::{Method, Vm, dictionary};
-use vsnoop_link::daemon::control::LogLevel;
-
 use vsnoop_bpf::Limits;
-
-use crate::config;
-use crate::incast;
+use vsnoop_host::{config, incast};
+use vsnoop_linkd::config::{Method, Vm, dictionary};
+use vsnoop_linkd::control::LogLevel;
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";
@@ -134,7 +131,13 @@ pub struct Attach {
     /// this host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or
     /// `link`, the link speed of the uplink; ports stand before it [without RATE: what other ports
     /// behind the uplink have, or as configured, or `link`].
-    #[arg(long, value_name = "RATE", num_args = 0..=1, allow_negative_numbers = true, value_parser = incast_rate)]
+    #[arg(
+        long,
+        value_name = "RATE",
+        num_args = 0..=1,
+        allow_negative_numbers = true,
+        value_parser = incast_rate
+    )]
     pub incast: Option<Option<incast::Rate>>,
     /// The interface that the senders' packets come through [default: as configured, or the port of
     /// the tap's bridge that is no tap].
@@ -145,7 +148,12 @@ pub struct Attach {
     #[arg(long, value_name = "SIZE", requires = "incast", value_parser = incast::buffer)]
     pub incast_buffer: Option<u32>,
     /// Connections on record per port; those beyond are not accelerated.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().max_flows, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Limits::default().max_flows,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.
     #[arg(long)]
@@ -183,10 +191,20 @@ pub struct Set {
 #[derive(Debug, Args)]
 pub struct Lists {
     /// Accelerate only connections with these port numbers (of either end).
-    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "NUMBER,...",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub allow_port: Vec<u16>,
     /// Never accelerate connections with these port numbers.
-    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "NUMBER,...",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub deny_port: Vec<u16>,
     /// Accelerate only connections with senders in these prefixes; the longest one that fits
     /// counts.
@@ -213,7 +231,13 @@ pub struct Watched {
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = period
+    )]
     pub watch: Option<f64>,
 }
 
@@ -230,7 +254,13 @@ pub struct Flows {
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Incast {
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = period
+    )]
     pub watch: Option<f64>,
     #[command(subcommand)]
     pub action: Option<IncastAction>,
@@ -323,7 +353,13 @@ pub struct LinkStatus {
     #[arg(long)]
     pub flows: bool,
     /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = period)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = period
+    )]
     pub watch: Option<f64>,
 }
 
@@ -403,9 +439,12 @@ fn period(text: &str) -> Result<f64, String> {
 
 /// A window: at most the largest that there is (RFC 7323, section 2.3).
 fn size(text: &str) -> Result<u32, String> {
-    crate::size::parse(text).filter(|bytes| *bytes <= 1 << 30).map(|bytes| bytes as u32).ok_or_else(
-        || "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned(),
-    )
+    vsnoop_host::size::parse(text)
+        .filter(|bytes| *bytes <= 1 << 30)
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| {
+            "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned()
+        })
 }
 
 /// As [`incast::rate`]; a word may be meant for a port.

@@ -1,4 +1,4 @@
-//! The counters of a port under the names of `struct port_stats`, with a word on each for people.
+//! The counters of a port under the names of `struct port_stats`, with a description of each.
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
@@ -6,7 +6,7 @@ use vsnoop_bpf::types::{port_meta, port_stats};
 
 use crate::output::histogram::Histogram;
 
-/// Those that count nothing on a port without a hold.
+/// Counters that stay 0 on a port without a hold.
 pub const OF_THE_HOLD: [&str; 8] = [
     "kept_bytes",
     "held_segments",
@@ -63,14 +63,14 @@ counters! {
     abandoned: "resets: their engine was gone",
 }
 
-/// Connections that were reset on account of vsnoop, by reason.
+/// Connections that vsnoop has reset, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Resets {
-    /// The VM had room, answered, and refused the same bytes again and again.
+    /// The VM had room, answered, and refused the same bytes repeatedly.
     pub refused: u64,
-    /// The VM ran, and answered nothing for long.
+    /// The VM ran, and sent nothing for long.
     pub silent: u64,
-    /// No engine could hand over what was held; by user space, and by the hooks.
+    /// No engine could hand over the held bytes; reset by user space or by the hooks.
     pub engine_gone: u64,
     /// The port was detached with bytes in the hold.
     pub detached: u64,
@@ -78,9 +78,9 @@ pub struct Resets {
     pub tap_gone: u64,
     /// The tap had no reader any more.
     pub deserted: u64,
-    /// The VM sent RST to what only the host had asked it, or held for it.
+    /// The VM sent a RST that only the host's actions can explain.
     pub by_vm: u64,
-    /// What the VM had not acknowledged of those that user space reset, bytes.
+    /// Bytes that the VM had not acknowledged, of connections that user space reset.
     pub bytes: u64,
 }
 

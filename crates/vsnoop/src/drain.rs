@@ -1,74 +1,36 @@
-//! Stopping early acknowledgement without losing anything: no new early ACKs, then wait until the
-//! VM has acknowledged all that the sender was told it had.
+//! Stops early acknowledgement without loss: sends no new early ACKs, then waits until the VM has
+//! acknowledged all bytes that the host has.
 //!
-//! With a hold, part of that may be on this host only, and the engine hands it over meanwhile as
-//! ever.
+//! With a hold, some of these bytes may be on this host only; the engine continues to hand them
+//! over.
 //!
-//! The wait is bounded. Past it, what was handed to the VM is in its ring or in its hands already;
-//! what is still held is said, for it needs this host: it must not be left behind by a migration,
-//! and a port that is let go has its connections reset (`release`). It ends at once when the tap is
-//! deleted, or the port detached by somebody else: the caller finds out which.
+//! The wait is bounded. At its end, bytes that were handed to the VM are in its ring or in its TCP.
+//! Bytes that are still held are reported, because they need this host: a migration must not leave
+//! them behind, and a release resets their connections (`release`). The wait ends at once when the
+//! tap is deleted, or another process detaches the port; the caller finds out which.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
-use vsnoop_bpf::{Port, bytes_owed};
+use vsnoop_host::held::{Holds, Left};
+use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::units;
 
-use crate::held::Holds;
-use crate::output::units;
 use crate::output::watch::Interrupt;
-use crate::ports::{Attached, State};
 
 const STEP: Duration = Duration::from_millis(5);
-/// A longer wait is announced.
+/// A longer wait prints a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What was still on its way when the wait ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
-    pub flows: u64,
-    pub bytes: u64,
-    /// Of these, what the VM has not been handed.
-    pub held_flows: u64,
-    pub held_bytes: u64,
-}
-
-impl Left {
-    fn of(port: &Port, holds: &Holds) -> Result<Self> {
-        let mut left = Self::default();
-        for (key, flow) in &port.flows()? {
-            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
-            left.flows += u64::from(bytes > 0);
-            left.bytes += bytes;
-            left.held_flows += u64::from(held_bytes > 0);
-            left.held_bytes += held_bytes;
-        }
-        Ok(left)
-    }
-
-    pub fn text(self) -> String {
-        amount(self.bytes, self.flows)
-    }
-
-    pub fn held_text(self) -> String {
-        amount(self.held_bytes, self.held_flows)
-    }
-}
-
-/// For example "1,000 bytes of 2 connections".
-pub fn amount(bytes: u64, flows: u64) -> String {
-    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
-}
-
-/// Pauses the port and waits. Interrupted, the port goes on as before.
+/// Pauses the port and waits. After an interrupt the port continues as before.
 pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Left> {
     let port = &attached.port;
     match attached.state {
         State::Active => port.set_run(port_run::PORT_PAUSED)?,
         State::Paused => {}
-        // Nothing was ever acknowledged early, or nobody is left to acknowledge it.
+        // Nothing was acknowledged early, or the VM is gone.
         State::Observing | State::Gone => return Ok(Left::default()),
     }
     let start = Instant::now();

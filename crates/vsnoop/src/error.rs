@@ -1,48 +1,23 @@
-//! Kinds of failure and their exit codes (docs/command.md).
-//!
-//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry
-//! one of the types below somewhere in their chain; everything else is a failure at run time.
+//! Exit codes of the command (docs/command.md): which one an error deserves, and its name.
 
 use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
-use vsnoop_link::daemon::config::ConfigError;
-use vsnoop_link::daemon::control::{AlreadyUp, AskError};
+use vsnoop_host::error::{Environment, Unfit, Usage};
+use vsnoop_linkd::LinkError;
+use vsnoop_linkd::config::ConfigError;
+use vsnoop_linkd::control::{AlreadyUp, AskError, ControlError};
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;
 /// Exit code of wrong arguments; clap uses the same.
 pub const EXIT_USAGE: u8 = 2;
+/// A link of this name runs.
+const EXIT_LINK_UP: u8 = 40;
+/// No link of this name runs.
+const EXIT_LINK_NOT_UP: u8 = 41;
 
-/// What is unfit about the host or the port; the number is the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
-    /// None of those below.
-    Other = 3,
-    NoPort = 31,
-    NotATap = 32,
-    AlreadyAttached = 33,
-    /// A configured qdisc, or another egress program, stands on the port.
-    Qdisc = 34,
-    Kernel = 35,
-    Privilege = 36,
-    BpfFs = 37,
-    Damaged = 38,
-    NotAttached = 39,
-    /// A link of this name runs.
-    LinkUp = 40,
-    /// No link of this name runs.
-    LinkNotUp = 41,
-}
-
-/// The host or the port is not fit; the text names the object and the way out.
-#[derive(Debug)]
-pub struct Environment {
-    what: Unfit,
-    text: String,
-}
-
-/// What another process of this program has failed with.
+/// The error of another process of this program.
 #[derive(Debug)]
 pub struct Reported {
     pub message: String,
@@ -57,40 +32,29 @@ impl fmt::Display for Reported {
 
 impl std::error::Error for Reported {}
 
-/// The arguments cannot be followed.
-#[derive(Debug)]
-pub struct Usage(String);
-
-impl fmt::Display for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+/// Exit code of an unfit host or port.
+pub fn exit_code_of(what: Unfit) -> u8 {
+    match what {
+        Unfit::Other => 3,
+        Unfit::NoPort => 31,
+        Unfit::NotATap => 32,
+        Unfit::AlreadyAttached => 33,
+        Unfit::Qdisc => 34,
+        Unfit::Kernel => 35,
+        Unfit::Privilege => 36,
+        Unfit::BpfFs => 37,
+        Unfit::Damaged => 38,
+        Unfit::NotAttached => 39,
     }
 }
 
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Environment {}
-impl std::error::Error for Usage {}
-
-pub fn unfit(what: Unfit, text: impl Into<String>) -> anyhow::Error {
-    Environment { what, text: text.into() }.into()
-}
-
-pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
-}
-
-/// The exit code that an error deserves.
+/// The exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<Usage>().is_some() {
         return EXIT_USAGE;
     }
     if let Some(environment) = error.downcast_ref::<Environment>() {
-        return environment.what as u8;
+        return exit_code_of(environment.what);
     }
     if let Some(reported) = error.downcast_ref::<Reported>() {
         return reported.exit_code;
@@ -98,48 +62,57 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if error.downcast_ref::<ConfigError>().is_some() {
         return EXIT_USAGE;
     }
-    if error.downcast_ref::<AlreadyUp>().is_some() {
-        return Unfit::LinkUp as u8;
+    if is_already_up(error) {
+        return EXIT_LINK_UP;
     }
     if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
-        return Unfit::LinkNotUp as u8;
+        return EXIT_LINK_NOT_UP;
     }
-    match error.downcast_ref::<BpfError>() {
-        Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached as u8,
-        Some(BpfError::NotAttached(_)) => Unfit::NotAttached as u8,
-        Some(BpfError::NoBpfFs) => Unfit::BpfFs as u8,
-        Some(BpfError::Permission { .. }) => Unfit::Privilege as u8,
-        Some(BpfError::Damaged { .. }) => Unfit::Damaged as u8,
-        Some(BpfError::Load { .. }) => Unfit::Kernel as u8,
-        Some(BpfError::TwoRules { .. }) => EXIT_USAGE,
-        Some(BpfError::Unready(_)) => Unfit::Other as u8,
-        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => EXIT_RUNTIME,
-    }
+    let of_bpf = error.chain().find_map(|cause| cause.downcast_ref::<BpfError>());
+    exit_code_of(match of_bpf {
+        Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached,
+        Some(BpfError::NotAttached(_)) => Unfit::NotAttached,
+        Some(BpfError::NoBpfFs) => Unfit::BpfFs,
+        Some(BpfError::Permission { .. }) => Unfit::Privilege,
+        Some(BpfError::Damaged { .. }) => Unfit::Damaged,
+        Some(BpfError::Load { .. }) => Unfit::Kernel,
+        Some(BpfError::Unready(_)) => Unfit::Other,
+        Some(BpfError::TwoRules { .. }) => return EXIT_USAGE,
+        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => return EXIT_RUNTIME,
+    })
+}
+
+fn is_already_up(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<AlreadyUp>().is_some()
+        || matches!(error.downcast_ref(), Some(ControlError::AlreadyUp(_)))
+        || error.downcast_ref().is_some_and(LinkError::is_already_up)
 }
 
 /// Names of exit codes, for programs that read `--json`.
 pub fn exit_name(code: u8) -> &'static str {
-    const UNFIT: [(Unfit, &str); 12] = [
-        (Unfit::Other, "environment"),
-        (Unfit::NoPort, "no_such_port"),
-        (Unfit::NotATap, "not_a_tap"),
-        (Unfit::AlreadyAttached, "already_attached"),
-        (Unfit::Qdisc, "qdisc"),
-        (Unfit::Kernel, "kernel"),
-        (Unfit::Privilege, "privilege"),
-        (Unfit::BpfFs, "bpffs"),
-        (Unfit::Damaged, "damaged_state"),
-        (Unfit::NotAttached, "not_attached"),
-        (Unfit::LinkUp, "link_up"),
-        (Unfit::LinkNotUp, "link_not_up"),
-    ];
-    let unfit = UNFIT.iter().find(|(what, _)| *what as u8 == code).map(|(_, name)| *name);
-    unfit.unwrap_or(if code == EXIT_USAGE { "usage" } else { "runtime" })
+    match code {
+        EXIT_USAGE => "usage",
+        3 => "environment",
+        31 => "no_such_port",
+        32 => "not_a_tap",
+        33 => "already_attached",
+        34 => "qdisc",
+        35 => "kernel",
+        36 => "privilege",
+        37 => "bpffs",
+        38 => "damaged_state",
+        39 => "not_attached",
+        EXIT_LINK_UP => "link_up",
+        EXIT_LINK_NOT_UP => "link_not_up",
+        _ => "runtime",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
+
+    use vsnoop_host::error::{unfit, usage};
 
     use super::*;
 
@@ -150,6 +123,10 @@ mod tests {
         assert_eq!(exit_code(&usage("no port").context("attach")), EXIT_USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("broken")), EXIT_RUNTIME);
         assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
+        let is_up = ControlError::AlreadyUp(AlreadyUp("office".to_owned()));
+        let is_up = anyhow::Error::from(LinkError::from(is_up)).context("link office");
+        assert_eq!(exit_code(&is_up), EXIT_LINK_UP);
+        assert!(format!("{is_up:#}").starts_with("link office: link office is up already"));
         assert_eq!(exit_name(37), "bpffs");
         assert_eq!(exit_name(1), "runtime");
     }

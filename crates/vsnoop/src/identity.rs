@@ -1,10 +1,9 @@
-//! How a port is named in tables and in JSON.
+//! The name and state of a port in tables and in JSON.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
-
-use crate::ports::{Attached, PausedBy};
+use vsnoop_host::ports::{Attached, PausedBy};
 
 /// The first fields of every JSON object about an attached port.
 #[derive(Clone, Debug, Serialize)]
@@ -22,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `names` as made by [`crate::system::netns::names`].
+    /// `names` as made by [`vsnoop_host::system::netns::names`].
     pub fn of(attached: &Attached, names: &HashMap<u64, String>) -> Self {
         Self {
             port: attached.name.clone(),

@@ -1,14 +1,14 @@
-//! The operator's allow and deny lists, in the form that the kernel side takes.
+//! The operator's allow and deny lists, as rules for the BPF maps.
 
 use std::net::IpAddr;
 
 use anyhow::Result;
 use ipnet::IpNet;
+use vsnoop_host::error::usage;
 
 use crate::cli::Lists;
-use crate::error::usage;
 
-/// What the maps of the kernel side hold.
+/// Size of the BPF maps.
 const ROOM: usize = 1024;
 
 /// Port number and whether it is allowed. A number in both lists is a contradiction.

@@ -1,36 +1,23 @@
 //! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/command.md).
 //!
-//! Attachments live in the kernel (pinned links and maps), so that every command is a short-lived
-//! process; only a small helper stays while a port is attached (`helper`), and the
-//! engine while one has a hold (`engine`). `system` knows the host,
-//! `ports` the attachments, `command` has a module per command, `output` makes tables and JSON.
+//! Attachments are in the kernel (pinned links and maps), so every command is a short-lived
+//! process. Only a small helper runs while a port is attached (`helper`), and the engine while a
+//! port has a hold (`engine`). `command` has a module per command, `output` tables and JSON;
+//! crates/vsnoop-host knows the host and its ports.
 
 mod background;
 mod bounds;
 mod cli;
 mod command;
-mod config;
 mod counters;
 mod doctor;
 mod drain;
 mod engine;
 mod error;
-mod failures;
-mod flow_key;
-mod held;
 mod helper;
 mod identity;
-mod incast;
 mod lists;
-mod lock;
 mod output;
-mod ports;
-mod priority;
-mod quota;
-mod release;
-mod size;
-mod sweep;
-mod system;
 
 use std::process::ExitCode;
 
@@ -58,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// As clap does it, which also prints help and the version.
+/// Prints an error of the arguments as clap does, or help and version.
 fn refuse_arguments(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().skip(1).any(|argument| argument == "--json");
     if wants_json && error.use_stderr() {

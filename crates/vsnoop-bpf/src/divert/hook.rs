@@ -1,11 +1,10 @@
-//! The hook on a VM's tap: what the VM sends to chosen prefixes goes into the tap of a link
+//! The hook on a VM's tap that sends its packets for chosen prefixes into the tap of a link
 //! (bpf/divert.bpf.c).
 //!
 //! Nothing is pinned. A [`Diversion`] holds its hook by a descriptor: when it is dropped, or its
-//! process dies, the VM's traffic goes its ordinary way at once. The rules are one map that the
-//! hook reaches through another; new ones are made ready first and then put in the place of the old
-//! ones, so that no packet meets half of them. What the old ones counted is carried on for each
-//! prefix that stays.
+//! process dies, the host routes the VM's traffic as usual at once. The rules are one inner map;
+//! new rules are filled in first and then replace the old map as a whole, so that every packet
+//! meets one complete set. Counters of prefixes that stay are carried over.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,19 +18,19 @@ use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::link::tcx_link;
+use crate::objects::divert::{Map, Program};
+use crate::objects::{self, Named};
 use crate::record::Record;
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/divert.bpf.o"));
-
-/// What becomes of packets to a prefix.
+/// The action for packets to a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// They go their ordinary way: an exception from a shorter prefix.
+    /// The host routes them: an exception from a shorter prefix.
     Never,
-    /// They go through the link; while it is down, their ordinary way.
+    /// They go through the link; while it is down, the host routes them.
     DivertOrPass,
-    /// They go through the link; while it is down they are dropped. Not a promise beyond the life
-    /// of the process that diverts: when that ends, they go their ordinary way.
+    /// They go through the link; while it is down they are dropped. This ends with the process that
+    /// diverts: then the host routes them.
     DivertOrDrop,
 }
 
@@ -45,16 +44,16 @@ impl Action {
     }
 }
 
-/// Of all rules whose prefix a destination is in, that of the longest holds.
+/// A rule; for each destination the longest matching prefix applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// Destinations.
     pub prefix: IpNet,
-    /// What becomes of packets to them.
+    /// Action for packets to them.
     pub action: Action,
 }
 
-/// What one rule has done.
+/// Counters of one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleCounters {
     /// Packets diverted; a super-packet is one.
@@ -79,23 +78,22 @@ impl std::ops::Add for RuleCounters {
 
 /// The hook on one VM's tap, as long as it lives.
 pub struct Diversion {
-    // Dropped first: no packet meets a hook whose maps are going.
+    // Dropped first, so that no packet passes a hook whose maps are being freed.
     _link: Link,
     object: Object,
     up: MapHandle,
     in_force: MapHandle,
     rules: Vec<Rule>,
     trie: MapHandle,
-    /// What earlier tries counted for the prefixes of this one.
+    /// Counts of earlier tries for the prefixes of this one.
     past: HashMap<IpNet, RuleCounters>,
 }
 
 impl Diversion {
-    /// Diverts what comes from the VM behind tap `ifindex` into the egress of tap `link_ifindex`,
-    /// as soon as [`Diversion::set_up`] says that the link is up; until then rules act as while it
-    /// is down.
+    /// Diverts packets from the VM behind tap `ifindex` into the egress of tap `link_ifindex`, once
+    /// [`Diversion::set_up`] reports that the link is up; until then rules act as while it is down.
     ///
-    /// Both taps are in the network namespace of the calling thread. A link of its own, with other
+    /// Both taps are in the network namespace of the calling thread. Another link, with other
     /// rules, may be attached to the same tap: the first rule that diverts takes the packet.
     pub fn attach(ifindex: u32, link_ifindex: u32, rules: &[Rule]) -> Result<Self> {
         let rules = checked(rules)?;
@@ -108,37 +106,37 @@ impl Diversion {
         let mut builder = ObjectBuilder::default();
         let object = builder
             .name("vsnoop_divert")
-            .and_then(|builder| builder.open_memory(OBJECT))
+            .and_then(|builder| builder.open_memory(objects::DIVERT))
             .and_then(libbpf_rs::OpenObject::load)
             .map_err(refused)?;
-        let (up, in_force) = (map(&object, ".bss")?, map(&object, "in_force")?);
-        map(&object, "link_tap")?
+        let (up, in_force) = (open(&object, Map::Bss)?, open(&object, Map::InForce)?);
+        objects::map(&object, Map::LinkTap)
             .update(&0u32.to_ne_bytes(), &link_ifindex.to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("divert into interface {link_ifindex}")))?;
         let trie = fill(&rules)?;
         exchange(&in_force, &trie)?;
-        // Behind from_vm, whichever of the two is attached first: that one goes before all others.
+        // After from_vm, whichever is attached first: from_vm goes before all others.
         let name = format!("interface {ifindex}");
-        let link = tcx_link(&object, "divert", ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
+        let link = tcx_link(&object, Program::Divert, ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
         // SAFETY: a fresh link that nobody else owns.
         let link = unsafe { Link::from_ptr(link) };
         Ok(Self { _link: link, object, up, in_force, rules, trie, past: HashMap::new() })
     }
 
-    /// The link is up, or down, from the next packet on.
+    /// Sets whether the link is up, from the next packet on.
     pub fn set_up(&self, is_up: bool) -> Result<()> {
         self.up
             .update(&0u32.to_ne_bytes(), &u32::from(is_up).to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf("say whether the link is up"))
     }
 
-    /// Other rules from now on; when it fails, those before stay.
+    /// Replaces the rules; after an error the old ones stay.
     pub fn set_rules(&mut self, rules: &[Rule]) -> Result<()> {
         let rules = checked(rules)?;
         let trie = fill(&rules)?;
         exchange(&self.in_force, &trie)?;
-        // The kernel has waited until no hook uses the old trie any more: these are its last words.
-        // If they cannot be read, the new rules hold all the same, and count from 0.
+        // No hook uses the old trie any more, so its counters are final. If they cannot be read,
+        // the new rules apply all the same, and count from 0.
         let before = self.counters().unwrap_or_default();
         self.past = before.into_iter().map(|(rule, counted)| (rule.prefix, counted)).collect();
         self.past.retain(|prefix, _| rules.iter().any(|rule| rule.prefix == *prefix));
@@ -146,7 +144,7 @@ impl Diversion {
         Ok(())
     }
 
-    /// The rules in force, and what each has done since its prefix has had one.
+    /// The rules in force, and the counters of each since its prefix has had a rule.
     pub fn counters(&self) -> Result<Vec<(Rule, RuleCounters)>> {
         let counters = self.rules.iter().map(|rule| {
             let found = self.trie.lookup(key(&rule.prefix).as_bytes(), MapFlags::ANY);
@@ -160,22 +158,21 @@ impl Diversion {
 
     /// The hook, with the kernel's own accounting.
     pub fn program(&self) -> Result<ProgramInfo> {
-        program_info(self.descriptor()?).map_err(Error::bpf("read the program that diverts"))
+        program_info(self.descriptor()).map_err(Error::bpf("read the program that diverts"))
     }
 
-    /// Runs the hook on a frame that goes nowhere, and returns its verdict (`enum
-    /// tcx_action_base`). It is counted.
+    /// Runs the hook on a frame that is not sent, and returns its verdict (`enum tcx_action_base`).
+    /// It is counted.
     pub fn run_hook(&self, frame: &[u8]) -> Result<i32> {
-        let run = inject::run(&self.descriptor()?, 0, 0, frame, 1);
+        let run = inject::run(&self.descriptor(), 0, 0, frame, 1);
         run.map(|run| run.verdict).map_err(Error::bpf("run the program that diverts"))
     }
 
-    fn descriptor(&self) -> Result<BorrowedFd<'_>> {
-        let program = self.object.progs().find(|program| program.name() == "divert");
-        let program = program.ok_or_else(|| missing("program divert"))?;
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        let program = objects::program(&self.object, Program::Divert);
         // SAFETY: the program is loaded, and its descriptor open as long as the object, which
         // `self` owns.
-        Ok(unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) })
+        unsafe { BorrowedFd::borrow_raw(program.as_fd().as_raw_fd()) }
     }
 }
 
@@ -211,7 +208,7 @@ fn key(prefix: &IpNet) -> divert_key {
     divert_key { bits: u32::BITS + u32::from(prefix.prefix_len()), family, addr }
 }
 
-/// A trie of these rules, which no hook knows yet.
+/// A trie of these rules, which no hook uses yet.
 fn fill(rules: &[Rule]) -> Result<MapHandle> {
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -235,7 +232,7 @@ fn fill(rules: &[Rule]) -> Result<MapHandle> {
     Ok(trie)
 }
 
-/// When this returns, no hook uses the trie before.
+/// Replaces the trie. When this returns, no hook uses the old one.
 fn exchange(in_force: &MapHandle, trie: &MapHandle) -> Result<()> {
     let descriptor = trie.as_fd().as_raw_fd().to_ne_bytes();
     in_force
@@ -243,13 +240,7 @@ fn exchange(in_force: &MapHandle, trie: &MapHandle) -> Result<()> {
         .map_err(Error::bpf("put the rules in force"))
 }
 
-fn map(object: &Object, name: &str) -> Result<MapHandle> {
-    let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(name));
-    let map = map.ok_or_else(|| missing(&format!("map {name}")))?;
-    MapHandle::try_from(&map).map_err(Error::bpf(format!("open map {name}")))
-}
-
-fn missing(what: &str) -> Error {
-    let source = libbpf_rs::Error::from_raw_os_error(libc::ENOENT);
-    Error::Bpf { what: format!("find {what} in the object"), source }
+fn open(object: &Object, map: Map) -> Result<MapHandle> {
+    MapHandle::try_from(&objects::map(object, map))
+        .map_err(Error::bpf(format!("open map {}", map.name())))
 }

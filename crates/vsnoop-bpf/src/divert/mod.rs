@@ -2,7 +2,8 @@
 //! needed.
 //!
 //! ```text
-//! VM -> [tap: from_vm, divert] -> [link's tap] -> link ~~~~> link -> [link's tap] -> the host routes -> VM
+//! near host: VM -> [its tap: from_vm, divert] -> [link's tap] -> link ~~~+
+//! far host:  VM <- [its tap] <- routes <- [link's tap] <- link <~~~~~~~~~+
 //! ```
 //!
 //! The hook ([`Diversion`]) sends frames of a VM, as they are, out of a tap that belongs to the

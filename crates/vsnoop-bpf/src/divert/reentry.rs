@@ -1,9 +1,9 @@
-//! Which frames go through a link that diverts, and which may come out of it.
+//! Checks of diverted frames, on the way into a link and out of it.
 //!
-//! A peer is authenticated, and yet not to be believed everything: what it sends enters the host's
-//! stack as if it came in on an interface. So only unicast IP to prefixes that are configured comes
-//! out, which are those of VMs: the host itself cannot be reached through the link, and no
-//! neighbour discovery passes it.
+//! A peer is authenticated, but not trusted with the whole host: its frames enter the host's stack
+//! as if they came in on an interface. So only unicast IP to configured prefixes of VMs is
+//! accepted: the host itself cannot be reached through the link, and no neighbour discovery passes
+//! it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,8 +15,8 @@ const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 /// Ethernet's header, without a VLAN tag.
 const ETHERNET_BYTES: usize = 14;
 
-/// Where a frame of the link's tap goes; `None` when it is nothing that a hook diverts, but the
-/// host's own noise or nonsense.
+/// Destination of a frame from the link's tap; `None` for frames that a hook does not divert, such
+/// as the host's own.
 pub fn destination(frame: &[u8]) -> Option<IpAddr> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     if ethernet[0] & 1 != 0 {
@@ -59,7 +59,7 @@ fn is_routed(address: IpAddr) -> bool {
     }
 }
 
-/// The door through which diverted frames come back into a host.
+/// Addresses diverted frames of peers to the link's tap, by which they enter the host.
 #[derive(Clone, Debug)]
 pub struct Reentry {
     tap_mac: [u8; 6],
@@ -67,7 +67,7 @@ pub struct Reentry {
 }
 
 impl Reentry {
-    /// Of the link's tap with this MAC address, for the VMs behind these prefixes.
+    /// For the link's tap with this MAC address, and the VMs behind these prefixes.
     pub fn new(tap_mac: [u8; 6], prefixes: Vec<IpNet>) -> Self {
         Self { tap_mac, prefixes }
     }

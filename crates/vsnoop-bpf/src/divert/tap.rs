@@ -1,13 +1,13 @@
-//! Makes a link's tap, and the host's stack behind it, ready for diverted packets.
+//! Prepares a link's tap, and the host's stack, for diverted packets.
 //!
-//! What a peer sends comes in there with source addresses that the host would reach another way: a
-//! reverse path filter would drop it all. Without addresses of its own an interface passes not even
-//! a loose filter, and the kernel takes the greater of the interface's setting and that of `all`.
-//! Forwarding is switched on for this interface only. Linux has had that for IPv4 always, and for
-//! IPv6 since 6.17 (`force_forwarding`); before, the host must forward IPv6 altogether, which is
-//! its owner's decision, for a host that forwards heeds router advertisements no longer.
+//! Packets of a peer come in there with source addresses to which the host has other routes: a
+//! reverse path filter would drop them all. An interface without addresses fails even a loose
+//! filter, and the kernel applies the greater of the interface's setting and that of `all`.
+//! Forwarding is enabled for this interface only. Linux always supports that for IPv4, and for IPv6
+//! since 6.17 (`force_forwarding`); before, the host must forward IPv6 altogether, which is the
+//! operator's decision, because a host that forwards ignores router advertisements.
 //!
-//! The interface gets no address, and says nothing by itself.
+//! The interface gets no address, and sends nothing by itself.
 
 use std::ffi::CString;
 use std::fs;
@@ -29,11 +29,10 @@ pub struct LinkTap {
     pub mac: [u8; 6],
 }
 
-/// Prepares tap `name` of the calling thread's network namespace for packets that come back to VMs
-/// behind `prefixes`, of packets of up to `mtu_bytes`, and sets it up.
+/// Prepares tap `name` of the calling thread's network namespace for packets to VMs behind
+/// `prefixes`, of up to `mtu_bytes`, and sets it up.
 ///
-/// It may be repeated at any time, and should be: services that configure interfaces as they appear
-/// may have been later.
+/// Call it repeatedly: services that configure new interfaces may run later.
 pub fn prepare(name: &str, mtu_bytes: u32, prefixes: &[IpNet]) -> Result<LinkTap> {
     let device = Device::find(name)?;
     device.set_mtu(mtu_bytes)?;
@@ -117,7 +116,7 @@ impl Sysctl {
         Ok(text.trim().to_owned())
     }
 
-    /// Changing nothing where it is so already: some settings tell listeners of every write.
+    /// Writes only a different value: some settings notify listeners of every write.
     fn set(&self, value: &str) -> Result<()> {
         if self.read()? == value {
             return Ok(());
@@ -146,7 +145,7 @@ impl Device {
             let error = io::Error::last_os_error();
             return Err(Error::io(format!("find interface {name}"))(error));
         }
-        // Any socket does; it is of the namespace that the thread is in.
+        // Any socket will do; it belongs to the thread's namespace.
         let socket = UnixDatagram::unbound().map_err(Error::io("open a socket"))?;
         Ok(Self { name: name.to_owned(), ifindex, socket })
     }

@@ -20,7 +20,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_bpf::types::{
     FLOW_F_FAILED, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run, seq,
 };
-use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Memory, Port, Record};
+use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Memory, Port, Record, Reserve};
 
 const TAP: &str = "t0";
 /// Verdicts of a hook.
@@ -307,7 +307,7 @@ fn now_ns() -> u64 {
 /// An engine that has just given the port its first memory.
 fn engine(port: &Port) -> Memory {
     let mut memory = Memory::open(port).expect("open the memory").expect("the port has a hold");
-    memory.adopt().expect("adopt");
+    memory.adopt(&Reserve::default()).expect("adopt");
     assert!(memory.hold_count() > 0, "the first connection finds no memory");
     // It stays alive for as long as the test may take.
     memory.heartbeat(now_ns() + 3_600_000_000_000);

@@ -1,4 +1,4 @@
-//! Simulated time: events in their order, and when the VM runs.
+//! Simulated time: a queue of events, and the periods in which the VM runs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ pub const MS: u64 = 1_000_000;
 /// The clock starts well above 0, as CLOCK_MONOTONIC does.
 pub const START: u64 = 10_000 * MS;
 
-/// What happens, and when; of two at the same time, the one that was added first.
+/// A queue of events; events at the same time keep their order.
 #[derive(Debug)]
 pub struct Events<E> {
     order: BinaryHeap<(Reverse<u64>, Reverse<usize>)>,
@@ -22,31 +22,31 @@ impl<E> Default for Events<E> {
 }
 
 impl<E> Events<E> {
-    /// `event` happens at `time`.
+    /// Adds `event` at `time`.
     pub fn at(&mut self, time: u64, event: E) {
         let id = self.bodies.len();
         self.bodies.push(Some(event));
         self.order.push((Reverse(time), Reverse(id)));
     }
 
-    /// When the next one happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<u64> {
         self.order.peek().map(|(Reverse(time), _)| *time)
     }
 
-    /// The next one.
+    /// Takes the next event.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let (Reverse(time), Reverse(id)) = self.order.pop()?;
         Some((time, self.bodies[id].take().expect("an event happens once")))
     }
 }
 
-/// Periods in which something stands still: start and length, ms from [`START`].
+/// Pauses: start and length, ms from [`START`].
 #[derive(Clone, Debug, Default)]
 pub struct Freezes(pub Vec<(u64, u64)>);
 
 impl Freezes {
-    /// When what stands still at `time` goes on; `None`: it does not stand still.
+    /// End of the pause at `time`; `None` if there is none.
     pub fn until(&self, time: u64) -> Option<u64> {
         let mut end = time;
         for _ in 0..=self.0.len() {
@@ -60,7 +60,7 @@ impl Freezes {
         (end > time).then_some(end)
     }
 
-    /// How long it ran from `from` to `to`.
+    /// Time between `from` and `to` without pauses.
     pub fn run_time(&self, from: u64, to: u64) -> u64 {
         let mut at = from;
         let mut ran = 0;

@@ -1,4 +1,4 @@
-//! One end of a connection: what it is like, drawn by proptest.
+//! Properties of one end of a connection, drawn by proptest.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ pub struct End {
     pub units: u16,
     /// Bytes that this end sends.
     pub bytes: u64,
-    /// Writes come in this many portions, `write_gap_ms` apart.
+    /// Number of writes, `write_gap_ms` apart.
     pub writes: u64,
     pub write_gap_ms: u64,
     pub rcvbuf: u64,
@@ -20,30 +20,30 @@ pub struct End {
     pub ts_offset: u32,
     pub sack: bool,
     pub ecn: bool,
-    /// Bytes that the application reads at a time, and how often.
+    /// Bytes of each read of the application, and their interval.
     pub read: u64,
     pub read_gap_ms: u64,
     pub rto_ms: u64,
-    /// Probes a closed window with a byte of data, not with an old empty segment.
+    /// Probes a closed window with a byte of data, not with a keep-alive probe.
     pub data_probes: bool,
-    /// Takes the part of a segment that lies within the window.
+    /// Accepts the part of a segment that lies within the window.
     pub trims: bool,
     /// Reports duplicates (RFC 2883).
     pub dsack: bool,
-    /// Closes only when the peer has.
+    /// Closes only after its peer.
     pub closes_last: bool,
     pub delayed_ack: bool,
-    /// Odd segments, per thousand: tiny, urgent.
+    /// Per thousand of segments: tiny ones, urgent ones.
     pub tiny: u32,
     pub urgent: u32,
 }
 
-/// Zero half of the time, so that calm and storm both occur.
+/// A rate that is zero half of the time, so that both calm and stormy runs occur.
 pub fn rate(most: u32) -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), 1..=most]
 }
 
-/// Sequence numbers and timestamps wrap; many do so soon.
+/// A 32-bit number, often shortly before it wraps.
 pub fn near_wrap() -> impl Strategy<Value = u32> {
     prop_oneof![any::<u32>(), (0u32..100_000).prop_map(|n| 0u32.wrapping_sub(n)), Just(0x7fff_f000)]
 }
@@ -92,7 +92,7 @@ pub fn end() -> impl Strategy<Value = End> {
             writes,
             write_gap_ms,
             rcvbuf,
-            // A scale whose unit is no small part of the buffer: nobody's choice.
+            // A unit of the window that is a small part of the buffer.
             scale: scale.map(|s| s.min(rcvbuf.ilog2() as u8 - 2)),
             timestamps,
             ts_offset,
@@ -113,7 +113,7 @@ pub fn end() -> impl Strategy<Value = End> {
 }
 
 impl End {
-    /// Most senders offer whatever the VM does.
+    /// Does the sender offer the VM's options? Most do.
     pub fn seed_offers(&self, seed: u64) -> bool {
         !seed.is_multiple_of(4)
     }

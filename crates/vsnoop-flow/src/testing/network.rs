@@ -1,4 +1,4 @@
-//! One direction of the network, and what may befall a segment there.
+//! One direction of the network, and its faults.
 
 use std::rc::Rc;
 
@@ -39,8 +39,8 @@ pub fn link() -> impl Strategy<Value = Link> {
 }
 
 impl Link {
-    /// What arrives of a segment, and after how many ns. `hostile`: else it only takes its time;
-    /// `ecn`: it may be marked.
+    /// Copies of a segment that arrive, with their delays in ns. `hostile`: with faults, else with
+    /// delays only; `ecn`: it may get a CE mark.
     pub fn carry(&self, mut s: Seg, hostile: bool, ecn: bool, rng: &mut Rng) -> Vec<(u64, Seg)> {
         let mut delay = self.delay_us * 1_000;
         let mut copies = 1;

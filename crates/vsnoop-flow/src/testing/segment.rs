@@ -1,8 +1,8 @@
-//! A segment on the wire of the simulated network, and what its streams carry.
+//! A segment on the simulated network, and the contents of streams.
 //!
-//! Streams are numbered from the SYN: position 0 is the SYN, position n the
-//! n-th byte, the position after the last byte the FIN. Positions are `u64`, so
-//! that the checks never wrap where the code under test must.
+//! Positions in a stream count from the SYN: position 0 is the SYN, position n the n-th byte, the
+//! position after the last byte the FIN. Positions are `u64`, so that the checks never wrap where
+//! the code under test must.
 
 use std::rc::Rc;
 
@@ -24,9 +24,9 @@ pub struct Seg {
     pub sack_permitted: bool,
     pub foreign: bool,
     pub ce: bool,
-    /// The checksum is wrong: no TCP may believe a word of it.
+    /// The checksum is wrong: a TCP must ignore the segment.
     pub corrupt: bool,
-    /// Which queue of the tap it is in.
+    /// Queue of the tap that it is in.
     pub queue: u8,
 }
 
@@ -65,12 +65,12 @@ impl Seg {
     }
 
     /// Payload, bytes.
-    #[allow(clippy::len_without_is_empty)]
+    #[allow(clippy::len_without_is_empty, reason = "a length in bytes; no segment is a container")]
     pub fn len(&self) -> u32 {
         self.data.len() as u32
     }
 
-    /// What the parser (bpf/packet.h) would make of it.
+    /// The segment as the parser (bpf/packet.h) would fill it in.
     pub fn view(&self) -> segment {
         let mut bits = 0;
         let mut set = |on: bool, bit: u32| bits |= if on { bit as u16 } else { 0 };
@@ -140,7 +140,7 @@ impl Ranges {
         self.0.insert(at, (start, end));
     }
 
-    /// How far one gets from `from` without leaving the set.
+    /// End of the range that contains `from`; `from` if none does.
     pub fn reach(&self, from: u64) -> u64 {
         self.0.iter().find(|&&(s, e)| s <= from && from < e).map_or(from, |&(_, e)| e)
     }
@@ -159,7 +159,7 @@ impl Ranges {
     }
 }
 
-/// One line about a segment.
+/// A segment in one line, for traces.
 pub fn brief(s: &Seg) -> String {
     let names = ["F", "S", "R", "P", "A", "U", "E", "C"];
     let flags: String =

@@ -1,4 +1,4 @@
-//! The sending half of the endpoint: how much, when, and again.
+//! The sending half of the endpoint: congestion control and retransmission.
 
 use fastrand::Rng;
 
@@ -14,7 +14,7 @@ impl Tcp {
         1 + (portion * portions).min(self.cfg.bytes)
     }
 
-    /// When the application writes again.
+    /// Time of the application's next write.
     pub(super) fn next_write(&self, now: u64) -> Option<u64> {
         if self.state != State::Open || self.written(now) > self.cfg.bytes {
             return None;
@@ -27,7 +27,7 @@ impl Tcp {
         self.written(now) > self.cfg.bytes && (!self.cfg.closes_last || self.got_fin)
     }
 
-    /// Something is acknowledged up to `ack`; `plain`: no data, no new window.
+    /// Processes an ACK of `ack`; `plain`: without data or a new window.
     pub(super) fn on_ack(&mut self, now: u64, ack: u64, plain: bool) {
         let mss = u64::from(self.cfg.mss);
         if ack > self.una {
@@ -91,7 +91,7 @@ impl Tcp {
         }
     }
 
-    /// Sends what may be sent. `probe`: the persist timer went off.
+    /// Sends all that may be sent. `probe`: the persist timer expired.
     pub(super) fn pump(&mut self, now: u64, rng: &mut Rng, probe: bool) {
         if self.state != State::Open {
             return;
@@ -141,7 +141,7 @@ impl Tcp {
         }
     }
 
-    /// Sends again what is taken to be lost, cut as it happens.
+    /// Retransmits bytes that count as lost, in segments of any size.
     fn retransmit(&mut self, now: u64, rng: &mut Rng) {
         let fin = self.cfg.bytes + 1;
         let mss = u64::from(self.cfg.mss);
@@ -174,7 +174,7 @@ impl Tcp {
             let nxt = self.nxt;
             self.transmit(now, at, len, with_fin, rng);
             self.nxt = nxt;
-            // Without SACK or a time-out one hole is known at a time.
+            // Without SACK or a timeout one hole is known at a time.
             if self.in_recovery && self.dup_acks >= 3 && self.sacked.0.is_empty() {
                 self.rtx = None;
                 return;

@@ -1,13 +1,11 @@
-//! A TCP endpoint, as strict as Linux's: the sender and the VM are both made
-//! of it.
+//! A TCP endpoint, as strict as Linux's; the tests use it for sender and VM.
 //!
-//! Sans-I/O: segments go in through [`Tcp::input`], time through
-//! [`Tcp::timers`], segments come out in `out`. Sending (slow start, SACK,
-//! fast retransmit, time-outs, window probes) is in `send.rs`.
+//! Sans-I/O: segments go in through [`Tcp::input`], time through [`Tcp::timers`], segments come out
+//! in `out`. Sending (slow start, SACK, fast retransmit, timeouts, window probes) is in `send.rs`.
 //!
-//! Strict means: nothing beyond the right edge is taken, PAWS, an ACK of what
-//! was never sent is answered and dropped (RFC 5961), RST and SYN in the window
-//! are challenged, old segments are answered.
+//! Strict means: it accepts nothing beyond the right edge, checks timestamps (PAWS), answers and
+//! drops an ACK of bytes that were never sent (RFC 5961), sends challenge ACKs for RST and SYN in
+//! the window, and answers old segments.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -30,13 +28,13 @@ pub enum State {
 #[derive(Clone, Debug)]
 pub struct Tcp {
     pub cfg: End,
-    /// Which stream's bytes this end sends.
+    /// Number of the stream that this end sends.
     pub stream: u64,
     pub state: State,
     pub out: VecDeque<Seg>,
     pub opened_ns: u64,
 
-    // What the handshake agreed on.
+    // Agreed in the handshake.
     pub timestamps: bool,
     pub sack: bool,
     pub ecn: bool,
@@ -48,7 +46,7 @@ pub struct Tcp {
     pub rcv_nxt: u64,
     pub ooo: Ranges,
     last_ooo: u64,
-    /// No position at or beyond this was ever granted, or is granted now.
+    /// Right edge of the window: the highest that was ever shown.
     pub right_edge: u64,
     rcv_wup: u64,
     pub ts_recent: u32,
@@ -72,7 +70,7 @@ pub struct Tcp {
     pub(super) cwnd: u64,
     pub(super) ssthresh: u64,
     pub(super) dup_acks: u32,
-    /// Where retransmission stands, and where it ends.
+    /// Next position to retransmit, and the end of the retransmission.
     pub(super) rtx: Option<u64>,
     pub(super) recover: u64,
     pub(super) in_recovery: bool,
@@ -83,7 +81,7 @@ pub struct Tcp {
     pub(super) keepalive_ns: u64,
     pub(super) cwr_due: bool,
     pub(super) cwr_until: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmissions: u64,
     /// Segments with data that PAWS refused.
     pub paws_drops: u64,
@@ -142,7 +140,7 @@ impl Tcp {
         }
     }
 
-    /// Everything sent and acknowledged, everything received and read.
+    /// All bytes sent and acknowledged, all bytes received and read.
     pub fn is_done(&self) -> bool {
         self.state == State::Open
             && self.una == self.cfg.bytes + 2
@@ -150,7 +148,7 @@ impl Tcp {
             && self.unread() == 0
     }
 
-    /// The end of the connection, one way or the other.
+    /// Has the connection ended, by close or reset?
     pub fn is_over(&self) -> bool {
         self.state == State::Reset || self.is_done()
     }
@@ -188,7 +186,7 @@ impl Tcp {
         }
     }
 
-    /// The operator of the VM takes memory back: the window shrinks.
+    /// Shrinks the window, as after a loss of memory.
     pub fn shrink(&mut self) {
         if self.state == State::Open {
             self.cfg.rcvbuf =
@@ -222,7 +220,7 @@ impl Tcp {
         self.rto_ns = Some(now + (self.cfg.rto_ms << self.backoff.min(3)) * MS);
     }
 
-    /// Takes over what the peer's SYN says.
+    /// Applies the options of the peer's SYN.
     fn handshake(&mut self, s: &Seg) {
         self.irs = s.seq;
         self.rcv_nxt = 1;
@@ -285,7 +283,7 @@ impl Tcp {
         }
     }
 
-    /// No such connection.
+    /// Answers a segment for which there is no connection.
     fn refuse(&mut self, s: &Seg) {
         if s.has(RST) {
             return;
@@ -323,7 +321,7 @@ impl Tcp {
         }
         if s.has(RST) {
             if self.got_fin && self.una == self.cfg.bytes + 2 {
-                // In TIME-WAIT it harms nothing (RFC 1337); what is unread can still be read.
+                // In TIME-WAIT a RST is ignored (RFC 1337); unread data can still be read.
             } else if start == self.rcv_nxt as i64 {
                 self.state = State::Reset;
             } else {
@@ -389,7 +387,7 @@ impl Tcp {
             for &(left, right) in &s.sack {
                 let left = position(left, self.cfg.iss, self.una);
                 let right = position(right, self.cfg.iss, self.una);
-                // D-SACKs and nonsense are not news.
+                // D-SACKs and invalid blocks are ignored.
                 if left >= ack as i64 && left < right && right <= self.nxt as i64 {
                     self.sacked.insert(left as u64, right as u64);
                 }
@@ -407,7 +405,7 @@ impl Tcp {
     fn data(&mut self, now: u64, s: &Seg, start: i64, end: i64) {
         for (i, &byte) in s.data.iter().enumerate() {
             let at = start + i as i64;
-            // What it has it does not look at again.
+            // Bytes that it has are not compared again.
             if at >= self.rcv_nxt.max(1) as i64 {
                 assert_eq!(
                     byte,
@@ -421,7 +419,7 @@ impl Tcp {
         let mut fin = s.has(FIN);
         let edge = self.right_edge as i64;
         if fin_at > edge {
-            // Only what lies within the window is taken.
+            // Only bytes within the window are accepted.
             end = edge;
             fin = false;
         }
@@ -470,8 +468,8 @@ impl Tcp {
         self.cfg.rcvbuf.saturating_sub(self.unread())
     }
 
-    /// The window field, and the edge that it grants: never taken back but by
-    /// [`Self::shrink`], as in Linux's tcp_select_window().
+    /// The window field for the next segment. The edge is never taken back, as in Linux's
+    /// tcp_select_window(), but by [`Self::shrink`].
     fn window(&mut self) -> u16 {
         let unit = 1u64 << self.rcv_scale;
         let current = self.right_edge.saturating_sub(self.rcv_nxt);
@@ -515,7 +513,7 @@ impl Tcp {
         self.finish(now, s);
     }
 
-    /// The application reads, when its time has come.
+    /// The application reads, if it is time.
     fn read_some(&mut self, now: u64) {
         if self.unread() == 0 || now < self.next_read_ns {
             return;
@@ -532,7 +530,7 @@ impl Tcp {
         }
     }
 
-    /// Lets time pass.
+    /// Serves the timers that have expired.
     pub fn timers(&mut self, now: u64, rng: &mut Rng) {
         if self.state == State::SynSent || self.state == State::SynReceived {
             if self.rto_ns.is_some_and(|t| t <= now) {
@@ -551,7 +549,7 @@ impl Tcp {
         self.send_timers(now, rng);
     }
 
-    /// When [`Self::timers`] wants to be called next.
+    /// Time at which [`Self::timers`] must be called next.
     pub fn next_timer(&self, now: u64) -> Option<u64> {
         if self.state == State::Reset {
             return None;
@@ -564,7 +562,7 @@ impl Tcp {
         times.into_iter().flatten().min().map(|t| t.max(now + 1_000))
     }
 
-    /// What this end sends from `start`.
+    /// The bytes that this end sends from position `start`.
     pub fn payload(&self, start: u64, len: u64) -> Rc<[u8]> {
         (start..start + len).map(|p| content(self.stream, p)).collect()
     }

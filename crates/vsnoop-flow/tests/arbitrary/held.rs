@@ -1,9 +1,8 @@
-//! A flow with a hold under arbitrary segments from both sides, with an engine that writes what it
-//! likes and memory that runs out.
+//! A flow with a hold under arbitrary segments from both sides, with an engine that writes
+//! arbitrary values and memory that runs out.
 //!
-//! Bytes are the program, as in `machine.rs`. Each byte of the stream follows from its sequence
-//! number, so that what is kept can be compared with what it should be. Shared with the fuzz target
-//! `hold`.
+//! The input bytes are a program, as in `machine.rs`. Each byte of the stream is a function of its
+//! sequence number, so that copies can be checked. Shared with the fuzz target `hold`.
 
 use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 use vsnoop_flow::{FromVm, flow, outcome, policy, port_state, segment, seq, types::*};
@@ -88,7 +87,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     }
 }
 
-/// A flow of any origin: the VM has accepted the connection, or has been found to have it.
+/// A flow of any origin: the VM accepted the connection, or it was found in mid-stream.
 fn begin(tape: &mut Tape, now: u64) -> flow {
     let scale = tape.byte() % 15;
     let iss = seq::new(tape.word());
@@ -145,13 +144,13 @@ impl Machine<'_> {
         self.f.hold != 0
     }
 
-    /// The VM has sent nothing for longer than the operator trusts.
+    /// The VM has sent nothing for `silence_ms`.
     fn is_silent(&self) -> bool {
         let stamps = ((self.now >> 20) as u32).wrapping_sub(self.f.heard_at) as i32;
         stamps > 0 && (stamps as u64) << 20 > u64::from(self.policy.silence_ms) * 1_000_000
     }
 
-    /// What an engine writes, sane or not.
+    /// An engine writes values, valid or not.
     fn engine(&mut self) {
         if !self.has_hold() {
             return;
@@ -177,7 +176,7 @@ impl Machine<'_> {
         h.rung = 0;
     }
 
-    /// The hold of a flow that is over, or idle, is given back.
+    /// Frees the hold of a flow that is over, or idle.
     fn reclaim(&mut self) {
         let is_over = u32::from(self.f.mode) == flow_mode::FLOW_RESET
             || u32::from(self.f.flags) & FLOW_F_CLOSED != 0;
@@ -254,7 +253,7 @@ impl Machine<'_> {
     fn towards_vm(&mut self) {
         let mut s = self.segment(false);
         if self.tape.byte() < 160 {
-            // As a sender with nothing but data would go on.
+            // The next segment of a sender of data only.
             (s.seq, s.ack) = (self.f.next_seq, self.f.snd_nxt);
         }
         self.arrives(&s);
@@ -281,7 +280,7 @@ impl Machine<'_> {
 
     /// A segment of the sender.
     fn arrives(&mut self, s: &segment) {
-        // Now and then all holds are taken.
+        // Sometimes all holds are taken.
         let is_active = u32::from(self.f.mode) == flow_mode::FLOW_ACTIVE;
         if !self.has_hold() && s.len > 0 && is_active && self.tape.byte() & 7 != 0 {
             self.m.take(&mut self.f);
@@ -331,7 +330,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What the VM would refuse altogether ends and begins nothing. Of an old segment the ACK may
+    /// A segment that the VM would refuse altogether changes nothing. The ACK of an old segment may
     /// count.
     fn refused_changes_nothing(&self, before: &flow, s: &segment) {
         let edge = before.right_edge.diff(before.adv_edge).max(0) as u32;
@@ -362,7 +361,7 @@ impl Machine<'_> {
             self.f.right_edge
         };
         assert!(s.seq.add(s.len).diff(edge) <= 0, "it ends beyond what was shown");
-        // Now and then there is no memory.
+        // Sometimes there is no memory.
         let most = (self.policy.hold_chunks * HOLD_CHUNK) as usize;
         let copied = how & 0xc0 != 0xc0 && self.m.copy(from, bytes(from, s.len - skip), most);
         if how & 0x30 == 0x30 {
@@ -427,7 +426,7 @@ impl Machine<'_> {
         let mut s = self.segment(true);
         let how = self.tape.byte();
         if how < 224 {
-            // As a VM that is behind, or has just caught up, would answer.
+            // The ACK of a VM that is behind, or has just caught up.
             let f = &self.f;
             let behind = f.next_seq.diff(f.vm_seq).clamp(0, 1_448 * i32::from(how / 64)) as u32;
             s.ack = [f.vm_seq, f.next_seq, f.high_seq, f.vm_seq.add(behind)][usize::from(how % 4)];
@@ -435,7 +434,7 @@ impl Machine<'_> {
         self.hear(&s);
     }
 
-    /// It reports a loss, three times.
+    /// The VM reports a loss, three times.
     fn vm_repeats(&mut self) {
         for _ in 0..3 {
             let s = segment {
@@ -537,7 +536,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What holds at every moment.
+    /// Checks the invariants.
     fn sound(&self) {
         let f = &self.f;
         assert!(f.next_seq.diff(f.vm_seq) >= 0, "NEXT_SEQ is behind VM_SEQ: {f:?}");
@@ -555,11 +554,11 @@ impl Machine<'_> {
             u32::from(f.mode) == flow_mode::FLOW_RESET || u32::from(f.flags) & FLOW_F_CLOSED != 0;
         let fin = u32::from(h.flags) & HOLD_FIN != 0;
         if is_over || (fin && f.next_seq != h.tail && f.next_seq != h.tail.add(1)) {
-            // The VM has acknowledged what lies behind the sender's FIN.
+            // The VM has acknowledged bytes beyond the sender's FIN.
             return;
         }
-        // What was acknowledged and the VM has not answered for is kept, byte by byte; and so are
-        // the out-of-order ranges.
+        // All bytes that the host has acknowledged and the VM has not are kept, and so are the
+        // out-of-order ranges.
         let ranges = h.ranges.chunks_exact(2).take(h.range_count as usize);
         for (at, one) in ranges.clone().enumerate() {
             let touches = |other: &[seq]| one[0].diff(other[1]) <= 0 && other[0].diff(one[1]) <= 0;
@@ -578,7 +577,7 @@ impl Machine<'_> {
         let (f, h) = (&self.f, &self.m.hold);
         let found = self.m.stream(from, to);
         let found = found.unwrap_or_else(|| panic!("no copy of {from:?} to {to:?}: {f:?} {h:?}"));
-        // All of it now and then; what was given back too soon is missing at the left edge.
+        // Compares all of it sometimes; chunks freed too early are missing at the left edge.
         let most = if self.tape.0.len() % 64 < 4 { found.len() } else { 16 };
         let right = bytes(from, found.len() as u32).map(Some);
         assert!(found.iter().copied().zip(right).take(most).all(|(a, b)| a == b), "{f:?} {h:?}");

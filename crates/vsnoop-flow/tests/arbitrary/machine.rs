@@ -1,11 +1,10 @@
-//! The decision core under arbitrary segments from both sides, in any order, for flows of which no
-//! copies are kept: they come and go, nothing is acknowledged for their VM, and no packet changes.
+//! The decision core under arbitrary segments from both sides, in any order, for flows without a
+//! hold: records are made and removed, no byte is acknowledged early, and no packet changes.
 //!
-//! Bytes are the program: each step takes some of them and becomes a segment,
-//! a race, a change of policy, time. Sequence numbers are drawn near the
-//! record's own, where decisions are made, or from anywhere. Nothing is assumed
-//! of either end; what must hold all the same is asserted after each step.
-//! Shared with the fuzz target `flow`.
+//! The input bytes are a program: each step takes some of them and becomes a segment, a race, a
+//! change of policy, or a step of the clock. Sequence numbers are drawn near the record's own,
+//! where decisions are made, or from anywhere. Neither end is assumed to be correct; the invariants
+//! are asserted after each step. Shared with the fuzz target `flow`.
 
 use vsnoop_flow::{
     FromVm, Verdict, embryo, flow, outcome, policy, port_state, segment, seq, types::*,
@@ -53,7 +52,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     }
 }
 
-/// What holds of every record at every moment.
+/// Checks the invariants of a record.
 fn sound(f: &flow) {
     let (next, vm, high) = (f.next_seq, f.vm_seq, f.high_seq);
     assert_eq!(next, vm, "acknowledged without a copy: {f:?}");
@@ -81,7 +80,7 @@ impl Machine<'_> {
                 }
             }
             _ => {
-                // The VM says SYN or SYN-ACK; the sender may answer.
+                // The VM sends a SYN or SYN-ACK; the sender may answer.
                 let mut s = self.segment(true);
                 s.tcp_flags |= TCP_SYN as u8;
                 s.bits |= (self.tape.byte() as u16) & (SEG_SACK_PERMITTED | SEG_SCALE) as u16;
@@ -168,7 +167,7 @@ impl Machine<'_> {
         if self.tape.byte() < 128
             && let Some(f) = &self.f
         {
-            // As a sender with nothing but data would go on.
+            // The next segment of a sender of data only.
             (s.seq, s.ack) = (f.next_seq, f.snd_nxt);
         }
         if self.f.is_none() {
@@ -194,7 +193,7 @@ impl Machine<'_> {
         if how < 192
             && let Some(f) = &self.f
         {
-            // As a VM that is behind, or has just caught up, would answer.
+            // The ACK of a VM that is behind, or has just caught up.
             s.ack = if how < 128 { f.vm_seq } else { f.next_seq };
         }
         if u32::from(s.tcp_flags) & TCP_SYN != 0 {

@@ -1,12 +1,12 @@
-//! The decision core under arbitrary input: no undefined behaviour (it traps
-//! in test builds), and the record stays sound whatever the two ends do.
+//! The decision core under arbitrary input: no undefined behaviour (it traps in test builds), and
+//! sound records whatever the two ends do.
 
 mod held;
 mod machine;
 mod memory;
 mod tape;
 
-/// Runs so many random programs; how many they were.
+/// Runs random programs; returns their number.
 fn programs(otherwise: u64, mut run: impl FnMut(&[u8])) -> u64 {
     let programs = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok());
     let programs: u64 = programs.unwrap_or(otherwise);

@@ -1,7 +1,7 @@
 //! Memory for the hold of one flow: a copy of its stream, with gaps.
 //!
-//! How memory is laid out, and what the hooks do with it, is bpf/hold.h's business. Here what is
-//! given back is gone, so that whoever still needs it is found out.
+//! The real layout is in bpf/hold.h. Here freed bytes are dropped, so that a later use of them
+//! fails.
 
 use vsnoop_flow::types::{HOLD_CHUNK, hold};
 use vsnoop_flow::{flow, seq};
@@ -9,19 +9,19 @@ use vsnoop_flow::{flow, seq};
 #[derive(Default)]
 pub struct Memory {
     pub hold: hold,
-    /// From [`Self::front`]; nothing where nothing was copied to.
+    /// The stream from [`Self::front`] on; `None` where nothing was copied.
     bytes: Vec<Option<u8>>,
 }
 
 impl Memory {
-    /// The flow, which has none, gets the hold.
+    /// Gives the hold to a flow that has none.
     pub fn take(&mut self, f: &mut flow) {
         assert_eq!(self.hold.used, 0, "two flows have one hold");
         self.hold.used = 1;
         vsnoop_flow::hold::begin(f, &mut self.hold, 1);
     }
 
-    /// Nobody needs it any more.
+    /// Frees the hold.
     pub fn give_back(&mut self) {
         *self = Self::default();
     }
@@ -60,7 +60,7 @@ impl Memory {
         true
     }
 
-    /// Gives back what the VM has acknowledged, in whole chunks. The caller has the claim; it ends.
+    /// Frees whole chunks that the VM has acknowledged, and ends the caller's claim.
     pub fn release(&mut self) {
         let h = &self.hold;
         if h.vm_seq.diff(h.tail) >= 0 && h.range_count == 0 {
@@ -74,7 +74,7 @@ impl Memory {
         self.hold.busy = 0;
     }
 
-    /// What is kept from `from` to `to`, byte by byte; `None`: not even room for it.
+    /// The bytes from `from` to `to`; `None` if the memory does not reach so far.
     pub fn stream(&self, from: seq, to: seq) -> Option<&[Option<u8>]> {
         let start = usize::try_from(from.diff(self.front())).ok()?;
         let end = usize::try_from(to.diff(self.front())).ok()?;

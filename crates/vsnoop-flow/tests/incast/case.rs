@@ -1,4 +1,4 @@
-//! Flows behind an uplink, and short ways to write what happens to them.
+//! Flows behind an uplink, and functions that act on them.
 //!
 //! Offsets count from the first byte of a sender's stream, whose sequence numbers wrap after 20,000
 //! bytes. The host acknowledges early, so that each segment with data is answered at once.
@@ -42,7 +42,7 @@ impl Case {
         case
     }
 
-    /// Another flow, which was shown so many bytes in its handshake; the VM sends its first ACK.
+    /// Adds a flow that was shown `shown` bytes in its handshake; the VM sends its first ACK.
     pub fn begin(&mut self, shown: u32) -> usize {
         let f = flow {
             next_seq: at(0),
@@ -66,7 +66,7 @@ impl Case {
         &mut self.host.uplink
     }
 
-    /// The port: all flows of a case are of the same.
+    /// The port of all flows of a case.
     pub fn p(&mut self) -> &mut incast_port {
         self.host.share_of(0)
     }
@@ -88,7 +88,7 @@ impl Case {
         vsnoop_flow::incast::first_window(&self.host.uplink, port, INCAST_LEAST_MSS)
     }
 
-    /// Time goes on.
+    /// Moves the clock.
     pub fn advance_time(&mut self, now: u64) {
         let Host { uplink, ports, .. } = &mut self.host;
         vsnoop_flow::incast::advance_time(uplink, &mut ports[0].state.incast, now);
@@ -150,14 +150,14 @@ impl Case {
         self.host.from_vm(id, &s, self.now)
     }
 
-    /// The window asks for no more; the flow is in the midst of a round trip.
+    /// The flow asks for no more window, in the middle of a round trip.
     pub fn keep_shut(&mut self, id: usize) {
         let now = self.now;
         let i = self.i(id);
         (i.window, i.sample_ns, i.rtt_ns) = (0, now, 0);
     }
 
-    /// What it was granted and has not sent.
+    /// Its outstanding credit, bytes.
     pub fn outstanding(&mut self, id: usize) -> u32 {
         let i = self.i(id);
         i.edge.diff(i.received).max(0) as u32

@@ -9,7 +9,7 @@ use vsnoop_flow::{
     FromVm, ack_fields, flow, outcome, policy, port_state, segment, types, types::*,
 };
 
-/// So many queued flows are tried for one grant, as in bpf/grant_queue.h.
+/// Queued flows that are tried for one grant, as in bpf/grant_queue.h.
 const TRIES: usize = 4;
 
 const SHUT: u32 = incast_waiting::INCAST_SHUT;
@@ -17,14 +17,14 @@ const SHUT: u32 = incast_waiting::INCAST_SHUT;
 /// An ACK that leaves for the sender of flow `.0`.
 pub type Answer = (usize, ack_fields);
 
-/// What became of a segment to the VM.
+/// Result of a segment to the VM.
 pub struct ToVm {
     /// The VM has been handed it.
     pub delivered: bool,
     pub answers: Vec<Answer>,
 }
 
-/// One port, with the flows that wait: those of other ports are none of its concern.
+/// One port, with its waiting flows.
 #[derive(Default)]
 pub struct PortSide {
     pub state: port_state,
@@ -37,10 +37,10 @@ pub struct Host {
     pub ports: Vec<PortSide>,
     pub policy: policy,
     pub flows: Vec<Option<flow>>,
-    /// Of each flow. There is memory enough, and no engine: what lies beyond the VM's own window
-    /// is the VM's.
+    /// The hold of each flow. There is enough memory, and no engine: data beyond the VM's own
+    /// window are left to the VM.
     holds: Vec<types::hold>,
-    /// The port of each flow; the first one where nothing is said.
+    /// The port of each flow; 0 if missing.
     pub port_of: Vec<usize>,
     pub grants: u64,
 }
@@ -63,7 +63,7 @@ impl Host {
         self.port_of.get(id).copied().unwrap_or(0)
     }
 
-    /// What incast control knows of a port.
+    /// Incast control of a port.
     pub fn share_of(&mut self, port: usize) -> &mut incast_port {
         &mut self.ports[port].state.incast
     }
@@ -73,7 +73,7 @@ impl Host {
         self.uplink.rate != 0 || self.uplink.all.open > 0
     }
 
-    /// What the VM's SYN or SYN-ACK is made to show: bpf/setup.h, syn_of_vm().
+    /// The window in the VM's SYN or SYN-ACK: bpf/setup.h, syn_of_vm().
     pub fn syn_window(&self, port: usize, window: u32) -> u32 {
         if self.uplink.rate == 0 {
             return window;
@@ -82,7 +82,7 @@ impl Host {
         window.min(incast::first_window(&self.uplink, port, INCAST_LEAST_MSS))
     }
 
-    /// What a decision leaves to be done: bpf/decide.h, settle().
+    /// Acts on a decision's events: bpf/decide.h, settle().
     fn settle(&mut self, id: usize, out: &outcome, now: u64) {
         let port = self.port_of(id);
         vsnoop_flow::learn(&mut self.ports[port].state, out, now);
@@ -103,7 +103,7 @@ impl Host {
         &mut self.holds[id]
     }
 
-    /// Before an ACK: bpf/incast_flows.h, open_window(). `true`: its window is closed from now on.
+    /// Before an ACK: bpf/incast_flows.h, open_window(). `true` if the flow waits from now on.
     fn open_window(&mut self, id: usize, vm: Option<&segment>, now: u64) -> bool {
         let at = self.port_of(id);
         let port = &mut self.ports[at];
@@ -124,7 +124,7 @@ impl Host {
         self.decide_to_vm(id, s, waits, now)
     }
 
-    /// The part of it that is incast control's: bpf/incast_flows.h, incast_data().
+    /// Incast control's part of it: bpf/incast_flows.h, incast_data().
     pub fn arrives(&mut self, id: usize, s: &segment, now: u64) -> bool {
         if !self.is_used() || s.len == 0 {
             return false;
@@ -137,7 +137,7 @@ impl Host {
         self.open_window(id, None, now)
     }
 
-    /// The rest; another CPU may get in before it.
+    /// The rest; another CPU may act in between.
     pub fn decide_to_vm(&mut self, id: usize, s: &segment, waits: bool, now: u64) -> ToVm {
         let mut answers = Vec::new();
         let port = self.port_of(id);
@@ -178,18 +178,18 @@ impl Host {
                 let (kept, out) = hold::kept(f, h, s, copied, state, &self.policy, now);
                 self.settle(id, &out, now);
                 if kept == Kept::Ack {
-                    // What would close its window can wait for its grant.
+                    // An ACK that would show a closed window can wait for its grant.
                     let grant = if waits { self.grant_next(port, now) } else { None };
                     answers.push(grant.unwrap_or((id, out.ack)));
                 }
                 ToVm { delivered: true, answers }
             }
-            // In the first second of the clock an engine that never was counts as alive.
+            // In the first second of the clock an engine that never existed counts as alive.
             Verdict::Drop | Verdict::Forward => ToVm { delivered: false, answers },
         }
     }
 
-    /// A segment of the VM. The ACKs that leave: its own with these fields, another flow's.
+    /// A segment of the VM. Returns the ACKs that leave: its own with these fields, another flow's.
     pub fn from_vm(&mut self, id: usize, s: &segment, now: u64) -> Vec<Answer> {
         let own = ack_fields {
             seq: s.seq,
@@ -253,7 +253,7 @@ impl Host {
         None
     }
 
-    /// The record goes.
+    /// Removes the record.
     pub fn remove(&mut self, id: usize) {
         let port = self.port_of(id);
         if let Some(f) = self.flows[id].as_mut()
@@ -265,17 +265,17 @@ impl Host {
         *self.hold_of(id) = types::hold::default();
     }
 
-    /// Bytes that live flows may still send: what is to be on the account.
+    /// Outstanding credit of live flows, which the account must have.
     pub fn outstanding(&self) -> i64 {
         self.sum_of(true, |_| true)
     }
 
-    /// The same of all others.
+    /// The same of silent flows.
     pub fn silent(&self) -> i64 {
         self.sum_of(false, |_| true)
     }
 
-    /// What flows of one port have outstanding, live or not.
+    /// Outstanding credit of one port's flows, live or silent.
     pub fn outstanding_of(&self, port: usize) -> i64 {
         let is_of = |id| self.port_of(id) == port;
         self.sum_of(true, is_of) + self.sum_of(false, is_of)

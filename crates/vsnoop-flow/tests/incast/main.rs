@@ -1,5 +1,5 @@
-//! Incast control (flow/incast.h): its rules one by one, what holds under any events, and how it
-//! does in a simulated network.
+//! Incast control (flow/incast.h): its rules one by one, its invariants under any events, and its
+//! results in a simulated network.
 
 mod case;
 mod host;

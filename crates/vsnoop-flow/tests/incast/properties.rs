@@ -1,12 +1,12 @@
-//! What holds whatever happens: of any flows, under any segments, in any order, with a clock that
-//! stands still or steps back.
+//! Invariants of incast control: any flows, under any segments, in any order, with a clock that may
+//! stop or step back.
 
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
 use crate::host::{Host, PortSide};
 
-/// Flows have these one after the other.
+/// Flows are distributed over these in turn.
 const PORTS: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ enum Op {
         len: u32,
         marked: bool,
     },
-    /// The same, but other CPUs get in between its two parts.
+    /// The same, but other CPUs act between its two parts.
     Arrives {
         flow: usize,
         len: u32,
@@ -37,7 +37,7 @@ enum Op {
         window: u16,
         len: u32,
     },
-    /// An option that nobody understands.
+    /// An option that is not understood.
     Foreign {
         flow: usize,
     },
@@ -45,14 +45,14 @@ enum Op {
     Reset {
         flow: usize,
     },
-    /// The record goes, as by a new connection on the same addresses.
+    /// Its record is removed, as by a new connection on the same addresses.
     Gone {
         flow: usize,
     },
     Grant {
         port: usize,
     },
-    /// The sender's segments take another way from now on, or the uplink again.
+    /// The sender's segments leave the uplink, or use it again.
     Way {
         flow: usize,
         beside: bool,
@@ -72,7 +72,12 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0..15u8, any::<bool>(), 0..20_000u32).prop_map(|(scale, stamps, shown)| Op::Begin {
             scale, stamps, shown
         }),
-        8 => (flow.clone(), prop_oneof![5 => Just(0), 1 => -9_000..9_000i32], 1..65_000u32, any::<bool>())
+        8 => (
+            flow.clone(),
+            prop_oneof![5 => Just(0), 1 => -9_000..9_000i32],
+            1..65_000u32,
+            any::<bool>(),
+        )
             .prop_map(|(flow, skip, len, marked)| Op::Data { flow, skip, len, marked }),
         8 => (flow.clone(), 1..3_000u32).prop_map(|(flow, len)| Op::Data {
             flow, skip: 0, len, marked: false
@@ -106,9 +111,9 @@ struct Machine {
     now: u64,
     /// Data that is between the two parts of its decision.
     pending: Vec<(usize, segment, bool)>,
-    /// What flows were granted, while they are shaped, and what their senders were shown.
+    /// Granted edges of shaped flows, and the edges that senders were shown.
     edges: Vec<(Option<seq>, seq)>,
-    /// The most credit that there was: a window is bound to it when it changes, and not before.
+    /// Highest credit so far: a window is limited by it only when it changes.
     most_credit: u32,
     /// Highest byte that each sender has sent, and highest that its VM has sent.
     sent: Vec<seq>,
@@ -320,10 +325,11 @@ proptest! {
             m.step(op);
             m.check();
         }
-        // When all have gone nothing is outstanding, and no flow waits.
+        // With all flows gone no credit is outstanding, and no flow waits.
         for id in 0..m.host.flows.len() {
             m.host.remove(id);
         }
-        prop_assert_eq!((incast::outstanding(&m.host.uplink), m.host.uplink.all.queued, m.host.uplink.all.open), (0, 0, 0));
+        let u = &m.host.uplink;
+        prop_assert_eq!((incast::outstanding(u), u.all.queued, u.all.open), (0, 0, 0));
     }
 }

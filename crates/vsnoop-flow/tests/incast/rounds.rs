@@ -1,11 +1,11 @@
-//! How incast control does: barrier-synchronised rounds, and long flows.
+//! Results of incast control: barrier-synchronised rounds, and long flows.
 
 use vsnoop_flow::incast;
 
 use crate::sim::*;
 
 const ANSWER: u64 = 64 << 10;
-/// What the link carries of payload in full segments, 1,448 of 1,538 bytes.
+/// Payload rate of the link with full segments, 1,448 of 1,538 bytes.
 const MOST_MBPS: f64 = 941.0;
 const LIMIT: u64 = 60_000 * MS;
 
@@ -110,7 +110,7 @@ fn where_plain_tcp_loses_nothing_it_is_hardly_faster() {
     assert!(compared >= 12, "only {compared} cases without loss");
 }
 
-/// Also the table of how it does, with --nocapture.
+/// Prints a table of results with --nocapture.
 #[test]
 fn every_round_ends() {
     for early in [true, false] {
@@ -212,8 +212,8 @@ fn the_round_trip_of_a_full_queue_is_not_taken_for_a_long_way() {
 
 // Several ports.
 
-/// What each port carries in so long a time, when all senders have data without end: bytes, and
-/// Mb/s of all.
+/// Bytes that each port carries in `ns` while all senders have data without end, and the sum in
+/// Mb/s.
 fn ports(set: Setting, ns: u64) -> (Sim, Vec<u64>, f64) {
     let counts = set.ports.clone();
     let mut sim = Sim::new(Setting { senders: counts.iter().sum(), ..set });
@@ -239,7 +239,7 @@ fn ports_share_alike_however_many_flows_each_has() {
         &[300, 1, 1, 1, 1, 1, 1, 1],
     ] {
         for early in [true, false] {
-            // They begin one after the other: the first segments of 300 at once are too many.
+            // They begin in turn: the first segments of 300 flows at once would overflow the queue.
             let set =
                 Setting { ports: counts.to_vec(), early, think_ns: 100 * MS, ..Setting::default() };
             let (sim, shares, mbps) = ports(set, 500 * MS);
@@ -257,7 +257,7 @@ fn what_a_port_does_not_want_others_have() {
         let set =
             Setting { senders: heavy + light, ports: vec![heavy, light], ..Setting::default() };
         let mut sim = Sim::new(set);
-        // The light ones send a little first, and nothing then.
+        // The light flows send a little at first, then nothing.
         for _ in 0..3 {
             sim.round(heavy + light, 16 << 10, LIMIT).expect("the round ends");
         }

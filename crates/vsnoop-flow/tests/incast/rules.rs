@@ -43,7 +43,7 @@ fn what_the_handshake_showed_is_owed() {
     let mut c = Case::new(1_000, BUFFER);
     c.begin(5_000);
     assert_eq!(incast::outstanding(c.u()), 5_000);
-    // Of one that was open long before, with a window of any size, nothing is.
+    // An older flow with any window is charged nothing.
     c.begin(1 << 20);
     assert_eq!(incast::outstanding(c.u()), 5_000);
     assert_eq!(c.u().all.open, 2);
@@ -73,7 +73,7 @@ fn data_beyond_the_edge_pays_back_no_more_than_was_owed() {
     let other = c.outstanding(1);
     c.keep_shut(0);
     c.data(0, 40_000);
-    // Two segments are the least there is.
+    // Two segments are the minimum.
     assert_eq!(c.outstanding(0), segments(2));
     assert_eq!(incast::outstanding(c.u()), i64::from(other + segments(2)));
 }
@@ -85,7 +85,7 @@ fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() 
     for i in 0..60 {
         c.wait(12 * US).data(0, MSS);
         exact(&mut c);
-        // What was not shown is not outstanding any more when the next segment comes.
+        // The part of the edge that was not shown is returned with the next segment.
         let (granted, edge) = (incast::outstanding(c.u()), c.i(0).edge);
         let s = c.segment(0, (i / 2) * MSS, MSS);
         c.host.to_vm(0, &s, c.now);
@@ -134,7 +134,7 @@ fn a_volley_of_requests_gets_what_there_is_and_the_rest_is_queued() {
     assert!(incast::outstanding(c.u()) <= i64::from(incast::credit(c.u())));
 }
 
-/// A flow that was given two segments while its window was closed, and has answered with `len`
+/// A flow that was granted two segments while its window was closed, and has answered with `len`
 /// bytes.
 fn answered(len: u32, flags: u32) -> Case {
     let mut c = Case::with(40);
@@ -155,7 +155,7 @@ fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
     assert!(!finished(&mut answered(MSS, TCP_PSH)), "a whole segment says nothing");
     let shown = segments(2) / UNIT * UNIT;
     assert!(!finished(&mut answered(shown, TCP_PSH)), "it ends where the window does");
-    // What was on its way when the window was given says nothing.
+    // Data that were in flight at the grant prove nothing.
     let mut c = Case::with(40);
     c.p().flows = 40;
     c.begin(600);
@@ -241,7 +241,7 @@ fn what_silent_flows_owe_does_not_count_until_they_speak() {
     let mut c = Case::with(2);
     c.vm(0, 100);
     let outstanding = i64::from(c.outstanding(0));
-    // It was asked, and may think.
+    // It got a request, and may compute its answer.
     c.wait(10 * MS).vm(1, 0);
     assert_eq!(incast::outstanding(c.u()), outstanding, "too early");
     c.wait(10 * MS).vm(1, 0);
@@ -251,7 +251,7 @@ fn what_silent_flows_owe_does_not_count_until_they_speak() {
     c.data(0, MSS);
     let left = i64::from(segments(10) / UNIT * UNIT - MSS);
     assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (left, 0));
-    // It has answered, and keeps silent.
+    // It has answered, and is silent.
     c.wait(3 * MS).vm(1, 0);
     assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, left));
     exact(&mut c);
@@ -398,7 +398,7 @@ fn three_round_trips_that_use_less_than_half_shrink_it() {
     assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000);
     assert_eq!(round_trip(&mut c, 20_000, 5_000), 20_000 - LEAST);
     assert_eq!(c.i(0).over, 0);
-    // Not when one between uses more.
+    // Not if a round trip between them uses more.
     round_trip(&mut c, 20_000, 5_000);
     round_trip(&mut c, 20_000, 5_000);
     round_trip(&mut c, 20_000, 15_000);
@@ -410,7 +410,7 @@ fn beyond_the_share_a_window_grows_by_quota_alone() {
     for (granting, quota, grows) in [(1, 200_000, true), (0, 200_000, false), (1, 1_000, false)] {
         let mut c = among(20);
         let share = c.share();
-        // The slot lasts: neither half of it ends meanwhile.
+        // Neither half of the slot ends meanwhile.
         (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS * granting);
         (c.u().is_granting, c.u().quota) = (granting as u32, quota);
         let grown = round_trip(&mut c, share + 4_000, share + 4_000);
@@ -451,7 +451,7 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     c.advance_time(now + 2 * t);
     assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
     assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
-    // More than may be promised came: nothing is given away.
+    // More than ALPHA came in: no quota is left.
     c.u().bytes += (rate * t * 95 / 100) >> 20;
     c.advance_time(now + 3 * t);
     assert_eq!((c.u().is_granting, c.u().quota), (1, 0));

@@ -1,12 +1,12 @@
 //! A small network: senders with plain TCPs, one queue of limited size in front of a link, the
 //! receiving host, a VM.
 //!
-//! The senders are Linux as far as it matters here: slow start from ten segments, growth only while
-//! the window is used, NewReno, a timeout of 200 ms, full segments only while more is to come (but
+//! The senders are like Linux in what matters here: slow start from ten segments, growth only while
+//! the window is used, NewReno, a timeout of 200 ms, full segments only while more data follow (but
 //! after a full one the rest of the window, as with TCP_NODELAY), PSH after half of the largest
-//! window, a probe of a closed window after a timeout. The VM acknowledges all that has come when
-//! it gets to run. Positions of the streams are `u64` and count from the first byte; everything
-//! random comes from one seed.
+//! window, a probe of a closed window after a timeout. The VM acknowledges all data when it runs.
+//! Positions of the streams are `u64` and count from the first byte. All randomness comes from one
+//! seed.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::host::Host;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
-/// Beside the payload: headers with timestamps; preamble, check sequence and gap.
+/// Bytes of a frame beside the payload: headers with timestamps; preamble, check sequence and gap.
 const HEADERS: u32 = 66;
 const WIRE: u32 = 24;
 const RTO: u64 = 200 * MS;
@@ -27,14 +27,14 @@ const VM_FIRST: u32 = 0x8000_0000;
 /// The window that the VM always has.
 const VM_WINDOW: u64 = 4 << 20;
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub senders: usize,
     pub mbps: u64,
     /// Queue of the last hop, frame bytes.
     pub queue: u32,
-    /// What incast control was told of it; `None`: there is none.
+    /// The queue that incast control is configured with; `None` without incast control.
     pub control: Option<u32>,
     /// Are there early ACKs?
     pub early: bool,
@@ -43,7 +43,7 @@ pub struct Setting {
     pub scale: u8,
     /// From data in the VM's ring to its ACK.
     pub vm_delay_ns: u64,
-    /// The VM runs so long, then not for so long.
+    /// Periods in which the VM runs, and stops, ns.
     pub vm_schedule: Option<(u64, u64)>,
     /// The sender's delay from a request to its answer, at most.
     pub think_ns: u64,
@@ -87,7 +87,7 @@ impl Default for Setting {
     }
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub packets: u64,
@@ -137,7 +137,7 @@ struct Sender {
     first: u32,
     una: u64,
     nxt: u64,
-    /// The window's right edge, and where the data ends that it has.
+    /// The window's right edge, and the end of its data.
     edge: u64,
     end: u64,
     max_window: u64,
@@ -162,7 +162,7 @@ struct Receiver {
     got: Ranges,
     ack: u64,
     goal: u64,
-    /// ACKs that it is to send: for new data, repeated data, or a request.
+    /// ACKs that are due: for new data, repeated data, or a request.
     acks_due: u32,
     scheduled: bool,
     ce: bool,
@@ -299,7 +299,7 @@ impl Sim {
         done.then_some(round)
     }
 
-    /// These senders have data without end from now on.
+    /// Gives these senders data without end.
     pub fn stream(&mut self, senders: std::ops::Range<usize>) {
         for id in senders {
             let at = self.now + self.rng.u64(0..=self.set.think_ns);
@@ -307,7 +307,7 @@ impl Sim {
         }
     }
 
-    /// What each flow gets across from now on for `ns`, bytes.
+    /// Bytes that each flow transfers in the next `ns`.
     pub fn progress(&mut self, ns: u64) -> Vec<u64> {
         let before: Vec<u64> = self.receivers.iter().map(|r| r.ack).collect();
         let end = self.now + ns;
@@ -315,7 +315,7 @@ impl Sim {
         self.receivers.iter().zip(before).map(|(r, before)| r.ack - before).collect()
     }
 
-    /// Goes on until `end`, or until it is `done`.
+    /// Runs until `end`, or until `done`.
     fn run(&mut self, end: u64, done: impl Fn(&Self) -> bool) -> bool {
         loop {
             if done(self) {
@@ -386,7 +386,7 @@ impl Sim {
         }
     }
 
-    /// What the helper does about those of a port that no packet comes for.
+    /// Lets the helper serve the waiting flows of a port without traffic.
     fn helper_serves(&mut self, port: usize) {
         for _ in
             0..self.host.ports[port].grant_queue.len() + self.host.ports[port].finished_queue.len()
@@ -483,7 +483,7 @@ impl Sim {
         if phase < on { now } else { now - phase + on + off }
     }
 
-    /// The VM sends `len` bytes with what it acknowledges.
+    /// The VM sends `len` bytes with its ACK.
     fn vm_sends(&mut self, id: usize, len: u32) {
         let (tsval, scale, first) = (self.ts(), self.set.scale, self.senders[id].first);
         let r = &mut self.receivers[id];

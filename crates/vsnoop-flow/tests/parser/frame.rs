@@ -1,7 +1,10 @@
-//! Frames to parse: well-formed ones from a description, and memory that ends
-//! where the frame ends.
+//! Frames to parse: well-formed ones from a description, in memory that ends where the frame ends.
 
 use proptest::prelude::*;
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
+use vsnoop_packet::checksum;
+use vsnoop_packet::format::{SERVICE_VLAN, Tag, VLAN};
+use vsnoop_packet::headers::Headers;
 
 pub const DST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const SRC_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -93,41 +96,26 @@ impl Frame {
 
     pub fn bytes(&self) -> Vec<u8> {
         let options = self.options_bytes();
-        let mut tcp = Vec::new();
-        tcp.extend(self.sport.to_be_bytes());
-        tcp.extend(self.dport.to_be_bytes());
-        tcp.extend(self.seq.to_be_bytes());
-        tcp.extend(self.ack.to_be_bytes());
-        tcp.push(((20 + options.len()) / 4) as u8 * 16 + self.reserved);
-        tcp.push(self.flags);
-        tcp.extend(self.window.to_be_bytes());
-        tcp.extend([0; 4]);
-        tcp.extend(&options);
-        tcp.extend(&self.payload);
-        let check = !sum(&tcp, self.pseudo_header(tcp.len()));
-        tcp[16..18].copy_from_slice(&check.to_be_bytes());
-
-        let mut frame = [DST_MAC, SRC_MAC].concat();
-        for (i, tag) in self.tags.iter().enumerate() {
-            let qinq = i + 1 < self.tags.len();
-            frame.extend(if qinq { [0x88, 0xa8] } else { [0x81, 0x00] });
-            frame.extend(tag.to_be_bytes());
-        }
-        if self.ipv6 {
-            frame.extend([0x86, 0xdd, 0x60, self.ecn << 4, 0, 0]);
-            frame.extend((tcp.len() as u16).to_be_bytes());
-            frame.extend([6, 64]);
-            frame.extend(self.src);
-            frame.extend(self.dst);
-        } else {
-            frame.extend([0x08, 0x00, 0x45, self.ecn]);
-            frame.extend((20 + tcp.len() as u16).to_be_bytes());
-            frame.extend([0, 7, 0x40, 0, 64, 6, 0, 0]);
-            frame.extend(&self.src[12..]);
-            frame.extend(&self.dst[12..]);
-            self.mend_ip(&mut frame);
-        }
-        frame.extend(tcp);
+        let tag = |at: usize, ether_type| Some(Tag { ether_type, id: *self.tags.get(at)? });
+        let outer = if self.tags.len() > 1 { SERVICE_VLAN } else { VLAN };
+        let ethernet =
+            Ethernet { source: SRC_MAC, destination: DST_MAC, tags: [tag(0, outer), tag(1, VLAN)] };
+        let addresses = Addresses::of_mapped(self.src, self.dst);
+        let route =
+            Route { traffic_class: self.ecn, identification: 7, ..Route::new(ethernet, addresses) };
+        let segment = TcpFrame {
+            route,
+            source_port: self.sport,
+            destination_port: self.dport,
+            sequence: self.seq,
+            acknowledgment: self.ack,
+            flags: self.flags,
+            window: self.window,
+            options: &options,
+        };
+        let mut frame = segment.partial(&self.payload);
+        frame[self.tcp_at() + 12] |= self.reserved;
+        checksum::complete(&mut frame);
         frame.extend(vec![0xee; self.padding]);
         frame
     }
@@ -137,10 +125,8 @@ impl Frame {
         if self.ipv6 {
             return;
         }
-        let ip = self.tcp_at() - 20;
-        bytes[ip + 10..ip + 12].fill(0);
-        let check = !sum(&bytes[ip..ip + 20], 0);
-        bytes[ip + 10..ip + 12].copy_from_slice(&check.to_be_bytes());
+        let tcp = self.tcp_at();
+        checksum::complete_ipv4(&mut bytes[tcp - 20..tcp]);
     }
 
     pub fn ip_len(&self) -> usize {
@@ -151,31 +137,11 @@ impl Frame {
         14 + 4 * self.tags.len() + self.ip_len()
     }
 
-    fn pseudo_header(&self, tcp_len: usize) -> u32 {
-        let from = if self.ipv6 { 0 } else { 12 };
-        let mut words = Vec::new();
-        words.extend(&self.src[from..]);
-        words.extend(&self.dst[from..]);
-        u32::from(sum(&words, 0)) + tcp_len as u32 + 6
-    }
-
     /// Is the TCP checksum of these bytes, built from this description, right?
     pub fn checksum_is_good(&self, bytes: &[u8]) -> bool {
-        let tcp = &bytes[self.tcp_at()..bytes.len() - self.padding];
-        sum(tcp, self.pseudo_header(tcp.len())) == 0xffff
+        let headers = Headers::of(bytes).filter(Headers::tcp);
+        headers.is_some_and(|headers| checksum::transport_is_right(&headers, bytes))
     }
-}
-
-/// The Internet checksum, not inverted.
-fn sum(bytes: &[u8], seed: u32) -> u16 {
-    let mut sum = u64::from(seed);
-    for pair in bytes.chunks(2) {
-        sum += u64::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 pub fn option() -> impl Strategy<Value = TcpOption> {
@@ -232,8 +198,8 @@ pub fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// A copy of some bytes that ends at the end of readable memory: whoever reads
-/// or writes one byte too far is killed.
+/// A copy of some bytes at the end of readable memory: an access one byte too far kills the
+/// process.
 pub struct Guarded {
     map: *mut libc::c_void,
     map_len: usize,

@@ -1,8 +1,6 @@
-//! The packet side of the hooks (bpf/packet.h, bpf/rewrite.h), natively.
-//!
-//! Well-formed frames must be understood exactly as they were meant, rewritten
-//! frames must be what a VM could have sent, and no bytes whatever may lead the
-//! code outside of the frame or into undefined behaviour (which traps here).
+//! Well-formed frames must be parsed exactly, rewritten frames must be such as a VM could have
+//! sent, and no input may lead the code outside of the frame or into undefined behaviour (which
+//! traps here).
 
 mod frame;
 
@@ -92,7 +90,7 @@ proptest! {
         f in frame(), to_vm in any::<bool>(), linear in 0usize..200, gso in 0u32..400,
         beside in proptest::option::of(any::<u16>()),
     ) {
-        // Beside the frame there may be a tag, in it then one at most.
+        // With a tag in the metadata the frame itself has one at most.
         let mut f = f;
         if beside.is_some() {
             f.tags.truncate(1);
@@ -191,7 +189,7 @@ proptest! {
     ) {
         let mut bytes = f.bytes();
         for (at, value) in damage {
-            // Mostly in the headers, where it hurts.
+            // Mostly in the headers.
             let headers = bytes.len().min(120);
             bytes[at.index(headers)] = value;
         }
@@ -220,7 +218,9 @@ proptest! {
 
     #[test]
     fn random_options_do_no_harm(
-        f in frame(), options in prop::collection::vec(any::<u8>(), 0..41), ack in any::<(u32, u16)>(),
+        f in frame(),
+        options in prop::collection::vec(any::<u8>(), 0..41),
+        ack in any::<(u32, u16)>(),
     ) {
         let mut f = f;
         f.options.clear();
@@ -283,7 +283,8 @@ proptest! {
             expected.options.push(TcpOption::Sack(kept));
         }
         check_options(&expected, new);
-        prop_assert_eq!(&after[f.tcp_at() + parsed.tcp_len()..], &before[f.tcp_at() + parsed.tcp_len()..]);
+        let payload_at = f.tcp_at() + parsed.tcp_len();
+        prop_assert_eq!(&after[payload_at..], &before[payload_at..]);
     }
 
     #[test]
@@ -306,7 +307,7 @@ proptest! {
     }
 }
 
-/// Parses and rewrites; what was found lies within the frame. True: TCP.
+/// Parses and rewrites, and checks that all offsets lie within the frame. True if it is TCP.
 fn harmless(bytes: &[u8], meta: Meta, (ack, window): (u32, u16)) -> bool {
     let mut memory = Guarded::new(bytes);
     let Some(parsed) = parse(memory.bytes(), meta) else { return false };

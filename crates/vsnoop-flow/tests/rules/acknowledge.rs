@@ -1,4 +1,4 @@
-//! What is acknowledged early, and what is not.
+//! Which segments are acknowledged early.
 
 use vsnoop_flow::hold::{Kept, Verdict};
 use vsnoop_flow::{FromVm, types::*};
@@ -35,7 +35,7 @@ fn without_a_copy_nothing_is_acknowledged() {
         assert_ne!(c.pass(&c.data(0, MSS)) & EVENT_OFFLINE_NO_BUF, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_NO_BUF, at(MSS)));
         c.pass(&c.data(MSS, MSS));
-        // Memory comes; what the VM was handed without a copy is the VM's to acknowledge.
+        // Memory is there again; the VM must acknowledge what it was handed without a copy.
         c.begin_hold();
         c.pass(&c.data(0, MSS));
         c.pass(&c.data(2 * MSS, MSS));
@@ -85,7 +85,7 @@ fn a_hole_is_not_forgotten_in_a_silence() {
         // The sender's time-out has backed off; the VM is frozen.
         c.now += 3_000 * MS;
         c.pass(&c.data(0, MSS));
-        // The VM wakes and answers what is in its ring, in order.
+        // The VM runs again and answers the segments in its ring, in order.
         for i in 1..4 {
             let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * MSS));
             assert_eq!(verdict, FromVm::Pass);

@@ -1,5 +1,4 @@
-//! The VM's own ACKs: what passes, what is dropped, what is rewritten; and
-//! what the host answers for the VM.
+//! The VM's own ACKs: which pass, are dropped, or are rewritten; and the host's answers for the VM.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, segment, types::*};
@@ -115,7 +114,8 @@ fn the_reply_to_a_keep_alive_is_not_suppressed() {
     for mut c in Case::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&segment { tcp_flags: ACK | URG, ..c.data(2 * MSS, 1) });
-        // One byte below the sender's SND.NXT, empty; the host does not know how the VM does.
+        // A keep-alive probe, one byte below the sender's SND.NXT: the host cannot know the VM's
+        // state.
         c.pass(&c.data(2 * MSS - 1, 0));
         assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Rewrite);
         assert_eq!(c.acks(MSS + 1, c.window_at(MSS + 1)).0, FromVm::Drop);

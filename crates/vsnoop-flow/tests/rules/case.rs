@@ -1,7 +1,7 @@
-//! A flow that the host keeps copies of, and short ways to write segments of both sides.
+//! A flow with a hold, and functions to build segments of both sides.
 //!
-//! Offsets count from the first byte after the SYN, on either side. There is no memory here: what
-//! is said to be copied is taken to be in a chain that is long enough.
+//! Offsets count from the first byte after the SYN, on either side. There is no memory here: a
+//! segment that counts as copied is assumed to be in a chain that is long enough.
 
 use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 pub use vsnoop_flow::testing::segment::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
@@ -22,7 +22,7 @@ pub const VM_FIRST: u32 = 0x8000_0000 - 100;
 pub const SENDER_TS: u32 = 0u32.wrapping_sub(3);
 pub const VM_TS: u32 = 0x7fff_fff0;
 
-/// What the VM's window takes.
+/// The VM's window, bytes.
 pub const FULL: u32 = (WINDOW as u32) << SCALE;
 /// The hold's number.
 pub const NUMBER: u32 = 3;
@@ -32,14 +32,14 @@ pub const CHUNKS: u32 = 4_096;
 pub const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 7];
 pub const TRAFFIC: u32 = 0x2e << 20 | 0x12345;
 
-/// With a hold from the start; [`Case::without_hold`] is the exception. Senders may not run ahead
-/// of the VM's own window, but in cases that are [`Case::unbounded`]. An engine lives, and the VM
-/// is not prompt.
+/// A flow with a hold from the start, except after [`Case::without_hold`]. Senders may not send
+/// beyond the VM's own window, except in cases that are [`Case::unbounded`]. An engine lives, and
+/// the VM is not prompt.
 #[derive(Clone)]
 pub struct Case {
     pub f: flow,
     pub h: types::hold,
-    /// Of the segment that was decided to be kept last.
+    /// Outcome of the last TO_VM_KEEP.
     keeps: outcome,
     pub port: port_state,
     pub policy: policy,
@@ -111,7 +111,7 @@ impl Case {
         }
     }
 
-    /// A connection that the VM has accepted, and said nothing about since.
+    /// A connection that the VM has accepted, and sent nothing for since.
     pub fn unconfirmed() -> Self {
         let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
         let mut case = Case::of(flow::default());
@@ -142,7 +142,7 @@ impl Case {
         case
     }
 
-    /// A connection found in mid-stream; the VM has answered for one byte since.
+    /// A connection found in mid-stream; the VM has acknowledged one byte since.
     pub fn mid_flow() -> Self {
         let mut case = Case::of(flow::default());
         let ack = case.ack_of_vm(0, WINDOW);
@@ -154,7 +154,7 @@ impl Case {
         case
     }
 
-    /// Accepted, and the sender may run ahead of the VM's window as far as the hold allows.
+    /// Accepted; the sender may send beyond the VM's window as far as the hold allows.
     pub fn new() -> Self {
         Case::accepted().unbounded()
     }
@@ -164,7 +164,7 @@ impl Case {
         self
     }
 
-    /// The VM's window ends there, and was never shown to end elsewhere.
+    /// The VM's window ends at `edge`, and never ended elsewhere.
     pub fn bounded(mut self, edge: u32) -> Self {
         self.f.right_edge = at(edge);
         self.f.adv_edge = at(edge);
@@ -188,7 +188,7 @@ impl Case {
         c
     }
 
-    /// The same connection, of which no copies are kept.
+    /// The same connection without a hold.
     pub fn without_hold(mut self) -> Self {
         self.f.hold = 0;
         self
@@ -311,7 +311,7 @@ impl Case {
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 
-    /// This one is kept, a clone of it handed over, and acknowledged.
+    /// Asserts that it is kept, a clone handed over, and acknowledged.
     #[track_caller]
     pub fn early(&mut self, s: &segment) -> outcome {
         let verdict = self.decide(s).0;
@@ -321,7 +321,7 @@ impl Case {
         out
     }
 
-    /// This one is kept, and goes to the VM at once, acknowledged or not.
+    /// Asserts that it is kept, and goes to the VM at once, acknowledged or not.
     #[track_caller]
     pub fn kept(&mut self, s: &segment) {
         let next = s.seq.add(s.len);
@@ -330,7 +330,7 @@ impl Case {
         assert_eq!((self.f.next_seq, self.h.tail), (next, next), "{:?}", self.f);
     }
 
-    /// This one is kept, and goes to the VM; a later one is acknowledged with it.
+    /// Asserts that it is kept, and goes to the VM; a later early ACK covers it.
     #[track_caller]
     pub fn handed_on(&mut self, s: &segment) -> outcome {
         let verdict = self.decide(s).0;
@@ -341,14 +341,14 @@ impl Case {
         out
     }
 
-    /// It is done with this one as was decided; the ring has room.
+    /// Acts on the verdict; the ring has room.
     pub fn goes(&mut self, s: &segment) {
         if let Verdict::Keep { hand, .. } = self.decide(s).0 {
             self.after_copy(s, true, hand == Hand::AndAck);
         }
     }
 
-    /// This one is kept, and not handed over.
+    /// Asserts that it is kept, and not handed over.
     #[track_caller]
     pub fn held(&mut self, s: &segment) -> outcome {
         let verdict = self.decide(s).0;
@@ -363,7 +363,7 @@ impl Case {
         out
     }
 
-    /// Neither NEXT_SEQ nor what is kept moves.
+    /// Asserts that neither NEXT_SEQ nor the hold changes.
     #[track_caller]
     pub fn not_kept(&mut self, s: &segment) -> (Verdict, outcome) {
         let (next, tail) = (self.f.next_seq, self.h.tail);
@@ -374,7 +374,7 @@ impl Case {
         (verdict, out)
     }
 
-    /// This one is left to the VM; the events.
+    /// Asserts that it is left to the VM; returns the events.
     #[track_caller]
     pub fn pass(&mut self, s: &segment) -> u32 {
         let (verdict, out) = self.not_kept(s);
@@ -382,7 +382,7 @@ impl Case {
         out.events
     }
 
-    /// A segment of the VM; chunks that it frees are given back at once.
+    /// A segment of the VM; chunks that it frees are freed at once.
     pub fn hear(&mut self, s: &segment) -> (FromVm, outcome) {
         let (verdict, out) = self.hear_only(s);
         if out.events & EVENT_FREE != 0 {
@@ -419,7 +419,7 @@ impl Case {
         self.port.engine_ns = self.now;
     }
 
-    /// The engine has handed over everything below, with the sender's newest TSval.
+    /// The engine hands over all bytes below, with the sender's latest TSval.
     pub fn release(&mut self, offset: u32) {
         self.h.released = at(offset);
         self.h.released_tsval = self.h.tsval;

@@ -1,4 +1,4 @@
-//! VM ports whose connections failed for a reason of the host's own are left alone for minutes.
+//! VM ports with failed connections: new ones go to BYPASS for minutes.
 
 use vsnoop_flow::types::failures;
 use vsnoop_flow::{is_left_alone, note_failure, note_not_taken};

@@ -1,11 +1,11 @@
-//! What the VM would refuse, whoever sends it, changes nothing.
+//! A segment that the VM would refuse changes nothing.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{flow, segment, types::*};
 
 use crate::case::*;
 
-/// Segments with everything on them that could put a flow offline, in bypass or to its end.
+/// Segments with all flags and options that could take a flow offline, to BYPASS or to its end.
 fn loaded(s: segment) -> Vec<segment> {
     let s = segment { window: 3, tsval: s.tsval.wrapping_add(1 << 20), ..s };
     let foreign = segment { bits: s.bits | SEG_FOREIGN as u16, ..s };
@@ -37,7 +37,7 @@ fn refused(c: &Case) -> Vec<segment> {
     all
 }
 
-/// Without what only says that an answer of the VM is to pass, and when the record was used.
+/// The record, without the flags that let an answer of the VM pass, and its time.
 fn state(f: &flow) -> flow {
     let replies = (FLOW_F_CHALLENGE_DUE | FLOW_F_REPLY_DUE) as u16;
     flow { flags: f.flags & !replies, last_ns: 0, reacked: 0, ..*f }
@@ -53,7 +53,7 @@ fn changes_nothing(case: &Case, s: &segment) {
     assert_eq!(c.h, before.h, "{s:?}");
     let quiet = EVENT_PASSIVE | EVENT_LATE;
     assert_eq!(out.events & !quiet, 0, "{s:?}");
-    // The VM's answer leads a sender that is there back.
+    // The VM's answer resynchronises a real sender.
     assert!(matches!(verdict, Verdict::Pass | Verdict::Drop), "{verdict:?} {s:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What the VM and the engine do while bytes are held: draining, losses, an engine that is gone.
+//! VM and engine while bytes are held: draining, losses, an engine that is gone.
 
 use vsnoop_flow::hold::{Kept, Verdict};
 use vsnoop_flow::{FromVm, segment, types::*};
@@ -230,7 +230,7 @@ fn until_then_it_is_waited_for() {
     c.now = c.port.engine_ns + ABANDONED - 1;
     assert_eq!(c.decide(&c.data(END, MSS)).0, Verdict::Reack);
     assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
-    // Held not so long: a new one may come.
+    // Held for a shorter time: a new engine may start.
     let mut c = Case::full();
     c.now += 900 * MS;
     c.held(&c.data(FULL, MSS));
@@ -246,7 +246,7 @@ fn a_flow_of_which_nothing_waits_needs_no_engine() {
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
     assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::ResetBoth);
-    // Nor one that the engine had drained.
+    // Nor a flow that the engine has drained.
     let mut c = Case::holding();
     c.release(END);
     c.now += 2 * ABANDONED;
@@ -301,7 +301,7 @@ fn last(c: &Case) -> segment {
 
 #[test]
 fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_owes_nothing() {
-    // The sender was shown more than the VM takes, and would send the VM the same again for ever.
+    // The sender was shown more than the VM's window, and would repeat the same segment for ever.
     let mut c = offline();
     let out = c.held(&last(&c));
     assert_eq!((out.ack.ack, c.f.high_seq), (at(FULL + MSS), at(FULL)));

@@ -1,4 +1,4 @@
-//! What lies beyond a hole: kept, reported by SACK, acknowledged when the hole is filled.
+//! Out-of-order segments: kept, reported by SACK, acknowledged when the hole is filled.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, segment, types::*};
@@ -128,7 +128,7 @@ fn a_flow_with_ranges_is_not_drained() {
 
 #[test]
 fn ranges_are_forgotten_when_nobody_may_keep_them() {
-    // SACK promises nothing: the sender has them still.
+    // The sender keeps SACKed data.
     for spoil in
         [|c: &mut Case| c.now += 1_000 * MS, |c: &mut Case| c.policy.run = port_run::PORT_PAUSED]
     {
@@ -140,7 +140,7 @@ fn ranges_are_forgotten_when_nobody_may_keep_them() {
     }
 }
 
-/// Segments that nobody but the VM can answer for.
+/// Segments that only the VM can process.
 fn not_to_be_kept(s: segment) -> [segment; 2] {
     let foreign = segment { bits: s.bits | SEG_FOREIGN as u16, ..s };
     [segment { tcp_flags: ACK | URG, ..s }, foreign]
@@ -150,7 +150,7 @@ fn not_to_be_kept(s: segment) -> [segment; 2] {
 fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
     let active = Case::new();
     for s in not_to_be_kept(active.data(0, MSS)) {
-        // Nothing waits but what lies beyond it.
+        // Only bytes beyond the hole wait.
         let mut c = active.clone();
         c.held(&c.data(MSS, MSS));
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
@@ -212,7 +212,7 @@ fn the_timestamp_of_a_range_is_not_the_vms_yet() {
 
 #[test]
 fn the_vms_own_ack_may_fill_a_hole() {
-    // Somebody else handed it the byte in between; the copies go on behind it.
+    // The VM got the byte in between; copies continue behind it.
     let mut c = Case::holding();
     beyond(&mut c, 1, 500);
     c.release(END);

@@ -1,7 +1,7 @@
-//! What becomes of each kind of segment while the host holds bytes of its flow.
+//! Each kind of segment while the host holds bytes of its flow.
 
 use vsnoop_flow::hold::{Hand, Kept, Verdict};
-use vsnoop_flow::{segment, types::*};
+use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
@@ -60,7 +60,7 @@ fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
 fn nothing_overtakes_what_is_held() {
     let mut c = Case::holding();
     c.acks(FULL, WINDOW);
-    // There is room now, and the engine has not come to it yet.
+    // The VM's window has room now, but the engine has not drained the hold yet.
     c.held(&c.data(END, MSS));
     assert_eq!(c.f.high_seq, at(FULL));
 }
@@ -74,7 +74,7 @@ fn without_memory_nothing_is_acknowledged() {
     assert_eq!((kept, c.f.next_seq), (Kept::Drop, at(END)));
     assert_ne!(out.events & EVENT_HOLD_FULL, 0);
     assert_eq!(c.h.busy, 0);
-    // Where nothing is held the VM gets it, and answers.
+    // With nothing held the VM gets it, and answers.
     let mut c = Case::new();
     let s = c.data(0, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
@@ -278,6 +278,22 @@ fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
 }
 
 #[test]
+fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() {
+    let mut holding = Case::holding();
+    holding.decide(&segment { tcp_flags: RST, ..holding.data(END, 0) });
+    let mut early = Case::full();
+    early.decide(&segment { tcp_flags: RST, ..early.data(FULL, 0) });
+    for mut c in [holding, early] {
+        // The sender answers each with a RST at its ACK, which the VM takes if that is the last.
+        for offset in [MSS, 2 * MSS, 2 * MSS, 3 * MSS] {
+            assert_eq!(c.acks(offset, c.window_at(offset)).0, FromVm::Pass, "{offset}");
+        }
+        let (verdict, _) = c.hear(&c.data_of_vm(0, 100, 3 * MSS));
+        assert_eq!(verdict, FromVm::Pass);
+    }
+}
+
+#[test]
 fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
     for (flags, offset) in [(RST, FULL - 1), (RST, FULL), (SYN, FULL), (SYN, END)] {
         let mut c = Case::holding();
@@ -285,7 +301,7 @@ fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert!(c.has(FLOW_F_CHALLENGE_DUE));
     }
-    // Whoever challenges it: one that is not exact ends nothing.
+    // A RST whose SEQ is not exact ends nothing.
     for offset in [FULL - 1, FULL, FULL + 1, END - 1, END + 1, END + 100_000] {
         let mut c = Case::holding();
         let (verdict, _) = c.not_kept(&segment { tcp_flags: RST, ..c.data(offset, 0) });
@@ -330,7 +346,7 @@ fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room(
         assert_eq!(kept == Kept::Ack, chunks == 1);
         assert_eq!(c.mode() == flow_mode::FLOW_HOLDING, chunks == 1);
     }
-    // What the ring refuses the VM cannot have now.
+    // The ring refuses the segment.
     let mut c = Case::new();
     c.port.chunks_used = CHUNKS - 1;
     let s = c.data(0, MSS);
@@ -390,7 +406,7 @@ fn what_the_vm_would_not_accept_tells_nothing() {
         c.decide(&segment { tsval: newer, window: 5, ..c.ack_of_sender(offset, 60) });
         shown(c)
     };
-    // Somebody who knows the addresses, and not where the stream is; or an old segment.
+    // A blind attacker who knows only the addresses; or an old segment.
     for offset in [0, FULL - 2, edge + 1, edge + (1 << 30)] {
         assert_eq!(says(&mut c.clone(), offset), before, "{offset}");
     }
@@ -415,7 +431,7 @@ fn an_older_window_does_not_replace_a_newer_one() {
     assert_eq!(says(&mut c, END - 1, 100, 40), 10, "sent before, though it acknowledges more");
     assert_eq!(c.h.snd_una, vm_at(100));
     assert_eq!(says(&mut c, END, 100, 50), 50);
-    // What the VM answers for by itself does not pass here: the record of it keeps up.
+    // Segments that are left to the VM do not pass here: the hold's fields follow the VM's ACK.
     c.acks(END, WINDOW);
     assert!(c.h.sender_seq.diff(at(END - 1)) >= 0);
     c.h.sender_seq = at(0);

@@ -193,7 +193,7 @@ fn a_flow_whose_scale_is_unknown_gets_no_more_than_the_vms_window() {
     c.pass(&c.data(1 + u32::from(WINDOW), 100));
 }
 
-/// The VM has said so, but not to the sender: its ACK is lost.
+/// The VM has opened its window, but its ACK was lost.
 fn opened_unheard(window: u16) -> Case {
     let mut c = closed();
     c.policy.ahead = 0;
@@ -209,7 +209,7 @@ fn a_window_probe_is_answered_with_the_edge_that_the_host_knows() {
         assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(FULL)));
         about(c.edge(&out), 2 * FULL);
     }
-    // It is no keep-alive of a VM that has something to answer for.
+    // Not while the VM has something to acknowledge.
     let mut c = opened_unheard(WINDOW);
     c.pass(&segment { tcp_flags: ACK | URG, ..c.data(FULL, 10) });
     c.pass(&c.ack_of_sender(FULL - 1, 0));
@@ -252,7 +252,7 @@ fn the_vm_answers_for_its_window_where_the_hold_has_none() {
         assert_eq!(c.not_kept(&c.ack_of_sender(FULL - 1, 0)).0, Verdict::Pass);
         assert_eq!(c.h.rcv_win, 0);
     }
-    // And no ACK of the sender is taken for a question.
+    // An ACK of the sender is not a probe.
     let mut c = closed();
     assert_eq!(c.not_kept(&c.ack_of_sender(FULL, 0)).0, Verdict::Pass);
 }

@@ -1,11 +1,11 @@
-//! Loss inside the guest: what tells the engine of it, and what does not; a flow that was reset.
+//! Loss inside the guest: which ACKs wake the engine; and a flow that was reset.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
-/// Four segments acknowledged early; the VM has taken the first.
+/// Four segments acknowledged early; the VM has acknowledged the first.
 fn waiting(mut c: Case) -> Case {
     for i in 0..4 {
         c.early(&c.data(i * MSS, MSS));
@@ -14,7 +14,7 @@ fn waiting(mut c: Case) -> Case {
     c
 }
 
-/// The VM repeats an ACK; the engine is told of a loss or not, and the sender of nothing.
+/// The VM repeats an ACK; asserts whether it wakes the engine, and that the sender gets nothing.
 #[track_caller]
 fn repeats(c: &mut Case, s: &segment, is_loss: bool) {
     let before = c.h.repeated;
@@ -126,7 +126,7 @@ fn a_reset_flow_answers_both_ends_with_rst() {
     let (verdict, out) = c.hear(&c.data_of_vm(0, 10, MSS));
     assert_eq!(verdict, FromVm::Reset);
     assert_eq!(out.ack.seq, at(MSS), "exact for the VM");
-    // A keep-alive of an idle sender too: nobody hangs.
+    // A keep-alive probe of an idle sender too.
     assert_eq!(c.decide(&c.data(4 * MSS - 1, 0)).0, Verdict::Reset);
 }
 

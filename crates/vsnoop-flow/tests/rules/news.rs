@@ -1,18 +1,18 @@
-//! What the sender tells beside its data reaches the VM at once, also where the VM gets nothing of
-//! the segment: its ACK of the VM's data, and its window.
+//! The sender's ACK and window reach the VM at once, even if the VM does not get the segment that
+//! has them.
 
 use vsnoop_flow::hold::{self, Kept, Verdict};
 use vsnoop_flow::{outcome, segment, types::*};
 
 use crate::case::*;
 
-/// The sender's window, as it was last told.
+/// The sender's latest window.
 const SENDER_WINDOW: u16 = 10_000;
 
-/// What the VM has been handed ends there, and the VM has sent 100 bytes.
+/// End of the held stream; the VM has sent 100 bytes.
 const END: u32 = FULL + 2 * MSS;
 
-/// What the sender has told so far the VM knows.
+/// The VM knows the sender's latest ACK and window.
 fn spoken(mut c: Case) -> Case {
     let next = c.f.next_seq.diff(at(0)) as u32;
     c.hear(&c.data_of_vm(0, 100, c.f.vm_seq.diff(at(0)) as u32));
@@ -21,7 +21,7 @@ fn spoken(mut c: Case) -> Case {
     c
 }
 
-/// Three ways to say the same of the VM's data, the last of which says nothing new.
+/// Segments with an ACK or a window, and whether that is new to the VM.
 fn kinds(s: segment) -> [(segment, bool); 4] {
     let s = segment { ack: vm_at(0), ..s };
     [
@@ -76,7 +76,7 @@ fn news_on_what_is_acknowledged_again_reach_it() {
     for (case, offset) in [(Case::full(), FULL - MSS), (Case::holding(), END - MSS)] {
         let case = spoken(case);
         for (s, is_news) in kinds(case.data(offset, MSS)) {
-            // Older than what told the window: that is no news then.
+            // Older than the segment with the latest window: not new then.
             let is_news = is_news && s.ack != vm_at(0);
             let s = segment { window: SENDER_WINDOW, ..s };
             let mut c = case.clone();
@@ -137,7 +137,7 @@ fn what_the_vm_gets_brings_its_news_itself() {
         let out = case.clone().early(&s);
         assert_eq!(out.events & EVENT_NEWS, 0);
     }
-    // Nor has a pure ACK news beside itself, whether it passes or is forwarded.
+    // A pure ACK itself reaches the VM, whether it passes or is forwarded.
     for (case, offset) in [(Case::new(), 0), (Case::holding(), END)] {
         let case = spoken(case);
         for (s, _) in kinds(case.data(offset, 0)) {
@@ -146,4 +146,32 @@ fn what_the_vm_gets_brings_its_news_itself() {
             assert_eq!(out.events & EVENT_NEWS, 0);
         }
     }
+}
+
+#[test]
+fn news_on_what_the_vm_has_in_part_are_noted() {
+    let case = spoken(Case::new());
+    let mut case = case;
+    case.early(&segment { ack: vm_at(0), ..case.data(0, 2 * MSS) });
+    case.acks(MSS, WINDOW);
+    // A retransmission cut otherwise: the VM takes what is new of it, and its ACK.
+    for (offset, len, is_noted) in [(MSS / 2, MSS, true), (MSS - 1, 2, true), (0, MSS, false)] {
+        let mut c = case.clone();
+        c.decide(&segment { ack: vm_at(100), ..c.data(offset, len) });
+        assert_eq!(c.h.snd_una == vm_at(100), is_noted, "{offset}+{len}");
+    }
+}
+
+#[test]
+fn an_ack_older_than_that_of_an_old_segment_is_noted() {
+    let mut case = Case::new();
+    case.early(&case.data(0, 2 * MSS));
+    case.acks(MSS, WINDOW);
+    let mut c = spoken(case);
+    // The VM drops this one, with its ACK.
+    c.decide(&segment { ack: vm_at(100), ..c.data(0, MSS) });
+    assert_eq!(c.h.snd_una, vm_at(0));
+    // This one was sent before, and the VM gets it.
+    c.decide(&c.ack_of_sender(2 * MSS, 60));
+    assert_eq!(c.h.snd_una, vm_at(60));
 }

@@ -1,6 +1,6 @@
-//! The passive mode, which leaves a VM to answer by itself, never leaves a sender waiting.
+//! The passive mode, which lets the VM acknowledge by itself, never keeps a sender waiting.
 
-use vsnoop_flow::{segment, types::*};
+use vsnoop_flow::{continues_passive, segment, types::*};
 
 use crate::case::*;
 
@@ -112,7 +112,7 @@ fn a_vm_that_was_late_is_not_left_alone() {
         let (_, out) = c.acks(offset + 3 * MSS, WINDOW);
         assert_ne!(out.events & EVENT_LATE, 0);
         c.kept(&c.data(offset + 3 * MSS, MSS));
-        // One prompt answer does not make it prompt again.
+        // A single prompt answer does not make the VM prompt again.
         c.acks(offset + 4 * MSS, WINDOW);
         c.kept(&c.data(offset + 4 * MSS, MSS));
     }
@@ -185,10 +185,32 @@ fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
     for c in Case::both() {
         let mut c = prompt(c);
         let psh = |c: &Case, offset| segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
-        // The VM has a backlog: it will answer, and this with it.
+        // The VM has a backlog: its next ACK will cover this segment too.
         let offset = sent(&c);
         c.early(&psh(&c, offset));
         assert_eq!(c.pass(&psh(&c, offset + MSS)), EVENT_PASSIVE);
         assert_eq!(c.pass(&psh(&c, offset + 2 * MSS)), EVENT_PASSIVE);
+    }
+}
+
+#[test]
+fn while_acknowledged_bytes_are_outstanding_the_hold_is_told_what_the_sender_tells() {
+    for c in Case::both() {
+        let mut c = c;
+        let is_left = |c: &Case, s| continues_passive(&c.f, s, &c.port, &c.policy, c.now);
+        // The engine may send this one again.
+        c.early(&c.data(0, MSS));
+        c.policy.run = port_run::PORT_PAUSED;
+        c.pass(&c.data(MSS, 100));
+        assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
+        c.hear(&c.data_of_vm(0, 50, 0));
+        let s = segment { ack: vm_at(50), ..c.data(MSS + 100, 100) };
+        assert!(!is_left(&c, &s));
+        c.pass(&s);
+        assert_eq!(c.h.snd_una, vm_at(50));
+        // When the VM has acknowledged everything there is nothing to be sent again.
+        c.acks(MSS + 200, WINDOW);
+        c.pass(&c.data(MSS + 200, 100));
+        assert!(is_left(&c, &c.data(MSS + 300, 100)));
     }
 }

@@ -5,8 +5,7 @@ use vsnoop_flow::{FromVm, segment};
 
 use crate::case::*;
 
-/// An out-of-order range of a segment, beyond a hole of one; the VM has been handed what lies
-/// before.
+/// An out-of-order range of one segment, beyond a hole of one; the VM was handed all bytes before.
 fn with_a_range(mut c: Case) -> Case {
     c.early(&c.data(0, MSS));
     c.held(&c.data(2 * MSS, MSS));

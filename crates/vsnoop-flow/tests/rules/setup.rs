@@ -1,4 +1,4 @@
-//! How a record comes to be.
+//! Creation of records.
 
 use vsnoop_flow::{FromVm, embryo, segment, types::*};
 
@@ -133,8 +133,8 @@ fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
     c.hear(&ack);
     assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
     assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
-    // Its ring may hold what the record has not seen: here three segments
-    // behind a hole. The hole is filled, and the VM answers in order.
+    // Its ring may have segments that the record has not seen: here three segments behind a hole.
+    // The hole is filled, and the VM answers in order.
     c.pass(&c.data(0, 100));
     for i in 1..4 {
         let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * 100));

@@ -1,4 +1,4 @@
-//! For a VM that has sent nothing for long the host answers nothing.
+//! The host sends no early ACKs for a VM that has sent nothing for long.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, segment, types::*};
@@ -6,7 +6,7 @@ use vsnoop_flow::{FromVm, segment, types::*};
 use crate::case::*;
 
 const END: u32 = FULL + 2 * MSS;
-/// As the operator has chosen, and a tick of the record's clock.
+/// The operator's `silence_ms`, plus a unit of the record's clock.
 const SILENCE: u64 = 20_000 * MS;
 const COARSE: u64 = 1 << 20;
 
@@ -26,7 +26,7 @@ fn nothing_is_acknowledged_for_a_silent_vm() {
         let mut c = silent(c);
         c.pass(&c.data(0, MSS));
         assert_eq!(c.f.early_acks, 0);
-        // It answers: it is there.
+        // It answers: it is alive.
         c.acks(MSS, WINDOW);
         c.early(&c.data(MSS, MSS));
     }
@@ -57,7 +57,7 @@ fn until_then_the_host_answers() {
     assert_eq!(c.not_kept(&c.data(0, MSS)).0, Verdict::Reack);
     assert_eq!(c.not_kept(&c.data(END - 1, 0)).0, Verdict::Reack);
     c.held(&c.data(END, MSS));
-    // A new connection has been heard of.
+    // A new connection counts as heard.
     let mut c = Case::unconfirmed();
     c.policy.silence_ms = 1;
     c.early(&c.data(0, MSS));
@@ -74,7 +74,7 @@ fn a_keep_alive_asks_a_silent_vm_itself() {
         assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(MSS - 1)));
         assert_eq!(out.ack.tsval, c.h.released_tsval);
     }
-    // Its answer reaches the sender, and says what the host has.
+    // Its answer reaches the sender, with NEXT_SEQ as ACK.
     c.f.flags |= FLOW_F_REPLY_DUE as u16;
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END)));

@@ -1,4 +1,4 @@
-//! ACKs of the host are sparing, and leave no sender waiting.
+//! The host acknowledges every fourth segment of a bulk transfer, and never keeps a sender waiting.
 
 use vsnoop_flow::hold::{Hand, Verdict};
 use vsnoop_flow::{FromVm, segment, types::*};
@@ -24,7 +24,7 @@ fn psh(s: segment) -> segment {
     segment { tcp_flags: s.tcp_flags | PSH, ..s }
 }
 
-/// Three segments that a later ACK will do for.
+/// Three segments that a later ACK covers.
 fn three(c: &mut Case) {
     for _ in 0..3 {
         c.handed_on(&c.data(next(c), MSS));
@@ -73,7 +73,7 @@ fn what_a_sender_may_wait_for_is_acknowledged_at_once() {
         let s = kind(c.data(next(&c), MSS));
         let out = c.early(&s);
         assert_eq!(out.ack.ack, s.seq.add(s.len));
-        // From then on it is sparing again.
+        // From then on every fourth segment is acknowledged again.
         three(&mut c);
     }
 }
@@ -134,7 +134,7 @@ fn after_a_loss_every_segment_is_acknowledged() {
 fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_have() {
     let mut c = bulk(Case::new());
     let sure = c.f.next_seq;
-    // They may have been refused as well: nobody looked.
+    // The ring may have refused them as well: the hooks did not see the result.
     three(&mut c);
     let s = psh(c.data(next(&c), MSS));
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
@@ -142,7 +142,7 @@ fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_hav
     assert_eq!((out.ack.ack, c.mode()), (s.seq.add(MSS), flow_mode::FLOW_HOLDING));
     assert_eq!((c.f.high_seq, c.h.released, c.h.high_seq), (sure, sure, sure));
     assert_ne!(out.events & EVENT_WAKE, 0);
-    // What the VM has acknowledged meanwhile it has.
+    // Bytes that the VM has acknowledged meanwhile it has.
     let mut c = bulk(Case::new());
     three(&mut c);
     c.acks(next(&c) - MSS, WINDOW);
@@ -174,7 +174,7 @@ fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
         let (verdict, out) = c.acks(told + acked, c.window_at(told + acked));
         assert_ne!(verdict, FromVm::Drop, "{acked}");
         assert!(verdict == FromVm::Pass || out.ack.ack == at(told + 2 * MSS));
-        // Of that the sender was told by now: three more may go without.
+        // The sender has an ACK of that now: three more segments may pass without one.
         three(&mut c);
         c.early(&c.data(next(&c), MSS));
     }
@@ -194,7 +194,7 @@ fn the_vms_own_ack_of_what_the_host_has_acknowledged_is_superfluous() {
     for acked in [MSS, told - MSS, told] {
         assert_eq!(c.acks(acked, c.window_at(acked)).0, FromVm::Drop);
     }
-    // Nor is one ACK told twice.
+    // The same ACK is not sent twice.
     c.acks(told + MSS, c.window_at(told + MSS));
     three(&mut c);
     assert_eq!(c.acks(told + MSS, c.window_at(told + MSS)).0, FromVm::Drop);

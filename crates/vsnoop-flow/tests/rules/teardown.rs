@@ -1,4 +1,4 @@
-//! FIN, RST, and when a record may go.
+//! FIN, RST, and the end of a record.
 
 use vsnoop_flow::{FromVm, hold::Verdict, segment, seq, types::*};
 
@@ -23,7 +23,8 @@ fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
 
 #[test]
 fn a_fin_that_the_vm_cannot_take_ends_no_record() {
-    // Beyond the VM's window: it takes nothing of it, and has acknowledged all that it was handed.
+    // Beyond the VM's window: it accepts nothing of it, and has acknowledged all that it was
+    // handed.
     let mut c = Case::new();
     c.acks(0, WINDOW);
     c.hear(&fin(c.data_of_vm(0, 0, 0)));
@@ -32,7 +33,7 @@ fn a_fin_that_the_vm_cannot_take_ends_no_record() {
     assert!(!c.has(FLOW_F_FIN_SENDER));
 }
 
-/// smoltcp takes the data up to its window, and the FIN with it.
+/// smoltcp accepts the data up to its window, and the FIN with it.
 #[test]
 fn a_fin_beyond_the_vms_window_is_taken_out_where_the_host_has_shown_more() {
     for is_early in [true, false] {
@@ -147,7 +148,7 @@ fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_tombstone() {
             assert_eq!(verdict, FromVm::Pass);
             assert_eq!(out.events & EVENT_CLOSED, 0, "the RST may get lost");
         }
-        // A sender that has not heard of it is told again.
+        // A sender that missed the RST gets another.
         assert_eq!(c.decide(&c.data(MSS, MSS)).0, vsnoop_flow::hold::Verdict::Reset);
     }
 }
@@ -166,7 +167,7 @@ fn an_exact_reset_by_the_sender_ends_early_acknowledgement_but_not_the_record() 
 
 #[test]
 fn a_reset_elsewhere_in_the_window_ends_nothing() {
-    // Where the VM is now is not where it will be when it sees the RST.
+    // The VM's RCV.NXT will be another when it gets the RST.
     for offset in [0, MSS - 1, MSS + 1, 2 * MSS] {
         for mut c in Case::both() {
             c.early(&c.data(0, MSS));

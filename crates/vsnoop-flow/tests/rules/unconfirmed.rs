@@ -15,7 +15,7 @@ fn is_unconfirmed(c: &Case) -> bool {
     record
 }
 
-/// It has been handed a segment, and not answered.
+/// A connection whose VM was handed a segment, and has not answered.
 fn asked() -> Case {
     let mut c = Case::unconfirmed().unbounded();
     c.early(&c.data(0, MSS));
@@ -38,7 +38,7 @@ fn a_connection_is_unconfirmed_until_the_vm_has_sent_something_beyond_its_syn_ac
         c.hear(&says(&c));
         assert!(!is_unconfirmed(&c));
     }
-    // Its SYN-ACK again says that it has none.
+    // A repeated SYN-ACK shows that the VM has no connection.
     let c = asked();
     assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)));
 }
@@ -52,7 +52,7 @@ fn a_listener_that_does_not_answer_is_handed_nothing_more() {
     let out = c.held(&c.data(2 * MSS, MSS));
     assert_eq!(out.ack.ack, at(3 * MSS), "the sender is acknowledged all the same");
     assert_ne!(out.events & EVENT_WAKE, 0);
-    // Nothing was asked of one that was handed nothing.
+    // A VM that was handed nothing has nothing to answer.
     let mut c = Case::unconfirmed();
     c.wait(10 * ANSWERS_WITHIN);
     c.early(&c.data(0, MSS));
@@ -87,7 +87,7 @@ fn what_it_is_sent_begins_where_the_handshake_ended() {
     c.wait(400_000 * MS);
     let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS - 1, 0));
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(0)));
-    // One that has the connection has what it was handed.
+    // A VM with the connection has all bytes that it was handed.
     c.acks(0, WINDOW);
     let (_, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
     assert_eq!(out.ack.seq, at(MSS));
@@ -110,7 +110,7 @@ fn a_listener_takes_no_data_if_the_vm_repeats_its_syn_ack_twice() {
     assert!(!vsnoop_flow::repeats_syn(&mut c.f, c.now));
     c.wait(MS);
     c.early(&c.data(0, MSS));
-    // It stood still, and repeats it before it looks at what came.
+    // A VM that was stopped repeats it before it reads its ring.
     c.wait(2_000 * MS);
     assert!(!vsnoop_flow::repeats_syn(&mut c.f, c.now));
     c.wait(4_000 * MS);

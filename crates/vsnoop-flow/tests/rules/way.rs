@@ -1,5 +1,5 @@
-//! What the host sends for a VM goes the way that the VM's own segments go: by the same next hop,
-//! with the same traffic class and IPv6 flow label.
+//! Packets that the host sends for a VM take the path of the VM's own: the same next hop, traffic
+//! class and IPv6 flow label.
 
 use vsnoop_flow::hold::{self, Verdict};
 use vsnoop_flow::{ack_fields, outcome, segment, types::*};
@@ -20,10 +20,10 @@ fn waits(c: &mut Case) -> outcome {
     c.held(&c.data(full, MSS))
 }
 
-/// What it is, and how it comes about.
+/// A kind of answer, and a function that provokes it.
 type Answer = (&'static str, fn(&mut Case) -> outcome);
 
-/// Each answer that the host makes by itself.
+/// All packets that the host itself makes.
 fn answers() -> Vec<Answer> {
     vec![
         ("an early ACK", |c| c.early(&c.data(0, MSS))),

@@ -1,5 +1,4 @@
-//! What window the sender is shown where it may not run ahead of the VM's own: what the VM granted,
-//! never taken back.
+//! The window that the sender is shown without a hold: the VM's own, never taken back.
 
 use vsnoop_flow::hold::Verdict;
 use vsnoop_flow::{FromVm, types::*};
@@ -49,7 +48,7 @@ fn a_window_that_the_vm_takes_back_stays_as_it_was_shown() {
         c.acks(0, 20);
         let out = c.early(&c.data(0, 10 << SCALE));
         assert!((shown.diff(at(0)) - c.edge(&out)).abs() < UNIT);
-        // What the sender was told that it may send, and the VM does not take any more, waits.
+        // Data within the window that the sender was shown, but not in the VM's any more, wait.
         c.held(&c.data(10 << SCALE, 11 << SCALE));
         assert_eq!(c.f.adv_edge, shown);
     }
@@ -122,7 +121,7 @@ fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
         let mut c = Case::mid_flow();
         c.pass(&c.data(1, len));
     }
-    // What was acknowledged since the VM's own ACK counts, and no more.
+    // Bytes acknowledged since the VM's own ACK count, and no others.
     let mut c = Case::mid_flow();
     c.early(&c.data(1, quarter));
     c.pass(&c.data(1 + quarter, 1));
@@ -146,7 +145,7 @@ fn what_a_sender_was_not_shown_is_not_acknowledged() {
         c.early(&c.data(0, MSS));
         let shown = c.f.adv_edge.diff(at(0)) as u32;
         assert!(shown > FULL);
-        // The hold has room for more by now; nobody has said so.
+        // The hold has room for more by now, but the sender was not shown it.
         c.h.rcv_win += 10 * MSS;
         for (offset, len) in [(shown - 10, 11), (MSS, shown), (shown, 1), (shown + 1, 1)] {
             let mut c = c.clone();

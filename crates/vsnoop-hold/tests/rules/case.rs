@@ -34,7 +34,7 @@ pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
 pub struct Case {
     pub h: hold,
     pub flow: Flow,
-    /// How long the VM has run.
+    /// Run time of the VM.
     pub run_time_ns: u64,
     pub now_ns: u64,
 }
@@ -56,7 +56,7 @@ impl Case {
         self.flow.deadline(&self.view())
     }
 
-    /// What the flow wants to send, without sending it.
+    /// The next frame, without sending it.
     pub fn wants(&mut self) -> Option<Frame> {
         self.flow.poll(&self.view(), self.time())
     }
@@ -71,7 +71,7 @@ impl Case {
         Some(frame)
     }
 
-    /// Sends what there is.
+    /// Sends all frames that are due.
     pub fn send_all(&mut self) -> Vec<Frame> {
         let frames: Vec<_> = std::iter::from_fn(|| self.send()).take(100).collect();
         assert!(frames.len() < 100, "it never ends: {:?}", frames.last());
@@ -124,12 +124,12 @@ pub fn with_fin(frame: Frame) -> Frame {
     Frame { fin: true, ..frame }
 }
 
-/// The next byte.
+/// A window probe with the byte at VM_SEQ.
 pub fn probe(vm_seq: u32) -> Frame {
     Frame { kind: Kind::Probe, ..release(vm_seq, 1) }
 }
 
-/// The last byte that the VM has acknowledged, without that byte.
+/// A keep-alive probe: SEQ is VM_SEQ - 1, no data.
 pub fn keep_alive(vm_seq: u32) -> Frame {
     Frame { seq: at(vm_seq).add(u32::MAX), len: 0, fin: false, kind: Kind::Probe }
 }

@@ -1,4 +1,4 @@
-//! Finding bytes in a chain that the hooks change meanwhile.
+//! Finding bytes in a chain while the hooks change it.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,12 +8,12 @@ use vsnoop_hold::{Chain, Chunks, Slice};
 
 use crate::case::at;
 
-/// A chain of these chunks, and what another CPU does at the reader's steps.
+/// A chain of these chunks, and the changes that another CPU makes between the reader's steps.
 #[derive(Default)]
 struct Memory {
     base: Cell<u32>,
     chunks: RefCell<Vec<u32>>,
-    /// Steps until the first chunk is given back; then the next, and so on.
+    /// Steps until the first chunk is freed; then the next, and so on.
     moves: RefCell<Vec<u32>>,
     walked: Cell<u32>,
 }
@@ -59,7 +59,7 @@ impl Chunks for Memory {
         drop(chunks);
         self.walked.set(self.walked.get() + 1);
         self.step();
-        // One that was given back belongs to somebody else.
+        // A chunk that was freed belongs to another flow.
         next.unwrap_or(999)
     }
 }
@@ -116,7 +116,7 @@ fn a_chain_that_moves_while_it_is_walked_is_read_right_or_not_at_all() {
             let whole: Vec<_> = [9, 4, 6].map(|chunk| slice(chunk, 0, C)).into();
             let found = chain.find(&mut memory, at(2 * C), 3 * C);
             assert_eq!(found, Some(whole), "{first} {second}");
-            // From the chunk that goes, it is found as long as it is there.
+            // A byte is found as long as its chunk is in the chain.
             let mut memory = Memory::new(0, &[7, 3, 9]);
             *memory.moves.borrow_mut() = vec![first];
             let whole: Vec<_> = [7, 3, 9].map(|chunk| slice(chunk, 0, C)).into();
@@ -150,14 +150,14 @@ fn what_was_read_from_chunks_that_had_gone_is_not_remembered() {
 fn another_chain_is_read_anew() {
     let mut chain = Chain::default();
     chain.find(&mut Memory::new(0, &[7, 3, 9]), at(0), 3 * C);
-    // All was given back, and what came later is kept elsewhere.
+    // All chunks were freed; later bytes are in others.
     let mut memory = Memory::new(3 * C + 5, &[2, 8]);
     let found = vec![slice(2, 0, C), slice(8, 0, 7)];
     assert_eq!(chain.find(&mut memory, at(3 * C + 5), C + 7), Some(found));
     let mut memory = Memory::new(100 * C + 5, &[3, 9]);
     let found = vec![slice(3, 0, C), slice(9, 0, 7)];
     assert_eq!(chain.find(&mut memory, at(100 * C + 5), C + 7), Some(found));
-    // Numbers of another connection: behind those of the last.
+    // Another connection, with sequence numbers below those of the last.
     let mut memory = Memory::new(50 * C, &[1, 5]);
     assert_eq!(chain.find(&mut memory, at(51 * C), 7), Some(vec![slice(5, 0, 7)]));
 }

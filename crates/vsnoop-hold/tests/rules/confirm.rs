@@ -10,7 +10,7 @@ fn unconfirmed() -> Case {
     Case::new(held(2_000, 5_000, 9_000)).unconfirmed()
 }
 
-/// Looks every 10 ms of the clock until `until`; when which frames were sent.
+/// Polls every 10 ms of the clock until `until_ms`; returns the frames and their times.
 fn course(c: &mut Case, until_ms: u64) -> Vec<(u64, Frame)> {
     let mut sent = Vec::new();
     while c.now_ns < until_ms * MS {
@@ -27,7 +27,7 @@ fn only_what_was_handed_over_is_sent_again_by_the_clock() {
     let again = resend(0, 2_000);
     let expected = [200, 600, 1_400, 2_400, 3_400, 4_400].map(|at_ms| (at_ms, again));
     assert_eq!(course(&mut c, 5_000), expected);
-    // A VM that runs is not asked in any other way.
+    // However long the VM runs, the flow sends nothing else.
     c.run_time_ns = 50_000 * MS;
     assert_eq!(course(&mut c, 7_000), [(5_400, again), (6_400, again)]);
 }

@@ -1,18 +1,19 @@
-//! The loop of one port: which hold is looked at when, and what becomes of a frame.
+//! The loop of one port: when it looks at a hold, and what it does with a frame.
 
 use std::collections::HashMap;
 
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency, VNET_HDR,
+    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use crate::case::*;
 
 const SECOND: u64 = 1_000 * MS;
 
-/// Memory, device and clock that do what the test says.
+/// Memory, device and clock under the test's control.
 #[derive(Default)]
 struct Port {
     now_ns: u64,
@@ -22,9 +23,9 @@ struct Port {
     rung: Vec<u32>,
     reads: usize,
     reclaimed: Vec<(u32, bool)>,
-    /// What reclaim() answers.
+    /// Result of reclaim().
     over: bool,
-    /// Another flow has the hold before anybody can look.
+    /// Another flow gets the hold before the engine can look.
     taken_at_once: bool,
     mtu: u32,
     says: Option<Sent>,
@@ -32,10 +33,10 @@ struct Port {
     frames: Vec<(Vec<u8>, Vec<Slice>)>,
     refused: usize,
     given_up: Vec<Reason>,
-    /// What give_up() answers.
+    /// give_up() finds that the VM has acknowledged something.
     is_late: bool,
     grown: usize,
-    /// The sender acknowledges this while bytes are looked for.
+    /// The sender's ACK that comes while the engine looks for bytes.
     news: Option<seq>,
 }
 
@@ -56,7 +57,7 @@ impl Port {
         hold.vm_seq = at(offset);
     }
 
-    /// Ticks for so long; the VM runs.
+    /// Ticks for `ns`; the VM runs.
     fn run(&mut self, engine: &mut Engine, ns: u64) {
         let end = self.now_ns + ns;
         while self.now_ns < end {
@@ -162,7 +163,7 @@ impl Device for Port {
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
         let gso_size = u32::from(u16::from_le_bytes([headers[4], headers[5]]));
-        let len = headers.len() as u32 - VNET_HDR as u32
+        let len = headers.len() as u32 - VNET_BYTES as u32
             + payload.iter().map(|slice| slice.len).sum::<u32>();
         if gso_size == 0 && len > self.mtu + 14 {
             return Sent::TooLarge;
@@ -274,7 +275,7 @@ fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
     (hold.tail, hold.high_seq) = (at(12_000), at(12_000));
     port.run(&mut engine, 500 * MS);
     assert!(!port.frames.is_empty());
-    // And one that finds it cleared, later.
+    // A hook that finds it clear, later.
     port.acks(1, 12_000);
     port.frames.clear();
     port.run(&mut engine, 5 * SECOND);
@@ -339,7 +340,7 @@ fn a_frame_carries_what_the_sender_has_told_meanwhile() {
     port.work(&mut engine);
     let (headers, _) = &port.frames[0];
     // IPv6 addresses, no tags.
-    assert_eq!(headers[VNET_HDR + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
+    assert_eq!(headers[VNET_BYTES + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What is handed over, and when: the VM's window, the FIN, the sender's own ACKs, a closed window.
+//! What the engine hands over, and when: the VM's window, the FIN, the sender's ACKs, a closed
+//! window.
 
 use vsnoop_hold::{Deadline, Frame, Kind, PATIENCE_NS};
 
@@ -21,7 +22,7 @@ fn super_packets_are_of_whole_segments_and_no_larger_than_a_packet_can_be() {
         c.send_all(),
         [release(0, 65_000), release(65_000, 65_000), release(130_000, 20_500)]
     );
-    // Of segments that are larger than that, one.
+    // If a segment is larger than a frame, one segment.
     let mut c = Case::new(held(0, 150_000, 200_000));
     c.h.mss = 65_483;
     assert_eq!(c.send().map(|frame| frame.len), Some(65_483));
@@ -47,12 +48,12 @@ fn less_than_a_segment_is_sent_when_nothing_else_would_open_the_window() {
 fn less_than_half_of_the_widest_window_waits_for_more() {
     let mut c = Case::new(held(0, 100_000, 20_000));
     assert_eq!(c.send_all(), [release(0, 20_000)]);
-    // Not read yet, nor all acknowledged: the window is what is left.
+    // The VM has neither read nor acknowledged everything: the window is what is left.
     c.acks(19_000, 29_999);
     assert_eq!(c.send(), None);
     c.acks(19_000, 30_000);
     assert_eq!(c.send_all(), [release(20_000, 10_000)]);
-    // A portion may have several frames, and what opens meanwhile goes with it.
+    // A portion may have several frames, and includes window that opens meanwhile.
     c.acks(29_000, 230_000);
     c.h.tail = at(400_000);
     assert_eq!(c.send(), Some(release(30_000, 65_000)));
@@ -83,7 +84,7 @@ fn a_window_that_stays_small_is_used_in_the_vms_own_time() {
     assert_eq!(c.send(), None);
     c.run_time_ns = PATIENCE_NS;
     assert_eq!(c.send_all(), [release(20_000, 8_000)]);
-    // One that is small for good is soon taken for what it is.
+    // The widest window shrinks to one that stays small.
     let mut waits = 0;
     for round in 0..8 {
         c.acks(27_000 + 8_000 * round, 36_000 + 8_000 * round);
@@ -114,7 +115,7 @@ fn the_last_of_it_is_sent_however_little_it_is() {
 fn nothing_is_handed_over_that_was() {
     let mut c = Case::new(held(5_000, 5_000, 9_000));
     assert_eq!(c.send(), None);
-    // By a hook, since.
+    // A hook handed it over since.
     let mut c = Case::new(held(1_000, 5_000, 9_000));
     c.h.high_seq = at(5_000);
     assert_eq!(c.send(), None);
@@ -122,7 +123,7 @@ fn nothing_is_handed_over_that_was() {
 
 #[test]
 fn what_was_handed_over_and_not_noted_is_handed_over_again() {
-    // Killed before it could note it.
+    // The engine was killed before it could note it.
     let mut first = Case::new(held(0, 5_000, 9_000));
     let frame = first.wants().expect("there is something");
     let mut second = Case::new(first.h);
@@ -166,11 +167,11 @@ fn what_the_sender_acknowledges_goes_alone_when_nothing_else_goes() {
     assert_eq!(c.send(), None);
     c.h.sender_window += 1;
     assert_eq!(c.send().map(|frame| frame.kind), Some(Kind::Ack), "its window is news too");
-    // What else goes carries it.
+    // A frame with data carries the ACK.
     c.h.snd_una = at(8);
     c.acks(0, 3_000);
     assert_eq!(c.send_all(), [release(1_000, 2_000)]);
-    // When nothing is held its own ACKs reach the VM.
+    // With nothing held the sender's own ACKs reach the VM.
     let mut c = Case::new(held(1_000, 1_000, 9_000));
     c.h.snd_una = at(7);
     assert_eq!(c.send(), None);
@@ -192,11 +193,11 @@ fn a_closed_window_is_asked_for_in_the_vms_own_time() {
     assert_eq!(c.send(), None);
     c.run_time_ns += 1;
     assert_eq!(c.send_all(), [probe(1_000)]);
-    // It answers that it is closed still: asked again after the same time.
+    // The VM answers that its window is still closed: probed again after the same time.
     c.acks(1_000, 1_000);
     c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [probe(1_000)]);
-    // It does not answer: twice the time.
+    // The VM does not answer: probed after twice the time.
     c.run_time_ns += 399 * MS;
     assert_eq!(c.send(), None);
     c.run_time_ns += MS;
@@ -215,7 +216,7 @@ fn a_probe_that_is_not_answered_is_followed_by_one_of_the_other_form() {
         c.run_time_ns += 3_200 * MS;
         assert_eq!(c.send_all(), [form]);
     }
-    // The one that is answered is used on.
+    // The form that is answered is kept.
     for _ in 0..3 {
         c.acks(1_000, 1_000);
         c.send();
@@ -226,7 +227,7 @@ fn a_probe_that_is_not_answered_is_followed_by_one_of_the_other_form() {
 
 #[test]
 fn a_probe_without_a_byte_to_send_is_a_keep_alive() {
-    // Only a FIN is owed, and a VM that dropped it has its window closed.
+    // Only the FIN is unacknowledged, and the VM that dropped it has closed its window.
     let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
     c.acks(3_000, 3_000);
     c.send();

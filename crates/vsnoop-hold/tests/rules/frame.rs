@@ -2,7 +2,9 @@
 
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_TIMESTAMPS, VLAN_PRESENT, flow_key, hold};
-use vsnoop_hold::{Frame, VNET_HDR, headers};
+use vsnoop_hold::{Frame, headers};
+use vsnoop_packet::checksum;
+use vsnoop_packet::vnet::VNET_BYTES;
 
 use crate::case::*;
 
@@ -43,20 +45,14 @@ fn cut(hold: &hold, len: u32, mtu: u32) -> u16 {
     gso_size(&headers(hold, &release(0, len), false, mtu))
 }
 
-/// Finishes the frame as a device does that is to fill in the checksum.
+/// Completes the frame's checksum, as a device does.
 fn finished(bytes: &[u8], payload: &[u8]) -> Vec<u8> {
     let start = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
-    let offset = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
-    let mut frame = bytes[VNET_HDR..].to_vec();
+    let offset = u16::from_le_bytes([bytes[8], bytes[9]]);
+    let mut frame = bytes[VNET_BYTES..].to_vec();
     frame.extend(payload);
-    let mut sum = 0u32;
-    for pair in frame[start..].chunks(2) {
-        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    frame[start + offset..][..2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let end = frame.len();
+    assert!(checksum::complete_at(&mut frame, start, end, offset));
     frame
 }
 
@@ -71,7 +67,7 @@ fn a_frame_is_what_the_sender_might_have_sent() {
     assert_eq!(tcp[4..8], at(0).v.to_be_bytes());
     assert_eq!(tcp[8..16], [0x11, 0x22, 0x33, 0x44, 0x80, 0x19, 0x55, 0x66]);
     assert_eq!(tcp[20..32], [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 8]);
-    assert_eq!(vsnoop_frame::checksum::tcp_is_right(&ip), Some(true));
+    assert_eq!(checksum::tcp_is_right(&ip), Some(true));
 }
 
 #[test]
@@ -81,7 +77,7 @@ fn a_frame_of_ipv6_has_a_right_checksum_and_the_networks_mark() {
     for (marked, class) in [(false, 0x00), (true, 0x30)] {
         let frame = finished(&headers(&hold, &release(0, 5), marked, MTU), b"hello");
         assert_eq!(frame[12..16], [0x86, 0xdd, 0x60, class]);
-        assert_eq!(vsnoop_frame::checksum::tcp_is_right(&frame), Some(true));
+        assert_eq!(checksum::tcp_is_right(&frame), Some(true));
     }
 }
 
@@ -92,11 +88,11 @@ fn tags_are_put_back() {
     hold.key.vlan_outer = present | 5;
     hold.tag_proto = 0x8100u16.to_be();
     let bytes = headers(&hold, &release(0, 5), false, MTU);
-    assert_eq!(bytes[VNET_HDR..][12..18], [0x81, 0, 0, 5, 8, 0]);
+    assert_eq!(bytes[VNET_BYTES..][12..18], [0x81, 0, 0, 5, 8, 0]);
     hold.key.vlan_inner = present | 6;
     hold.tag_proto = 0x88a8u16.to_be();
     let bytes = headers(&hold, &release(0, 5), false, MTU);
-    assert_eq!(bytes[VNET_HDR..][12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0]);
+    assert_eq!(bytes[VNET_BYTES..][12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0]);
 }
 
 #[test]
@@ -104,7 +100,7 @@ fn a_super_packet_is_cut_into_segments_of_the_sender_that_fit_the_mtu() {
     let hold = hold(1_448);
     assert_eq!(cut(&hold, 64_000, 1_500), 1_448);
     assert_eq!(cut(&hold, 1_448, 1_500), 0);
-    // The MTU was lowered: also what was one segment.
+    // With a lower MTU even a single segment is split.
     assert_eq!(cut(&hold, 64_000, 1_400), 1_348);
     assert_eq!(cut(&hold, 1_448, 1_400), 1_348);
     assert_eq!(cut(&hold, 1_348, 1_400), 0);

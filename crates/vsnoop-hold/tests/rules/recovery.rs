@@ -1,4 +1,4 @@
-//! What the VM lost is sent again: by what it reports, and by what it does not answer.
+//! Retransmission: after the VM's reports, and after timeouts.
 
 use vsnoop_hold::{Flow, Reason};
 
@@ -63,7 +63,7 @@ fn all_holes_below_the_highest_block_are_sent_again_once() {
     assert_eq!(c.send_all(), holes);
     c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
     assert_eq!(c.send(), None, "they are on their way");
-    // What lies beyond the highest block may be on its way still.
+    // Bytes beyond the highest block may still be on their way.
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
     let mut c = Case::new(h);
     c.repeats(&[(1_000, 4_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 10_000)]);
-    // A block of what was sent before proves nothing.
+    // A block of bytes sent before the retransmission proves nothing.
     c.repeats(&[(1_000, 10_000)]);
     assert_eq!(c.send(), None);
-    // One of what was sent after it does.
+    // A block of bytes sent after it does.
     c.repeats(&[(1_000, 11_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
     c.repeats(&[(1_000, 15_000)]);
@@ -122,7 +122,7 @@ fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_sh
     assert_eq!(c.send(), None, "more of the same is no news");
     c.acks(65_000, 200_000);
     assert_eq!(c.send_all(), [resend(65_000, 65_000)]);
-    // It falls short of what was sent again, too.
+    // A partial ACK, below the retransmitted bytes.
     c.acks(70_000, 200_000);
     assert_eq!(c.send_all(), [resend(70_000, 65_000)]);
     c.acks(150_000, 200_000);
@@ -135,7 +135,7 @@ fn a_vm_that_had_its_time_and_did_not_answer_is_sent_the_first_frame_again() {
     c.run_time_ns = 200 * MS - 1;
     assert_eq!(c.send(), None);
     c.run_time_ns += 1;
-    // And asked how far it is: its own ACK may be what was lost.
+    // A probe too: the VM's ACK may be what was lost.
     assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)]);
     assert_eq!(c.send(), None);
 }
@@ -149,7 +149,7 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
         c.run_time_ns += 1;
         assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)], "{patience} ms");
     }
-    // That it is alive is not enough.
+    // A sign of life is not enough.
     c.h.heard += 1;
     c.run_time_ns += 3_200 * MS - 1;
     assert_eq!(c.send(), None);
@@ -221,7 +221,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
     assert!(c.h.vm_seq.diff(at(0)) > 50_000);
 }
 
-/// A VM that talks, and takes nothing.
+/// A VM that answers, and accepts nothing.
 fn talks(c: &mut Case) {
     c.run_time_ns += 3_200 * MS;
     c.send_all();
@@ -229,7 +229,7 @@ fn talks(c: &mut Case) {
     c.send_all();
 }
 
-/// Until it is given up; how often it talked.
+/// Until it is given up; returns how often it answered.
 fn talks_on(c: &mut Case) -> u32 {
     let mut times = 0;
     while c.flow.given_up().is_none() {
@@ -243,7 +243,7 @@ fn talks_on(c: &mut Case) -> u32 {
 
 #[test]
 fn a_vm_that_has_closed_its_window_is_not_given_up_as_long_as_it_answers() {
-    // It has no room; or room for less than a segment, and there is more.
+    // No window; or less than a segment, with more held.
     for edge in [0, MSS - 1] {
         let mut c = handed();
         c.acks(0, edge);
@@ -295,7 +295,7 @@ fn progress_and_a_window_that_closed_give_a_vm_all_its_chances_again() {
 
 #[test]
 fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
-    // The next byte is held still; or there is no copy, and the hooks find the loss.
+    // The next byte is still held; or there is no copy, and the sender retransmits.
     let mut waits = held(0, 10_000, 20_000);
     waits.high_seq = at(0);
     let mut before = held(10_000, 10_000, 20_000);
@@ -329,7 +329,7 @@ fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
     c.send();
     c.run_time_ns += 200 * MS;
     assert_eq!(c.send_all(), [resend(2_000, 3_000), keep_alive(2_000)]);
-    // Of one that is closed it is asked.
+    // A closed window is probed.
     let mut c = handed();
     c.acks(2_000, 2_000);
     c.send();
@@ -369,7 +369,7 @@ fn what_was_lost_goes_before_what_is_held() {
 
 #[test]
 fn what_there_is_no_copy_of_is_not_sent_again() {
-    // Handed over before the flow had a hold; the hooks find that loss.
+    // Handed over before the flow had a hold: the sender retransmits.
     let mut h = held(10_000, 10_000, 20_000);
     h.first = at(5_000);
     let mut c = Case::new(h);
@@ -396,11 +396,11 @@ fn a_flow_without_memory_sends_no_bytes() {
 
 #[test]
 fn what_another_engine_left_is_asked_for_at_once() {
-    // Engines that come and go are never there for as long as a VM has to answer.
+    // Engines that are replaced quickly never run for a whole timeout.
     let mut c = handed();
     c.flow = Flow::resumed(&c.view(), c.time());
     assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)]);
-    // Not where the VM has answered for everything.
+    // Not if the VM has acknowledged everything.
     let mut c = handed();
     c.acks(10_000, 20_000);
     c.flow = Flow::resumed(&c.view(), c.time());

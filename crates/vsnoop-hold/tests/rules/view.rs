@@ -1,4 +1,4 @@
-//! What the engine makes of a hold, whatever is in it.
+//! How the engine reads a hold, whatever is in it.
 
 use vsnoop_flow::types::HOLD_FIN;
 use vsnoop_hold::View;
@@ -12,9 +12,9 @@ fn what_was_handed_over_is_what_the_hooks_know_or_the_engine_has_done_since() {
         (1_000, 1_000, 1_000),
         (1_000, 5_000, 5_000),
         (1_000, 9_000, 9_000),
-        // Long ago, before the hooks handed over by themselves for a while.
+        // Old: from before the hooks handed over by themselves for a while.
         (5_000, 1_000, 5_000),
-        // Of another time: beyond everything, or wrapped.
+        // Older: beyond the end, or wrapped.
         (1_000, 9_001, 1_000),
         (1_000, 1 << 30, 1_000),
         (1_000, 3 << 30, 1_000),
@@ -88,7 +88,7 @@ fn a_segment_has_at_least_a_byte() {
 
 #[test]
 fn a_hold_without_memory_is_done() {
-    // What the VM answered for by itself has left the end of the last copies behind.
+    // The VM has acknowledged segments without copies, beyond the end of the last copies.
     let mut h = held(9_000, 5_000, 20_000);
     (h.chunks, h.vm_seq) = (0, at(9_000));
     assert!(View::new(&h).is_done());

@@ -1,10 +1,12 @@
 //! What an experiment is: its name, what a report says of it, and how it may be run.
 
 use anyhow::{Result, bail};
+use vsnoop_testbed::stage::path::PathLink;
 
 use super::incast::Selection;
 use crate::results::report::Words;
-use crate::results::{PathLink, Results};
+
+use crate::results::Results;
 
 /// An experiment by name.
 pub struct Experiment {

@@ -2,14 +2,14 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use vsnoop_testbed::guest::{self, Image};
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, SLICE_MS, Stage, StageOptions};
+use vsnoop_testbed::vm::{self, Accelerator};
+use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::environment;
-use crate::guest::{self, Image};
 use crate::results::Results;
-use crate::session::Session;
-use crate::stage::{CONGESTION_CONTROL, SLICE_MS, Stage, StageOptions};
-use crate::vm::{self, Accelerator};
-use crate::vsnoop::Vsnoop;
 
 const LOAD_PERIOD_MS: u32 = 100;
 

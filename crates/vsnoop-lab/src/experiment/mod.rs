@@ -8,7 +8,7 @@ mod hold;
 pub mod incast;
 mod lab;
 pub mod link;
-mod paper_window;
+mod path_check;
 mod progress;
 
 use std::path::{Path, PathBuf};
@@ -19,15 +19,8 @@ use crate::results::{CUT_SHORT, Results};
 
 pub use definition::{Experiment, Options};
 
-pub static ALL: [Experiment; 7] = [
-    demo::EXPERIMENT,
-    hold::EXPERIMENT,
-    incast::EXPERIMENT,
-    link::LAN,
-    link::WAN,
-    link::COMPRESS,
-    paper_window::EXPERIMENT,
-];
+pub static ALL: [Experiment; 6] =
+    [demo::EXPERIMENT, hold::EXPERIMENT, incast::EXPERIMENT, link::LAN, link::WAN, link::COMPRESS];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {

@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::interrupt;
-use crate::testbed::net::Netns;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::Netns;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(5);

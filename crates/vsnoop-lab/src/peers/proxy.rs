@@ -12,11 +12,11 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
+use vsnoop_testbed::guest::installed;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, HOST, Stage};
 
 use super::Daemon;
-use crate::guest::installed;
-use crate::session::Session;
-use crate::stage::{CONGESTION_CONTROL, HOST, Stage};
 
 const FIRST_PORT: u16 = 6000;
 const BUFFER_BYTES: usize = 64 * 1024;

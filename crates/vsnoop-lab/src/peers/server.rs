@@ -9,10 +9,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use vsnoop_guest::server::{self, Counts};
 use vsnoop_guest::transfer;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::{HOST, Stage};
 
 use super::Daemon;
-use crate::session::Session;
-use crate::stage::{HOST, Stage};
 
 /// The word that gives `vsnoop-lab` that role.
 pub const COMMAND: &str = "serve";

@@ -22,6 +22,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use vsnoop_testbed::stage::path::PathLink;
 
 use incast::{Incast, Round};
 use link::{Carried, Link};
@@ -61,10 +62,6 @@ pub struct Sample {
     /// Frames lost at the machine's tap during the transfer. Without any, and on a path without
     /// loss, every retransmission was needless.
     pub tap_drops: u64,
-    /// Acknowledged to the sender and not by the machine when the transfer was given up; only where
-    /// the experiment can see that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_bytes: Option<u64>,
     /// Where a sample is a round of many senders.
     #[serde(flatten)]
     pub round: Option<Round>,
@@ -119,15 +116,6 @@ pub struct Cell {
     /// Where two hosts are linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
-}
-
-/// A link of a certain rate with a queue before it, in each direction of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathLink {
-    #[serde(rename = "path_rate_mbit")]
-    pub rate_mbit: u64,
-    #[serde(rename = "path_queue_bytes")]
-    pub queue_bytes: u64,
 }
 
 impl Cell {

@@ -6,7 +6,7 @@
 //! After an error the two sides' contexts are out of step, so the connection must end.
 
 use super::body::{Codec, ContextId, DecodeError, Head};
-use super::clock::cpu_ns;
+use super::clock::Clock;
 use super::stream::Decompressor;
 use super::{Limits, Stats};
 
@@ -19,12 +19,14 @@ pub struct Decoder {
     limits: Limits,
     flows: Vec<Option<Decompressor>>,
     dictionaries: Vec<Option<Decompressor>>,
+    clock_ns: Clock,
     stats: Stats,
 }
 
 impl Decoder {
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, flows: Vec::new(), dictionaries: Vec::new(), stats: Stats::default() }
+    pub fn new(limits: Limits, clock_ns: Clock) -> Self {
+        let (flows, dictionaries) = (Vec::new(), Vec::new());
+        Self { limits, flows, dictionaries, clock_ns, stats: Stats::default() }
     }
 
     pub fn stats(&self) -> &Stats {
@@ -34,7 +36,7 @@ impl Decoder {
     /// Appends the message that `body` was made from. After an error, `out` is as it was and the
     /// connection must end.
     pub fn decode(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let began = cpu_ns();
+        let began = (self.clock_ns)();
         let (head, content) = Head::read(body, &self.limits)?;
         let start = out.len();
         out.resize(start + head.original_bytes, 0);
@@ -45,7 +47,7 @@ impl Decoder {
         self.stats.messages += 1;
         self.stats.bytes_in += body.len() as u64;
         self.stats.bytes_out += head.original_bytes as u64;
-        self.stats.busy_ns += cpu_ns().saturating_sub(began);
+        self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
-use super::clock::{Clock, cpu_ns};
+use super::clock::Clock;
 use super::stream::{Compressor, Parameters, StreamError};
 use super::{DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Policy, Stats};
 
@@ -56,11 +56,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// `limits` are those of the receiver, too.
-    pub fn new(limits: Limits) -> Self {
-        Self::with_clock(limits, Box::new(cpu_ns))
-    }
-
-    pub fn with_clock(limits: Limits, clock_ns: Clock) -> Self {
+    pub fn new(limits: Limits, clock_ns: Clock) -> Self {
         Self {
             flows: ContextSlots::new(limits.flows),
             dictionaries: ContextSlots::new(limits.dictionaries),

@@ -36,6 +36,23 @@ pub fn payload(kind: Kind, seed: u64, bytes: usize) -> Vec<u8> {
     }
 }
 
+/// Without a clock: coding costs nothing.
+pub fn encoder(limits: Limits) -> Encoder {
+    Encoder::new(limits, Box::new(|| 0))
+}
+
+pub fn decoder(limits: Limits) -> Decoder {
+    Decoder::new(limits, Box::new(|| 0))
+}
+
+pub fn packer() -> super::unit::Packer {
+    super::unit::Packer::new(Box::new(|| 0))
+}
+
+pub fn unpacker() -> super::unit::Unpacker {
+    super::unit::Unpacker::new(Box::new(|| 0))
+}
+
 pub fn policy(method: &str, owner: u32) -> Policy {
     Policy { method: method.parse().unwrap(), owner: Owner::Named(owner), dictionary: None }
 }

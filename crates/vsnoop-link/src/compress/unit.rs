@@ -13,7 +13,7 @@
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
 use super::auto::{FlowKey, Judge, Measured};
-use super::clock::{Clock, cpu_ns};
+use super::clock::Clock;
 use super::encoder::{joined, lz4_block};
 use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
 
@@ -73,14 +73,8 @@ pub struct Packer {
     stats: Stats,
 }
 
-impl Default for Packer {
-    fn default() -> Self {
-        Self::with_clock(Box::new(cpu_ns))
-    }
-}
-
 impl Packer {
-    pub fn with_clock(clock_ns: Clock) -> Self {
+    pub fn new(clock_ns: Clock) -> Self {
         Self {
             zstd: CCtx::create(),
             scratch: Vec::new(),
@@ -277,16 +271,15 @@ fn zstd_frame(zstd: &mut CCtx<'static>, level: i32, whole: &[u8], out: &mut Vec<
 /// The receiver's scratch.
 pub struct Unpacker {
     zstd: DCtx<'static>,
+    clock_ns: Clock,
     stats: Stats,
 }
 
-impl Default for Unpacker {
-    fn default() -> Self {
-        Self { zstd: DCtx::create(), stats: Stats::default() }
-    }
-}
-
 impl Unpacker {
+    pub fn new(clock_ns: Clock) -> Self {
+        Self { zstd: DCtx::create(), clock_ns, stats: Stats::default() }
+    }
+
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -294,7 +287,7 @@ impl Unpacker {
     /// Appends what `body` was made from, at most 65,535 bytes. An error costs this unit alone, and
     /// leaves `out` as it was.
     pub fn decompress(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
-        let began = cpu_ns();
+        let began = (self.clock_ns)();
         let (&[tag, a, b], content) =
             body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
         let start = out.len();
@@ -311,7 +304,7 @@ impl Unpacker {
         self.stats.messages += 1;
         self.stats.bytes_in += body.len() as u64;
         self.stats.bytes_out += (out.len() - start) as u64;
-        self.stats.busy_ns += cpu_ns().saturating_sub(began);
+        self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! The two addresses of a frame and the VLAN that they count in.
 
+use vsnoop_packet::format::is_tag;
+
 use super::mac::Mac;
 
 /// What forwarding reads of a frame.
@@ -17,9 +19,7 @@ impl FrameAddresses {
         let header = frame.first_chunk::<14>()?;
         let [a, b, c, d, e, f, g, h, i, j, k, l, kind @ ..] = *header;
         let vlan = match u16::from_be_bytes(kind) {
-            0x8100 | 0x88a8 | 0x9100 => {
-                u16::from_be_bytes(*frame.get(14..)?.first_chunk()?) & 0xfff
-            }
+            kind if is_tag(kind) => u16::from_be_bytes(*frame.get(14..)?.first_chunk()?) & 0xfff,
             _ => 0,
         };
         Some(Self { destination: Mac([a, b, c, d, e, f]), source: Mac([g, h, i, j, k, l]), vlan })

@@ -37,11 +37,16 @@ impl fmt::Debug for Mac {
     }
 }
 
-impl FromStr for Mac {
-    type Err = String;
+/// This text is no MAC address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no MAC address such as 52:54:00:00:00:01")]
+pub struct BadMac(pub String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no MAC address such as 52:54:00:00:00:01");
+impl FromStr for Mac {
+    type Err = BadMac;
+
+    fn from_str(text: &str) -> Result<Self, BadMac> {
+        let wrong = || BadMac(text.to_owned());
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
@@ -53,9 +58,9 @@ impl FromStr for Mac {
 }
 
 impl TryFrom<String> for Mac {
-    type Error = String;
+    type Error = BadMac;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, BadMac> {
         text.parse()
     }
 }

@@ -15,7 +15,7 @@ mod table;
 
 pub use frame_addresses::FrameAddresses;
 pub use location::{DropReason, ForwardingDecision, Location};
-pub use mac::Mac;
+pub use mac::{BadMac, Mac};
 pub use shared_table::SharedTable;
 pub use source_filter::{Forged, SourceFilter};
 pub use table::{LearnedAddress, Source, Table, TableSettings, Whereabouts};

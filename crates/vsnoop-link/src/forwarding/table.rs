@@ -634,11 +634,8 @@ mod tests {
         fn lists_and_entries_agree_whatever_happens(
             steps in proptest::collection::vec((0..4u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
         ) {
-            let settings = TableSettings {
-                entries: 20,
-                entries_per_location: 8,
-                ..TableSettings::default()
-            };
+            let settings = TableSettings::default();
+            let settings = TableSettings { entries: 20, entries_per_location: 8, ..settings };
             let mut table = Table::new(settings);
             let mut now = 0;
             for (step, number, at, seconds) in steps {

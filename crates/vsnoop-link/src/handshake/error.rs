@@ -81,7 +81,7 @@ impl Error {
     }
 
     /// Whether the other end has been told why, in a message that closing at once could destroy.
-    pub(super) fn told(&self) -> bool {
+    pub fn told(&self) -> bool {
         match self {
             Self::Tls { error, .. } => matches!(
                 error,

@@ -308,7 +308,8 @@ fn readable(text: &str, most: usize) -> String {
     // Controls, and those that turn the direction of writing or cannot be seen.
     let unseen = |c: char| {
         c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
     };
     text.chars().take(most).map(|c| if unseen(c) { '?' } else { c }).collect()
 }

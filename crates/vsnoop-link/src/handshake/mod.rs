@@ -7,9 +7,9 @@
 //!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }
 //! ```
 //!
-//! [`dial`] and [`accept`] do it over a TCP connection and block, for a bounded time. Beneath them
-//! [`Machine`] does the same without input and output. A [`Guard`] stands before [`accept`]: it
-//! bounds what callers that have not said who they are can use up.
+//! [`Machine`] is one end of it: fed with bytes, it returns bytes and what it has come to. A
+//! [`Guard`] stands before the acceptor: it bounds what callers that have not said who they are can
+//! use up.
 //!
 //! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
 //! and the connection itself is closed. For other keys there is another handshake. A data
@@ -20,13 +20,14 @@ mod error;
 mod guard;
 mod hello;
 mod machine;
-mod run;
 mod secrets;
 
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
+
+use std::time::Duration;
 
 pub use agree::Answer;
 pub use error::{Error, ErrorKind};
@@ -36,5 +37,7 @@ pub use hello::{
     Reply, Versions,
 };
 pub use machine::{Machine, Outcome, Step};
-pub use run::{DEADLINE, Established, accept, dial};
 pub use secrets::{Cipher, Direction, Secrets};
+
+/// What a handshake may take: some round trips of a bad network.
+pub const DEADLINE: Duration = Duration::from_secs(5);

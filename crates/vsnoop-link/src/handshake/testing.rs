@@ -1,15 +1,11 @@
-//! Two ends in memory and over loopback.
-
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-use std::time::Instant;
+//! Two ends in memory.
 
 use super::*;
-use crate::identity::testing::{Files, peer, pinned};
-use crate::identity::{Acceptor, Dialer, Identity, PeerId, Trust};
+use crate::identity::testing::{host, peer, pinned};
+use crate::identity::{Acceptor, Dialer, Identity, Trust};
 
 /// What a host says by default.
-pub(super) fn hello(instance: u64) -> Hello {
+pub fn hello(instance: u64) -> Hello {
     Hello {
         versions: Versions::OURS,
         purpose: Purpose::Control,
@@ -26,16 +22,16 @@ pub(super) fn hello(instance: u64) -> Hello {
 }
 
 /// Both ends, ready to begin: host a calls host b.
-pub(super) struct Pair {
-    pub(super) dialer: Dialer,
-    pub(super) acceptor: Acceptor,
-    pub(super) dials: Hello,
-    pub(super) answer: Answer,
+pub struct Pair {
+    pub dialer: Dialer,
+    pub acceptor: Acceptor,
+    pub dials: Hello,
+    pub answer: Answer,
 }
 
 impl Pair {
     /// Host a believes that b is whom `b_is` says, and the reverse.
-    pub(super) fn new(a: &Identity, b: &Identity, a_is: Trust, b_is: Trust) -> Self {
+    pub fn new(a: &Identity, b: &Identity, a_is: Trust, b_is: Trust) -> Self {
         Self {
             dialer: a.dialer(&peer("b"), &b_is).unwrap(),
             acceptor: b.acceptor(&[(peer("a"), a_is)]).unwrap(),
@@ -45,13 +41,12 @@ impl Pair {
     }
 
     /// Two hosts that have pinned one another.
-    pub(super) fn pinned() -> Self {
-        let files = Files::new();
-        let (a, b) = (files.host("a"), files.host("b"));
+    pub fn pinned() -> Self {
+        let (a, b) = (host(), host());
         Self::new(&a, &b, pinned(&a), pinned(&b))
     }
 
-    pub(super) fn machines(&self) -> (Machine, Machine) {
+    pub fn machines(&self) -> (Machine, Machine) {
         (
             Machine::dial(&self.dialer, self.dials.clone()).unwrap(),
             Machine::accept(&self.acceptor).unwrap(),
@@ -59,40 +54,47 @@ impl Pair {
     }
 
     /// The whole handshake in memory: what it came to at a and b.
-    pub(super) fn shake(&self) -> (Result<Outcome, Error>, Result<Outcome, Error>) {
+    pub fn shake(&self) -> (Result<Outcome, Error>, Result<Outcome, Error>) {
         let (a, b) = self.machines();
         let (mut a, mut b) = (Party::new(a), Party::new(b));
         while a.turn(&mut b, &self.answer) | b.turn(&mut a, &self.answer) {}
         (a.result(), b.result())
     }
 
-    /// The whole handshake over loopback.
-    pub(super) fn connect(&self) -> (Result<Established, Error>, Result<Established, Error>) {
-        let (ours, theirs) = sockets();
-        thread::scope(|scope| {
-            let policy = |_: &PeerId, _: &Hello| self.answer.clone();
-            let accepting =
-                scope.spawn(move || accept(theirs, &self.acceptor, &policy, deadline()));
-            let dialled = dial(ours, &self.dialer, self.dials.clone(), deadline());
-            (dialled, accepting.join().unwrap())
-        })
+    /// Bytes that each end sends.
+    pub fn sent_bytes(&self) -> [usize; 2] {
+        let (a, b) = self.machines();
+        let (mut a, mut b) = (Party::new(a), Party::new(b));
+        let mut sent = [0; 2];
+        loop {
+            let turn = |from: &mut Party, to: &mut Party, sent: &mut usize| {
+                let before = to.inbox.len();
+                let moved = from.turn(to, &self.answer);
+                *sent += to.inbox.len() - before;
+                moved
+            };
+            let moved = turn(&mut a, &mut b, &mut sent[0]);
+            if !(turn(&mut b, &mut a, &mut sent[1]) | moved) {
+                return sent;
+            }
+        }
     }
 }
 
 /// One end, and what the network has for it.
-pub(super) struct Party {
-    pub(super) machine: Machine,
-    pub(super) inbox: Vec<u8>,
-    pub(super) error: Option<Error>,
+pub struct Party {
+    pub machine: Machine,
+    pub inbox: Vec<u8>,
+    pub error: Option<Error>,
 }
 
 impl Party {
-    pub(super) fn new(machine: Machine) -> Self {
+    pub fn new(machine: Machine) -> Self {
         Self { machine, inbox: Vec::new(), error: None }
     }
 
     /// One step: whether anything happened.
-    pub(super) fn turn(&mut self, other: &mut Self, answer: &Answer) -> bool {
+    pub fn turn(&mut self, other: &mut Self, answer: &Answer) -> bool {
         let output = self.machine.send();
         other.inbox.extend_from_slice(&output);
         if self.error.is_some() {
@@ -111,26 +113,14 @@ impl Party {
         true
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         self.error.is_none() && matches!(self.machine.step(), Step::Done)
     }
 
-    pub(super) fn result(self) -> Result<Outcome, Error> {
+    pub fn result(self) -> Result<Outcome, Error> {
         match self.error {
             Some(error) => Err(error),
             None => self.machine.finish().unwrap_or_else(|| panic!("neither done nor failed")),
         }
     }
-}
-
-/// Both ends of a TCP connection.
-pub(super) fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (ours, listener.accept().unwrap().0)
-}
-
-/// Far away: for handshakes that end by themselves.
-pub(super) fn deadline() -> Instant {
-    Instant::now() + 12 * DEADLINE
 }

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
@@ -17,7 +16,7 @@ use super::host::key_of;
 use super::provider::{cpu_has_aes, provider};
 use super::trust::Presents;
 use super::verify::Verifier;
-use super::{Identity, PeerId, PublicKey, Trust};
+use super::{Identity, IdentityError, PeerId, PublicKey, Trust};
 
 /// The protocol's name in TLS (ALPN): nothing else that speaks TLS is mistaken for a link.
 pub(crate) const ALPN: &[u8] = b"vsnoop-link/1";
@@ -41,17 +40,17 @@ pub struct Acceptor {
 
 impl Identity {
     /// As this host, calls `peer`.
-    pub fn dialer(&self, peer: &PeerId, trust: &Trust) -> Result<Dialer> {
+    pub fn dialer(&self, peer: &PeerId, trust: &Trust) -> Result<Dialer, IdentityError> {
         self.check(peer, trust)?;
         let peers = vec![(peer.clone(), trust.clone())];
         let verifier = Arc::new(Verifier::new(peers, Presents::Acceptor));
         let mut tls = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .context("TLS 1.3 is not available")?
+            .map_err(IdentityError::NoTls13)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
-            .context("the certificate cannot be used")?;
+            .map_err(IdentityError::UnusableCertificate)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.resumption = Resumption::disabled();
         // It is sent in clear.
@@ -60,20 +59,21 @@ impl Identity {
     }
 
     /// As this host, is called by any of `peers`.
-    pub fn acceptor(&self, peers: &[(PeerId, Trust)]) -> Result<Acceptor> {
+    pub fn acceptor(&self, peers: &[(PeerId, Trust)]) -> Result<Acceptor, IdentityError> {
         for (i, (peer, trust)) in peers.iter().enumerate() {
             self.check(peer, trust)?;
             if let Some((other, _)) = peers[..i].iter().find(|(_, t)| same(t, trust)) {
-                bail!("peers {other} and {peer} have the same key or name: who calls?");
+                let (other, peer) = (other.clone(), peer.clone());
+                return Err(IdentityError::SamePeer { other, peer });
             }
         }
         let verifier = Arc::new(Verifier::new(peers.to_vec(), Presents::Dialler));
         let mut tls = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
-            .context("TLS 1.3 is not available")?
+            .map_err(IdentityError::NoTls13)?
             .with_client_cert_verifier(verifier.clone())
             .with_single_cert(self.chain.clone(), self.key.clone_key())
-            .context("the certificate cannot be used")?;
+            .map_err(IdentityError::UnusableCertificate)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         tls.send_tls13_tickets = 0;
@@ -82,9 +82,9 @@ impl Identity {
         Ok(Acceptor { tls: Arc::new(tls), verifier, ours: self.public() })
     }
 
-    fn check(&self, peer: &PeerId, trust: &Trust) -> Result<()> {
+    fn check(&self, peer: &PeerId, trust: &Trust) -> Result<(), IdentityError> {
         if matches!(trust, Trust::Key(key) if *key == self.public()) {
-            bail!("the key of peer {peer} is that of this host itself; give the peer's own key");
+            return Err(IdentityError::OwnKey { peer: peer.clone() });
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ fn peer_of(
 fn same(a: &Trust, b: &Trust) -> bool {
     match (a, b) {
         (Trust::Key(a), Trust::Key(b)) => a == b,
-        (Trust::Named(a, x), Trust::Named(b, y)) => a.file() == b.file() && x == y,
+        (Trust::Named(a, x), Trust::Named(b, y)) => a.is(b) && x == y,
         _ => false,
     }
 }

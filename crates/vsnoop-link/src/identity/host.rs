@@ -1,13 +1,23 @@
 //! This host: its private key and the certificate that it presents.
 
-use std::path::Path;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use aws_lc_rs::signature::Ed25519KeyPair;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
+use rustls::sign::SigningKey;
+use zeroize::Zeroizing;
 
-use super::{PublicKey, key_file};
+use super::{IdentityError, PublicKey};
+
+/// A text in PEM.
+#[derive(Clone, Copy)]
+pub struct Pem<'a> {
+    pub bytes: &'a [u8],
+    /// Where it comes from; errors name it.
+    pub file: &'a str,
+}
 
 /// Who this host is.
 #[derive(Debug)]
@@ -18,26 +28,22 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The host with the private key in the file `key`. `certificate` is a file with the
-    /// certificate that an authority has signed for this key, and those between it and the
-    /// authority.
-    pub fn load(key: &Path, certificate: Option<&Path>) -> Result<Self> {
-        let (der, signer) = key_file::read(key)?;
-        let public = key_file::public_key(&*signer)?;
-        let chain = match certificate {
-            Some(file) => {
-                let chain = read_certificates(file)?;
-                let theirs = key_of(&chain[0])
-                    .with_context(|| {
-                        let file = file.display();
-                        format!("{file} is not usable (is the name of the host in it? docs/link.md has the commands)")
-                    })?;
-                ensure!(
-                    theirs == public,
-                    "the certificate {} is for another key ({theirs}) than that in {} ({public})",
-                    file.display(),
-                    key.display()
-                );
+    /// The host with the private key `key`. `certificates`: the one that an authority has signed
+    /// for this key, and those between it and the authority.
+    pub fn new(key: Pem<'_>, certificates: Option<Pem<'_>>) -> Result<Self, IdentityError> {
+        let (der, signer) = read_key(key)?;
+        let public = public_key(&*signer)?;
+        let chain = match certificates {
+            Some(pem) => {
+                let chain = read_certificates(pem)?;
+                let theirs = key_of(&chain[0]).map_err(|error| IdentityError::BadCertificate {
+                    file: pem.file.to_owned(),
+                    error,
+                })?;
+                if theirs != public {
+                    let (certificate, key) = (pem.file.to_owned(), key.file.to_owned());
+                    return Err(IdentityError::OtherKey { certificate, theirs, key, ours: public });
+                }
                 chain
             }
             None => vec![self_signed(&der)?],
@@ -51,13 +57,49 @@ impl Identity {
     }
 }
 
-/// All certificates in a file, at least one.
-pub(super) fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let shown = file.display();
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .with_context(|| format!("cannot read the certificate file {shown}"))?;
-    ensure!(!certificates.is_empty(), "{shown} has no certificate in PEM");
+/// A new private key in PEM, PKCS#8.
+///
+/// New keys are Ed25519: TLS 1.3 libraries know it in both roles, its signatures need no random
+/// numbers (a bad generator gives the key away with ECDSA), and the key is the smallest.
+pub fn generate_key() -> Result<Zeroizing<String>, IdentityError> {
+    let pkcs8 = Ed25519KeyPair::generate()
+        .and_then(|pair| pair.to_pkcs8v1())
+        .map_err(|_| IdentityError::NoRandom)?;
+    let pair = rcgen::KeyPair::try_from(pkcs8.as_ref()).map_err(IdentityError::NewKey)?;
+    Ok(Zeroizing::new(pair.serialize_pem()))
+}
+
+/// The public key of a private key.
+pub fn public_key_of(key: Pem<'_>) -> Result<PublicKey, IdentityError> {
+    public_key(&*read_key(key)?.1)
+}
+
+/// A private key, as bytes and as something that signs.
+fn read_key(key: Pem<'_>) -> Result<(PrivateKeyDer<'static>, Arc<dyn SigningKey>), IdentityError> {
+    let file = || key.file.to_owned();
+    let der = PrivateKeyDer::from_pem_slice(key.bytes)
+        .map_err(|error| IdentityError::NoKey { file: file(), error })?;
+    let signer = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
+        .map_err(|error| IdentityError::UnusableKey { file: file(), error })?;
+    Ok((der, signer))
+}
+
+fn public_key(signer: &dyn SigningKey) -> Result<PublicKey, IdentityError> {
+    let spki = signer.public_key().ok_or(IdentityError::NoPublicKey)?;
+    Ok(PublicKey::of_spki(&spki))
+}
+
+/// All certificates, at least one.
+pub(super) fn read_certificates(
+    pem: Pem<'_>,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let file = || pem.file.to_owned();
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|error| IdentityError::Certificates { file: file(), error })?;
+    if certificates.is_empty() {
+        return Err(IdentityError::NoCertificate { file: file() });
+    }
     Ok(certificates)
 }
 
@@ -68,12 +110,11 @@ pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Result<PublicKey, rust
 }
 
 /// A certificate that says nothing but the key.
-fn self_signed(key: &PrivateKeyDer<'static>) -> Result<CertificateDer<'static>> {
-    let pair =
-        rcgen::KeyPair::try_from(key).context("this kind of private key is not supported")?;
+fn self_signed(key: &PrivateKeyDer<'static>) -> Result<CertificateDer<'static>, IdentityError> {
+    let pair = rcgen::KeyPair::try_from(key).map_err(IdentityError::KeyKind)?;
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::CommonName, "vsnoop link");
-    let certificate = params.self_signed(&pair).context("cannot sign a certificate")?;
+    let certificate = params.self_signed(&pair).map_err(IdentityError::Sign)?;
     Ok(certificate.der().clone())
 }

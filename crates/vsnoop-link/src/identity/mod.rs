@@ -1,6 +1,6 @@
 //! Who a host is: its key, and whom it believes.
 //!
-//! A host has one private key in a file ([`keygen`]). Its peers know it by the key's [`PublicKey`],
+//! A host has one private key ([`generate_key`]). Its peers know it by the key's [`PublicKey`],
 //! which they have pinned, or by a name in a certificate that a private authority has signed
 //! ([`Trust`]). Either way the host proves in a TLS 1.3 handshake that it has the key ([`Dialer`],
 //! [`Acceptor`]).
@@ -11,15 +11,15 @@
 //! the kind is chosen for all callers of a listener, before it is known who calls.
 
 mod config;
+mod error;
 mod host;
-mod key_file;
 mod provider;
 mod public_key;
 mod trust;
 mod verify;
 
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 pub(crate) use config::ALPN;
 pub use config::{Acceptor, Dialer};
-pub use host::Identity;
-pub use key_file::{keygen, public};
+pub use error::IdentityError;
+pub use host::{Identity, Pem, generate_key, public_key_of};
 pub use public_key::{BadPublicKey, PublicKey};
 pub use trust::{Authority, Trust};
 pub use verify::Untrusted;

@@ -1,7 +1,5 @@
 //! Hosts, keys and authorities for tests.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{
@@ -10,33 +8,23 @@ use rcgen::{
 };
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tempfile::TempDir;
 
-use super::{Authority, Dialer, Identity, PeerId, Trust, keygen};
+use super::{Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust, generate_key};
 
-/// A directory with the files of some hosts.
-pub(crate) struct Files(TempDir);
+/// What the files `key` and, with a certificate, `cert` would make of a host.
+pub fn load(key: &str, certificates: Option<&str>) -> Result<Identity, IdentityError> {
+    let certificates = certificates.map(|text| Pem { bytes: text.as_bytes(), file: "cert" });
+    Identity::new(Pem { bytes: key.as_bytes(), file: "key" }, certificates)
+}
 
-impl Files {
-    pub(crate) fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// A host with a key and no certificate.
-    pub(crate) fn host(&self, name: &str) -> Identity {
-        let file = self.path(name);
-        keygen(&file).unwrap();
-        Identity::load(&file, None).unwrap()
-    }
+/// A host with a new key and no certificate.
+pub fn host() -> Identity {
+    load(&generate_key().unwrap(), None).unwrap()
 }
 
 impl Dialer {
     /// Presents the certificates of `other`, with nothing but the key of `own`.
-    pub(crate) fn with_certificates_of(mut self, other: &Identity, own: &Identity) -> Self {
+    pub fn with_certificates_of(mut self, other: &Identity, own: &Identity) -> Self {
         let signer = any_supported_type(&own.key).unwrap();
         let stolen = CertifiedKey::new(other.chain.clone(), signer);
         let mut tls = (*self.tls).clone();
@@ -48,45 +36,43 @@ impl Dialer {
 
 /// When a certificate is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Validity {
+pub enum Validity {
     Now,
     Past,
     Future,
 }
 
 /// A private authority.
-pub(crate) struct TestAuthority {
+pub struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
-    pub(crate) trusted: Arc<Authority>,
+    pub trusted: Arc<Authority>,
 }
 
 impl TestAuthority {
-    pub(crate) fn new(files: &Files, name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let certificate = params.self_signed(&key).unwrap();
-        let file = files.path(name);
-        fs::write(&file, certificate.pem()).unwrap();
-        let trusted = Authority::load(&file).unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let trusted = Authority::new(Pem { bytes: certificate.as_bytes(), file: name }).unwrap();
         Self { issuer: Issuer::new(params, key), trusted }
     }
 
     /// Trusts whoever has this name.
-    pub(crate) fn trust(&self, name: &str) -> Trust {
+    pub fn trust(&self, name: &str) -> Trust {
         Trust::named(&self.trusted, name).unwrap()
     }
 
-    /// A file with a certificate for the key in `key`.
-    pub(crate) fn sign(
+    /// A certificate for the private key `key`.
+    pub fn sign(
         &self,
-        key: &Path,
+        key: &str,
         name: &str,
         validity: Validity,
         purposes: &[ExtendedKeyUsagePurpose],
-    ) -> PathBuf {
-        let key_pair = KeyPair::from_pem(&fs::read_to_string(key).unwrap()).unwrap();
+    ) -> String {
+        let key_pair = KeyPair::from_pem(key).unwrap();
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.extended_key_usages = purposes.to_vec();
         (params.not_before, params.not_after) = match validity {
@@ -94,27 +80,22 @@ impl TestAuthority {
             Validity::Past => (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1)),
             Validity::Future => (date_time_ymd(2998, 1, 1), date_time_ymd(2999, 1, 1)),
         };
-        let certificate = params.signed_by(&key_pair, &self.issuer).unwrap();
-        let file = key.with_extension("cert");
-        fs::write(&file, certificate.pem()).unwrap();
-        file
+        params.signed_by(&key_pair, &self.issuer).unwrap().pem()
     }
 
     /// A host with a new key and a certificate.
-    pub(crate) fn host(&self, files: &Files, name: &str, validity: Validity) -> Identity {
-        let key = files.path(&format!("{name}-{}", fastrand::u64(..)));
-        keygen(&key).unwrap();
-        let certificate = self.sign(&key, name, validity, &[]);
-        Identity::load(&key, Some(&certificate)).unwrap()
+    pub fn host(&self, name: &str, validity: Validity) -> Identity {
+        let key = generate_key().unwrap();
+        load(&key, Some(&self.sign(&key, name, validity, &[]))).unwrap()
     }
 }
 
 /// A peer by its name.
-pub(crate) fn peer(name: &str) -> PeerId {
+pub fn peer(name: &str) -> PeerId {
     PeerId::new(name)
 }
 
 /// Whoever has this host's key.
-pub(crate) fn pinned(host: &Identity) -> Trust {
+pub fn pinned(host: &Identity) -> Trust {
     Trust::Key(host.public())
 }

@@ -1,18 +1,16 @@
 //! Whom this host believes to be a peer.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
 use rustls::RootCertStore;
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 
-use super::PublicKey;
-use super::host::read_certificates;
+use super::host::{Pem, read_certificates};
 use super::provider::provider;
+use super::{IdentityError, PublicKey};
 
 /// What makes a host a certain peer.
 #[derive(Clone, Debug)]
@@ -26,9 +24,9 @@ pub enum Trust {
 impl Trust {
     /// The host for which `authority` has signed a certificate with `name`, a DNS name or an
     /// address.
-    pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self> {
+    pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self, IdentityError> {
         let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| anyhow!("{name:?} is neither a DNS name nor an IP address"))?;
+            .map_err(|_| IdentityError::BadName { name: name.to_owned() })?;
         Ok(Self::Named(Arc::clone(authority), name))
     }
 }
@@ -43,30 +41,30 @@ pub(super) enum Presents {
 /// A private certificate authority.
 #[derive(Debug)]
 pub struct Authority {
-    file: PathBuf,
     roots: RootCertStore,
     diallers: Arc<dyn ClientCertVerifier>,
 }
 
 impl Authority {
-    /// The authority whose certificates are in `file`: several while one replaces another.
-    pub fn load(file: &Path) -> Result<Arc<Self>> {
+    /// The authority whose certificates these are: several while one replaces another.
+    pub fn new(certificates: Pem<'_>) -> Result<Arc<Self>, IdentityError> {
+        let file = || certificates.file.to_owned();
         let mut roots = RootCertStore::empty();
-        for certificate in read_certificates(file)? {
-            roots.add(certificate).with_context(|| {
-                format!("{} has what is not a certificate of an authority", file.display())
-            })?;
+        for certificate in read_certificates(certificates)? {
+            roots
+                .add(certificate)
+                .map_err(|error| IdentityError::NoAuthority { file: file(), error })?;
         }
         let all = Arc::new(roots.clone());
         let diallers = WebPkiClientVerifier::builder_with_provider(all, provider())
             .build()
-            .with_context(|| format!("cannot use the authority in {}", file.display()))?;
-        Ok(Arc::new(Self { file: file.to_owned(), roots, diallers }))
+            .map_err(|error| IdentityError::UnusableAuthority { file: file(), error })?;
+        Ok(Arc::new(Self { roots, diallers }))
     }
 
-    /// Where its certificate is.
-    pub fn file(&self) -> &Path {
-        &self.file
+    /// Whether the other has the same certificates.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.roots.roots == other.roots.roots
     }
 
     /// Whether it has signed this certificate, for this role, and for now.

@@ -172,7 +172,10 @@ proptest! {
     fn bounds_hold_and_each_item_leaves_once(
         bytes in 1_000..200_000_usize,
         packets in 0..100_usize,
-        program in proptest::collection::vec((0..20_u64, 0..66_000_usize, 0..4_u8, 0..50_u64), 1..400),
+        program in proptest::collection::vec(
+            (0..20_u64, 0..66_000_usize, 0..4_u8, 0..50_u64),
+            1..400,
+        ),
     ) {
         let limits = Limits { bytes, packets, ..Limits::default() };
         let mut queue = FairQueue::new(limits);

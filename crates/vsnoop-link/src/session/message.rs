@@ -270,7 +270,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_padding_is_ignored(message in messages(), pad in 0..200usize) {
+        fn what_is_written_is_read_and_padding_is_ignored(
+            message in messages(),
+            pad in 0..200usize,
+        ) {
             let mut bytes = [0xa5; LARGEST_BYTES + 200];
             let len = message.write(&mut bytes).unwrap();
             prop_assert_eq!(Message::read(&bytes[..len + pad]), Some(message));

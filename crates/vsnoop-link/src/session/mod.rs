@@ -5,6 +5,32 @@
 //! ([`order`]), when to dial again ([`back_off`]), what probes tell of the path ([`round_trip`],
 //! [`delivery`]) and how large a packet may be ([`path_mtu`]). What the two ends say to each other
 //! is in [`message`].
+//!
+//! # Phases of a session
+//!
+//! The caller makes sessions (module `establish` of vsnoop-linkd shows how one comes to be, from
+//! [`Action::Dial`] to the first frame); from [`PeerEvent::Dialled`] or [`PeerEvent::Accepted`] on
+//! [`Peer`] has it in one of these phases. At most one session of a peer is in use.
+//!
+//! ```text
+//!       Dialled, Accepted
+//!        |           | a session of higher rank is there (order)
+//!        v           v
+//!     pending ---> retiring ---+
+//!        |           ^         | retire_ns is over, or the peer makes too many sessions
+//!        | heard     | another |
+//!        v           | is used v
+//!      in use -------+      forgotten
+//!        |                     ^
+//!        +---------------------+ dead_ns without an answer, failed, closed by the peer
+//! ```
+//!
+//! | phase | received | sent | entered with |
+//! |---|---|---|---|
+//! | pending | yes | probes, by the dialler | [`Action::Install`] |
+//! | in use | yes | frames and probes | [`Action::Use`] |
+//! | retiring | yes, what is still under way | nothing | [`Action::Install`] if it is new |
+//! | forgotten | no | no | [`Action::Forget`], and [`Action::Down`] if it was in use |
 
 pub mod back_off;
 pub mod delivery;

@@ -93,9 +93,10 @@ pub struct Peer {
     closed: bool,
     since_ns: u64,
     reason: Option<String>,
-    /// A reason that the peer itself has given: its close message, until the next handshake, or
-    /// that nothing has arrived under a session that it dialled, until something does. Failed dials
-    /// must not hide either.
+    /// Why there is no session, as far as the peer itself has shown it; the status prefers this to
+    /// the error of a failed dial. It is the reason in the peer's close message, kept until the
+    /// next handshake, or that nothing arrives under a session that the peer dialled, kept until
+    /// something does.
     known: Option<String>,
     reported: Option<String>,
     probes: Probes,

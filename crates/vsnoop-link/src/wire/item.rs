@@ -2,21 +2,27 @@
 //!
 //! ```text
 //! | kind: u8 | flags: u8 ... |
-//! FRAME       1  | flags | frame                          one Ethernet frame; padding may follow an IP packet
-//! SUPER       2  | flags | gso size: u16 | frame          a super-packet, whole
-//! FRAGMENT    3  | flags | gso size: u16 | which: 4 bytes | part     of a frame (crate::offload::fragment)
-//! COMPRESSED  4  | body (crate::compress)                 items, each after its length, on ordered transports
+//! FRAME       1  | flags | frame
+//!                an Ethernet frame; padding may follow an IP packet
+//! SUPER       2  | flags | gso size: u16 | frame
+//!                a super-packet, whole
+//! FRAGMENT    3  | flags | gso size: u16 | which: 4 bytes | part
+//!                of a frame (crate::wire::fragment)
+//! COMPRESSED  4  | body (crate::compress)
+//!                items, each after its length, on ordered transports
 //! UNIT        5  | flags | gso size: u16 | offset: u32 | body (crate::compress::unit)
-//!                                              headers of a super-packet, and its payload from the offset on
-//! UNIT_PART   7  | which: 4 bytes | part                 of a unit, if it is longer than a datagram
+//!                headers of a super-packet, and its payload from the offset on
+//! UNIT_PART   7  | which: 4 bytes | part
+//!                of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
 //! ```
 //! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the
 //! kind of a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]):
 //! a peer that knows nothing of diversion meets a kind that it does not know.
 
-use crate::offload::fragment::Fragment;
-use crate::offload::state::{Gso, GsoKind, OffloadState};
+use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
+
+use crate::wire::fragment::Fragment;
 
 pub const FRAME: u8 = 1;
 pub const SUPER: u8 = 2;

@@ -5,6 +5,7 @@
 //! its number is nonce and replay counter in one ([`replay`]). What is inside is one *item*
 //! ([`item`]): a frame, a piece of one, something compressed, or a message of the session.
 
+pub mod fragment;
 pub mod item;
 pub mod replay;
 pub mod seal;

@@ -112,7 +112,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_set(steps in proptest::collection::vec((0u64..3, 0u64..9000), 1..2000)) {
+        fn it_agrees_with_a_set(
+            steps in proptest::collection::vec((0u64..3, 0u64..9000), 1..2000),
+        ) {
             let mut window = ReplayWindow::default();
             let mut seen = HashSet::new();
             let mut newest = 0u64;
@@ -123,7 +125,8 @@ mod tests {
                 } else {
                     !seen.contains(&number)
                 };
-                prop_assert_eq!(window.take(number).is_some(), expected, "{} after {}", number, newest);
+                let taken = window.take(number).is_some();
+                prop_assert_eq!(taken, expected, "{} after {}", number, newest);
                 seen.insert(number);
                 newest = newest.max(number);
             }

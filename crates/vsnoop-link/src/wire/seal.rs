@@ -1,8 +1,8 @@
 //! Sealing and opening records under keys that both ends exported from their handshake.
 //!
 //! ```text
-//! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag: 16 bytes |
-//! '---------------- additional data: 12 bytes, big-endian ---------------'
+//! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag |
+//! '---------------- additional data: 12 bytes, big-endian ---------------'               16 bytes
 //! ```
 //! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a
 //! secret base). Each direction and each sending thread (*stream*) has its own key, so that no

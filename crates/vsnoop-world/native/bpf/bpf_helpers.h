@@ -10,7 +10,7 @@
 #define __type(name, val) typeof(val) *name
 #define __array(name, val) typeof(val) *name[]
 
-/* Sections tell libbpf what is what; build.rs reads that from the object made for BPF. */
+/* Sections are for libbpf; build.rs reads them from the object made for BPF. */
 #define SEC(name) __attribute__((used))
 #define __ksym
 #define __weak __attribute__((weak))

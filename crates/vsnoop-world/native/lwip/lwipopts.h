@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Options of lwIP as the TCP of a simulated VM (vm.c): the raw API without threads, timestamps, SACK
- * and window scaling, IPv4 and IPv6.  Everything random comes from the scenario's seed.
+ * Options of lwIP as the TCP of a simulated VM (vm.c): the raw API without threads, timestamps,
+ * SACK and window scaling, IPv4 and IPv6. All randomness comes from the scenario's seed.
  */
 #ifndef VSNOOP_LWIPOPTS_H
 #define VSNOOP_LWIPOPTS_H
 
-/* All state lies between two symbols each, so that vm.c can start over. */
+/* Collects all state in two sections, so that vm.c can reset it. */
 #pragma clang section bss = "lwip_bss" data = "lwip_data"
 
 #define NO_SYS 1
@@ -29,7 +29,7 @@
 #define LWIP_IPV6_SEND_ROUTER_SOLICIT 0
 #define LWIP_ND6_ALLOW_RA_UPDATES 0
 
-/* Fits behind an IPv6 header: lwIP forgets the MTU when a SYN-ACK comes twice. */
+/* Fits with an IPv6 header: lwIP forgets the MTU when a SYN-ACK comes twice. */
 #define TCP_MSS 1440
 #define TCP_SND_BUF 65535
 #define TCP_SND_QUEUELEN 512
@@ -39,7 +39,7 @@
 #define LWIP_WND_SCALE 1
 #define TCP_RCV_SCALE 2
 
-/* The window is the scenario's.  The preprocessor, which checks it, sees the constant only. */
+/* The window is the scenario's. lwIP's checks in the preprocessor see the constant only. */
 extern unsigned int lwip_vm_wider;
 #define TCP_WND (0xffffU + lwip_vm_wider)
 #define LWIP_DISABLE_TCP_SANITY_CHECKS 1

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A VM with lwIP: one interface without link layer, up to ENDS connections, and between lwIP's callbacks
- * and an application in Rust that polls.
+ * A VM with lwIP: one interface without link layer, up to ENDS connections, and a layer between
+ * lwIP's callbacks and an application in Rust that polls.
  *
- * lwIP keeps its state in global variables.  lwipopts.h collects them, and those of this file, in two
- * sections; lwip_vm_start() gives both the contents that they had when the process began.  Only one VM
- * at a time can exist; who starts one sees to that.
+ * lwIP keeps its state in global variables. lwipopts.h collects them, and those of this file, in
+ * two sections; lwip_vm_start() restores the initial contents of both. Only one VM can exist at a
+ * time.
  */
 #include <stdlib.h>
 #include <string.h>
 
-/* Survives lwip_vm_start(): it stands before the sections of lwipopts.h. */
+/* Not reset by lwip_vm_start(): declared before the sections of lwipopts.h. */
 static void *pristine;
 
 #include "lwip/init.h"
@@ -36,7 +36,7 @@ struct end {
 	struct tcp_pcb *listener;
 	struct tcp_pcb *pcb; /* while lwIP has it */
 	u32_t irs; /* the peer's first sequence number */
-	u32_t accepted; /* by the time that lwIP gave it up */
+	u32_t accepted; /* valid once lwIP has freed the pcb */
 	u32_t first; /* in `unread`, a ring */
 	u32_t len;
 	u8_t unread[UNREAD];
@@ -136,7 +136,7 @@ static ip_addr_t address_of(const struct lwip_vm_address *from)
 	return address;
 }
 
-/* The VM has this address. */
+/* Gives the VM an address. */
 void lwip_vm_add_address(const struct lwip_vm_address *from)
 {
 	ip_addr_t address = address_of(from);
@@ -219,7 +219,7 @@ static err_t on_connected(void *arg, struct tcp_pcb *pcb, err_t err)
 	return ERR_OK;
 }
 
-/* What lwIP tells no callback: a connection that waits in TIME-WAIT is done. */
+/* Checks for a state without a callback: a connection in TIME-WAIT is done. */
 static void look_at_all(void)
 {
 	for (struct end *end = ends; end < ends + ENDS; end++) {
@@ -238,7 +238,7 @@ static void look_at_all(void)
 	}
 }
 
-/* End `end` waits for a connection, one. */
+/* Lets end `end` accept one connection. */
 void lwip_vm_listen(u32_t end, u16_t port)
 {
 	struct tcp_pcb *pcb = tcp_new_ip_type(IPADDR_TYPE_ANY);
@@ -250,7 +250,7 @@ void lwip_vm_listen(u32_t end, u16_t port)
 	tcp_accept(ends[end].listener, on_accept);
 }
 
-/* End `end`, which listens, opens a connection. */
+/* Lets end `end`, which listens, open a connection. */
 void lwip_vm_connect(u32_t end, u16_t port, const struct lwip_vm_address *peer, u16_t peer_port)
 {
 	struct tcp_pcb *pcb = tcp_new_ip_type(peer->is_ipv6 ? IPADDR_TYPE_V6 : IPADDR_TYPE_V4);
@@ -273,7 +273,7 @@ void lwip_vm_clock(u32_t ms)
 	now_ms = ms;
 }
 
-/* An IP packet arrives; it is lost where memory is short. */
+/* Processes an IP packet; drops it without memory. */
 void lwip_vm_input(const u8_t *packet, u32_t len)
 {
 	struct pbuf *copy = pbuf_alloc(PBUF_RAW, len, PBUF_POOL);
@@ -292,13 +292,13 @@ void lwip_vm_timers(void)
 	look_at_all();
 }
 
-/* How long until lwip_vm_timers() has something to do, ms; UINT32_MAX: nothing. */
+/* Time until lwip_vm_timers() must be called, ms; UINT32_MAX: never. */
 u32_t lwip_vm_next_timer_ms(void)
 {
 	return sys_timeouts_sleeptime();
 }
 
-/* The application reads up to `room` bytes; how many there were. */
+/* Reads up to `room` bytes for the application. Returns their number. */
 u32_t lwip_vm_read(u32_t number, u8_t *bytes, u32_t room)
 {
 	struct end *end = &ends[number];
@@ -317,7 +317,7 @@ u32_t lwip_vm_read(u32_t number, u8_t *bytes, u32_t room)
 	return len;
 }
 
-/* The application writes; how much lwIP took. */
+/* Writes for the application. Returns how many bytes lwIP accepted. */
 u32_t lwip_vm_write(u32_t number, const u8_t *bytes, u32_t len)
 {
 	struct end *end = &ends[number];
@@ -331,7 +331,7 @@ u32_t lwip_vm_write(u32_t number, const u8_t *bytes, u32_t len)
 	return len;
 }
 
-/* The application has nothing more to write; true: lwIP has taken note. */
+/* Closes for sending. Returns whether lwIP has accepted that. */
 bool lwip_vm_close(u32_t number)
 {
 	struct end *end = &ends[number];

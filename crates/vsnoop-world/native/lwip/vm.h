@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What vm.c and src/guest/lwip.rs say to each other.  Rust's side of these declarations is written by
- * hand there.
+ * Interface between vm.c and src/guest/lwip.rs, which declares it by hand for Rust.
  */
 #ifndef VSNOOP_LWIP_VM_H
 #define VSNOOP_LWIP_VM_H
@@ -9,15 +8,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What is known of an end. */
+/* State of an end. */
 struct lwip_vm_state {
-	uint32_t accepted; /* of the peer's stream; its SYN is one, its FIN another */
+	uint32_t accepted; /* position in the peer's stream; SYN and FIN count as one each */
 	uint32_t unread; /* bytes that the application may read */
 	uint32_t room; /* bytes that it may write */
-	bool is_open; /* it was established, and is not over */
+	bool is_open; /* established, and not ended */
 	bool has_fin; /* the peer has closed */
-	bool is_done; /* both have closed, and the peer knows all */
-	bool is_reset; /* it has ended otherwise */
+	bool is_done; /* both have closed, and the peer has acknowledged all */
+	bool is_reset; /* ended in any other way */
 };
 
 /* An IP address: the first 4 bytes, or all 16. */

@@ -1,26 +1,26 @@
-//! The application in a VM whose TCP is foreign (smoltcp, lwIP): it reads, writes and closes as its
-//! `End` says, and checks what it reads.
+//! The application in a VM with a foreign TCP (smoltcp, lwIP): reads, writes and closes as its
+//! `End` says, and checks the data.
 
 use vsnoop_flow::testing::clock::MS;
 use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::segment::content;
 
-/// What reading gave.
+/// Result of a read.
 pub enum Received {
     Bytes(usize),
     Nothing,
-    /// The peer has closed, and all was read.
+    /// The peer has closed, and all its data were read.
     Fin,
 }
 
 /// A TCP's side of an established connection.
 pub trait Stream {
     fn receive(&mut self, buffer: &mut [u8]) -> Received;
-    /// How many of `bytes` were taken.
+    /// Returns how many of `bytes` were accepted.
     fn send(&mut self, bytes: &[u8]) -> usize;
-    /// Closes for sending; false: it cannot yet.
+    /// Closes for sending; false if it cannot yet.
     fn close(&mut self) -> bool;
-    /// There is something to read: data, or that the peer has closed.
+    /// Is there something to read: data, or the peer's close?
     fn has_news(&self) -> bool;
     fn has_room(&self) -> bool;
 }
@@ -28,7 +28,7 @@ pub trait Stream {
 #[derive(Debug)]
 pub struct Application {
     end: End,
-    /// It first had something to do with an established connection.
+    /// When it first acted on an established connection.
     pub opened_ns: Option<u64>,
     pub read: u64,
     next_read_ns: u64,
@@ -72,7 +72,7 @@ impl Application {
         }
     }
 
-    /// Between two writes, ns.
+    /// Interval of writes, ns.
     fn gap(&self) -> u64 {
         self.end.write_gap_ms.max(1) * MS
     }
@@ -97,7 +97,7 @@ impl Application {
         }
     }
 
-    /// When it has something to do again, if nothing arrives.
+    /// Time of its next action, if nothing arrives.
     pub fn next_act(&self, stream: &impl Stream, now: u64) -> Option<u64> {
         let reads = (!self.got_fin && stream.has_news()).then_some(self.next_read_ns);
         let is_writing = self.written < self.end.bytes && stream.has_room();

@@ -21,7 +21,7 @@ use crate::wire::{self, Path};
 mod native {
     //! The declarations of native/lwip/vm.h.
 
-    /// What is known of an end.
+    /// State of an end.
     #[derive(Clone, Copy, Debug, Default)]
     #[repr(C)]
     pub struct State {
@@ -57,7 +57,7 @@ mod native {
     }
 }
 
-/// Whoever holds it has lwIP to itself.
+/// Guards lwIP's global state.
 static LWIP: Mutex<()> = Mutex::new(());
 
 /// The IP packets that lwIP has sent.
@@ -91,7 +91,7 @@ unsafe extern "C-unwind" fn lwip_vm_failed(why: *const c_char) {
 #[derive(Debug)]
 pub struct Lwip {
     ends: Vec<Conn>,
-    /// All calls into native/lwip/ are made by who holds it, between lwip_vm_start() and its drop.
+    /// Held for all calls into native/lwip/, from lwip_vm_start() to the drop.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -196,7 +196,7 @@ impl Lwip {
         unsafe { native::lwip_vm_clock(millis(now)) };
     }
 
-    /// The applications do what is due.
+    /// Runs the applications' due actions.
     fn act(&mut self, now: u64) {
         for end in &mut self.ends {
             let state = end.socket.state();

@@ -1,4 +1,4 @@
-//! A VM whose TCP is the crate smoltcp: nobody here wrote it. IPv4 without timestamps.
+//! A VM whose TCP is the crate smoltcp, an independent implementation. IPv4 without timestamps.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ struct Conn {
     is_reset: bool,
 }
 
-/// IP packets that wait to be received, and that were sent.
+/// Queues of IP packets: received, and sent.
 #[derive(Debug, Default)]
 struct Wire {
     arrived: VecDeque<Vec<u8>>,
@@ -181,7 +181,8 @@ impl Smol {
     }
 
     fn run(&mut self, now: u64) {
-        // What the applications do may be sent at once, and what arrives may wake them.
+        // Twice: the applications' output may be sent at once, and input may give them something to
+        // do.
         for _ in 0..2 {
             self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
             for end in &mut self.ends {
@@ -205,7 +206,8 @@ impl Conn {
         if self.application.opened_ns.is_none() || !is_over || self.is_done || self.is_reset {
             return;
         }
-        // The socket forgets how it ended; the last to happen is that its own FIN is acknowledged.
+        // The socket does not record how it ended. After a regular end all its data and its FIN are
+        // acknowledged.
         let is_whole = self.application.closed && socket.send_queue() == 0;
         if is_whole && self.fin_came {
             // What is unread can still be read.

@@ -1,10 +1,10 @@
-//! What every TCP of a VM can be asked.
+//! The interface of a VM's TCP.
 
 use fastrand::Rng;
 
 use crate::frame::Frame;
 
-/// Which TCP the VM has.
+/// Implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `vsnoop_flow::testing::tcp`, made to be like Linux.
@@ -15,14 +15,14 @@ pub enum Kind {
     Lwip,
 }
 
-/// How far a connection has come, from the VM's side.
+/// Progress of a connection, as the VM sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The VM's TCP has accepted the sender's stream up to this position; the SYN is one.
     pub accepted: u64,
-    /// All was received and acknowledged, both ways, with both FINs.
+    /// All data and FINs were received and acknowledged, both ways.
     pub is_done: bool,
-    /// It has ended otherwise.
+    /// It has ended in any other way.
     pub is_reset: bool,
     /// It is established, and not over.
     pub is_open: bool,
@@ -30,15 +30,15 @@ pub struct Progress {
 
 /// A VM's TCP with its application, which checks what it receives.
 pub trait Guest: std::fmt::Debug {
-    /// Connection `c` is opened by the VM.
+    /// Opens connection `c` from the VM.
     fn open(&mut self, c: usize, now: u64);
     fn abort(&mut self, c: usize);
-    /// The VM takes a frame off its ring.
+    /// Processes a frame from the ring.
     fn input(&mut self, now: u64, frame: &Frame, rng: &mut Rng);
-    /// Lets time pass.
+    /// Serves the timers that have expired.
     fn timers(&mut self, now: u64, rng: &mut Rng);
     fn next_timer(&mut self, now: u64) -> Option<u64>;
-    /// What it sends.
+    /// Takes its output.
     fn output(&mut self) -> Vec<Frame>;
     fn progress(&self, c: usize) -> Progress;
     /// A copy with the same state, where that is possible.

@@ -1,6 +1,6 @@
-//! Each transfer twice, with vsnoop and without it: what does well without does well with it.
+//! Each transfer with vsnoop and without it: one that succeeds without must succeed with it.
 //!
-//! `VSNOOP_SEEDS` sets how many of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed)
+//! `VSNOOP_SEEDS` sets the number of each; `VSNOOP_CASE`, `VSNOOP_KIND` and `VSNOOP_ONLY` (a seed)
 //! choose, `VSNOOP_TRACE=1` prints every segment.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ fn is_chosen(name: &str, what: &str) -> bool {
     std::env::var(name).map_or(true, |wanted| wanted == what)
 }
 
-/// A retransmission timeout more or less.
+/// About a retransmission timeout.
 const NOISE_MS: u64 = 50;
 
-/// The mean of the middle half: neither one that was unlucky, nor rounding.
+/// The mean of the middle half, which outliers and rounding do not affect.
 fn middle(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     let quarter = values.len() / 4;
@@ -28,7 +28,7 @@ fn middle(mut values: Vec<u64>) -> u64 {
     half.iter().sum::<u64>() / half.len().max(1) as u64
 }
 
-/// Runs all cases with this receiver; what went wrong.
+/// Runs all cases with this receiver; returns the failures.
 fn run(kind: Kind) -> Vec<String> {
     let mut wrong = Vec::new();
     if !is_chosen("VSNOOP_KIND", &format!("{kind:?}")) {

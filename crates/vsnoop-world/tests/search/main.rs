@@ -1,7 +1,7 @@
-//! Small connections, searched exhaustively: every order of what can happen to them.
+//! Exhaustive searches of small connections: all events in every order.
 //!
-//! `VSNOOP_STATES` sets how many states are met at most; the larger searches are for `make soak`. A
-//! failure names the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
+//! `VSNOOP_STATES` sets the limit of states; the larger searches are for `make soak`. A failure has
+//! the history that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
 use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 
@@ -9,7 +9,7 @@ fn most() -> usize {
     std::env::var("VSNOOP_STATES").ok().and_then(|v| v.parse().ok()).unwrap_or(5_000)
 }
 
-/// What was found; nothing wrong.
+/// Runs a search, and asserts that there is no violation.
 fn run(name: &str, setting: Setting) -> Found {
     let found = search(&setting, most());
     println!(

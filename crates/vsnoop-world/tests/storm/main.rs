@@ -1,11 +1,11 @@
-//! Random storms: whatever befalls a connection, it is safe and it ends.
+//! Random storms: every connection stays safe, and ends.
 //!
-//! The checks of the world see to safety at each segment: nothing is acknowledged that is neither
-//! held nor delivered, no stream has a wrong byte. Here a connection must end whole, unless
-//! somebody aborts it, or the same storm ends in the same way without vsnoop.
+//! The checks of the world cover safety at each segment: no byte is acknowledged that is neither
+//! held nor delivered, no stream has a wrong byte. Here a connection must end whole, unless an end
+//! aborts it, or the same storm ends in the same way without vsnoop.
 //!
 //! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment);
-//! `VSNOOP_STORM_SECONDS` sets for how long each kind of VM is tried, with other seeds in each run.
+//! `VSNOOP_STORM_SECONDS` sets the time for each kind of VM, with other seeds in each run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use vsnoop_world::world::{End, World};
 /// Storms of each kind in `make test`.
 const FEW: u64 = 1_500;
 
-/// What went wrong, if anything did.
+/// Runs one storm; an error says what failed.
 fn run(kind: Kind, seed: u64) -> Result<(), String> {
     let sc = scenario(kind, seed);
     let is_excused = is_aborted(&sc);
@@ -48,7 +48,7 @@ fn storms(kind: Kind) {
     }
     let seconds = std::env::var("VSNOOP_STORM_SECONDS").ok().and_then(|v| v.parse().ok());
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
-    // Long runs shall not try the same again.
+    // Long runs use new seeds.
     let first = if seconds.is_some() { since_1970.as_micros() as u64 } else { 0 };
     let start = Instant::now();
     let mut wrong = Vec::new();

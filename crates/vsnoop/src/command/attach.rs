@@ -1,42 +1,42 @@
 //! `vsnoop attach`: checks, then hooks, then the qdisc, then early acknowledgement.
 //!
-//! A port appears at once or not at all. Loading the programs, which takes longest, leaves no
-//! trace. Then the hooks come, paused, and their pins say which default qdisc is about to be
-//! replaced; nobody takes these pins for a port until all the rest is done. A first signal is
-//! heeded before that or after it; what a killed command leaves (`Port::cut_short`) the next
-//! command takes away, and it restores the qdisc. With `--observe` the hooks are all there is.
+//! A port becomes visible at once, or not at all. Loading the programs, which takes longest, leaves
+//! no trace. Then the hooks are attached, paused, and their pins record which default qdisc will be
+//! replaced; these pins do not count as a port until the rest is done. A first signal is handled
+//! before this or after it. What a killed command leaves (`Port::cut_short`) the next command
+//! removes; it restores the qdisc, too. With `--observe` only the hooks are attached.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port};
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::incast;
+use vsnoop_host::incast::uplink::{Joined, Wanted, prepare};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::quota;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netdev::Device;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::{egress, kernel, netdev, qdisc};
 
 use crate::bounds::{UNBOUNDED, ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::config::Config;
 use crate::engine;
-use crate::error::{Unfit, unfit, usage};
 use crate::helper;
-use crate::incast;
-use crate::incast::uplink::{Joined, Wanted, prepare};
 use crate::lists;
-use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
 use crate::output::watch::Interrupt;
-use crate::ports;
-use crate::quota;
-use crate::sweep;
-use crate::system::netdev::Device;
-use crate::system::netns::Netns;
-use crate::system::{egress, kernel, netdev, qdisc};
 
-/// Connections on record over all ports of the host. Each takes 512 bytes once it is there: its
-/// record of 192, its key, and what the hash map adds make 296, and the kernel's caches for BPF
-/// have sizes of 256 and 512 (kernel/bpf/memalloc.c).
+/// Limit of connections on record over all ports of the host. Each takes 512 bytes: a record of 192
+/// bytes, its key, and the fields of the hash map make 296, and the kernel's caches for BPF have
+/// sizes of 256 and 512 (kernel/bpf/memalloc.c).
 const HOST_FLOWS: u64 = 1 << 20;
 
-/// What is the same for all ports of the command.
+/// Settings for all ports of the command.
 struct Request<'a> {
     policy: policy,
     /// Bytes; `None`: the default.
@@ -86,7 +86,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
     let code = report::each(cli, &arguments.ports, |name| attach(name, &netns, &request))?;
-    // Of a port that could not be attached after all.
+    // Removes the uplink of a port that could not be attached.
     incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
@@ -130,7 +130,7 @@ fn attach(name: &str, netns: &Netns, request: &Request<'_>) -> Result<Outcome> {
 fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Result<Outcome> {
     let name = &device.name;
     refuse_attached(device, netns)?;
-    // What acknowledges nothing early needs no exact hand-over.
+    // Without early acknowledgement the hand-over need not be exact.
     let is_observed = request.policy.run == port_run::PORT_OBSERVE;
     let root = qdisc::root(device)?;
     if !is_observed {
@@ -191,16 +191,16 @@ fn text(spec: &AttachSpec, incast: Option<&Joined>) -> String {
     text
 }
 
-/// What `attach` and `observe` have in common.
+/// The common part of `attach` and `observe`.
 pub fn spec(device: &Device, netns: &Netns) -> Result<AttachSpec> {
     let mut spec = AttachSpec::new(device.index, &device.name, netns.inode);
     spec.tx_queue_len = device.ring_frames;
-    spec.bridge = helper::bridge_of(device)?;
+    spec.bridge = netdev::bridge_of(device)?;
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     Ok(spec)
 }
 
-/// An attached port, or one with damaged state, is never attached again.
+/// Refuses an attached port, and one with damaged state.
 pub fn refuse_attached(device: &Device, netns: &Netns) -> Result<()> {
     match Port::open(netns.inode, device.index) {
         Ok(_) => Err(vsnoop_bpf::Error::AlreadyAttached { ifname: device.name.clone() }.into()),
@@ -211,7 +211,7 @@ pub fn refuse_attached(device: &Device, netns: &Netns) -> Result<()> {
     }
 }
 
-/// `way_out`: what this command's user can do about it.
+/// Refuses more flows than the host may have. `way_out`: the remedy in this command.
 pub fn refuse_too_many(spec: &AttachSpec, way_out: &str) -> Result<()> {
     let taken: u64 =
         ports::inventory()?.ports.iter().map(|other| u64::from(other.port.max_flows())).sum();

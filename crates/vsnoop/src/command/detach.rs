@@ -1,20 +1,22 @@
-//! `vsnoop detach`: stop, wait until the VM has acknowledged everything, let go.
+//! `vsnoop detach`: stops early ACKs, waits until the VM has acknowledged everything, releases the
+//! port.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use vsnoop_host::held::{Left, amount};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::release::{Released, release};
+use vsnoop_host::sweep;
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::drain::{Left, amount, drain};
-use crate::lock::CommandLock;
+use crate::drain::drain;
 use crate::output::report::{self, Outcome};
-use crate::output::units;
 use crate::output::watch::Interrupt;
-use crate::ports;
-use crate::release::{Released, release};
-use crate::sweep;
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
@@ -23,7 +25,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let timeout = Duration::from_secs_f64(arguments.timeout);
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &netns)?;
-        // The lock is not held while waiting: other ports are none of this one's business.
+        // The lock is not held during the wait, so that other ports can be changed.
         let left = drain(&attached, timeout, &interrupt)?;
         let _lock = CommandLock::take()?;
         Ok(outcome(name, left, release(attached)?))
@@ -33,8 +35,7 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
 }
 
 fn outcome(name: &str, left: Left, released: Released) -> Outcome {
-    // Otherwise there is no ring any more that it could be in, or it is the concern of somebody
-    // else.
+    // Otherwise the ring is gone, or another process reports it.
     let has_ring = !released.tap_deleted && !released.by_another;
     let ended = released.ended;
     let left = if has_ring { ended.rest_of(left) } else { Left::default() };

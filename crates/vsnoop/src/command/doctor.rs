@@ -1,28 +1,30 @@
-//! `vsnoop doctor`: is this host ready, which VMs would gain and how much.
+//! `vsnoop doctor`: is this host ready, which VMs would gain, and how much?
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::config::Config;
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
-use crate::error::{Unfit, unfit};
-use crate::failures::LeftAlone;
+use crate::error::exit_code_of;
 use crate::output::watch::print;
-use crate::output::{hint, table, units};
-use crate::system::netns::Netns;
+use crate::output::{hint, table};
 
 #[derive(Serialize)]
 struct Document {
     ready: bool,
     host: Vec<Check>,
-    /// Null when the configuration, or the host's memory, cannot be read.
+    /// Null if the configuration, or the host's memory, cannot be read.
     hold: Option<Budget>,
     ports: Vec<TapReport>,
 }
 
-/// The exit code is that of the first check that failed, or of the first named port that is unfit.
+/// The exit code is that of the first failed check, or of the first named port that is unfit.
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let config = Config::read(cli.config.as_deref());
@@ -46,7 +48,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     }
     let unfit_port = document.ports.iter().find(|port| port.refused.is_some());
     Ok(match unfit_port {
-        Some(_) if !arguments.ports.is_empty() => Unfit::Qdisc as u8,
+        Some(_) if !arguments.ports.is_empty() => exit_code_of(Unfit::Qdisc),
         _ => 0,
     })
 }
@@ -128,7 +130,7 @@ fn left_alone_text(port: &str, left: &LeftAlone) -> String {
     )
 }
 
-/// What a hold for each of these VMs would take; nothing when none was seen to be late.
+/// Recommended holds; `None` if no VM was late.
 fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     let mut rows = table::new(&["port", ">hold", ">delay seen", "which is", ">round trip"]);
     let mut is_any = false;
@@ -203,7 +205,7 @@ mod tests {
         let mut scarce = Budget { taken_bytes: 8 << 20, ..budget() };
         taps::recommend_holds(&mut ports, &mut scarce);
         assert!(hold_text(&ports, &scarce).unwrap().contains("more than the 12 MiB"), "{text}");
-        // It has one: nothing is needed.
+        // It has a hold: nothing is recommended.
         ports[0].hold_bytes = 1 << 20;
         let mut has = budget();
         taps::recommend_holds(&mut ports, &mut has);

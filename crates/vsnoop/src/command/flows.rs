@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
+use vsnoop_host::flow_key::socket;
+use vsnoop_host::held::{FlowHold, Holds};
+use vsnoop_host::incast::window::{FlowWindow, window_of};
+use vsnoop_host::ports;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::flow_key::socket;
-use crate::held::{FlowHold, Holds};
 use crate::identity::Identity;
-use crate::incast::window::{FlowWindow, window_of};
 use crate::output::table::NOTHING;
-use crate::output::{table, units, watch};
-use crate::ports;
-use crate::system::clock::monotonic_ns;
-use crate::system::netns;
+use crate::output::{table, watch};
 
 #[derive(Serialize)]
 struct Document {
@@ -49,7 +50,7 @@ struct Flow {
     next_seq: u32,
     vm_seq: u32,
     high_seq: u32,
-    /// Acknowledged early and not yet by the VM.
+    /// Bytes acknowledged early and not by the VM.
     outstanding_bytes: u64,
     /// From NEXT_SEQ to the right edge of the VM's window.
     room_bytes: u64,
@@ -60,14 +61,14 @@ struct Flow {
     suppressed: u32,
     rewritten: u32,
     reacked: u32,
-    /// How often the flow left the mode ACTIVE.
+    /// Number of times that the flow left the mode ACTIVE.
     offline: u32,
-    /// Outstanding when the flow was reset.
+    /// Outstanding bytes when the flow was reset.
     retired_bytes: u32,
     idle_ns: u64,
-    /// Null when the flow has none.
+    /// Null without a hold.
     hold: Option<FlowHold>,
-    /// Null where incast control leaves it alone.
+    /// Null if it is not shaped.
     incast: Option<FlowWindow>,
 }
 
@@ -214,7 +215,7 @@ fn text(document: &Document) -> String {
     blocks.collect::<Vec<_>>().join("\n\n")
 }
 
-/// What the sender may have on its way, what it is to have, and how far away it is.
+/// Outstanding credit, window, and round trip.
 fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     match window {
         Some(window) => [
@@ -226,7 +227,7 @@ fn window_columns(window: Option<&FlowWindow>) -> [String; 3] {
     }
 }
 
-/// What is held, for how long, and what the VM had to be given again.
+/// Held bytes, their age, and retransmitted bytes.
 fn hold_columns(hold: Option<&FlowHold>) -> [String; 3] {
     match hold {
         Some(hold) => [

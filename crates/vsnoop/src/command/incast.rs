@@ -3,20 +3,21 @@
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Uplink, UplinkSettings};
+use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::incast::listed::{self, Listed, Uplinks};
+use vsnoop_host::incast::uplink::bits_of;
+use vsnoop_host::incast::{Control, Rate};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli, IncastAction};
-use crate::error::{Unfit, unfit, usage};
 use crate::helper;
-use crate::incast::listed::{self, Listed, Uplinks};
-use crate::incast::uplink::bits_of;
-use crate::incast::{Control, Rate};
-use crate::lock::CommandLock;
-use crate::output::{table, units, watch};
-use crate::sweep;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
+use crate::output::{table, watch};
 
-/// What is said when there is none.
+/// Shown if there is none.
 const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incast` begins it";
 
 pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
@@ -50,7 +51,7 @@ fn show(cli: &Cli, every: Option<f64>) -> Result<()> {
     })
 }
 
-/// Changes one uplink, and says how it is then.
+/// Changes one uplink, and reports its state.
 fn change(
     cli: &Cli,
     name: Option<&str>,
@@ -64,7 +65,7 @@ fn change(
     let mut now = listed::all()?;
     now.uplinks.retain(|other| other.id() == uplink.id());
     drop(lock);
-    // Windows that are to be opened again may need it.
+    // It may be needed to open windows again.
     helper::ensure_running();
     if cli.json {
         now.damaged.clear();
@@ -121,7 +122,7 @@ fn open(uplink: &Listed) -> Result<Uplink> {
         .with_context(|| format!("uplink {name} was taken away at this moment; repeat the command"))
 }
 
-/// How an uplink is after a change.
+/// State of an uplink after a change.
 fn line(uplink: &Listed) -> String {
     let state = &uplink.state;
     let name = &state.name;

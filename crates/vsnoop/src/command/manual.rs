@@ -1,7 +1,7 @@
-//! `vsnoop man` and `vsnoop completions`: what `make install` installs beside the command, made of
-//! the definition of the command line.
+//! `vsnoop man` and `vsnoop completions`: files that `make install` installs, generated from the
+//! definition of the command line.
 //!
-//! As git and ip have it, vsnoop(8) gives an overview, and each verb has a page: vsnoop-attach(8).
+//! As with git and ip, vsnoop(8) is an overview, and each verb has a page: vsnoop-attach(8).
 
 use std::fs;
 use std::io::{self, Write};
@@ -64,7 +64,7 @@ fn completions(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// A command line without what is hidden: clap_complete would offer it.
+/// The command line without hidden commands and options, which clap_complete would offer.
 fn visible(command: &clap::Command) -> clap::Command {
     let mut copy = clap::Command::new(command.get_name().to_owned());
     if let Some(about) = command.get_about() {
@@ -94,7 +94,7 @@ fn pages() -> Result<Vec<Page>> {
 
 /// The page of a command, and those of its subcommands. `above`: the page that lists this one.
 fn add_pages(command: &clap::Command, above: Option<&str>, pages: &mut Vec<Page>) -> Result<()> {
-    // clap_mangen's own synopsis leaves out what options take.
+    // clap_mangen's own synopsis omits the values of options.
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").to_owned();
     let command = command.clone().override_usage(usage).subcommand_help_heading("COMMANDS");

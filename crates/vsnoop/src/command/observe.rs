@@ -1,29 +1,28 @@
-//! `vsnoop observe`: how long VMs take to acknowledge, and how long their vCPUs wait for a CPU.
-//!
-//! The hooks are attached in a mode that only looks; the qdisc is left as it is. At the end
-//! everything is taken off again.
+//! The hooks are attached in a mode that only measures; the qdisc stays. At the end everything is
+//! removed again.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports;
+use vsnoop_host::sweep;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
+use vsnoop_host::system::{kernel, netdev};
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
-use crate::lock::CommandLock;
 use crate::output::histogram::Histogram;
+use crate::output::table;
 use crate::output::watch::{Interrupt, print, refresh};
-use crate::output::{table, units};
-use crate::ports;
-use crate::sweep;
-use crate::system::netns::Netns;
-use crate::system::process::{self, Process};
-use crate::system::vcpu::{self, Shares, Vcpu};
-use crate::system::{kernel, netdev};
 
-/// One observed port; taken off when dropped, also on the way of an error.
+/// One observed port; detached when dropped, also after an error.
 struct Observed {
     name: String,
     port: Option<Port>,
@@ -49,7 +48,7 @@ struct Row {
     waited_share: Option<f64>,
     throttled_share: Option<f64>,
     flows: u64,
-    /// Hand-over of a byte to the VM's own ACK.
+    /// From the hand-over of a byte to the VM's own ACK.
     ack_delay_ns: Histogram,
 }
 

@@ -1,10 +1,10 @@
 //! `vsnoop off --all`: the panic switch.
 //!
-//! Drains nothing, and waits for a lock a few seconds at most, after which the hooks come off all
-//! the same. Every attachment of the host goes at once, whatever state its pins are in; then
-//! default qdiscs are restored, as far as two seconds and 50 ms for each allow. What was
-//! acknowledged early is in the taps' rings or in the VMs already; connections of which something
-//! is still held on this host are reset first. Of damaged pins nothing of that kind is known.
+//! It does not wait for VMs, and waits for the lock of commands only a few seconds. All attachments
+//! of the host are removed, whatever the state of their pins; then default qdiscs are restored,
+//! within a limit of two seconds and 50 ms for each. Bytes that were acknowledged early and handed
+//! over are in the taps' rings or in the VMs; connections with held bytes are reset first. For
+//! damaged pins these are not known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,35 +13,34 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
-use vsnoop_bpf::{Listed, Port, Record};
+use vsnoop_bpf::{Listed, Port};
+use vsnoop_host::held::amount;
+use vsnoop_host::release::{self, Ended};
+use vsnoop_host::system::netns::{self, Netns};
+use vsnoop_host::system::{kernel, netdev, qdisc};
+use vsnoop_host::units;
 
 use crate::cli::Cli;
-use crate::drain::amount;
 use crate::error::EXIT_RUNTIME;
-use crate::output::units;
 use crate::output::watch::print;
-use crate::release::{self, Ended};
-use crate::system::netns::{self, Netns};
-use crate::system::{kernel, netdev, qdisc};
 
-/// For all default qdiscs together, and for each of them: a lock of the kernel that is not free by
-/// then may never be.
+/// Limits of time for all default qdiscs together, and for each: a lock of the kernel that is not
+/// free by then may never be.
 const LIMIT: Duration = Duration::from_secs(2);
 const LIMIT_EACH: Duration = Duration::from_millis(50);
 
 #[derive(Default, Serialize)]
 struct Document {
-    /// Directories of pins, without their parent.
+    /// Names of removed directories of pins.
     removed: Vec<String>,
     damaged_removed: Vec<String>,
     failed: Vec<Failed>,
     qdiscs_restored: Vec<String>,
     /// Ports that still have noqueue in the place of their default.
     qdiscs_left: Vec<String>,
-    /// Connections that were reset for what was still held, and how much that was.
+    /// Connections that were reset because of held bytes, and these bytes.
     reset_flows: u64,
     reset_bytes: u64,
 }
@@ -59,7 +58,7 @@ impl Document {
     }
 }
 
-/// A default qdisc to be brought back.
+/// A default qdisc to restore.
 struct Replaced {
     name: String,
     netns: u64,
@@ -87,7 +86,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         }
     }
     for damaged in damaged {
-        replaced.extend(read_meta(&damaged.path).and_then(|meta| replaced_qdisc(&meta)));
+        replaced.extend(damaged.meta().and_then(|meta| replaced_qdisc(&meta)));
         match damaged.remove() {
             Ok(()) if damaged.is_arriving() => document.removed.push(file_name(&damaged.path)),
             Ok(()) => document.damaged_removed.push(file_name(&damaged.path)),
@@ -126,18 +125,18 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
-/// The hooks of all ports, and what must come before; what else there is to do can wait.
+/// Resets connections with held bytes, and takes the hooks off; the rest can wait.
 fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<()> {
     match release::end_held_of(&port) {
         Ok(others) => ended.add(others),
-        // Tried again when the hooks are off.
+        // Tried again once the hooks are off.
         Err(error) => eprintln!("vsnoop: resetting what is held: {error:#}"),
     }
     match port.leave() {
         Ok(true) => left.push(port),
         Ok(false) => {}
         Err(error) => {
-            // The pins go all the same: without them the kernel takes the hooks off by itself.
+            // Removes the pins all the same: the kernel then takes the hooks off.
             port.detach()?;
             return Err(error.into());
         }
@@ -145,7 +144,7 @@ fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<(
     Ok(())
 }
 
-/// Best effort: the hooks are off. Senders of a tap that was deleted are reset.
+/// Best effort, since the hooks are off. Resets the senders of a deleted tap.
 fn finish(port: Port, ended: &mut Ended) {
     match release::finish_one(port) {
         Ok(others) => ended.add(others),
@@ -157,12 +156,6 @@ fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// The record about an attachment whose other pins may be damaged; `None` when this one is, too.
-fn read_meta(directory: &Path) -> Option<port_meta> {
-    let map = MapHandle::from_pinned_path(directory.join("meta")).ok()?;
-    port_meta::from_bytes(&map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??)
-}
-
 fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
     if meta.qdisc[0] == 0 {
         return None;
@@ -171,7 +164,7 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
     Some(Replaced { name: name.collect(), netns: meta.netns, ifindex: meta.ifindex })
 }
 
-/// On a thread, so that a kernel that lets us wait for a lock cannot make the switch late.
+/// On a thread of its own, so that a kernel lock cannot delay the switch.
 fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
@@ -185,7 +178,7 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
                     Some(device) => qdisc::restore_default(&device).map(|_| ()),
                     None => Ok(()),
                 }),
-                // A namespace that is gone has taken its taps along.
+                // A namespace that is gone has no taps.
                 None => Ok(()),
             };
             if done.send((port.name, restored.is_ok())).is_err() {
@@ -206,7 +199,7 @@ fn restore(replaced: Vec<Replaced>, document: &mut Document) {
     }
 }
 
-/// Where the network namespaces of these ports are, found in one pass over the host.
+/// Paths of these ports' network namespaces, found in one pass over the host.
 fn netns_paths(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
     let mut places = netns::paths();
     places.retain(|inode, _| replaced.iter().any(|port| port.netns == *inode));

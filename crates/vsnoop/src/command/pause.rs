@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vsnoop_bpf::types::port_run;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::held::Left;
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
 
 use crate::cli::{self, Cli};
-use crate::drain::{Left, drain};
-use crate::error::{EXIT_RUNTIME, Unfit, exit_name, unfit};
+use crate::drain::drain;
+use crate::error::{EXIT_RUNTIME, exit_name};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached, State};
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
-/// Fails (exit code 1) when bytes are still on their way at the end of the wait: whoever is about
-/// to move the VM must know, above all when some of them are on this host only. The port stays
-/// paused, and the engine goes on handing over what is held.
+/// Fails (exit code 1) if the VM has not acknowledged everything at the end of the wait: a
+/// migration must not start then, above all if some bytes are on this host only. The port stays
+/// paused, and the engine continues to hand over held bytes.
 pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
@@ -25,7 +27,7 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     let timeout = Duration::from_secs_f64(arguments.timeout);
     report::each(cli, &arguments.ports, |name| {
         let left = drain(&usable(name, &netns)?, timeout, &interrupt)?;
-        // Its tap may have been deleted meanwhile, or somebody may have detached it.
+        // Its tap may have been deleted, or the port detached, meanwhile.
         usable(name, &netns)?;
         let mut outcome = Outcome::done(name, "paused", format!("{name}: paused"));
         outcome.outstanding_flows = Some(left.flows);
@@ -53,7 +55,7 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = usable(name, &netns)?;
         attached.port.set_run(port_run::PORT_ACTIVE)?;
-        // Not as it was found: the helper may have ended the suspension since.
+        // Read again: the helper may have ended the suspension since.
         Ok(if attached.port.is_suspended()? {
             let text = format!(
                 "{name}: stays paused by the helper while it has another egress program, which \

@@ -1,21 +1,21 @@
-//! `vsnoop set`: changes how much is held for attached ports, without detaching them.
+//! `vsnoop set`: changes the bounds of attached ports, without detaching them.
 //!
-//! A smaller hold takes nothing away from a connection: until the VM has acknowledged enough of
-//! what is kept, there is no memory for more, and the VM answers by itself.
+//! A smaller hold drops no copy: until the VM has acknowledged enough of them, there is no memory
+//! for more, and the VM acknowledges by itself.
 
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports::{self, State};
+use vsnoop_host::quota;
+use vsnoop_host::system::kernel;
+use vsnoop_host::system::netns::Netns;
 
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
-use crate::config::Config;
-use crate::error::{Unfit, unfit};
-use crate::lock::CommandLock;
 use crate::output::report::{self, Outcome};
-use crate::ports::{self, State};
-use crate::quota;
-use crate::system::kernel;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     let config = Config::read(cli.config.as_deref())?;

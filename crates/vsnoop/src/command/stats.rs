@@ -6,16 +6,17 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_stats;
+use vsnoop_host::held::{Holds, PortHold};
+use vsnoop_host::incast::{Control, UplinkState};
+use vsnoop_host::ports;
+use vsnoop_host::system::netns;
+use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::counters::{self, Counters, Resets};
-use crate::held::{Holds, PortHold};
 use crate::identity::Identity;
-use crate::incast::{Control, UplinkState};
 use crate::output::table::NOTHING;
-use crate::output::{bars, histogram::Histogram, table, units, watch};
-use crate::ports;
-use crate::system::netns;
+use crate::output::{bars, histogram::Histogram, table, watch};
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -1,4 +1,4 @@
-//! `vsnoop status`: which ports are attached, and how they are.
+//! `vsnoop status`: the attached ports and their state.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Hook;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::held::{Engine, Holds, PortHold};
+use vsnoop_host::incast::{Control, UplinkState};
+use vsnoop_host::ports::{self, Attached, Inventory, PausedBy};
+use vsnoop_host::sweep;
+use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::Process;
+use vsnoop_host::system::{netdev, netns, process, qdisc};
+use vsnoop_host::units;
 
 use crate::background::{self, Role};
 use crate::cli::{self, Cli};
 use crate::counters::Resets;
-use crate::failures::LeftAlone;
-use crate::held::{Engine, Holds, PortHold};
 use crate::helper;
 use crate::identity::Identity;
-use crate::incast::{Control, UplinkState};
 use crate::output::table::NOTHING;
-use crate::output::{hint, table, units, watch};
-use crate::ports::{self, Attached, Inventory, PausedBy};
-use crate::sweep;
-use crate::system::egress::{self, Foreign};
-use crate::system::netns::Netns;
-use crate::system::process::Process;
-use crate::system::{netdev, netns, process, qdisc};
+use crate::output::{hint, table, watch};
 
 #[derive(Serialize)]
 struct Document {
@@ -38,29 +39,30 @@ struct PortStatus {
     identity: Identity,
     /// Seconds since the epoch.
     attached_at: u64,
-    /// Connections on record, and how many there may be.
+    /// Connections on record, and their limit.
     flows: u64,
     max_flows: u32,
-    /// Acknowledged early and not yet by the VM.
+    /// Connections with bytes acknowledged early and not by the VM.
     outstanding_flows: u64,
     outstanding_bytes: u64,
     early_acks: u64,
     early_bytes: u64,
-    /// How often the helper has suspended it, which it does while there are `foreign_programs`.
+    /// Number of times that the helper has suspended it because of `foreign_programs`.
     helper_pauses: u64,
     /// Other programs on the tap's egress; null when they cannot be read.
     foreign_programs: Option<Vec<Foreign>>,
-    /// Hand-overs that proved nothing, so that nothing was acknowledged.
+    /// Segments whose hand-over could not be exact, so that they were not acknowledged.
     not_exact: u64,
-    /// Connections that vsnoop reset, or the VM in answer to what only vsnoop sent.
+    /// Connections that vsnoop reset, or the VM after an action of the host.
     resets: Resets,
     /// VM ports whose new connections are left to the VM, because some failed.
     left_alone: Vec<LeftAlone>,
     /// The root qdisc now; null when it cannot be read.
     qdisc: Option<String>,
-    /// The default qdisc that noqueue stands in for; null when none was replaced.
+    /// The default qdisc that noqueue has replaced; null if none was.
     qdisc_replaced: Option<String>,
-    /// How far a sender may run ahead of the VM's own window; null: as far as the hold allows.
+    /// How far a sender may send beyond the VM's own window, bytes; null: as far as the hold
+    /// allows.
     ahead_bytes: Option<u32>,
     passive: bool,
     lists: bool,
@@ -77,7 +79,7 @@ struct PortStatus {
 struct ProcessStatus {
     pid: i32,
     name: String,
-    /// What its arguments call the VM; null when they do not.
+    /// The VM's name in its arguments; null without one.
     vm: Option<String>,
 }
 
@@ -112,7 +114,9 @@ impl From<Option<i32>> for ProcessOfTheHost {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
-    sweep::finish_if_idle();
+    if let Err(error) = sweep::finish_if_idle() {
+        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
+    }
     watch::run(arguments.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
@@ -130,7 +134,7 @@ fn read(inventory: Inventory) -> Result<Document> {
         .filter_map(|attached| {
             let holder = holders.remove(&(attached.name.clone(), attached.meta.netns));
             let status = port_status(attached, Identity::of(attached, &names), &paths, holder);
-            // One that is taken away meanwhile is not there, and not damaged.
+            // A port that was detached meanwhile is omitted, and not damaged.
             (status.is_ok() || attached.port.is_there()).then_some(status)
         })
         .collect::<Result<_>>()?;
@@ -187,7 +191,7 @@ fn port_status(
     })
 }
 
-/// What others may have changed on the tap since it was attached.
+/// Changes that other programs may have made on the tap since it was attached.
 struct Around {
     name: String,
     qdisc: String,
@@ -195,7 +199,7 @@ struct Around {
 }
 
 impl Around {
-    /// `None` when the tap, or the way to it, cannot be found.
+    /// `None` if the tap, or its namespace, cannot be found.
     fn of(attached: &Attached, path: &Path) -> Option<Self> {
         let own = attached.port.program_id(Hook::ToVm).ok()?;
         let netns = Netns::open(path.to_str()?).ok()?;
@@ -208,7 +212,7 @@ impl Around {
         found.ok().flatten()
     }
 
-    /// A port that is switched on acknowledges nothing early through another qdisc than noqueue.
+    /// Marks an active port as blocked if its qdisc is not noqueue.
     fn seen(&self, identity: Identity) -> Identity {
         let is_blocked = identity.state == "active" && self.qdisc != qdisc::NOQUEUE;
         Identity {
@@ -219,7 +223,7 @@ impl Around {
     }
 }
 
-/// What keeps a port from being accelerated, but for the operator's own pause.
+/// The obstacle to acceleration, other than the operator's own pause.
 fn hindrance(port: &PortStatus) -> Option<String> {
     let (name, paused_by) = (&port.identity.port, port.identity.paused_by);
     if !["active", "blocked", "paused"].contains(&port.identity.state) {
@@ -258,7 +262,7 @@ fn hindrance(port: &PortStatus) -> Option<String> {
     })
 }
 
-/// Nobody hands over what a port's hold keeps, so that the hooks hold nothing.
+/// A message if no engine serves the port, so that nothing is held.
 fn missing_engine(port: &PortStatus) -> Option<String> {
     let hold = port.hold.as_ref().filter(|hold| hold.engine != Engine::Alive)?;
     if !["active", "blocked", "paused"].contains(&port.identity.state) {
@@ -280,7 +284,7 @@ fn missing_engine(port: &PortStatus) -> Option<String> {
     ))
 }
 
-/// How much is held on this host, and how much that may become.
+/// Held bytes on this host, and the quotas.
 fn held_text(ports: &[PortStatus]) -> Option<String> {
     let holds = || ports.iter().filter_map(|port| port.hold.as_ref());
     let sum = |bytes: fn(&PortHold) -> u64| holds().map(bytes).sum::<u64>();
@@ -294,7 +298,7 @@ fn held_text(ports: &[PortStatus]) -> Option<String> {
     })
 }
 
-/// With incast control behind which interface.
+/// The interface and state of incast control.
 fn uplink_text(uplink: &UplinkState) -> String {
     match uplink.state {
         Control::On => uplink.name.clone(),
@@ -349,7 +353,7 @@ fn text(document: &Document) -> String {
         }));
         let uplinks = document.ports.iter().filter_map(|port| port.incast.as_ref());
         let mut troubles: Vec<_> = uplinks.filter_map(UplinkState::trouble).collect();
-        // Once for all ports behind it.
+        // Once per uplink.
         troubles.dedup();
         parts.extend(troubles);
         parts.extend(held_text(&document.ports));

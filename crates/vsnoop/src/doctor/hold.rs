@@ -1,14 +1,15 @@
-//! How much memory holds would need on this host.
+//! Recommends memory for the holds of this host.
 //!
-//! While a VM waits for a CPU, its senders go on, and the host keeps what they send. So a hold
-//! needs what arrives during one wait: bandwidth x delay; twice that, because the copies of one
-//! wait stay until the VM has acknowledged them, which it does while those of the next are
-//! arriving. And a sender goes on at full rate only if it may have a round trip's worth of data on
-//! its way, for all of which the host must have room. So a hold needs bandwidth x (2 x delay +
-//! round trip). The bandwidth is that of the host's fastest link. The round trip is that of the
-//! port's own connections, near and far: nine of ten of their handshakes took less. The delay is
-//! what was seen: of an attached port the ACK delay of its VM (99 of 100 were shorter), else the
-//! time for which a quota stops its vCPUs, or twice the mean wait for a CPU during the measurement.
+//! While a VM waits for a CPU, its senders continue, and the host keeps their data. So a hold needs
+//! the data of one wait, bandwidth x delay; twice that, because the VM acknowledges the copies of
+//! one wait while those of the next arrive. A sender continues at full rate only with a round
+//! trip's worth of data in flight, all of which needs room. The sum is bandwidth x (2 x delay +
+//! round trip).
+//!
+//! The bandwidth is that of the host's fastest link. The round trip is the 90th percentile of the
+//! handshakes of the port's connections, near and far. The delay is measured: for an attached port
+//! the 99th percentile of its VM's ACK delay; else the time for which a quota stops its vCPUs, or
+//! twice the mean wait for a CPU during the measurement.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,23 +17,23 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::config::{Config, HOLD_LEAST, HOLD_MOST};
+use vsnoop_host::quota::Quotas;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::vcpu::Vcpu;
+use vsnoop_host::system::{kernel, memory};
+use vsnoop_host::units;
 
-use crate::config::{Config, HOLD_LEAST, HOLD_MOST};
 use crate::output::histogram::Histogram;
-use crate::output::units;
-use crate::quota::Quotas;
-use crate::system::netns::Netns;
-use crate::system::vcpu::Vcpu;
-use crate::system::{kernel, memory};
 
-/// A VM that answers sooner is left alone, with a hold or without.
+/// A VM that answers sooner needs no hold.
 const WORTH_IT_NS: u64 = 1_000_000;
 /// Fewer ACKs than this say little of the late ones.
 const ENOUGH_ACKS: u64 = 100;
-/// Where no link tells its speed.
+/// Assumed bandwidth if no link has a speed.
 const ASSUMED_BITS: u64 = 1_000_000_000;
 
-/// How late a VM was seen to be.
+/// Measured delay of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Delay {
     pub delay_ns: u64,
@@ -58,27 +59,26 @@ impl Source {
     }
 }
 
-/// What is recommended for one VM.
+/// Recommended hold for one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Recommended {
     pub size_bytes: u64,
     #[serde(flatten)]
     pub delay: Delay,
-    /// Nine of ten handshakes took less; null before there was any, and then the near path is
-    /// assumed.
+    /// 90th percentile of handshakes; null before there was any: then the near path is assumed.
     pub round_trip_ns: Option<u64>,
 }
 
-/// What the host has for holds.
+/// The host's memory for holds, and its needs.
 #[derive(Debug, Serialize)]
 pub struct Budget {
-    /// Of the host's fastest link, bits per second.
+    /// Speed of the host's fastest link, bits per second.
     pub bandwidth_bits: u64,
-    /// Its name; null when none tells, and the bandwidth is an assumption.
+    /// Name of that link; null if the bandwidth is an assumption.
     pub bandwidth_of: Option<String>,
-    /// For the VMs that were looked at; those that have a hold need no other.
+    /// Needed by the VMs that were examined and have no hold.
     pub needed_bytes: u64,
-    /// What all holds may have, and where that is set.
+    /// Total of all holds, and where it is set.
     pub total_bytes: u64,
     pub total_from: String,
     /// Quotas of the attached ports.
@@ -91,7 +91,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `needed_bytes` is not known yet. What is taken can be seen with privileges only.
+    /// Without `needed_bytes`. `taken_bytes` is known with privileges only.
     pub fn of_host(config: &Config, netns: &Netns) -> Result<Option<Self>> {
         let Some(memory_bytes) = memory::host_memory() else { return Ok(None) };
         let (bandwidth_of, bandwidth_bits) = fastest_link(Path::new("/sys/class/net")).unzip();
@@ -112,7 +112,7 @@ impl Budget {
         }))
     }
 
-    /// What `attach` gives without --hold.
+    /// The quota that `attach` gives without --hold.
     pub fn default_text(&self) -> String {
         self.default_bytes.map_or_else(String::new, |bytes| {
             format!(
@@ -132,7 +132,7 @@ impl Budget {
     }
 }
 
-/// How often each vCPU thread got a CPU, by its id.
+/// Number of times each vCPU thread got a CPU, by thread id.
 pub struct Timeslices(HashMap<i32, u64>);
 
 impl Timeslices {
@@ -146,8 +146,7 @@ impl Timeslices {
     }
 }
 
-/// What is seen of a VM's vCPUs between two looks; `None` when they do not wait long enough to
-/// matter.
+/// Delay of a VM's vCPUs between two samples; `None` if it is too short to matter.
 pub fn seen_of_vcpus(before: (&[Vcpu], &Timeslices), now: (&[Vcpu], &Timeslices)) -> Option<Delay> {
     let seen = now.0.iter().filter_map(|vcpu| {
         let earlier = before.0.iter().find(|earlier| earlier.tid == vcpu.tid)?;
@@ -161,7 +160,7 @@ pub fn seen_of_vcpus(before: (&[Vcpu], &Timeslices), now: (&[Vcpu], &Timeslices)
     seen.max_by_key(|delay| delay.delay_ns).filter(|delay| delay.delay_ns >= WORTH_IT_NS)
 }
 
-/// The part of a period for which a quota that is used up stops it.
+/// The part of a period for which an exhausted quota stops it.
 fn stopped_by_quota(before: &Vcpu, now: &Vcpu) -> Option<Delay> {
     let (earlier, quota) = (before.quota?, now.quota?);
     if quota.throttled_ns <= earlier.throttled_ns || quota.cpus >= 1.0 {
@@ -171,13 +170,13 @@ fn stopped_by_quota(before: &Vcpu, now: &Vcpu) -> Option<Delay> {
     Some(Delay { delay_ns, delay_from: Source::Quota })
 }
 
-/// What the hooks of an attached port have seen.
+/// Delay that the hooks of an attached port have measured.
 pub fn seen_of_acks(ack_delay: &Histogram) -> Option<Delay> {
     let delay_ns = ack_delay.p99.filter(|_| ack_delay.count >= ENOUGH_ACKS)?;
     (delay_ns >= WORTH_IT_NS).then_some(Delay { delay_ns, delay_from: Source::AckDelayP99 })
 }
 
-/// Name, and bits per second. Virtual devices tell nothing, or what was never measured.
+/// Name, and bits per second. Virtual devices have no speed, or an arbitrary one.
 fn fastest_link(devices: &Path) -> Option<(String, u64)> {
     let links = fs::read_dir(devices).ok()?.flatten().filter_map(|entry| {
         let path = entry.path();
@@ -194,7 +193,7 @@ fn fastest_link(devices: &Path) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::system::cgroup::Quota;
+    use vsnoop_host::system::cgroup::Quota;
 
     use super::*;
 
@@ -231,7 +230,7 @@ mod tests {
         assert_eq!(budget(10_000_000_000).recommend(delay(60), None).size_bytes, 256 << 20);
         // 1 Gb/s for 60 ms are 7.5 MB, twice that 14.3 MiB.
         assert_eq!(budget(1_000_000_000).recommend(delay(60), None).size_bytes, 16 << 20);
-        // A far sender has 25 MB more on its way in 200 ms.
+        // A sender 200 ms away has 25 MB more in flight.
         let far = budget(1_000_000_000).recommend(delay(60), Some(200 * MS));
         assert_eq!(far.size_bytes, 64 << 20);
         assert_eq!(budget(1_000_000).recommend(delay(1), None).size_bytes, HOLD_LEAST);
@@ -268,7 +267,7 @@ mod tests {
         let (before, now) = ([vcpu(1, 0, quota(0))], [vcpu(1, 0, quota(MS))]);
         let seen = seen_of_vcpus((&before, &timeslices(&[])), (&now, &timeslices(&[])));
         assert_eq!(seen, Some(Delay { delay_ns: 75 * MS, delay_from: Source::Quota }));
-        // One that is not used up stops nobody.
+        // A quota that is not exhausted stops no vCPU.
         let seen = seen_of_vcpus((&before, &timeslices(&[])), (&before, &timeslices(&[])));
         assert_eq!(seen, None);
     }

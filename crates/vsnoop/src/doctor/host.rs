@@ -1,13 +1,13 @@
-//! Is this host ready? Each check says what it found and, when it fails, what to do.
+//! Checks whether this host is ready. Each check reports its finding and, on failure, the remedy.
 
 use anyhow::Result;
+use vsnoop_host::config::Config;
+use vsnoop_host::error::Unfit;
+use vsnoop_host::system::kernel;
 
 use super::{Check, Level, incast};
-use crate::config::Config;
-use crate::error::Unfit;
-use crate::system::kernel;
 
-/// All checks, in the order in which they matter.
+/// All checks, the most important first.
 pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
     let mut checks = vec![
@@ -74,7 +74,7 @@ fn tcx(missing_privileges: &[&str]) -> Check {
     }
 }
 
-/// `attach` refuses to go by one that is wrong.
+/// `attach` refuses a configuration with an error.
 fn configuration(config: &Result<Config>) -> Check {
     match config {
         Ok(config) if config.is_there => {

@@ -1,18 +1,18 @@
-//! Uplinks with incast control: is each there, with its hook, and is its rate one that the link
-//! has?
+//! Checks uplinks with incast control: does each exist, with its hook, and does its rate match the
+//! link?
 
 use anyhow::Result;
+use vsnoop_host::error::Unfit;
+use vsnoop_host::incast::Control;
+use vsnoop_host::incast::listed::{self, Listed};
+use vsnoop_host::incast::uplink::link_speed;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns;
+use vsnoop_host::units;
 
 use super::{Check, Level};
-use crate::error::Unfit;
-use crate::incast::Control;
-use crate::incast::listed::{self, Listed};
-use crate::incast::uplink::link_speed;
-use crate::output::units;
-use crate::system::netdev::{self, Device};
-use crate::system::netns;
 
-/// `None` where no uplink has it, or nothing can be read.
+/// `None` without an uplink, or if nothing can be read.
 pub fn check() -> Option<Check> {
     let found = listed::all().ok()?;
     let paths = netns::paths();
@@ -40,7 +40,7 @@ pub fn check() -> Option<Check> {
     })
 }
 
-/// The interface, and what its link can carry, if that is known.
+/// The interface, and its link speed if that is known.
 fn look_at(ifindex: u32) -> Result<Option<(Device, Option<u64>)>> {
     let device = netdev::find_index(ifindex)?;
     Ok(device.map(|device| {
@@ -77,8 +77,8 @@ fn finding(uplink: &Listed, device: Option<&(Device, Option<u64>)>) -> (Level, S
 
 #[cfg(test)]
 mod tests {
-    use crate::incast::UplinkState;
-    use crate::incast::state::Bandwidth;
+    use vsnoop_host::incast::UplinkState;
+    use vsnoop_host::incast::state::Bandwidth;
 
     use super::*;
 

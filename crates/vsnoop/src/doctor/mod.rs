@@ -1,5 +1,5 @@
-//! What `vsnoop doctor` finds out: about the host (`host`), about each tap and the VM behind it
-//! (`taps`), about the memory that holds would need (`hold`), and about uplinks (`incast`).
+//! The checks of `vsnoop doctor`: of the host (`host`), of each tap and its VM (`taps`), of the
+//! memory for holds (`hold`), and of uplinks (`incast`).
 
 pub mod hold;
 pub mod host;
@@ -7,11 +7,11 @@ mod incast;
 pub mod taps;
 
 use serde::Serialize;
+use vsnoop_host::error::Unfit;
 
-use crate::error::Unfit;
 pub use taps::TapReport;
 
-/// How a check of the host ended.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -36,7 +36,7 @@ impl Level {
 pub struct Check {
     pub name: &'static str,
     pub level: Level,
-    /// What was found, and the way out.
+    /// The finding, and a remedy.
     pub detail: String,
     #[serde(skip)]
     pub unfit: Unfit,

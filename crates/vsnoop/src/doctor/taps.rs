@@ -1,7 +1,7 @@
-//! Each tap, the VM behind it, and whether early acknowledgement would help that VM.
+//! Reports on each tap and its VM: would early acknowledgement help?
 //!
-//! A VM gains when it waits: its vCPUs want to run and cannot, because others have the CPU or a
-//! quota is used up. That share of the time is measured, over all taps at once.
+//! A VM gains if it waits: its vCPUs want to run and cannot, because others have the CPU or a quota
+//! is exhausted. That share of the time is measured, over all taps at the same time.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::ports::Attached;
+use vsnoop_host::quota;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
+use vsnoop_host::system::{egress, kernel, offload, qdisc};
+use vsnoop_host::units;
 
 use super::hold::{Budget, Delay, Recommended, Timeslices, seen_of_acks, seen_of_vcpus};
-use crate::failures::LeftAlone;
 use crate::output::histogram::Histogram;
-use crate::output::units;
-use crate::ports::Attached;
-use crate::quota;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
-use crate::system::process::{self, Process};
-use crate::system::vcpu::{self, Shares, Vcpu};
-use crate::system::{egress, kernel, offload, qdisc};
 
-/// A VM that is held up for less than this share of the time has little to gain.
+/// A VM that waits for less than this share of the time has little to gain.
 const WORTH_IT: f64 = 0.05;
 /// A VM that neither runs nor waits for more than this is idle.
 const IDLE: f64 = 0.01;
 
-/// What is told of one tap.
+/// Report on one tap.
 #[derive(Debug, Default, Serialize)]
 pub struct TapReport {
     pub port: String,
@@ -35,7 +35,7 @@ pub struct TapReport {
     pub up: bool,
     /// "noqueue", "pfifo_fast (default)", or "tbf 1: (configured)".
     pub qdisc: String,
-    /// Why vsnoop would refuse it; null when it would not.
+    /// Reason why vsnoop would refuse it; null if it would not.
     pub refused: Option<String>,
     pub ring_frames: u32,
     pub queues: u32,
@@ -53,16 +53,16 @@ pub struct TapReport {
     pub attached: Option<&'static str>,
     pub would_gain: Option<bool>,
     pub verdict: String,
-    /// Memory for a hold; null when the VM was not seen to be late.
+    /// Recommended hold; null if the VM was not late.
     pub hold: Option<Recommended>,
     #[serde(skip)]
     pub seen: Option<Delay>,
     /// VM ports whose new connections are left to the VM, because some failed.
     pub left_alone: Vec<LeftAlone>,
-    /// Of an attached port: nine of ten handshakes took less.
+    /// 90th percentile of handshakes, of an attached port.
     #[serde(skip)]
     pub round_trip_ns: Option<u64>,
-    /// Of an attached port; 0: without.
+    /// Quota of an attached port; 0: no hold.
     #[serde(skip)]
     pub hold_bytes: u64,
 }
@@ -73,7 +73,7 @@ pub struct VcpuReport {
     pub name: String,
     pub policy: String,
     pub affinity: String,
-    /// CPUs that a quota leaves it; null without a quota.
+    /// CPUs that its quota allows; null without a quota.
     pub quota_cpus: Option<f64>,
     pub quota_period_us: Option<u64>,
 }
@@ -97,7 +97,7 @@ impl TapReport {
     }
 }
 
-/// How much memory holds would need; `budget` then knows of all.
+/// Recommends holds, and adds them up in `budget`.
 pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
     for port in ports {
         port.hold = port.seen.map(|delay| budget.recommend(delay, port.round_trip_ns));
@@ -107,7 +107,7 @@ pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
     }
 }
 
-/// Looks at the named ports, which must be taps, or at all taps of the namespace, for `seconds`.
+/// Examines the named ports, which must be taps, or all taps of the namespace, for `seconds`.
 pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapReport>> {
     let devices = netns.run(|| {
         if names.is_empty() {

@@ -1,9 +1,9 @@
-//! The way into a tap: a packet socket whose frames leave through the tap's egress, marked so that
-//! the hooks let them pass.
+//! Sends frames to a VM: a packet socket whose frames leave through the tap's egress, with a mark
+//! for the hooks.
 //!
-//! A `virtio_net_hdr` before each frame says that its checksum is to be completed and, of a
-//! super-packet, how it is to be cut; the stack hands it over whole where the VM takes it whole.
-//! The payload goes from the hold's memory into the packet in the system call: the one copy out.
+//! A `virtio_net_hdr` before each frame says that its checksum must be completed and, for a
+//! super-packet, how to segment it; the stack hands it over whole if the tap takes super-packets.
+//! The system call copies the payload from the hold's memory, the only copy on the way out.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use libc::c_int;
 use vsnoop_hold::Sent;
 
-/// As in bpf/reply.h: the hook lets the frame pass, with the newest ACK and window of the sender.
+/// As in bpf/reply.h: the hook passes the frame, with the sender's latest ACK and window.
 const MARK_ENGINE: u32 = 0x5e30_0000;
-/// Frames beyond what the socket may have on its way are refused; the tap's ring has its own bound.
+/// The socket refuses frames beyond this; the tap's ring has its own limit.
 const SEND_BUFFER: c_int = 64 << 20;
 
 #[derive(Debug)]
@@ -57,14 +57,13 @@ impl Device {
         Ok(device)
     }
 
-    /// The tap's MTU as it is now; Ethernet's own where it cannot be asked for, because the tap has
-    /// gone.
+    /// The tap's present MTU, bytes; 1500 if the tap is gone.
     pub fn mtu(&self) -> u32 {
         const ETHERNET: u32 = 1500;
         self.ask_mtu().unwrap_or(ETHERNET)
     }
 
-    /// The socket is in the tap's network namespace, whichever the calling thread is in.
+    /// The socket belongs to the tap's network namespace, wherever the calling thread is.
     fn ask_mtu(&self) -> Option<u32> {
         // SAFETY: an all-zero ifreq is one.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -98,8 +97,8 @@ impl Device {
             return Ok(Sent::Taken);
         }
         match io::Error::last_os_error() {
-            // Of the tap's ring; also of memory. Or of a qdisc that somebody put there: no frame
-            // may keep the other ports waiting.
+            // The tap's ring is full, or memory is short, or another tool's qdisc refuses: no frame
+            // may block other ports.
             error if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EAGAIN)) => {
                 Ok(Sent::Refused)
             }
@@ -123,7 +122,7 @@ impl Device {
     }
 }
 
-/// Some bytes of a frame: an iovec.
+/// A part of a frame: an iovec.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Part(libc::iovec);

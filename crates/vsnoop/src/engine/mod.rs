@@ -1,19 +1,16 @@
-//! The engine: hands over to VMs what the hooks hold for them (crates/vsnoop-hold decides what).
+//! The engine: hands over to VMs the bytes that the hooks hold for them (crates/vsnoop-hold
+//! decides).
 //!
-//! One process per host, started and watched by the helper while a port has a hold, and gone again
-//! when none has. It waits for the doorbells of all ports, on which the hooks write the numbers of
-//! holds with news, and looks [`TICK`] by [`TICK`] whether a timer is due. All that matters is in
-//! pinned memory (`vsnoop_bpf::Memory`), so that it may be killed at any instant: the next one goes
-//! on. While it lives it says so there, tick by tick; the hooks hold nothing for long on behalf of
-//! an engine that does not.
+//! One process per host. The helper starts and supervises it while a port has a hold; it exits when
+//! none has. It waits for the doorbells of all ports, to which the hooks write the numbers of
+//! holds, and serves timers every [`TICK`]. All state is in pinned memory (`vsnoop_bpf::Memory`),
+//! so it may be killed at any instant, and the next engine continues. It gives a sign of life there
+//! at every tick; without one the hooks soon stop relying on it.
 //!
-//! `port` is what the loop of crates/vsnoop-hold has around it, `device` the way into the tap, `vm`
-//! and `run_time` say for how long a VM ran.
+//! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap.
 
 mod device;
 mod port;
-mod run_time;
-mod vm;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,32 +19,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use vsnoop_bpf::{Memory, Port};
+use vsnoop_bpf::{Memory, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::priority::Priority;
+use vsnoop_host::system::netns::Netns;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
 use crate::helper;
 use crate::output::watch::Interrupt;
-use crate::ports::{self, Attached, State};
-use crate::priority::Priority;
-use crate::system::netns::Netns;
 use port::EnginePort;
 
-/// How often timers are looked at and a sign of life is given.
+/// Interval of timers and signs of life.
 const TICK: Duration = Duration::from_nanos(TICK_NS);
-/// A ring that took no more is tried again after this long, if the VM says nothing.
+/// Time after which a full ring is tried again, unless the VM sends something.
 const RETRY: Duration = Duration::from_nanos(RETRY_NS);
-/// How often ports are looked at, when none came or went.
+/// Interval at which ports are listed.
 const DISCOVERY: Duration = Duration::from_millis(1000);
-/// A command that attaches waits at most this long for the engine.
+/// How long a command that attaches waits for the engine.
 const START: Duration = Duration::from_secs(2);
-/// How long it stays without a port.
+/// How long it runs without a port.
 const LINGER: Duration = Duration::from_secs(2);
-/// Before all ordinary processes it works for so long in a [`TICK`]: a VM that runs, and is short
-/// of data, gives its core up. The kernel does as much within an interrupt when it is the sender
-/// itself that the VM waits for.
+/// CPU time at real-time priority in each [`TICK`]: a VM that runs, and is short of data, gives its
+/// core up. The kernel does as much within an interrupt when the VM waits for the sender itself.
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
@@ -65,8 +61,8 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     Ok(0)
 }
 
-/// Waits until the engine looks after these ports, which have just been attached with a hold. That
-/// it does not is a warning: until it does nothing is held.
+/// Waits until the engine serves these ports, which have just been attached with a hold. A failure
+/// is a warning only: until the engine serves them nothing is held.
 pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();
@@ -89,15 +85,23 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
 struct Engine {
     epoll: Epoll,
     ports: HashMap<(u64, u32), EnginePort>,
+    /// Memory for whichever port wants some.
+    reserve: Reserve,
     trouble: HashMap<(u64, u32), String>,
-    /// What is pinned, as of the last discovery.
+    /// Pinned ports at the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
 }
 
 impl Engine {
     fn new() -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll")?;
-        Ok(Self { epoll, ports: HashMap::new(), trouble: HashMap::new(), listed: Vec::new() })
+        Ok(Self {
+            epoll,
+            ports: HashMap::new(),
+            reserve: Reserve::default(),
+            trouble: HashMap::new(),
+            listed: Vec::new(),
+        })
     }
 
     fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
@@ -129,6 +133,7 @@ impl Engine {
             let most = match self.ports.values().map(EnginePort::urgency).max() {
                 Some(Urgency::Now) => Duration::ZERO,
                 Some(Urgency::Soon) => RETRY,
+                Some(Urgency::None) if self.refill_reserve() => Duration::ZERO,
                 _ => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
@@ -141,7 +146,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Finds ports with a hold, and lets go of those that have gone.
+    /// Adds to the reserve, a little at a time, because ports come first; `true` if it is not full
+    /// yet.
+    fn refill_reserve(&mut self) -> bool {
+        // If the kernel has no memory now, a port asks for what it wants when it wants it.
+        self.reserve.refill().unwrap_or(false)
+    }
+
+    /// Opens new ports with a hold, and drops those that are gone.
     fn discover(&mut self) {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,
@@ -175,10 +187,10 @@ impl Engine {
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
         let Some(memory) = Memory::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
-        let port = EnginePort::new(attached, memory)
+        let port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        // Closed with the port, and then the kernel forgets it here by itself.
+        // The kernel removes it when the port is closed.
         self.epoll.add(port.doorbell(), event).context("listen to a doorbell")?;
         tracing::info!("port {name}: the engine looks after its hold");
         Ok(Some(port))

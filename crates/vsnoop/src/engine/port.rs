@@ -1,4 +1,4 @@
-//! One port: what the engine's loop (crates/vsnoop-hold) has around it.
+//! One port: the `Host` of the engine's loop (crates/vsnoop-hold).
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
-use vsnoop_bpf::{Hold, Memory};
+use vsnoop_bpf::{Hold, Memory, Reserve};
 use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
+use vsnoop_host::ports::Attached;
+use vsnoop_host::reset::reset;
+use vsnoop_host::run_time::RunTime;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::vm::Vm;
 
 use super::device::{Device, Part};
-use super::run_time::RunTime;
-use super::vm::Vm;
-use crate::helper::reset::reset;
-use crate::ports::Attached;
-use crate::system::clock::monotonic_ns;
-use crate::system::netns::Netns;
 
 /// A port, and the engine's work on it.
 pub struct EnginePort {
@@ -23,7 +23,7 @@ pub struct EnginePort {
     surroundings: Surroundings,
 }
 
-/// What is outside of the loop.
+/// Implements the traits of vsnoop-hold.
 struct Surroundings {
     attached: Attached,
     memory: Memory,
@@ -36,8 +36,8 @@ struct Surroundings {
 }
 
 impl EnginePort {
-    pub fn new(attached: Attached, mut memory: Memory) -> Result<Self> {
-        memory.adopt()?;
+    pub fn new(attached: Attached, mut memory: Memory, reserve: &Reserve) -> Result<Self> {
+        memory.adopt(reserve)?;
         let mut netns_path = None;
         let netns = Netns::find_again(attached.meta.netns, &mut netns_path)
             .context("its network namespace cannot be found")?;
@@ -60,7 +60,7 @@ impl EnginePort {
         self.surroundings.attached.port.id() == attached.port.id()
     }
 
-    /// Taps are renamed.
+    /// Notes the tap's present name.
     pub fn is_called(&mut self, name: &str) {
         let surroundings = &mut self.surroundings;
         if surroundings.vm.tap() != name {
@@ -74,18 +74,18 @@ impl EnginePort {
     }
 
     pub fn urgency(&self) -> Urgency {
-        // The kernel does not tell that it has what was added.
+        // The kernel does not notify the engine that the hooks can use an added slab.
         let memory =
             if self.surroundings.memory.is_growing() { Urgency::Soon } else { Urgency::None };
         self.engine.urgency().max(memory)
     }
 
-    /// A sign of life, and whatever has waited for time to pass.
+    /// Sends a sign of life, and serves timers.
     pub fn tick(&mut self) {
         self.engine.tick(&mut self.surroundings);
     }
 
-    /// Does what is due, as much of it as the other ports can wait for.
+    /// Serves due holds, as many as do not delay other ports.
     pub fn work(&mut self) {
         match self.surroundings.memory.settle() {
             Ok(false) => {}
@@ -194,7 +194,7 @@ impl vsnoop_hold::Device for Surroundings {
         let mut parts = Vec::with_capacity(payload.len() + 1);
         parts.push(Part::of(headers));
         for slice in payload {
-            // Given back meanwhile: then the VM has acknowledged it.
+            // Freed meanwhile: then the VM has acknowledged it.
             let Some(start) = self.memory.bytes(slice.chunk) else { return Sent::Failed };
             parts.push(Part::at(start.wrapping_add(slice.offset as usize), slice.len as usize));
         }
@@ -213,7 +213,7 @@ impl vsnoop_hold::Device for Surroundings {
 
 impl Clock for Surroundings {
     fn now_ns(&mut self) -> u64 {
-        // Of a host without a clock, what was last.
+        // The last value if the clock cannot be read.
         self.now_ns = monotonic_ns().unwrap_or(self.now_ns);
         self.now_ns
     }

@@ -1,11 +1,10 @@
-//! The engine's supervisor.
+//! The supervisor of the engine.
 //!
-//! Where a port has a hold an engine must work (crates/vsnoop/src/engine): one that ended is
-//! started again, one that has stopped working is killed first. The hooks rely on none that was not
-//! heard of for a second, and what it held is still there for the next one. Only where no engine
-//! can be had for `HOLD_ABANDONED` (its program is gone, say) are connections reset whose bytes
-//! nobody can hand over, and after `LOST` those whose VM may have lost some. The engine keeps the
-//! helper running in turn.
+//! While a port has a hold, an engine must run (crates/vsnoop/src/engine): one that ended is
+//! started again, one that hangs is killed first. Without a sign of life for a second the hooks do
+//! not rely on the engine; the held bytes stay there for the next one. Only if no engine runs for
+//! `HOLD_ABANDONED` (its program is gone, say) are connections with held bytes reset, and after
+//! `LOST` connections whose VM may have lost some. The engine in turn keeps the helper running.
 
 use std::time::{Duration, Instant};
 
@@ -15,30 +14,31 @@ use nix::unistd::Pid;
 use vsnoop_bpf::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode};
 use vsnoop_bpf::{Memory, bytes_owed};
 use vsnoop_hold::View;
+use vsnoop_host::ports::Attached;
+use vsnoop_host::system::clock::monotonic_ns;
 
 use crate::background::{self, Role};
-use crate::ports::Attached;
-use crate::system::clock::monotonic_ns;
 
-/// An engine that is not heard of for so long hangs.
+/// An engine without a sign of life for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);
-/// As the hooks have it.
+/// The same time as in the hooks.
 const HOLD_ABANDONED: Duration = Duration::from_secs(HOLD_ABANDONED_S as u64);
-/// Without an engine, a VM that has acknowledged nothing for so long may have lost what it was
-/// handed (R2 of RFC 9293, section 3.8.3).
+/// Without an engine, a VM that has acknowledged nothing for so long may have lost segments (R2 of
+/// RFC 9293, section 3.8.3).
 const LOST: Duration = Duration::from_secs(100);
 
 type Entry = (flow_key, flow);
 
 #[derive(Debug, Default)]
 pub struct Engines {
-    /// When the one that works was first seen to.
+    /// Process id of the running engine, and when it was first seen.
     started: Option<(i32, Instant)>,
     trouble: Option<String>,
 }
 
 impl Engines {
-    /// `heard_ns`: of each port with a hold, when an engine was last alive; CLOCK_MONOTONIC.
+    /// `heard_ns`: time of the engine's last sign of life at each port with a hold;
+    /// CLOCK_MONOTONIC.
     pub fn look(&mut self, heard_ns: impl Iterator<Item = u64>) {
         let Some(newest_ns) = heard_ns.max() else {
             self.started = None;
@@ -62,7 +62,7 @@ impl Engines {
                 return Ok(());
             }
             tracing::warn!("engine {pid} was not heard of for {silent:.1?}: it is killed");
-            // It may have ended by itself at this moment.
+            // It may just have ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         background::start(Role::Engine)
@@ -77,12 +77,13 @@ pub struct Held {
 }
 
 impl Held {
-    /// When an engine was last alive; `None` where there is no hold.
+    /// Time of the engine's last sign of life; `None` without a hold.
     pub fn engine_ns(&self) -> Option<u64> {
         self.memory.as_ref().map(Memory::engine_ns)
     }
 
-    /// Connections whose bytes nobody can hand over, or nobody could hand over again for long.
+    /// Connections whose held bytes no engine has handed over, or whose losses none has
+    /// retransmitted, for too long.
     pub fn abandoned(&mut self, attached: &Attached, flows: &[Entry]) -> Result<Vec<Entry>> {
         if !self.looked {
             self.memory = Memory::open_without_slabs(&attached.port)?;
@@ -103,7 +104,7 @@ impl Held {
     }
 }
 
-/// Does the flow wait for bytes that the VM was not handed yet?
+/// Has the flow bytes that the VM was not handed yet?
 fn is_held(memory: &Memory, flow: &flow) -> bool {
     u32::from(flow.mode) == flow_mode::FLOW_HOLDING
         && flow.hold != 0

@@ -1,14 +1,15 @@
-//! Grants where no packet brings them: windows of waiting connections that incast control has
-//! closed (flow/incast.h).
+//! Grants without a packet: opens windows of waiting connections that incast control has closed
+//! (flow/incast.h).
 //!
-//! A connection in the grant queue waits for an ACK that carries its grant. None comes when no
-//! other packet passes its port, while there is credit: the outstanding credit of others has
-//! expired, or was returned at another port. Connections that have finished wait until there is
-//! credit for all that are silent. When incast control is turned off, all windows are the VMs' own
-//! again, and their senders must be told.
+//! A connection in the grant queue waits for an ACK with its grant. The ACK does not come if no
+//! packet passes its port while credit is left: the outstanding credit of other connections has
+//! expired, or was returned at another port. Finished connections wait until there is credit for
+//! all that are silent. When incast control is turned off, all windows are the VMs' own again, and
+//! their senders must get an ACK.
 //!
-//! The kernel keeps those that wait in queues of each port. A look takes a few from their heads,
-//! never the whole table of connections, so that its work does not grow with what a VM has opened.
+//! Each port has queues of waiting connections in the kernel. A round takes a few from their heads,
+//! never the whole table of connections, so that its work does not grow with the number of
+//! connections of a VM.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,11 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::flow;
 use vsnoop_bpf::{GrantQueue, Granted, Uplink};
-
-use super::frame::{Segment, frame};
-use crate::ports::Attached;
-use crate::system::clock::monotonic_ns;
-use crate::system::netns::Netns;
+use vsnoop_host::frame::{Segment, frame};
+use vsnoop_host::ports::Attached;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netns::Netns;
 
 /// The grants of one port.
 pub struct PortGrants {
@@ -29,25 +29,25 @@ pub struct PortGrants {
     name: String,
     netns: u64,
     netns_path: Option<PathBuf>,
-    /// Connections were queued at the last look, and so many grants had been made by then.
+    /// Connections were queued in the last round; number of grants at that time.
     waited: bool,
     grants: u32,
     served_finished: Instant,
-    /// The last look made all the grants that it might.
+    /// The last round made the most grants allowed.
     has_more: bool,
 }
 
-/// Between two looks, and while connections are queued.
+/// Interval of rounds, and the interval while connections are queued.
 const PERIOD: Duration = Duration::from_millis(10);
 const HURRY: Duration = Duration::from_millis(2);
-/// Connections that have finished can wait longer.
+/// Interval for finished connections.
 const FINISHED_PERIOD: Duration = Duration::from_millis(100);
-/// Grants of one port in one look, and of all ports together: some 0.3 ms of the helper's time.
+/// Most grants of one port, and of all ports, in one round: some 0.3 ms of the helper's time.
 const PORT_GRANTS: usize = 16;
 const GRANTS: usize = 64;
 
-/// Serves these ports, beginning with another one each time. When to look again; `None`: there are
-/// none.
+/// Serves these ports, starting with another one each time. Returns the time to the next round;
+/// `None` without ports.
 pub fn serve_all(ports: &mut [&mut PortGrants], first: usize) -> Option<Duration> {
     let mut left = GRANTS;
     let count = ports.len();
@@ -62,7 +62,7 @@ pub fn serve_all(ports: &mut [&mut PortGrants], first: usize) -> Option<Duration
 }
 
 impl PortGrants {
-    /// Those of this port, if it has incast control; `known`: what was there before.
+    /// The grants of a port with incast control; `known`: the previous state.
     pub fn of(attached: &Attached, known: Option<Self>) -> Result<Option<Self>> {
         if attached.meta.uplink == 0 {
             return Ok(None);
@@ -90,9 +90,9 @@ impl PortGrants {
         if self.waited || self.has_more { HURRY } else { PERIOD }
     }
 
-    /// Where connections were queued the last time too, and no grant was made since, makes grants
-    /// as far as there is credit; now and then to those that have finished. How many were offered,
-    /// `most` at most.
+    /// Grants windows as far as there is credit, if connections were queued in the last round too
+    /// and no grant was made since; sometimes to finished connections. Returns how many were
+    /// offered, at most `most`.
     fn serve(&mut self, most: usize) -> usize {
         let incast = self.queue.incast();
         let (waits, finished) = (incast.queued() > 0, incast.finished() > 0);
@@ -115,7 +115,7 @@ impl PortGrants {
 
     fn grant(&mut self, most: usize) -> Result<usize> {
         let queue = &self.queue;
-        // Mostly there is no credit; that is seen without a system call.
+        // There is rarely credit; shared memory shows that without a system call.
         if !self.uplink.has_grant(queue.incast(), monotonic_ns()?) {
             return Ok(0);
         }
@@ -124,8 +124,8 @@ impl PortGrants {
         netns.run(|| {
             for offered in 0..most {
                 let Some(key) = queue.head()? else { return Ok(offered) };
-                // It only has to have the form: whose ACK it becomes the hooks say.
-                let ack = frame(&key, &flow::default(), Segment::ResetSender)?;
+                // Only the packet's form matters: the hooks choose the connection.
+                let ack = frame(&key, &flow::default(), Segment::ResetSender);
                 if queue.grant_next(&ack)? == Granted::None {
                     return Ok(offered);
                 }

@@ -1,55 +1,48 @@
-//! The helper: what no packet can trigger.
+//! The helper: duties that no packet can trigger.
 //!
-//! One small process per host, started by the commands when a port is attached and none runs, and
-//! gone again when nothing is attached any more. Four times a second it looks at the flows of each
-//! port and
+//! One small process per host. Commands start it when they attach a port and none runs; it exits
+//! when nothing is attached any more. Four times a second it looks at the flows of each port and
 //!
-//! - forgets connections that ended or have been idle for long (`vsnoop_flow::expiry`);
-//! - resets connections whose copies nobody can hand over any more, or whose VM has gone, and sends
-//!   the RSTs of connections that were reset again (`engines`, `reset`);
-//! - pauses ports that got another program on their egress, and follows taps from bridge to bridge
+//! - removes records of connections that ended or were idle for long (`vsnoop_flow::expiry`);
+//! - resets connections whose held bytes no engine hands over, or whose VM is gone, and repeats the
+//!   RSTs of connections that were reset (`engines`, `reset`);
+//! - suspends ports with another program on their egress, and follows taps from bridge to bridge
 //!   (`surroundings`);
-//! - keeps the engine running where a port has a hold (`engines`);
+//! - keeps the engine running while a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
-//!   hundred times a second, or five hundred while somebody waits;
-//! - cleans up after taps that were deleted, and after commands that were killed while they
-//!   detached, and takes away uplinks that no port is behind any more (`monitor`).
+//!   hundred times a second, or five hundred while connections are queued;
+//! - releases ports whose tap was deleted, completes what killed commands have begun, and removes
+//!   uplinks without ports (`monitor`).
 //!
-//! It goes before ordinary processes, within a bound (`priority`).
+//! It has real-time priority within a budget (`priority`).
 //!
-//! The kernel side is safe without it: a record that is not forgotten costs memory, and a
-//! connection whose engine or VM has gone waits on. So it may be killed at any time; the next
-//! command starts it, and so does an engine.
+//! The hooks are safe without it: an expired record costs memory, and a connection whose engine or
+//! VM is gone waits. So it may be killed at any time; the next command, or the engine, starts it
+//! again.
 
 mod engines;
-pub mod frame;
 mod grants;
 mod monitor;
-pub mod reset;
 mod surroundings;
-
-pub use reset::reset_senders;
-pub use surroundings::bridge_of;
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::ports;
+use vsnoop_host::priority::Priority;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
-use crate::error::{Unfit, unfit};
-use crate::ports;
-use crate::priority::Priority;
 use monitor::Monitor;
 
-/// How often the flows are looked at.
+/// Interval of looks at the flows.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The helper stays this long after the last port has been detached, in case another one comes.
+/// How long the helper runs without a port, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
-/// With very many flows looking takes time: it may take one part in this many of a CPU.
+/// With very many flows a look takes long: it may take 1/CPU_PART of a CPU.
 const CPU_PART: u32 = 10;
-/// Before all ordinary processes it works for so long in a period; a longer look goes on as one of
-/// them.
+/// CPU time at real-time priority in each period; a longer look continues at ordinary priority.
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
@@ -102,13 +95,13 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     Ok(0)
 }
 
-/// The helper's process id, `None` when none runs.
+/// The helper's process id; `None` if none runs.
 pub fn running_pid() -> Option<i32> {
     background::running_pid(Role::Helper)
 }
 
-/// Starts a helper in the background if none runs. That it cannot be started is a warning: the
-/// attachment is safe without it.
+/// Starts a helper in the background if none runs. A failure is a warning only: the attachment is
+/// safe without it.
 pub fn ensure_running() {
     if let Err(error) = background::start(Role::Helper) {
         eprintln!(
@@ -118,7 +111,7 @@ pub fn ensure_running() {
     }
 }
 
-/// [`ensure_running`] where something is attached.
+/// [`ensure_running`], if a port is attached.
 pub fn restart_if_needed() {
     if running_pid().is_none() && ports::are_any() {
         ensure_running();

@@ -1,4 +1,4 @@
-//! The monitor: looks at all ports, and does what is due.
+//! The monitor: looks at all ports, and does the helper's duties.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,59 +8,59 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
 use vsnoop_bpf::{Port, Record, bytes_owed};
 use vsnoop_flow::expiry;
+use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::incast;
+use vsnoop_host::incast::ways::Follower;
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::release::{finish, release};
+use vsnoop_host::reset::{reset, send};
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use super::engines::{Engines, Held};
 use super::grants::{PortGrants, serve_all};
-use super::reset::{reset, send};
 use super::surroundings::Surroundings;
-use crate::failures::LeftAlone;
-use crate::incast;
-use crate::incast::ways::Follower;
-use crate::lock::CommandLock;
-use crate::output::units;
-use crate::ports::{self, Attached, State};
-use crate::release::{finish, release};
-use crate::system::clock::monotonic_ns;
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
 
-/// The RST of a reset connection is sent again this often, and this many times.
+/// Interval and number of repetitions of a RST.
 const REPEAT_PERIOD: Duration = Duration::from_secs(1);
 const REPEATS: u32 = 5;
 
-/// A tap that nobody has read for so long has lost its VM; a VMM that is only replaced is faster.
+/// A tap without a reader for so long has lost its VM; replacing a VMM takes less.
 const DESERTED: Duration = Duration::from_secs(3);
 
-/// What is remembered of each port from one look to the next.
+/// State of all ports between two looks.
 #[derive(Default)]
 pub struct Monitor {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
     ways: Follower,
-    /// Which port is served first.
+    /// Index of the port that is served first.
     first_served: usize,
 }
 
 struct Watched {
-    /// Of the attachment.
+    /// Id of the attachment.
     id: u64,
     netns_path: Option<PathBuf>,
     surroundings: Surroundings,
     held: Held,
     /// Connections that wait for incast control to open their window.
     grants: Option<PortGrants>,
-    /// Connections that the kernel side had reset at the last look: their engine was gone.
+    /// Connections that the hooks had reset for want of an engine, at the last look.
     abandoned: u64,
-    /// VM ports that were left alone at the last look.
+    /// VM ports that were in BYPASS at the last look.
     left_alone: Vec<u16>,
-    /// Since when nobody has read the tap, while a VM is behind.
+    /// Since when the tap has had no reader and unacknowledged bytes.
     deserted: Option<Instant>,
     /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
     tombstones: HashMap<Vec<u8>, (u32, Instant)>,
 }
 
 impl Monitor {
-    /// Looks at every port once; how many there are.
+    /// Looks at every port once. Returns their number.
     pub fn look(&mut self) -> Result<usize> {
         let inventory = ports::inventory()?;
         let mut earlier = std::mem::take(&mut self.watched);
@@ -69,7 +69,7 @@ impl Monitor {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
             if attached.state == State::Gone {
-                // One that cannot be buried is no reason to neglect the others.
+                // One failure must not keep the others from being released.
                 if let Err(error) = release(attached) {
                     tracing::warn!("port {name}: {error:#}");
                 }
@@ -80,7 +80,7 @@ impl Monitor {
                 .remove(&key)
                 .filter(|watched| watched.id == attached.port.id())
                 .unwrap_or_else(|| Watched::new(&attached));
-            // A port that is detached at this moment is no concern of ours any more.
+            // A port that is just being detached is skipped.
             if let Err(error) = watched.look(&attached) {
                 tracing::debug!("port {name}: {error:#}");
             }
@@ -96,7 +96,8 @@ impl Monitor {
 }
 
 impl Monitor {
-    /// Windows that no packet opens. When to look again; `None`: no port has incast control.
+    /// Opens windows that no packet opens. Returns the time to the next round; `None` without
+    /// incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
         let ports = self.watched.values_mut().filter_map(|watched| watched.grants.as_mut());
         self.first_served = self.first_served.wrapping_add(1);
@@ -104,8 +105,8 @@ impl Monitor {
     }
 }
 
-/// What commands left that were killed while they detached; how much there is, while a command
-/// works that may come to it yet.
+/// Completes what killed commands have begun. Returns how much is left, if a running command may
+/// still complete it.
 fn finish_what_was_cut_short() -> Result<usize> {
     let count = Port::cut_short()?.len();
     if count > 0
@@ -166,7 +167,8 @@ impl Watched {
         Ok(())
     }
 
-    /// A RST may be lost, inside the guest too, and an end that only reads would never know.
+    /// Repeats RSTs: one may be lost, inside the guest too, and an end that only reads would never
+    /// learn of it.
     fn repeat_resets(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
         let is_reset = |flow: &flow| u32::from(flow.mode) == flow_mode::FLOW_RESET;
         let mut earlier = std::mem::take(&mut self.tombstones);
@@ -190,8 +192,8 @@ impl Watched {
         })
     }
 
-    /// The kernel side resets connections by itself; it can only count them. The first look tells
-    /// those of the time without a helper.
+    /// Logs connections that the hooks have reset, which they can only count. The first look
+    /// includes those from the time without a helper.
     fn notice_abandoned(&mut self, attached: &Attached) -> Result<()> {
         if self.held.engine_ns().is_none() {
             return Ok(());
@@ -208,7 +210,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Says once of each port number of the VM that its new connections are left alone.
+    /// Logs once for each port number of the VM that its new connections go to BYPASS.
     fn notice_failures(&mut self, attached: &Attached) -> Result<()> {
         let left = LeftAlone::of(&attached.port)?;
         for left in left.iter().filter(|left| !self.left_alone.contains(&left.vm_port)) {
@@ -218,7 +220,7 @@ impl Watched {
         Ok(())
     }
 
-    /// A VM that was killed leaves a persistent tap behind: what its connections wait for is lost.
+    /// Resets connections of a persistent tap whose VM was killed: their bytes are lost.
     fn notice_desertion(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
         let behind: Vec<_> =
             flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0).copied().collect();

@@ -1,29 +1,28 @@
-//! What others change around an attached tap.
+//! Follows changes that other programs make around an attached tap.
 //!
-//! `attach` looks at the tap once; the tap lives on among others. At each look the helper sees to
+//! `attach` checks the tap once; other programs can change it later. At each look the helper
+//! handles
 //!
-//! - programs of others that appeared on the egress: they could take away what the hook believes to
-//!   be delivered, so the port is suspended (no new early ACKs, those given out are honoured) until
-//!   they have gone. The mark is in the pinned policy (`Port::suspend`), beside the operator's own
-//!   choice, so that the next helper finds it if this one is killed. Between two looks, and while
-//!   no helper runs, such a program goes unnoticed;
-//! - the bridge that the tap is a port of, for the day when the tap is deleted and its senders are
-//!   to be reset over it;
-//! - its name, which messages and tables show.
+//! - other programs on the egress: they could take away a segment that the hook counts as
+//!   delivered, so the port is suspended (no new early ACKs; those given out are honoured) until
+//!   they are gone. The flag is in the pinned policy (`Port::suspend`), beside the operator's own
+//!   choice, so that the next helper finds it. Between two looks, and while no helper runs, such a
+//!   program goes unnoticed;
+//! - the tap's bridge, over which its senders are reset when the tap is deleted;
+//! - its name, for messages and tables.
 //!
-//! A queue discipline is no concern here: the hook itself looks at it for every segment.
+//! The queue discipline needs no look: the hook itself checks it for every segment.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use vsnoop_bpf::Hook;
+use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_host::system::netns::Netns;
 
-use crate::ports::{Attached, State};
-use crate::system::egress::{self, Foreign};
-use crate::system::netdev::{self, Device};
-use crate::system::netns::Netns;
-
-/// What is remembered of one port from one look to the next, only to log each thing once.
+/// State of one port between two looks, to log each change once.
 #[derive(Default)]
 pub struct Surroundings {
     foreign: Vec<Foreign>,
@@ -31,15 +30,15 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// `path` leads to the tap's network namespace, as [`Netns::find_again`] keeps it.
+    /// `path`: the tap's network namespace, as [`Netns::find_again`] keeps it.
     pub fn look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) {
-        // Where nothing is acknowledged early there is nothing to suspend.
+        // A port that is only observed needs no suspension.
         if attached.state == State::Observing {
             return;
         }
         let trouble = match self.try_look(attached, path) {
             Ok(()) => None,
-            // Detached, or its tap deleted, at this moment: no concern of ours any more.
+            // Just detached, or its tap just deleted.
             Err(_) if !attached.port.links_alive() => None,
             Err(error) => Some(format!("{error:#}")),
         };
@@ -55,7 +54,7 @@ impl Surroundings {
 
     fn try_look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) -> Result<()> {
         let own = attached.port.program_id(Hook::ToVm)?;
-        // A namespace that nothing leads to has taken its taps along.
+        // A namespace that cannot be found is gone with its taps.
         let Some(netns) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
         netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
@@ -85,21 +84,13 @@ impl Surroundings {
     }
 }
 
-/// Index of the bridge that a device of this namespace is a port of; 0: of none. Other masters
-/// (Open vSwitch, a VRF) take no frame for the senders.
-pub fn bridge_of(device: &Device) -> Result<u32> {
-    let Some(index) = device.master else { return Ok(0) };
-    let master = netdev::find_index(index)?.filter(|master| master.kind == "bridge");
-    Ok(master.map_or(0, |bridge| bridge.index))
-}
-
-/// A tap that is no port of a bridge any more keeps its last one: scripts take a tap off its bridge
-/// before they delete it, and the senders are still behind it.
+/// A tap that left its bridge keeps the last one: scripts remove a tap from its bridge before they
+/// delete it, and the senders are still behind it.
 fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
     if device.master.unwrap_or(0) == attached.meta.bridge {
         return Ok(());
     }
-    let bridge = bridge_of(device)?;
+    let bridge = netdev::bridge_of(device)?;
     if bridge != 0 && bridge != attached.meta.bridge {
         attached.port.set_bridge(bridge)?;
         tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);

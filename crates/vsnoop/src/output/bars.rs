@@ -1,6 +1,6 @@
 //! A histogram as bars of text.
 
-use super::units;
+use vsnoop_host::units;
 
 const WIDTH: usize = 40;
 

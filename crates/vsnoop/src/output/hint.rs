@@ -1,11 +1,11 @@
-//! Ways out that messages name: commands between backticks.
+//! Remedies in messages: commands between backticks.
 //!
-//! They are written for a port in the namespace of whoever reads them. Where a port is in another
-//! one, [`in_netns`] completes them, so that they do what they say when they are pasted.
+//! They are written for a port in the reader's namespace. For a port in another namespace
+//! [`in_netns`] completes them, so that they work when they are pasted.
 
 /// Commands that act on the whole host, whatever the namespace.
 const OF_THE_HOST: [&str; 3] = ["vsnoop off", "vsnoop link", "vsnoop --netns"];
-/// Programs that act on the namespace that they are run in.
+/// Programs that act on the namespace that they run in.
 const RUN_INSIDE: [&str; 3] = ["tc", "ip", "bpftool"];
 
 /// `netns`: as `--netns` takes it; `None` is the namespace of the command.
@@ -15,7 +15,7 @@ pub fn in_netns(text: &str, netns: Option<&str>) -> String {
     let mut out = parts.next().unwrap_or_default().to_owned();
     for (number, part) in parts.enumerate() {
         out.push('`');
-        // Every other part stands between two of them.
+        // Every other part is between two backticks.
         out.push_str(&if number % 2 == 0 { complete(part, netns) } else { part.to_owned() });
     }
     out
@@ -27,7 +27,7 @@ fn complete(command: &str, netns: &str) -> String {
     }
     match command.split_once(' ') {
         Some(("vsnoop", rest)) => format!("vsnoop --netns {netns} {rest}"),
-        // It lists what there is to be named.
+        // `ip netns` itself needs no namespace.
         Some(("ip", "netns")) => command.to_owned(),
         Some((program, _)) if RUN_INSIDE.contains(&program) => {
             format!("{} {command}", inside(netns))

@@ -1,4 +1,4 @@
-//! Log2 histograms of the kernel side: bucket b counts values from 2^b up to 2^(b+1) ns.
+//! Log2 histograms of the hooks: bucket b counts values from 2^b up to 2^(b+1) ns.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Histogram {
     pub count: u64,
-    /// Nanoseconds, interpolated inside the bucket; null without any value.
+    /// Nanoseconds, interpolated within the bucket; null without values.
     pub p50: Option<u64>,
     pub p90: Option<u64>,
     pub p99: Option<u64>,
-    /// Index b: how many values of 2^b up to 2^(b+1) ns.
+    /// Index b: number of values from 2^b up to 2^(b+1) ns.
     pub buckets: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Histogram {
     }
 }
 
-/// The value below which `share` of all values lie, as if each bucket were evenly filled.
+/// The value below which `share` of all values lie; assumes evenly filled buckets.
 fn percentile(buckets: &[u64], share: f64) -> Option<u64> {
     let total: u64 = buckets.iter().sum();
     if total == 0 {

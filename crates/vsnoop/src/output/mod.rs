@@ -1,9 +1,8 @@
-//! What people and programs get to see: tables, histograms, units, JSON, and refreshing.
+//! Output: tables, histograms, JSON, and refreshing.
 
 pub mod bars;
 pub mod hint;
 pub mod histogram;
 pub mod report;
 pub mod table;
-pub mod units;
 pub mod watch;

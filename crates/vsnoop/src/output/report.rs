@@ -1,42 +1,42 @@
-//! The outcome of a command on several ports: one line, or one JSON object, for each.
+//! Reports of a command on several ports: one line, or one JSON object, for each.
 
 use anyhow::Result;
 use serde::Serialize;
+use vsnoop_host::incast::uplink::Joined;
+use vsnoop_host::ports::once_each;
 
 use super::hint;
 use super::watch::{has_printed, print};
 use crate::cli::Cli;
 use crate::error::{EXIT_USAGE, exit_code, exit_name};
-use crate::incast::uplink::Joined;
-use crate::ports::once_each;
 
-/// What a command did to one port.
+/// Result of a command for one port.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub port: String,
     /// "attached", "detached", ..., or "failed".
     pub result: &'static str,
-    /// Of a port that was attached: the memory of its hold, and what one connection may have of it.
+    /// For an attached port: the quota of its hold, and the limit of one connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_bytes: Option<u64>,
-    /// How far its senders may run ahead of the VM's own window; absent: as far as the hold allows.
+    /// How far its senders may send beyond the VM's own window, bytes; absent: as far as the hold
+    /// allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead_bytes: Option<u64>,
-    /// Of a port that was attached with incast control.
+    /// For a port that was attached with incast control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incast: Option<Joined>,
-    /// Acknowledged by vsnoop and not yet by the VM when the wait ended.
+    /// Bytes acknowledged by vsnoop and not by the VM when the wait ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outstanding_bytes: Option<u64>,
-    /// Of a paused port: what of it is on this host only.
+    /// For a paused port: the part that is on this host only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
-    /// Of a detached port: connections that were reset for what was still held, and how much that
-    /// was.
+    /// For a detached port: connections that were reset because of held bytes, and these bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ impl Outcome {
 }
 
 impl Failure {
-    /// `netns`: where the command looked for ports; its way out must lead there.
+    /// `netns`: the namespace of the command's ports, for its remedy.
     pub fn of(error: &anyhow::Error, netns: Option<&str>) -> Self {
         let exit_code = exit_code(error);
         let message = hint::in_netns(&format!("{error:#}"), netns);
@@ -99,7 +99,7 @@ impl Failure {
     }
 }
 
-/// The document of a command that failed before it printed one, at its first port or before.
+/// Prints the document of a command that failed before it printed one.
 pub fn print_failure(error: Failure) {
     #[derive(Serialize)]
     struct Document {
@@ -108,7 +108,7 @@ pub fn print_failure(error: Failure) {
     if has_printed() {
         return;
     }
-    // Whoever reads it has the exit code as well.
+    // A failure here is ignored: there is the exit code as well.
     let text = serde_json::to_string(&Document { error });
     let _ = text.map(|text| print(&text));
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// What the tables show when no port is attached.
+/// Shown instead of a table if no port is attached.
 pub const NOTHING: &str = "no port is attached; `vsnoop doctor` shows which VMs would gain";
 
 /// A table with these headings; columns whose heading starts with '>' are aligned to the right.

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Becomes true at Ctrl-C or SIGTERM, instead of ending the process.
+/// A flag that Ctrl-C or SIGTERM sets, instead of ending the process.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From here on the signals only set the flag; a second one ends the process.
+    /// Lets the signals only set the flag; a second one ends the process.
     pub fn catch() -> Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // Registered first, so that it sees the flag before the next action sets it.
+            // Registered first, so that it reads the flag before the next action sets it.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))
                 .context("catch signals")?;
             signal_hook::flag::register(signal, Arc::clone(&flag)).context("catch signals")?;
@@ -57,7 +57,7 @@ pub fn run(every: Option<f64>, mut render: impl FnMut() -> Result<String>) -> Re
     Ok(())
 }
 
-/// Shows `text` in the place of what is on the screen.
+/// Replaces the contents of the screen by `text`.
 pub fn refresh(text: &str) -> Result<()> {
     if io::stdout().is_terminal() {
         // Home, the text with the rest of each line cleared, then everything below cleared.

@@ -86,7 +86,7 @@ pub fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("a_kernel_that_is_too_old_is_refused", || {
-            // The kernel itself then says that it is 2.6 (personality UNAME26).
+            // The kernel then reports 2.6 as its release (personality UNAME26).
             without_feature("old", &["setarch", "--uname-2.6"], &["6.6 or newer"])
         }),
         trial("a_kernel_without_btf_is_refused", || {
@@ -201,7 +201,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The command fails like that, and nothing has changed.
+/// The command fails with this code and these words, and changes nothing.
 fn refused(place: Place, arguments: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let before = place.state()?;
     place.vsnoop(arguments)?.failed(code, words)?;
@@ -209,7 +209,7 @@ fn refused(place: Place, arguments: &[&str], code: i32, words: &[&str]) -> Resul
     Ok(())
 }
 
-/// On a kernel that lacks something, nothing is attached, and the doctor says why.
+/// On a kernel without a feature nothing is attached, and the doctor gives the reason.
 fn without_feature(role: &str, way: &[&str], words: &[&str]) -> Result<()> {
     let place = Place::new(role)?;
     let before = place.state()?;
@@ -222,7 +222,7 @@ fn without_feature(role: &str, way: &[&str], words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is no tap.
+/// All kinds of devices that are not taps.
 fn other_devices() -> impl Iterator<Item = Trial> {
     const DEVICES: [(&str, &str, &str, &[&str]); 6] = [
         ("veth", "link add vscli-x type veth peer name vscli-y", "vscli-x", &["veth"]),

@@ -69,8 +69,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// `remembers`: what is left still tells which qdisc was replaced. `programs`: the hooks whose
-/// links are still pinned; the kernel takes the others off when it gets round to it.
+/// `remembers`: the rest still has the replaced qdisc. `programs`: the hooks whose links are still
+/// pinned; the kernel detaches the others some time later.
 fn damaged(
     role: &str,
     remembers: bool,
@@ -106,7 +106,7 @@ fn damaged(
     Ok(())
 }
 
-/// From none that a command can do with to enough.
+/// From too few descriptors for any command to enough.
 fn short_of_descriptors() -> Result<()> {
     let place = Place::new("files")?;
     place.vsnoop(["attach", PORT])?.ok()?;

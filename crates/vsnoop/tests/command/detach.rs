@@ -1,5 +1,5 @@
-//! Detaching is over when it returns, and nobody takes a port in the middle of it for anything
-//! else: src/release.rs lists what may meet.
+//! `detach` is complete when it returns, and a port in the middle of a detach counts as nothing
+//! else (crates/vsnoop-host/src/release.rs).
 
 use std::ffi::CString;
 use std::fs;
@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::flow_mode;
 use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
-use vsnoop_lab::testbed::topology;
+use vsnoop_testbed::topology;
 
 use crate::helper::{Network, Pair, expect_reset};
 use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};
@@ -62,7 +62,7 @@ pub fn trials() -> Vec<Trial> {
                 let [Listed::Damaged(damaged)] = &found[..] else { bail!("found {found:?}") };
                 damaged.remove()?;
                 let left = place.programs()?;
-                // The hook of a link without a pin goes when the kernel gets round to it.
+                // The kernel detaches the hook of a link without a pin some time later.
                 let is_right = match missing {
                     "link_from_vm" => left.0 == 0,
                     "link_to_vm" => left.1 == 0,
@@ -113,7 +113,7 @@ pub fn trials() -> Vec<Trial> {
             let place = Place::new("cut1")?;
             place.vsnoop(["attach", PORT])?.ok()?;
             let lock = take_lock()?;
-            // As a killed process leaves it: set aside, and no more.
+            // As a process leaves it that was killed after setting it aside.
             fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
             ensure!(place.programs()? == (1, 1), "the hooks went by themselves");
             drop(lock);
@@ -174,7 +174,7 @@ pub fn trials() -> Vec<Trial> {
                 ended?;
                 ensure!(output.status.success(), "{}", text(&output.stderr));
                 let said = text(&output.stderr);
-                // Where this took long, it said that it waits; it does not warn of anything.
+                // If this took long, it reported that it waits; it has no other warning.
                 let mut others = said.lines().filter(|line| !line.contains("waiting up to 10 min"));
                 ensure!(others.next().is_none(), "{said}");
                 let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
@@ -210,7 +210,7 @@ pub fn trials() -> Vec<Trial> {
             let unfinished = Path::new(PINS).join("1-1");
             fs::create_dir(&unfinished)?;
             let status = thread::spawn(|| vsnoop(["status", "--json"])?.json());
-            // Time to look, and to find it.
+            // Time for the helper's look.
             thread::sleep(Duration::from_millis(300));
             ensure!(!status.is_finished(), "it did not wait for the command");
             fs::remove_dir(&unfinished)?;
@@ -227,7 +227,7 @@ pub fn trials() -> Vec<Trial> {
             }
             wait_until("the helper has noticed", || Ok(!pins.exists()))?;
             network.thaw();
-            // Nobody was reset.
+            // Neither end was reset.
             let mut received = [0; 1000];
             pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
             pair.exchange(10_000)
@@ -266,7 +266,7 @@ fn take_off(pin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// While it lives, every other command, and the helper where it needs it, waits.
+/// While it lives, all other commands wait, and the helper where it needs the lock.
 pub fn take_lock() -> Result<Flock<fs::File>> {
     let file = fs::OpenOptions::new().write(true).open(LOCK).context(LOCK)?;
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).context(LOCK)
@@ -286,7 +286,7 @@ pub fn wait_for_no_pins() -> Result<()> {
     })
 }
 
-/// A thousand bytes that the sender was told the VM had, while the VM is frozen.
+/// A thousand bytes that were acknowledged early while the VM is frozen.
 fn outstanding(role: &str) -> Result<(Network, Pair)> {
     let network = Network::new(role)?;
     let mut pair = network.connect()?;

@@ -1,5 +1,6 @@
-//! Letting go of a port, or pausing it, while bytes for its VM are held on this host: they are
-//! drained, or their connections end at both ends, whoever dies meanwhile (src/release.rs).
+//! Release or pause of a port while bytes for its VM are held on this host: they are drained, or
+//! their connections are reset at both ends, whichever process is killed
+//! (crates/vsnoop-host/src/release.rs).
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode};
-use vsnoop_lab::testbed::topology;
+use vsnoop_testbed::topology;
 
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
 use crate::helper::{Network, Pair, expect_reset};
@@ -55,7 +56,7 @@ pub fn trials() -> Vec<Trial> {
             let port = &json["ports"][0];
             let held = port["held_bytes"].as_u64().context("no held_bytes")?;
             ensure!(held > 0 && held < MUCH as u64 && port["held_flows"] == 1, "{json}");
-            // Nothing is lost: it is paused, and goes on as soon as the VM does.
+            // Nothing is lost: it is paused, and continues when the VM does.
             network.thaw();
             receive_all(&mut pair)?;
             vsnoop_in(host, ["pause", topology::PORT])?.ok()?;
@@ -80,7 +81,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(lost > 0 && lost < MUCH as u64, "{json}");
             ensure!(port["outstanding_bytes"] == 0, "{json}");
             expect_both_reset(&network, &mut pair)?;
-            // One of which nothing was held lives on.
+            // A connection without held bytes continues.
             other.exchange(10_000)
         }),
         trial("off_resets_both_ends_of_what_is_held", || {
@@ -95,7 +96,7 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("a_detach_that_was_killed_before_it_told_the_ends_is_finished_by_the_next", || {
             let (network, mut pair) = holding("cut3")?;
-            // Which would tell them.
+            // The helper would reset them.
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             let port = port_of_network(&network)?;
             let (key, record) = the_flow(&port)?;
@@ -120,7 +121,7 @@ pub fn trials() -> Vec<Trial> {
             let port = port_of_network(&network)?;
             let (key, record) = the_flow(&port)?;
             ensure!(port.mark_reset(&key, &record, now_ns()?)?, "it was not marked");
-            // Nobody detaches: the helper, or the hooks, tell both ends.
+            // No command runs: the helper, or the hooks, reset both ends.
             let host = network.topology.host.name();
             vsnoop_in(host, ["resume", topology::PORT])?.ok()?;
             expect_both_reset(&network, &mut pair)?;
@@ -148,7 +149,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A command that waits for the VM: it does so when this returns.
+/// Starts a command that waits for the VM, and returns when it waits.
 fn begin(network: &Network, command: &str) -> Result<Child> {
     let mut child = Command::new(program());
     let child = child.args(["--netns", network.topology.host.name(), command, topology::PORT]);
@@ -180,7 +181,7 @@ fn expect_both_reset(network: &Network, pair: &mut Pair) -> Result<()> {
     expect_reset_after_data(&mut pair.server).context("the VM")
 }
 
-/// What was in the ring still arrives, in order; then the reset.
+/// The bytes in the ring still arrive, in order; then the reset.
 fn expect_reset_after_data(end: &mut TcpStream) -> Result<()> {
     let (mut some, mut count) = ([0; 4096], 0);
     loop {

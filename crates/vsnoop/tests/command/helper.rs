@@ -1,4 +1,4 @@
-//! The helper: there when needed, gone when not, and right about lost data.
+//! The helper: it runs when needed, exits when not, and resets connections with lost data.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_lab::testbed::relay::{Direction, Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
+use vsnoop_testbed::relay::{Direction, Faults, Freeze};
+use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, PREFIX, Place, helper_pid, program, text, vsnoop_in, wait_until};
 use crate::trial;
 
-/// Longer than the helper waits before it calls data lost where it cannot tell whether a VM runs.
+/// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
 const FROZEN: Duration = Duration::from_secs(7);
 
 pub fn trials() -> Vec<Trial> {
@@ -135,7 +135,7 @@ pub struct Pair {
 }
 
 impl Network {
-    /// Leaves a thousand sevens that the sender was told the VM had, while the VM is frozen.
+    /// Leaves a thousand sevens that were acknowledged early while the VM is frozen.
     pub fn freeze_with_bytes_outstanding(&self, pair: &mut Pair) -> Result<()> {
         pair.exchange(10_000)?;
         let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
@@ -149,7 +149,7 @@ impl Network {
     }
 
     pub fn new(role: &str) -> Result<Self> {
-        let prefix = format!("vscli-{role}-");
+        let prefix = format!("{PREFIX}{role}-");
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
         vsnoop_in(topology.host.name(), ["attach", topology::PORT])?.ok()?;
         Ok(Self { topology })
@@ -175,7 +175,7 @@ impl Network {
         vsnoop_in(self.topology.host.name(), arguments)?.json()
     }
 
-    /// What people see.
+    /// The output as a table.
     pub fn table(&self, command: &str) -> Result<String> {
         Ok(vsnoop_in(self.topology.host.name(), [command, topology::PORT])?.ok()?.out)
     }

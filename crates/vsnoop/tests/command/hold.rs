@@ -1,4 +1,4 @@
-//! The hold as operators set and see it: its bounds, the host's configuration, and what is held.
+//! The hold in the commands: its bounds, the host's configuration, and held bytes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::port_stats;
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Side};
+use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::topology::{self, Side};
 
 use crate::helper::{Network, Pair};
 use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
@@ -133,7 +133,7 @@ pub fn trials() -> Vec<Trial> {
             ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
             let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
             let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
-            // Its own quota is not in its way.
+            // Its own quota does not count.
             set("3M")?.ok()?;
             set("4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path])?;
             ensure!(shown()?.0 == 3 << 20, "{:?}", shown()?);
@@ -190,13 +190,13 @@ pub fn trials() -> Vec<Trial> {
             attach(&two, "2M")?.failed(3, &words)?;
             ensure!(two.state()?.programs == before.programs, "something was attached");
             ensure!(one.state()? == attached, "the other port changed");
-            // What remains is enough for this, and for a port's default always.
+            // The rest is enough for this, and always for a port's default.
             attach(&two, "1M")?.ok()?;
             two.vsnoop(["detach", PORT])?.ok()?;
             two.vsnoop(["--config", &file.path, "attach", PORT])?.ok()?;
             one.vsnoop(["detach", PORT])?.ok()?;
             two.vsnoop(["detach", PORT])?.ok()?;
-            // What was given back can be had again.
+            // Returned memory can be given again.
             attach(&two, "3M")?.ok()?;
             two.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
@@ -315,7 +315,7 @@ pub fn trials() -> Vec<Trial> {
             let place = Place::new("still")?;
             place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
             wait_for_engine(&place)?;
-            // Which would replace it.
+            // The helper would replace it.
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
             let pid = status["engine"]["pid"].as_i64().context("no engine")?;
@@ -371,7 +371,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// So many connections more, as the hooks count them.
+/// Adds `count` connections to the hooks' counter.
 fn count_as_abandoned(stats: &Path, count: u64) -> Result<()> {
     let stats = MapHandle::from_pinned_path(stats)?;
     let key = 0u32.to_ne_bytes();
@@ -403,7 +403,7 @@ pub fn network_with_hold(role: &str) -> Result<Network> {
     Ok(network)
 }
 
-/// The first segments of a port may find no memory yet: it comes when it is wanted.
+/// The first segments of a port may find no memory yet: it is added on demand.
 fn until_acknowledged_early(network: &Network, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
@@ -433,7 +433,7 @@ fn wait_for_engine(place: &Place) -> Result<()> {
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
-    /// It has its name and its CPU when this returns: a new thread gets them when it first runs,
+    /// It has its name and its CPU when this returns: a new thread sets them when it first runs,
     /// which on a busy machine may be after the test has looked for it.
     fn thread(name: &str) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
@@ -460,7 +460,7 @@ impl Drop for Busy {
     }
 }
 
-/// A process that stands still as long as the value lives.
+/// A process that is stopped as long as the value lives.
 pub struct Stopped(Pid);
 
 impl Stopped {

@@ -1,6 +1,6 @@
-//! Incast control as operators set and see it: uplinks come with their first port, go with their
-//! last, and are shown and changed meanwhile. What it does to windows is another test's
-//! (vsnoop-lab, tests/netns).
+//! Incast control in the commands: uplinks are created with their first port, removed with their
+//! last, and shown and changed meanwhile. Its effect on windows has tests of its own (tests/netns
+//! at the root).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use vsnoop_bpf::types::{
     FLOW_F_SCALE_KNOWN, INCAST_SHAPED, flow, flow_key, incast_account, incast_waiting, port, uplink,
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
-use vsnoop_lab::testbed::net::{Tap, TapOptions};
+use vsnoop_testbed::net::{Tap, TapOptions};
 
 use crate::hold::{Configuration, Stopped};
 use crate::records::KEY;
@@ -28,7 +28,7 @@ use crate::trial;
 const BRIDGE: &str = "vscli-br";
 const SECOND: &str = "vscli-tap1";
 const UPLINK: &str = "vscli-up";
-/// Of no bridge.
+/// An interface in no bridge.
 const OTHER: &str = "vscli-other";
 
 pub fn trials() -> Vec<Trial> {
@@ -41,7 +41,7 @@ struct Bridge {
     _second: Tap,
 }
 
-/// What attaching may leave behind.
+/// State that an attach may leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Everything {
     port: State,
@@ -58,7 +58,7 @@ impl Bridge {
         netns.up(SECOND)?;
         netns.bridge(BRIDGE)?;
         for (name, far) in [(UPLINK, "vscli-far"), (OTHER, "vscli-farther")] {
-            netns.ip(&format!("link add {name} type veth peer name {far}"))?;
+            netns.veth(name, netns, far)?;
             netns.up(name)?;
             netns.up(far)?;
         }
@@ -94,7 +94,7 @@ impl Bridge {
         self.place.netns.run(move || Ok(if_nametoindex(name).is_ok()))
     }
 
-    /// As `vsnoop incast` has them, here.
+    /// The uplinks of `vsnoop incast` in this namespace.
     fn uplinks(&self) -> Result<Vec<Value>> {
         let json = self.vsnoop(&["incast", "--json"])?.json()?;
         json["uplinks"].as_array().cloned().context("no list of uplinks")
@@ -136,7 +136,7 @@ impl Bridge {
     }
 }
 
-/// The list, and what comes and goes with ports.
+/// The list, and its changes with ports.
 fn shown() -> Vec<Trial> {
     vec![
         trial("an_uplink_comes_with_its_first_port_and_goes_with_its_last", || {
@@ -254,9 +254,9 @@ fn shown() -> Vec<Trial> {
             let bridge = Bridge::new("credit")?;
             bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
             bridge.attach(SECOND, &["--incast"])?.ok()?;
-            // Which would forget a connection that is made up, for it was last heard of when the
-            // host began, or grant it a window (helper/expiry.rs, helper/grants.rs), and so do what
-            // detach is to do.
+            // The helper would remove a fabricated connection, whose last packet is as old as the
+            // host, or grant it a window (helper/monitor.rs, helper/grants.rs), and so do the work
+            // of detach.
             let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
             // One connection of each port, one of which is in the grant queue.
             let mut shaped = flow::default();
@@ -299,7 +299,7 @@ fn shown() -> Vec<Trial> {
         ),
         trial("a_port_that_is_observed_may_have_incast_control_alone", || {
             let bridge = Bridge::new("alone")?;
-            // Neither matters where nothing is acknowledged early.
+            // Neither matters without early acknowledgement.
             let tbf = "root tbf rate 1mbit burst 10k latency 50ms";
             bridge.place.tc(&format!("qdisc add dev {PORT} {tbf}"))?;
             let before = bridge.everything()?;
@@ -340,7 +340,7 @@ fn set() -> Vec<Trial> {
             let uplink = &json["uplinks"][0];
             ensure!(uplink["rate_bits_per_second"] == 2_500_000_000u64, "{json}");
             ensure!(uplink["buffer_bytes"] == 128 << 10 && uplink["state"] == "on", "{json}");
-            // What is asked of a port is what the uplink has now.
+            // Options of a port must match the uplink's present settings.
             bridge.detach(SECOND)?;
             bridge.attach(SECOND, &["--incast", "2.5G", "--incast-buffer", "128K"])?.ok()?;
             bridge.detach(SECOND)?;
@@ -372,7 +372,7 @@ fn set() -> Vec<Trial> {
             let said = bridge.attach(SECOND, &["--incast", "2G"])?.ok()?.out;
             ensure!(said.contains("where it is off (`vsnoop --netns"), "{said}");
             ensure!(bridge.uplink()?["state"] == "off", "{}", bridge.uplink()?);
-            // Nor does the helper take it for one that is gone.
+            // Nor does the helper treat it as gone.
             wait_for_a_look(&port_of(&bridge.place)?)?;
             bridge.vsnoop(&["incast", "set", "--buffer", "32K"])?.ok()?;
             ensure!(bridge.uplink()?["state"] == "off", "{}", bridge.uplink()?);
@@ -537,7 +537,7 @@ fn refused() -> Vec<Trial> {
             let uplink = bridge.uplink()?;
             ensure!(uplink["ports"] == serde_json::json!([PORT]), "{uplink}");
             ensure!(uplink["rate_bits_per_second"] == 1_000_000_000u64, "{uplink}");
-            // The same said again is no other.
+            // The same values in another notation do not differ.
             let same = ["--incast", "1000M", "--incast-buffer", "65536"];
             bridge.attach(SECOND, &same)?.ok()?;
             bridge.detach(SECOND)?;
@@ -554,7 +554,7 @@ fn refused() -> Vec<Trial> {
     ]
 }
 
-/// The uplink, or its hook, goes while ports are behind it.
+/// The uplink, or its hook, is removed while ports are behind it.
 fn lost() -> Vec<Trial> {
     vec![
         trial("an_uplink_that_is_deleted_is_told_of_and_ports_live_on", || {
@@ -578,7 +578,7 @@ fn lost() -> Vec<Trial> {
             ensure!(status["ports"][0]["state"] == "active", "{status}");
             let set = bridge.vsnoop(&["incast", "set", "--rate", "1G"])?;
             set.failed(31, &["vscli-up is gone", "detach vscli-tap0"])?;
-            // Another one of that name is another one.
+            // A new interface of that name is another uplink.
             bridge.place.netns.ip(&format!("link add {UPLINK} type veth peer name vscli-far"))?;
             bridge.place.netns.add_port(BRIDGE, UPLINK)?;
             bridge.attach(SECOND, &["--incast", "2G"])?.ok()?;
@@ -691,7 +691,7 @@ fn configured() -> Vec<Trial> {
             ensure!(attach(&["--incast", "1G"])? == (OTHER.into(), 1000, 256));
             let options = ["--incast", "--incast-buffer", "64K", "--uplink", UPLINK];
             ensure!(attach(&options)? == (UPLINK.into(), 5000, 64));
-            // It asks for no incast control by itself.
+            // Defaults alone enable no incast control.
             ensure!(attach(&[])? == (Value::Null, 0, 0));
             // An option that names the link's speed wins, too.
             let link = ["--config", &file.path, "--incast", "link"];
@@ -737,7 +737,7 @@ const QUEUED: u16 = 4_000;
 /// How long the helper is watched.
 const CROWDED: Duration = Duration::from_secs(2);
 
-/// A table full of connections, many of which wait for credit that is not there.
+/// A full table of connections, many of which wait while there is no credit.
 struct Crowd<'a> {
     bridge: &'a Bridge,
     uplink: MapHandle,
@@ -778,7 +778,7 @@ impl<'a> Crowd<'a> {
         })
     }
 
-    /// What the helper uses of CPUs for a while.
+    /// CPU time of the helper during `CROWDED`.
     fn cost() -> Result<Duration> {
         let helper = helper_pid()?.context("no helper")?;
         let before = cpu_time(helper)?;
@@ -807,7 +807,7 @@ fn now_ns() -> Result<u64> {
     Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
-/// What a process has used of CPUs.
+/// CPU time of a process.
 fn cpu_time(pid: i32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = stat.rsplit_once(')').context("a process without a name")?.1;

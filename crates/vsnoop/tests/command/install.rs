@@ -1,4 +1,4 @@
-//! `make install`: the command, its manual pages and what completes its command line.
+//! `make install`: the command, its manual pages and completions.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_lab::workspace;
+use vsnoop_testbed::workspace;
 
 use crate::trial;
 
@@ -15,7 +15,7 @@ const DESTDIR: &str = "/run/vsnoop-install";
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("install_puts_command_pages_and_completions_in_place", || {
-        // What is built stays as it is: `cargo test` has built it.
+        // Builds nothing: `cargo test` has.
         run(Command::new("make")
             .args(["--old-file=build", "install"])
             .arg(format!("DESTDIR={DESTDIR}"))
@@ -45,7 +45,7 @@ pub fn trials() -> Vec<Trial> {
     })]
 }
 
-/// What a command that succeeds prints.
+/// Output of a command, which must succeed.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! `attach` is killed at many moments: the port is attached as a whole, or nothing of it is left
-//! that the next command on it would mind.
+//! `attach` is killed at many moments: the port is attached completely, or nothing is left that
+//! affects the next command on it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::sandbox::{PINS, PORT, Place, State, list, program, vsnoop, wait_until};
 use crate::trial;
 
-/// Kills spread over the time in which pins, hooks and qdisc are made.
+/// Number of kills, spread over the time in which pins, hooks and qdisc are set up.
 const STEPS: u32 = 12;
 
 pub fn trials() -> Vec<Trial> {
@@ -76,7 +76,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Kills an attach while it loads, and then at each of many moments after its first pin. `verify`
-/// sees what is left, and takes it away; the state of before must be there again then.
+/// checks what is left, and removes it; then the earlier state must be restored.
 fn killed_everywhere(
     place: &Place,
     signal: Signal,
@@ -91,7 +91,7 @@ fn killed_everywhere(
         match step {
             None => thread::sleep(Duration::from_millis(20)),
             Some(after) => {
-                // Busy: the moments that matter are short.
+                // A busy loop, because these moments are short.
                 while list(Path::new(PINS)).len() <= pins.len() && is_alive(&attach) {}
                 let until = Instant::now() + after;
                 while Instant::now() < until {}

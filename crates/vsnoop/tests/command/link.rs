@@ -15,15 +15,17 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_lab::testbed::net::{Netns, owned_name};
+use vsnoop_testbed::net::{Net, Netns};
 
-use crate::sandbox::{Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until};
+use crate::sandbox::{
+    PREFIX, Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until,
+};
 use crate::trial;
 
 /// Where the control sockets are.
 const SOCKETS: &str = "/run/vsnoop/link";
 const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
-/// Of a peer that nobody is.
+/// The key of a peer that does not exist.
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
 
@@ -113,7 +115,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What is wrong with a configuration or a host, one by one.
+/// Each error of a configuration or a host.
 fn refused() -> Vec<Trial> {
     vec![
         refusal("an_unknown_field", 2, &["line 2", "mut", "mtu"], |place| {
@@ -241,7 +243,7 @@ fn refusal(
     })
 }
 
-/// What docs/link.md says to do about a reverse path filter.
+/// The commands of docs/link.md against a reverse path filter.
 fn unfiltering() -> Result<&'static str> {
     let blocks = include_str!("../../../../docs/link.md").split("```sh\n").skip(1);
     let mut blocks = blocks.filter_map(|block| block.split("```").next());
@@ -295,7 +297,7 @@ fn comes_and_goes() -> Result<()> {
     let before = place.links()?;
     let ran = place.up()?.ok()?;
     ensure!(ran.err.is_empty(), "{}", ran.err);
-    // The first call may have failed by now: there is no route.
+    // The first attempt may have failed by now: there is no route.
     let said = "link office is up: port vsl-office in br0; peer b: d";
     ensure!(ran.out.starts_with(said) && ran.out.contains("192.0.2.2:7946"), "{}", ran.out);
     let status = place.status()?;
@@ -307,7 +309,7 @@ fn comes_and_goes() -> Result<()> {
     for word in ["office", "vsl-office", "in br0", "peer", "192.0.2.2:7946", "path MTU"] {
         ensure!(shown.contains(word), "{word} is not in: {shown}");
     }
-    let elsewhere = Netns::create(&owned_name("vscli-", "other"))?;
+    let elsewhere = Net::new(PREFIX).host("other")?;
     let other = vsnoop_in(elsewhere.name(), ["link", "status", "--json"])?.json()?;
     ensure!(other["links"].as_array().is_some_and(Vec::is_empty), "{other}");
     let down = place.link(["down", "office"])?.ok()?;
@@ -344,8 +346,7 @@ fn killed() -> Result<()> {
     Ok(())
 }
 
-/// A lock with the number of a process that is another one by now, a socket without a lock, and no
-/// socket at all.
+/// A lock with a reused process id, a socket without a lock, and no socket at all.
 fn left_over() -> Result<()> {
     let place = Place::new("left")?;
     fs::create_dir_all(SOCKETS)?;
@@ -374,7 +375,7 @@ fn left_over() -> Result<()> {
                     .failed(41, &["office is not up"])
                     .context(what)?,
             }
-            // What was removed by the one must not help the next.
+            // Files that one command removed must not help the next.
             for kind in ["lock", "sock"] {
                 let _ = fs::remove_file(file(kind));
             }
@@ -454,7 +455,7 @@ fn set() -> Result<()> {
     Ok(())
 }
 
-/// A caller that is no link is worth a line at the level debug.
+/// A connection from another program is logged at the level debug.
 fn log() -> Result<()> {
     let place = Place::new("log")?;
     let log = place.directory.join("log");
@@ -472,7 +473,7 @@ fn log() -> Result<()> {
             place.netns.run(|| {
                 let mut stream = std::net::TcpStream::connect("127.0.0.1:7946")?;
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
-                // Until it has been turned away.
+                // Until it was refused.
                 stream.set_read_timeout(Some(Duration::from_secs(120)))?;
                 let _ = stream.read(&mut [0; 64]);
                 Ok(())
@@ -532,10 +533,8 @@ struct Place {
 
 impl Place {
     fn new(role: &str) -> Result<Self> {
-        let netns = Netns::create(&owned_name("vscli-", &format!("link-{role}")))?;
-        netns.ip("link set lo up")?;
-        netns.ip("link add br0 type bridge")?;
-        netns.ip("link set br0 up")?;
+        let netns = Net::new(PREFIX).host(role)?;
+        netns.bridge("br0")?;
         let directory = std::env::temp_dir().join(netns.name());
         fs::create_dir(&directory)?;
         let place = Self { netns, directory };
@@ -573,7 +572,7 @@ impl Place {
         vsnoop_in(self.netns.name(), ["link", "up", file.to_str().context("a path")?])
     }
 
-    /// One that ends at once.
+    /// A link in the foreground that ends at once.
     fn foreground(&self) -> Result<Ran> {
         let file = self.file();
         let file = file.to_str().context("a path")?;
@@ -629,7 +628,7 @@ fn pid(status: &Value) -> Result<Pid> {
     Ok(Pid::from_raw(status["pid"].as_i64().context("no pid")? as i32))
 }
 
-/// One that nobody has waited for is not.
+/// Is the process alive? A zombie is not.
 fn is_alive(status: &Value) -> bool {
     let stat = pid(status).and_then(|pid| Ok(fs::read_to_string(format!("/proc/{pid}/stat"))?));
     stat.is_ok_and(|stat| !stat.contains(") Z "))

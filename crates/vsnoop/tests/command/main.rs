@@ -60,8 +60,8 @@ fn skipped(trial: Trial, reason: &str) -> Trial {
     trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
 }
 
-/// A test of this name. What it leaves when it fails is taken off: the next one would find it, and
-/// see it go when the helper comes to it.
+/// A test of this name. After a failure all attachments are removed: the next test would find them,
+/// and the helper would release them during it.
 fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
     Trial::test(name, || {
         test().map_err(|error| {

@@ -1,4 +1,4 @@
-//! The helper and the engine choose their own scheduling, whoever starts them.
+//! The helper and the engine set their own scheduling, whatever they inherit.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
 const SCHED_FIFO: i64 = 1;
-/// Processes that never wait, for each CPU.
+/// Processes for each CPU that never block.
 const BUSY: usize = 8;
 
 /// How a process is scheduled (proc(5), /proc/PID/stat).
@@ -67,7 +67,7 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
         let pid = pid_of(role)?.with_context(|| format!("no {role}"))?;
         let expected =
             Scheduling { policy: SCHED_FIFO, priority: 1, nice: 0, cpus, leads_its_session: true };
-        // It does so first of all, but only once it has its turn.
+        // It does so first of all, but only once it gets a CPU.
         let mut found = scheduling(pid)?;
         let waited = wait_until("it chooses its scheduling", || {
             found = scheduling(pid)?;
@@ -78,11 +78,11 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
     place.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
-/// Those of another test would be found.
+/// Ends the background processes of other tests, which would be found.
 fn end_background() -> Result<()> {
     for role in ["engine", "helper", "engine"] {
         let Some(pid) = pid_of(role)? else { continue };
-        // It may end by itself at this moment.
+        // It may just have ended by itself.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         wait_until("it has ended", || Ok(!is_running(pid)))?;
     }
@@ -117,7 +117,7 @@ fn cpus_of(pid: i32) -> Result<usize> {
     Ok((0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).count())
 }
 
-/// Ordinary processes that never wait, as long as the value lives.
+/// Ordinary processes that never block, as long as the value lives.
 struct Spinning(Vec<std::process::Child>);
 
 impl Spinning {

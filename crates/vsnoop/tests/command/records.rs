@@ -1,4 +1,4 @@
-//! Records are forgotten only if they are still due when they leave the table.
+//! Records are removed only if they are still due when they leave the table.
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -50,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone", || {
             with_table("clash", |table| {
-                // Begun by an ACK of the VM below what the sender was told.
+                // Created by an ACK of the VM below the old NEXT_SEQ.
                 let found = after_clash(table, &record(3000, 1000), &record(2000, 2000))?;
                 ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "mode {}", found.mode);
                 ensure!(found.retired == 1000 && found.next_seq.v == 3000, "{found:?}");
@@ -83,12 +83,12 @@ fn record(next_seq: u32, vm_seq: u32) -> flow {
     flow { next_seq: seq::new(next_seq), vm_seq: seq::new(vm_seq), ..Default::default() }
 }
 
-/// But for the tag, which comes with its place in the table.
+/// Equal except for the tag, which depends on the key.
 fn is_same(found: flow, given: &flow) -> bool {
     flow { tag: given.tag, ..found }.as_bytes() == given.as_bytes()
 }
 
-/// What is in the table when `old` was taken out, turned out to be busy, and `new` had come
+/// The record in the table after `old` was taken out and found busy, and `new` was inserted
 /// meanwhile.
 fn after_clash(table: &Port, old: &flow, new: &flow) -> Result<flow> {
     table.insert_flow(&KEY, old)?;

@@ -1,4 +1,4 @@
-//! Attach, look, pause, go on, detach: and everything is as before.
+//! Attach, status, pause, resume, detach: everything is as before.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -8,15 +8,15 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::hold_slab;
-use vsnoop_lab::testbed::net::TapOptions;
+use vsnoop_testbed::net::TapOptions;
 
 use crate::sandbox::{PORT, Place, helper_pid, program, text, vsnoop, wait_until};
 use crate::trial;
 
-/// 200 idle ports are to take at most 64 MiB; what pins and links take is not counted here.
+/// 200 idle ports must take at most 64 MiB; pins and links are not counted here.
 const IDLE_BYTES: u64 = 200 << 10;
 
-/// The most that a process has mapped of a BPF map, bytes.
+/// Largest mapping of a BPF map of a process, bytes.
 fn largest_map(pid: i32) -> Result<usize> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let size = |line: &str| {
@@ -126,7 +126,7 @@ pub fn trials() -> Vec<Trial> {
             let bytes = port.kernel_bytes()?;
             ensure!(bytes < IDLE_BYTES, "{bytes} bytes");
             wait_until("it has no memory for what is held", || Ok(port.state()?.slabs == 0))?;
-            // The kernel keeps what a process has mapped.
+            // The kernel keeps a map that a process has mapped.
             let helper = helper_pid()?.context("no helper")?;
             ensure!(largest_map(helper)? < size_of::<hold_slab>(), "the helper has a slab mapped");
             place.vsnoop(["detach", PORT])?.ok().map(drop)
@@ -184,7 +184,7 @@ pub fn trials() -> Vec<Trial> {
             let place = Place::new("gone")?;
             place.vsnoop(["attach", PORT])?.ok()?;
             let pins = place.pins()?;
-            // Which would have been faster.
+            // The helper would have been faster.
             kill(Pid::from_raw(helper_pid()?.context("no helper")?), Signal::SIGKILL)?;
             let Place { netns, tap } = place;
             drop(tap);

@@ -1,4 +1,4 @@
-//! A place where nothing of the machine is touched, and what the tests do in it.
+//! A sandbox that changes nothing of the machine, and helpers of the tests.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,12 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::{EmptyProgram, Hook};
-use vsnoop_lab::testbed::net::{Netns, Tap, TapOptions, owned_name};
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";
-const PREFIX: &str = "vscli-";
-/// What takes longer has hung.
+/// Of all namespaces.
+pub const PREFIX: &str = "vscli-";
+/// A command that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Moves the test into a mount namespace of its own. Called before any thread is started.
@@ -53,7 +54,7 @@ pub struct Place {
 
 impl Place {
     pub fn new(role: &str) -> Result<Self> {
-        let netns = Netns::create(&owned_name(PREFIX, role))?;
+        let netns = Net::new(PREFIX).host(role)?;
         let tap = netns.tap(PORT, &TapOptions::default())?;
         netns.up(PORT)?;
         Ok(Self { netns, tap })
@@ -138,10 +139,10 @@ pub fn tcx_programs(device: &str) -> Result<(u32, u32)> {
         // SAFETY: both members of the union are the same u32 count.
         Ok(unsafe { options.__bindgen_anon_1.prog_cnt })
     };
-    Ok((count(libbpf_sys::BPF_TCX_EGRESS)?, count(libbpf_sys::BPF_TCX_INGRESS)?))
+    Ok((count(Hook::ToVm.attach_type())?, count(Hook::FromVm.attach_type())?))
 }
 
-/// What a command left behind.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -165,7 +166,7 @@ impl Ran {
         serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
     }
 
-    /// What it says of a failure with `--json`.
+    /// Its error with `--json`.
     pub fn failure(&self) -> Result<Value> {
         let document: Value =
             serde_json::from_str(&self.out).with_context(|| format!("not JSON: {:?}", self.out))?;
@@ -202,7 +203,7 @@ pub fn vsnoop_in<S: AsRef<OsStr>>(
     Ran::of(command.args(["--netns", netns]).args(arguments).stdin(Stdio::null()).output()?)
 }
 
-/// Runs vsnoop by way of another program that changes what it may do.
+/// Runs vsnoop by another program that changes its privileges or environment.
 pub fn vsnoop_under(way: &[&str], arguments: &[&str]) -> Result<Ran> {
     let mut command = Command::new(way[0]);
     Ran::of(command.args(&way[1..]).arg(program()).args(arguments).stdin(Stdio::null()).output()?)
@@ -214,8 +215,8 @@ pub fn helper_pid() -> Result<Option<i32>> {
     Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
 }
 
-/// A helper whose log goes to a file, in the place of the one in the background. To be called where
-/// a port is attached: without one a helper ends by itself.
+/// Replaces the helper in the background by one whose log goes to a file. Call it while a port is
+/// attached: without one a helper exits.
 pub fn foreground_helper(log: &str) -> Result<Child> {
     loop {
         if let Some(pid) = helper_pid()? {
@@ -243,7 +244,7 @@ pub fn is_running(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// Waits until `done` says so.
+/// Waits until `done` returns true.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !done()? {
@@ -255,7 +256,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<
     Ok(())
 }
 
-/// Somebody else's program on the port's egress, as long as the value lives.
+/// Another tool's program on the port's egress, as long as the value lives.
 pub fn foreign_program(device: &str) -> Result<EmptyProgram> {
     let index = nix::net::if_::if_nametoindex(device)?;
     Ok(EmptyProgram::attach(index, Hook::ToVm)?)

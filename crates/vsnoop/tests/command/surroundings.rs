@@ -1,4 +1,4 @@
-//! What others do to an attached tap: programs on its egress that come and go, another bridge.
+//! Changes of an attached tap by other tools: programs on its egress, another bridge.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
-use vsnoop_lab::testbed::relay::{Faults, Freeze};
-use vsnoop_lab::testbed::topology::{self, Side};
+use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::topology::{self, Side};
 
 use crate::helper::{Network, expect_reset};
 use crate::records::KEY;
@@ -109,7 +109,7 @@ pub fn trials() -> Vec<Trial> {
             wait_until("the helper is dead", || Ok(!is_running(pid)))?;
             drop(program);
             ensure!(port_of(&place)?.is_suspended()?, "the kernel side went on without a look");
-            // Which starts another.
+            // `status`, which this calls, starts another helper.
             wait_for_state(&place, "active")?;
             place.vsnoop(["detach", PORT])?.ok().map(drop)
         }),
@@ -248,7 +248,7 @@ fn wait_for_state(place: &Place, state: &str) -> Result<()> {
     wait_until(&format!("the port is {state}"), || Ok(status(place)?["state"] == state))
 }
 
-/// Beneath what `status` shows: whatever the operator chose.
+/// The helper's flag itself, whatever the operator's choice.
 fn wait_for_suspension(place: &Place, suspended: bool) -> Result<()> {
     let port = port_of(place)?;
     wait_until(&format!("suspended is {suspended}"), || Ok(port.is_suspended()? == suspended))

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use vsnoop_testbed::guest;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::stage::StageOptions;
+use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::definition::Options;
 use super::lab::Lab;
 use super::progress::Progress;
-use crate::guest;
-use crate::interrupt;
 use crate::results::{CUT_SHORT, Results, Sample, size_text, statistics};
-use crate::stage::StageOptions;
-use crate::vsnoop::Vsnoop;
 
 pub use comparison::Comparison;
 pub use configuration::Configuration;

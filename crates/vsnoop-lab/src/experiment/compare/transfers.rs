@@ -5,17 +5,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::transfer::Direction;
+use vsnoop_testbed::client::{self, Outcome, Request, Times};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::path::PathOptions;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
 
 use super::configuration::Configuration;
-use crate::client::{self, Outcome, Request, Times};
-use crate::interrupt;
+use crate::experiment::path_check::check_path;
 use crate::peers::proxy::Proxy;
 use crate::peers::server::Server;
 use crate::results::{Cell, Ending, Sample};
-use crate::session::Session;
-use crate::stage::path::PathOptions;
-use crate::stage::{CONGESTION_CONTROL, Stage};
-use crate::testbed::net::Netns;
 
 const PAUSE_MS: std::ops::Range<u64> = 5..100;
 /// Five machines at full load take a minute for 10 MB now and then.
@@ -66,7 +67,7 @@ impl Transfers {
             segment_loss: cell.path_loss_percent / 100.0,
             link: cell.path_link,
         })?;
-        let measured = self.stage.check_path(rtt)?;
+        let measured = check_path(&self.stage, rtt)?;
         self.cell = cell;
         for machine in 0..self.stage.vm_count() {
             for &configuration in &self.configurations {
@@ -114,7 +115,6 @@ impl Transfers {
             retransmissions: times.retransmissions,
             dsack_duplicates: times.dsack_duplicates,
             tap_drops,
-            lost_bytes: None,
             round: None,
             carried: None,
             vm: machine,

@@ -12,20 +12,21 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
+use vsnoop_testbed::capture::Capture;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::stage::path::PathOptions;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
+use vsnoop_testbed::vsnoop::Vsnoop;
+use vsnoop_testbed::{guest, vm};
 
 use self::plan::QUOTA_PERCENT;
 use super::compare::{Configuration, in_rounds};
 use super::definition::{Experiment, Options};
 use super::lab::Lab;
 use super::progress::Progress;
-use crate::interrupt;
+use crate::experiment::path_check::check_path;
 use crate::results::report::Words;
 use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
-use crate::stage::path::PathOptions;
-use crate::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
-use crate::testbed::capture::Capture;
-use crate::vsnoop::Vsnoop;
-use crate::{guest, vm};
 
 /// Of the VM's own work; not the quota's period, so that load and quota do not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
@@ -132,7 +133,7 @@ impl Uploads<'_> {
             link: cell.path_link,
             ..PathOptions::default()
         })?;
-        self.stage.check_path(rtt)?;
+        check_path(&self.stage, rtt)?;
         self.cell = cell;
         let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
         self.stage.vm(VM).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use vsnoop_guest::web;
+use vsnoop_testbed::stage::path::PathLink;
 
 use crate::experiment::definition::Options;
-use crate::results::{Cell, PathLink};
+use crate::results::Cell;
 
 /// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
 pub const QUOTA_PERCENT: u32 = 20;

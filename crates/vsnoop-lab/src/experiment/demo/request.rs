@@ -12,10 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::pattern::Pattern;
 use vsnoop_guest::web;
-
-use crate::interrupt;
-use crate::testbed::capture::Segment;
-use crate::testbed::net::Netns;
+use vsnoop_testbed::capture::Segment;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::Netns;
 
 const CURL: &str = "curl";
 /// Of a web server.

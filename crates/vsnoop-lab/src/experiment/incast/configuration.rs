@@ -1,11 +1,10 @@
 //! What is done for the receiver.
 
 use anyhow::{Context, Result, bail};
-
-use crate::session::Session;
-use crate::testbed::fan_in::{PORT, UPLINK};
-use crate::testbed::switch::LastHop;
-use crate::vsnoop::Vsnoop;
+use vsnoop_testbed::fan_in::{PORT, UPLINK};
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::switch::LastHop;
+use vsnoop_testbed::vsnoop::Vsnoop;
 
 /// Payload of a full segment, with timestamps.
 const MSS_BYTES: u32 = 1448;

@@ -8,10 +8,10 @@ use socket2::Socket;
 use vsnoop_guest::rounds::socket::{
     accept, connect, listen, tcp_socket, tcp_socket_with, verify_congestion_control,
 };
+use vsnoop_testbed::fan_in::{FanIn, VM_ADDRESS, sender_address};
+use vsnoop_testbed::net::Netns;
 
 use crate::results::incast::CongestionControl;
-use crate::testbed::fan_in::{FanIn, VM_ADDRESS, sender_address};
-use crate::testbed::net::Netns;
 
 /// With a buffer of its own a receiver's window is not tuned by its kernel.
 const CAPPED_BUFFER_BYTES: usize = 128 * 1024;

@@ -7,12 +7,12 @@ use anyhow::{Result, bail, ensure};
 use vsnoop_guest::control::{Command, ROUNDS_PORT, Reply};
 use vsnoop_guest::rounds::{Pattern, Receiver, Senders};
 use vsnoop_guest::tcp_counts::TcpCounts;
+use vsnoop_testbed::fan_in::{FanIn, sender_address};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::vm::Vm;
 
 use super::connections::{self, Opener, Wanted};
 use super::guests::Guests;
-use crate::interrupt;
-use crate::testbed::fan_in::{FanIn, sender_address};
-use crate::vm::Vm;
 
 /// Connections with both their ends; the receiver closes first.
 pub struct Ends<'a> {

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vsnoop_guest::control::Command;
-
-use crate::guest::{self, Image};
-use crate::session::Session;
-use crate::testbed::fan_in::{
+use vsnoop_testbed::fan_in::{
     FanIn, PORT, PREFIX_LENGTH, VM_ADDRESS, VM_MAC, sender_address, sender_mac,
 };
-use crate::testbed::net::mac_text;
-use crate::vm::{self, Accelerator, Network, OnHostCore, Vm};
+use vsnoop_testbed::guest::{self, Image};
+use vsnoop_testbed::net::mac_text;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::vm::{self, Accelerator, Network, OnHostCore, Vm};
 
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// What a guest has learnt of its neighbours it knows for good: nothing but the traffic itself is

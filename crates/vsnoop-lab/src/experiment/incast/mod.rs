@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use vsnoop_testbed::fan_in::VM_ADDRESS;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::definition::{Experiment, Options};
 use super::environment;
 use super::progress::Progress;
-use crate::interrupt;
 use crate::results::Results;
 use crate::results::incast::{Incast, Part};
 use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile, summarise};
-use crate::session::Session;
-use crate::testbed::fan_in::VM_ADDRESS;
-use crate::vsnoop::Vsnoop;
 use guests::Boot;
 use plan::Point;
 pub use selection::Selection;

@@ -1,13 +1,13 @@
 //! Which rounds are measured: the parts of the experiment, or what was asked for.
 
 use anyhow::{Result, bail, ensure};
+use vsnoop_testbed::fan_in::MOST_SENDERS;
 
 use super::configuration::Configuration::{self, Fixed, Incast, IncastEarly, Off};
 use super::connections::Opener;
 use super::selection::Selection;
 use crate::experiment::definition::Options;
 use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
-use crate::testbed::fan_in::MOST_SENDERS;
 
 /// Rounds that differ in their configuration only.
 #[derive(Clone, Debug, PartialEq)]

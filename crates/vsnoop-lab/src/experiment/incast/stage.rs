@@ -6,22 +6,21 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-
 use vsnoop_guest::rounds::Pattern;
+use vsnoop_testbed::fan_in::{FanIn, FanInOptions};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::TcpCounters;
+use vsnoop_testbed::session::{PREFIX, Session};
+use vsnoop_testbed::switch::{LastHop, PortCounts, PortKind};
+use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::configuration::{Attached, Configuration};
 use super::connections::{Opener, Wanted};
 use super::ends::{Ends, tcp_counts};
 use super::guests::{Boot, Guests};
 use super::plan::{Point, RTO_MIN_MS};
-use crate::interrupt;
 use crate::results::incast::{CongestionControl, Incast, Part, Round};
 use crate::results::{Cell, Ending, Sample};
-use crate::session::{PREFIX, Session};
-use crate::testbed::fan_in::{FanIn, FanInOptions};
-use crate::testbed::net::TcpCounters;
-use crate::testbed::switch::{LastHop, PortCounts, PortKind};
-use crate::vsnoop::Vsnoop;
 
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
+use vsnoop_testbed::hosts::Wire;
+use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
@@ -16,8 +18,6 @@ use crate::experiment::definition::{Experiment, Options, chosen};
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
 use crate::results::{Figure, Results};
-use crate::testbed::hosts::Wire;
-use crate::testbed::relay::{Bottleneck, Faults};
 
 const CARRIERS: [&str; 9] = [
     "bare",

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::workspace;
 
 use crate::results::link::Content;
-use crate::workspace;
 
 const LIBRARIES: &str = "/usr/lib";
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Wire;
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
@@ -15,7 +16,6 @@ use crate::peers::link::Kind;
 use crate::results::link::{Content, Link};
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
-use crate::testbed::hosts::Wire;
 
 const CARRIERS: [&str; 20] = [
     "bare",

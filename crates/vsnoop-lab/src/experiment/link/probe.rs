@@ -13,8 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-
-use crate::testbed::net::{Netns, echo_number, echo_request};
+use vsnoop_testbed::net::{Netns, echo_number, echo_request};
 
 /// Answers that come later than this after the last question are lost.
 const PATIENCE: Duration = Duration::from_secs(3);

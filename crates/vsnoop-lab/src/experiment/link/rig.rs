@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
+use vsnoop_testbed::hosts::{Hosts, Side, Wire};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::session::{PREFIX, Session};
 
 use super::probe::{self, Echoes};
 use super::stream::{self, Load};
-use crate::interrupt;
 use crate::peers::link::{self, Link, Site};
 use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
-use crate::session::{PREFIX, Session};
-use crate::testbed::hosts::{Hosts, Side, Wire};
 
 /// In the environment of results: carriers that did not run, and why.
 pub const MISSING: &str = "missing";

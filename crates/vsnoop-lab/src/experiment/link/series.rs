@@ -2,6 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
+use vsnoop_testbed::hosts::Wire;
+use vsnoop_testbed::workspace;
 
 use super::rig::{self, Rig, Task};
 use crate::experiment::definition::Options;
@@ -9,8 +11,6 @@ use crate::experiment::environment;
 use crate::experiment::progress::Progress;
 use crate::results::statistics::summarise;
 use crate::results::{Figure, Results};
-use crate::testbed::hosts::Wire;
-use crate::workspace;
 
 /// An experiment under way: what is measured goes into its results.
 pub struct Series {
@@ -41,7 +41,7 @@ impl Series {
         );
         let mut results = Results::begin(name, environment::describe());
         if let Ok(program) = workspace::vsnoop_command() {
-            let version = crate::testbed::net::checked(&program.to_string_lossy(), ["--version"]);
+            let version = vsnoop_testbed::net::checked(&program.to_string_lossy(), ["--version"]);
             results.environment.insert("vsnoop".into(), json!(version?.trim()));
         }
         let rig = Rig::build(wire, carriers)?;

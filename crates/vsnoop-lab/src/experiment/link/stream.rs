@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::socket::info;
 
-use crate::interrupt;
 use crate::peers::link::Link;
-use crate::testbed::socket::info;
 
 /// As much as iperf3 writes at a time.
 const CHUNK_BYTES: usize = 128 * 1024;

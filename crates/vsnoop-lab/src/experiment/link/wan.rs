@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Wire;
+use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
@@ -15,8 +17,6 @@ use crate::results::link::{Content, Link};
 use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
-use crate::testbed::hosts::Wire;
-use crate::testbed::relay::{Bottleneck, Faults};
 
 /// Carrier, rounds without loss, rounds with loss. What is compared closely has the most.
 const PLAN: [(&str, usize, usize); 14] = [

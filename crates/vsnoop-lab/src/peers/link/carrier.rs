@@ -28,10 +28,3 @@ pub enum Kind {
     /// vsnoop's own.
     Own,
 }
-
-impl Kind {
-    /// Whether it is a program that a user would pick in vsnoop's place.
-    pub fn is_peer(self) -> bool {
-        matches!(self, Self::Plain | Self::Sealed)
-    }
-}

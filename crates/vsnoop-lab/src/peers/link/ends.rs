@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::testbed::net::Netns;
+use vsnoop_testbed::net::Netns;
 
 /// Where connections over a carrier begin and end.
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! fastd: a tap over UDP.
 
 use anyhow::{Context, Result};
+use vsnoop_testbed::hosts::Side;
+use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, packaged};
-use crate::testbed::hosts::Side;
-use crate::testbed::net::checked;
 
 pub static PLAIN: Carrier = Carrier {
     name: "fastd-plain",

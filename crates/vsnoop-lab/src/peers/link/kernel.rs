@@ -1,11 +1,11 @@
 //! Carriers without a process: the bare path, a bridge, and VXLAN (RFC 7348).
 
 use anyhow::{Context, Result};
+use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::Site;
-use crate::testbed::hosts::Side;
 
 pub static BARE: Carrier = Carrier {
     name: "bare",

@@ -1,7 +1,7 @@
 //! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
 //! take instead.
 //!
-//! A [`Carrier`] is started on two [`Hosts`](crate::testbed::hosts::Hosts) and becomes a [`Link`]:
+//! A [`Carrier`] is started on two [`Hosts`](vsnoop_testbed::hosts::Hosts) and becomes a [`Link`]:
 //! two ends between which connections can be made, and the processes that carry them. Several stand
 //! side by side, each with its own ports, devices and addresses ([`Site`]), so that measurements
 //! can take turns. A tunnel's device with its address stands in the host's namespace, where a

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, packaged};
-use crate::testbed::hosts::Side;
 
 const DEVICE: &str = "tap0";
 

@@ -2,12 +2,12 @@
 //! certificates.
 
 use anyhow::{Context, Result};
+use vsnoop_testbed::hosts::Side;
+use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, packaged};
-use crate::testbed::hosts::Side;
-use crate::testbed::net::checked;
 
 pub static UDP: Carrier = Carrier {
     name: "openvpn-udp",

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use vsnoop_testbed::hosts::{Hosts, Side};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::workspace;
 
 use super::super::Daemon;
 use super::ends::Ends;
 use super::process::Processes;
-use crate::interrupt;
-use crate::session::Session;
-use crate::testbed::hosts::{Hosts, Side};
-use crate::testbed::net::Netns;
-use crate::workspace;
 
 /// Ports of a carrier beyond its first: where a server of the lab listens, and where a forwarding
 /// carrier waits for its client.
@@ -195,6 +195,6 @@ pub(super) fn built(name: &str) -> Result<PathBuf> {
 
 /// A program of a Debian package.
 pub(super) fn packaged(name: &str, package: &str) -> Result<PathBuf> {
-    crate::guest::installed(name, package)
+    vsnoop_testbed::guest::installed(name, package)
         .with_context(|| format!("{name} is missing: run scripts/peers.sh"))
 }

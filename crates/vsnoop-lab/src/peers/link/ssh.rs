@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use vsnoop_testbed::hosts::Side;
+use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{FORWARD, SERVER, Site, packaged};
-use crate::testbed::hosts::Side;
-use crate::testbed::net::checked;
 
 pub static TAP: Carrier = Carrier {
     name: "ssh",

@@ -1,12 +1,12 @@
 //! tinc 1.0 as a switch: a tap over UDP.
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Side;
+use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, packaged};
-use crate::testbed::hosts::Side;
-use crate::testbed::net::checked;
 
 pub static PLAIN: Carrier = Carrier {
     name: "tinc-plain",

@@ -1,11 +1,11 @@
 //! VpnCloud: a tap over UDP.
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, built};
-use crate::testbed::hosts::Side;
 
 pub static PLAIN: Carrier = Carrier {
     name: "vpncloud-plain",

@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use vsnoop_testbed::hosts::Side;
+use vsnoop_testbed::net::checked;
+use vsnoop_testbed::workspace;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::Site;
-use crate::testbed::hosts::Side;
-use crate::testbed::net::checked;
-use crate::workspace;
 
 macro_rules! carrier {
     ($name:literal, $about:literal, $transport:literal, $more:literal) => {

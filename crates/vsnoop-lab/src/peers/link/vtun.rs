@@ -1,11 +1,11 @@
 //! VTun: a tap over TCP.
 
 use anyhow::Result;
+use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, packaged};
-use crate::testbed::hosts::Side;
 
 pub static PLAIN: Carrier = Carrier {
     name: "vtun",

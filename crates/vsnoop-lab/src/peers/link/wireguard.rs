@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
 use super::site::{Site, built};
-use crate::testbed::hosts::Side;
 
 const SOCKETS: &str = "/var/run/wireguard";
 

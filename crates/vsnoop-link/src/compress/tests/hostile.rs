@@ -29,7 +29,7 @@ fn forged(original_bytes: u32, window_log: u8, frame_window_log: u32, plain: &[u
 #[test]
 fn a_bomb_is_refused_and_takes_no_memory() {
     let bomb = vec![0; 64 << 20];
-    let mut decoder = Decoder::new(tight());
+    let mut decoder = super::decoder(tight());
     let body = forged(1000, 15, 15, &bomb);
     assert!(body.len() < 20_000);
     assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
@@ -44,7 +44,7 @@ fn a_bomb_is_refused_and_takes_no_memory() {
 
 #[test]
 fn a_message_that_is_shorter_than_it_says_is_refused() {
-    let mut decoder = Decoder::new(tight());
+    let mut decoder = super::decoder(tight());
     let body = forged(1000, 15, 15, &[7; 999]);
     assert!(matches!(refused(&mut decoder, &body), DecodeError::Content(_)));
     assert_eq!(decoded(&mut decoder, &forged(1000, 15, 15, &[7; 1000])), [7; 1000]);
@@ -54,7 +54,7 @@ fn a_message_that_is_shorter_than_it_says_is_refused() {
 
 #[test]
 fn windows_beyond_what_was_agreed_are_refused() {
-    let mut decoder = Decoder::new(tight());
+    let mut decoder = super::decoder(tight());
     for log in 16..=255 {
         let body = forged(9, log, 10, &[0; 9]);
         assert_eq!(refused(&mut decoder, &body), DecodeError::Window { log });
@@ -71,7 +71,7 @@ fn windows_beyond_what_was_agreed_are_refused() {
 
 #[test]
 fn a_window_that_is_none_does_not_lift_the_bound() {
-    let mut decoder = Decoder::new(tight());
+    let mut decoder = super::decoder(tight());
     // RFC 8878: no flags, a window of 2^27; a last block, raw, of nine bytes.
     let frame = [0, (27 - 10) << 3, 9 << 3 | 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
     let body = [&[0b0101, 0, 0, 9, 0, 0, 0][..], &frame].concat();
@@ -81,7 +81,7 @@ fn a_window_that_is_none_does_not_lift_the_bound() {
 
 #[test]
 fn contexts_that_were_not_begun_or_not_agreed_are_refused() {
-    let mut decoder = Decoder::new(Limits { dictionaries: 0, ..tight() });
+    let mut decoder = super::decoder(Limits { dictionaries: 0, ..tight() });
     for (tag, number) in [(0b0001, 0u8), (0b0001, 2), (0b0101, 3), (0b0001, 255), (0b1101, 0)] {
         let body = [tag, 0, 0, 9, 0, number, 15, 1, 2, 3];
         assert_eq!(refused(&mut decoder, &body), DecodeError::Context { number: number.into() });
@@ -92,7 +92,7 @@ fn contexts_that_were_not_begun_or_not_agreed_are_refused() {
 #[test]
 fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
     let limits = Limits { flows: 20, flow_window_log: 18, ..tight() };
-    let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
+    let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     for flow in 0..20 {
         for round in 0..8 {
             let message = payload(Kind::Text, round, 65_000);
@@ -116,7 +116,7 @@ proptest! {
     fn arbitrary_bytes_are_refused_or_bounded(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
     ) {
-        let mut decoder = Decoder::new(tight());
+        let mut decoder = super::decoder(tight());
         for body in &bodies {
             let mut out = Vec::new();
             if decoder.decode(body, &mut out).is_err() {
@@ -134,10 +134,11 @@ proptest! {
         damage in prop::collection::vec((0..5u8, any::<prop::sample::Index>(), any::<u8>()), 1..12),
         method in prop::sample::select(vec!["lz4", "zstd", "zstd:3"]),
     ) {
-        let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+        let (mut encoder, mut decoder) = (super::encoder(tight()), super::decoder(tight()));
         for (round, (what, position, value)) in damage.iter().enumerate() {
             let message = payload(Kind::Text, round as u64, 3000);
-            let mut body = body(&mut encoder, round as u64 % 2, &policy(method, 1), &message).unwrap();
+            let flow = round as u64 % 2;
+            let mut body = body(&mut encoder, flow, &policy(method, 1), &message).unwrap();
             let position = position.index(body.len());
             match what {
                 0 => body.truncate(position),

@@ -45,7 +45,7 @@ proptest! {
 
     #[test]
     fn any_interleaving_of_flows_comes_out_as_it_went_in(messages in messages()) {
-        let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+        let (mut encoder, mut decoder) = (super::encoder(tight()), super::decoder(tight()));
         for (number, message) in messages.iter().enumerate() {
             let mut policy = policy(message.method, message.owner);
             policy.dictionary = message.dictionary.then_some(1 << 20);
@@ -72,7 +72,7 @@ proptest! {
 
 #[test]
 fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
-    let mut encoder = Encoder::new(Limits::default());
+    let mut encoder = super::encoder(Limits::default());
     let message = payload(Kind::Text, 1, 20_000);
     let first = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
     let again = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
@@ -83,7 +83,7 @@ fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
 
 /// Everything after the head, which names the slot, is what an encoder makes that has seen nothing.
 fn assert_learned_nothing(body: &[u8], policy: &Policy, message: &[u8], limits: Limits) {
-    let fresh = super::body(&mut Encoder::new(limits), 1, policy, message).unwrap();
+    let fresh = super::body(&mut super::encoder(limits), 1, policy, message).unwrap();
     assert_eq!(body[6..], fresh[6..]);
 }
 
@@ -94,7 +94,7 @@ fn what_one_owner_sent_does_not_show_in_the_bytes_of_another() {
     for dictionary in [None, Some(1 << 20)] {
         let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
         let limits = Limits { dictionaries: 2, flow_window_log: 17, ..tight() };
-        let mut encoder = Encoder::new(limits);
+        let mut encoder = super::encoder(limits);
         body(&mut encoder, 1, &of(1), &secret).unwrap();
         // The same flow's number, the same bytes, another owner.
         let other = body(&mut encoder, 1, &of(2), &secret).unwrap();
@@ -110,7 +110,7 @@ fn who_takes_the_place_of_another_flow_inherits_nothing() {
     for dictionary in [None, Some(1 << 20)] {
         let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
         let limits = Limits { flows: 1, ..tight() };
-        let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
+        let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
         for owner in [1, 2, 1] {
             let body = body(&mut encoder, 1, &of(owner), &secret).unwrap();
             assert_learned_nothing(&body, &of(owner), &secret, limits);
@@ -123,7 +123,7 @@ fn who_takes_the_place_of_another_flow_inherits_nothing() {
 
 #[test]
 fn the_flow_that_was_silent_longest_gives_way() {
-    let mut encoder = Encoder::new(tight());
+    let mut encoder = super::encoder(tight());
     let message = payload(Kind::Text, 1, 10_000);
     for flow in [1, 2, 3, 1, 3, 4] {
         body(&mut encoder, flow, &policy("zstd", 1), &message).unwrap();
@@ -136,7 +136,7 @@ fn the_flow_that_was_silent_longest_gives_way() {
 
 #[test]
 fn a_raw_message_in_between_does_not_disturb_its_flow() {
-    let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+    let (mut encoder, mut decoder) = (super::encoder(tight()), super::decoder(tight()));
     let mut raw = 0;
     for round in 0..30 {
         let kind = if round % 3 == 2 { Kind::Random } else { Kind::Text };
@@ -153,7 +153,7 @@ fn a_raw_message_in_between_does_not_disturb_its_flow() {
 
 #[test]
 fn a_method_that_changes_in_mid_flow_disturbs_nothing() {
-    let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+    let (mut encoder, mut decoder) = (super::encoder(tight()), super::decoder(tight()));
     for (round, method) in ["zstd", "off", "lz4", "zstd", "zstd:3", "zstd:3", "auto", "zstd"]
         .iter()
         .cycle()
@@ -173,7 +173,7 @@ fn a_method_that_changes_in_mid_flow_disturbs_nothing() {
 #[test]
 fn a_dictionary_knows_what_another_flow_has_sent_long_before() {
     let limits = Limits { dictionary_window_log: 23, ..tight() };
-    let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
+    let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     // Incompressible in itself: only the repetition can be gained.
     let file = payload(Kind::Random, 1, 3_000_000);
@@ -192,7 +192,7 @@ fn a_dictionary_knows_what_another_flow_has_sent_long_before() {
 
 #[test]
 fn a_message_grows_in_a_dictionary_by_a_few_bytes_at_most() {
-    let mut encoder = Encoder::new(tight());
+    let mut encoder = super::encoder(tight());
     let shared = Policy { dictionary: Some(1 << 20), ..policy("zstd:3", 1) };
     for (seed, bytes) in [128, 129, 1000, 4096, 60_000, 65_663, 65_663, 500].iter().enumerate() {
         let message = payload(Kind::Random, seed as u64, *bytes);
@@ -204,7 +204,7 @@ fn a_message_grows_in_a_dictionary_by_a_few_bytes_at_most() {
 #[test]
 fn a_dictionary_that_the_receiver_has_no_room_for_is_not_used() {
     let limits = Limits { dictionaries: 0, ..tight() };
-    let (mut encoder, mut decoder) = (Encoder::new(limits), Decoder::new(limits));
+    let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     let message = payload(Kind::Text, 1, 10_000);
     let body = body(&mut encoder, 1, &shared, &message).unwrap();
@@ -214,7 +214,7 @@ fn a_dictionary_that_the_receiver_has_no_room_for_is_not_used() {
 #[test]
 fn no_flows_at_all_is_a_limit_too() {
     let limits = Limits { flows: 0, dictionaries: 0, ..tight() };
-    let mut encoder = Encoder::new(limits);
+    let mut encoder = super::encoder(limits);
     let message = payload(Kind::Text, 1, 10_000);
     assert_eq!(body(&mut encoder, 1, &policy("zstd", 1), &message), None);
     assert!(body(&mut encoder, 2, &policy("lz4", 1), &message).is_some());
@@ -222,7 +222,7 @@ fn no_flows_at_all_is_a_limit_too() {
 
 #[test]
 fn the_counters_tell_what_went_in_and_out() {
-    let (mut encoder, mut decoder) = (Encoder::new(tight()), Decoder::new(tight()));
+    let (mut encoder, mut decoder) = (super::encoder(tight()), super::decoder(tight()));
     let message = payload(Kind::Text, 1, 10_000);
     let body = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
     decoded(&mut decoder, &body);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::unit::{Cut, Packer, Unpacker, datagrams};
+use super::super::unit::{Cut, Packer, datagrams};
 use super::*;
 
 /// Cuts `payload` into units and puts them together again, last one first.
@@ -41,7 +41,7 @@ fn through(
     // In any order: a receiver that has seen nothing but this unit.
     for (body, plain) in units.iter().rev().filter(|(body, _)| !body.is_empty()) {
         let mut out = Vec::new();
-        Unpacker::default().decompress(body, &mut out).unwrap();
+        super::unpacker().decompress(body, &mut out).unwrap();
         assert_eq!(&out, plain);
     }
     units.iter().map(|(_, plain)| plain.len()).collect()
@@ -59,16 +59,17 @@ proptest! {
         granule_bytes in 1..3000usize,
         limit_bytes in 200..12_000usize,
     ) {
-        let mut packer = Packer::default();
+        let mut packer = super::packer();
         packer.set_link_rate(Some(1_000_000));
         let payload = payload(kind, 1, bytes);
-        through(&mut packer, &policy(method, 1), &vec![3; head_bytes], &payload, granule_bytes, limit_bytes);
+        let (policy, head) = (policy(method, 1), vec![3; head_bytes]);
+        through(&mut packer, &policy, &head, &payload, granule_bytes, limit_bytes);
     }
 
     #[test]
     fn arbitrary_units_are_refused_or_bounded(body in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut out = Vec::new();
-        if Unpacker::default().decompress(&body, &mut out).is_err() {
+        if super::unpacker().decompress(&body, &mut out).is_err() {
             prop_assert!(out.is_empty());
         }
         prop_assert!(out.len() <= 65_535);
@@ -78,7 +79,7 @@ proptest! {
 #[test]
 fn a_unit_carries_far_more_text_than_a_datagram_has_room() {
     let text = payload(Kind::Text, 1, 60_000);
-    let mut packer = Packer::default();
+    let mut packer = super::packer();
     let single = through(&mut packer, &policy("zstd", 1), &[0; 66], &text, 1, 1380);
     assert!(single.len() < 60_000 / 1380 / 2, "{}", single.len());
     let fours = through(&mut packer, &policy("zstd", 1), &[0; 66], &text, 1, 4 * 1380);
@@ -87,7 +88,7 @@ fn a_unit_carries_far_more_text_than_a_datagram_has_room() {
 
 #[test]
 fn a_small_unit_is_compressed_as_it_is_if_that_fits() {
-    let (mut packer, mut body) = (Packer::default(), Vec::new());
+    let (mut packer, mut body) = (super::packer(), Vec::new());
     let text = payload(Kind::Text, 1, 1000);
     let method = Method::Zstd { level: 1 };
     assert_eq!(packer.compress(method, &[&text], 100, &mut body), Encoded::Raw);
@@ -97,7 +98,7 @@ fn a_small_unit_is_compressed_as_it_is_if_that_fits() {
         Encoded::Compressed
     );
     let mut out = Vec::new();
-    Unpacker::default().decompress(&body, &mut out).unwrap();
+    super::unpacker().decompress(&body, &mut out).unwrap();
     assert_eq!(out, text);
     assert_eq!(packer.compress(Method::Off, &[&text], 9999, &mut body), Encoded::Raw);
     assert_eq!(packer.compress(method, &[&[0; 70_000]], 9999, &mut body), Encoded::Raw);
@@ -109,7 +110,7 @@ fn a_unit_bomb_is_refused() {
     let lz4 = lz4_flex::block::compress(&bomb);
     let body = [&[0, 0xff, 0xff][..], &lz4].concat();
     let mut out = Vec::new();
-    assert!(Unpacker::default().decompress(&body, &mut out).is_err());
+    assert!(super::unpacker().decompress(&body, &mut out).is_err());
     assert!(out.is_empty());
 }
 

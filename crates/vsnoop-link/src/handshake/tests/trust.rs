@@ -1,13 +1,11 @@
 //! Who gets through, and what the others are told.
 
-use std::io::{Read, Write};
-
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
-use crate::handshake::testing::{Pair, deadline, hello, sockets};
+use crate::handshake::testing::{Pair, hello};
 use crate::handshake::*;
-use crate::identity::testing::{Files, TestAuthority, Validity, peer, pinned};
-use crate::identity::{Identity, keygen};
+use crate::identity::testing::{TestAuthority, Validity, host, load, peer, pinned};
+use crate::identity::{Identity, generate_key};
 
 /// What both ends say of a handshake that has failed.
 fn failures(pair: &Pair) -> (String, String) {
@@ -17,41 +15,10 @@ fn failures(pair: &Pair) -> (String, String) {
 
 /// Hosts a and b with certificates of one authority, as valid as wanted.
 fn named(a: Validity, b: Validity) -> Pair {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let a = authority.host(&files, "a.example", a);
-    let b = authority.host(&files, "b.example", b);
+    let authority = TestAuthority::new("ca");
+    let a = authority.host("a.example", a);
+    let b = authority.host("b.example", b);
     Pair::new(&a, &b, authority.trust("a.example"), authority.trust("b.example"))
-}
-
-#[test]
-fn pinned_hosts_get_through_over_tcp() {
-    let (a, b) = Pair::pinned().connect();
-    let (mut a, mut b) = (a.unwrap(), b.unwrap());
-    assert_eq!((&a.peer, &b.peer), (&peer("b"), &peer("a")));
-    assert_eq!((a.theirs.session, b.theirs.session), (0x5678, 0x1234));
-    assert_eq!(a.agreed, b.agreed);
-    assert_eq!(a.cipher, b.cipher);
-    // The connection is theirs without a byte of the handshake in it.
-    a.stream.write_all(b"one").unwrap();
-    b.stream.write_all(b"two").unwrap();
-    let mut got = [0; 3];
-    b.stream.read_exact(&mut got).unwrap();
-    assert_eq!(&got, b"one");
-    a.stream.read_exact(&mut got).unwrap();
-    assert_eq!(&got, b"two");
-}
-
-#[test]
-fn the_connection_goes_on_with_tls_where_that_is_wanted() {
-    let (a, b) = Pair::pinned().connect();
-    let (mut a, mut b) = (a.unwrap(), b.unwrap());
-    a.tls.writer().write_all(b"sealed").unwrap();
-    a.tls.complete_io(&mut a.stream).unwrap();
-    b.tls.complete_io(&mut b.stream).unwrap();
-    let mut got = [0; 6];
-    b.tls.reader().read_exact(&mut got).unwrap();
-    assert_eq!(&got, b"sealed");
 }
 
 #[test]
@@ -63,12 +30,11 @@ fn hosts_with_certificates_of_one_authority_get_through() {
 
 #[test]
 fn one_listener_knows_pinned_and_named_peers_apart() {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let listener = authority.host(&files, "listener.example", Validity::Now);
-    let by_key = [files.host("one"), files.host("two")];
-    let by_name = ["three.example", "four.example"]
-        .map(|name| (name, authority.host(&files, name, Validity::Now)));
+    let authority = TestAuthority::new("ca");
+    let listener = authority.host("listener.example", Validity::Now);
+    let by_key = [host(), host()];
+    let by_name =
+        ["three.example", "four.example"].map(|name| (name, authority.host(name, Validity::Now)));
     let mut peers = vec![(peer("one"), pinned(&by_key[0])), (peer("two"), pinned(&by_key[1]))];
     peers.extend(by_name.iter().map(|(name, _)| (peer(name), authority.trust(name))));
     let acceptor = listener.acceptor(&peers).unwrap();
@@ -90,8 +56,7 @@ fn one_listener_knows_pinned_and_named_peers_apart() {
 
 #[test]
 fn a_host_with_another_key_than_the_pinned_one_is_not_the_peer() {
-    let files = Files::new();
-    let (a, b, c) = (files.host("a"), files.host("b"), files.host("c"));
+    let (a, b, c) = (host(), host(), host());
     let (a_says, b_says) = failures(&Pair::new(&a, &c, pinned(&a), pinned(&b)));
     assert!(a_says.starts_with("peer b: presented key"), "{a_says}");
     assert!(a_says.contains(&c.public().to_string()), "{a_says}");
@@ -101,22 +66,8 @@ fn a_host_with_another_key_than_the_pinned_one_is_not_the_peer() {
 }
 
 #[test]
-fn an_unknown_caller_is_refused_and_told_so_over_tcp() {
-    let files = Files::new();
-    let (a, b, c) = (files.host("a"), files.host("b"), files.host("c"));
-    let (a_says, b_says) = Pair::new(&a, &b, pinned(&c), pinned(&b)).connect();
-    let (a_says, b_says) = (a_says.unwrap_err().to_string(), b_says.unwrap_err().to_string());
-    assert!(b_says.starts_with("a caller: presented key"), "{b_says}");
-    assert!(b_says.contains("no peer's"), "{b_says}");
-    assert!(b_says.contains(&a.public().to_string()), "{b_says}");
-    assert!(a_says.starts_with("peer b: it does not know our key"), "{a_says}");
-    assert!(a_says.contains(&a.public().to_string()), "{a_says}");
-}
-
-#[test]
 fn a_listener_without_peers_refuses_everyone() {
-    let files = Files::new();
-    let (a, b) = (files.host("a"), files.host("b"));
+    let (a, b) = (host(), host());
     let mut pair = Pair::new(&a, &b, pinned(&a), pinned(&b));
     pair.acceptor = b.acceptor(&[]).unwrap();
     let (a, b) = pair.shake();
@@ -125,11 +76,10 @@ fn a_listener_without_peers_refuses_everyone() {
 
 #[test]
 fn a_stolen_certificate_is_worth_nothing_without_its_key() {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let a = authority.host(&files, "a.example", Validity::Now);
-    let b = authority.host(&files, "b.example", Validity::Now);
-    let thief = files.host("thief");
+    let authority = TestAuthority::new("ca");
+    let a = authority.host("a.example", Validity::Now);
+    let b = authority.host("b.example", Validity::Now);
+    let thief = host();
     for a_is in [pinned(&a), authority.trust("a.example")] {
         let pair = Pair {
             dialer: thief.dialer(&peer("b"), &pinned(&b)).unwrap().with_certificates_of(&a, &thief),
@@ -163,10 +113,9 @@ fn a_certificate_of_the_future_is_refused_in_both_roles() {
 
 #[test]
 fn a_certificate_with_another_name_is_refused_in_both_roles() {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let a = authority.host(&files, "a.example", Validity::Now);
-    let b = authority.host(&files, "b.example", Validity::Now);
+    let authority = TestAuthority::new("ca");
+    let a = authority.host("a.example", Validity::Now);
+    let b = authority.host("b.example", Validity::Now);
     let (a_is, b_is) = (authority.trust("a.example"), authority.trust("b.example"));
     let other = authority.trust("c.example");
     let (says, _) = failures(&Pair::new(&a, &b, a_is, other.clone()));
@@ -177,10 +126,9 @@ fn a_certificate_with_another_name_is_refused_in_both_roles() {
 
 #[test]
 fn a_certificate_of_another_authority_is_refused_in_both_roles() {
-    let files = Files::new();
-    let (ours, other) = (TestAuthority::new(&files, "ca"), TestAuthority::new(&files, "other"));
-    let a = ours.host(&files, "a.example", Validity::Now);
-    let b = other.host(&files, "b.example", Validity::Now);
+    let (ours, other) = (TestAuthority::new("ca"), TestAuthority::new("other"));
+    let a = ours.host("a.example", Validity::Now);
+    let b = other.host("b.example", Validity::Now);
     let (says, _) = failures(&Pair::new(&a, &b, ours.trust("a.example"), ours.trust("b.example")));
     assert!(says.contains("our authority has not signed"), "{says}");
     let (_, says) =
@@ -190,37 +138,30 @@ fn a_certificate_of_another_authority_is_refused_in_both_roles() {
 
 #[test]
 fn a_certificate_for_one_role_only_says_what_it_lacks() {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let host = |name: &str, purposes: &[_]| {
-        let key = files.path(&format!("{name}{}", purposes.len()));
-        keygen(&key).unwrap();
+    let authority = TestAuthority::new("ca");
+    let with = |name: &str, purposes: &[_]| {
+        let key = generate_key().unwrap();
         let certificate = authority.sign(&key, name, Validity::Now, purposes);
-        Identity::load(&key, Some(&certificate)).unwrap()
+        load(&key, Some(&certificate)).unwrap()
     };
     let both = [ClientAuth, ServerAuth];
     let trust = |name| authority.trust(name);
     let pair = |a: &Identity, b: &Identity| Pair::new(a, b, trust("a.example"), trust("b.example"));
-    let (a, b) = (host("a.example", &both), host("b.example", &both));
+    let (a, b) = (with("a.example", &both), with("b.example", &both));
     let (dialled, called) = pair(&a, &b).shake();
     assert!(dialled.is_ok() && called.is_ok());
-    let (_, says) = failures(&pair(&host("a.example", &[ServerAuth]), &b));
+    let (_, says) = failures(&pair(&with("a.example", &[ServerAuth]), &b));
     assert!(says.contains("not for clients"), "{says}");
-    let (says, _) = failures(&pair(&a, &host("b.example", &[ClientAuth])));
+    let (says, _) = failures(&pair(&a, &with("b.example", &[ClientAuth])));
     assert!(says.contains("not for servers"), "{says}");
 }
 
 #[test]
 fn keys_of_other_kinds_serve_as_well() {
-    let files = Files::new();
     for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384] {
-        let file = files.path("key");
-        std::fs::write(&file, rcgen::KeyPair::generate_for(algorithm).unwrap().serialize_pem())
-            .unwrap();
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&file, private).unwrap();
-        let a = Identity::load(&file, None).unwrap();
-        let b = files.host(&format!("b{}", fastrand::u64(..)));
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap().serialize_pem();
+        let a = load(&key, None).unwrap();
+        let b = host();
         let (dialled, called) = Pair::new(&a, &b, pinned(&a), pinned(&b)).shake();
         assert!(dialled.is_ok() && called.is_ok());
     }
@@ -228,28 +169,12 @@ fn keys_of_other_kinds_serve_as_well() {
 
 #[test]
 fn the_first_message_names_nobody() {
-    let files = Files::new();
-    let authority = TestAuthority::new(&files, "ca");
-    let a = authority.host(&files, "a.example", Validity::Now);
+    let authority = TestAuthority::new("ca");
+    let a = authority.host("a.example", Validity::Now);
     let dialer = a.dialer(&peer("b"), &authority.trust("b.example")).unwrap();
     let mut machine = Machine::dial(&dialer, hello(1)).unwrap();
     let sent = machine.send();
     for name in [&b"example"[..], b"office"] {
         assert!(!sent.windows(name.len()).any(|w| w == name), "it is sent in clear");
     }
-}
-
-#[test]
-fn another_tls_program_is_told_from_a_link() {
-    let pair = Pair::pinned();
-    let (ours, theirs) = sockets();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut theirs = theirs;
-            let _ = theirs.write_all(b"SSH-2.0-OpenSSH_9.9\r\n");
-            let _ = theirs.read(&mut [0; 4096]);
-        });
-        let says = dial(ours, &pair.dialer, hello(1), deadline()).unwrap_err().to_string();
-        assert!(says.contains("does not speak TLS"), "{says}");
-    });
 }

@@ -1,13 +1,12 @@
-//! Asking a link that runs, and who may.
+//! Requests to a running link, and the privileges for them.
 
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use vsnoop_link::daemon::control::{self, Request, Response, Status};
+use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_linkd::control::{self, Request, Response, Status};
 
-use crate::error::{Unfit, unfit, usage};
-
-/// Links are made and asked by root, and not by one whom a container has taken its rights from.
+/// Requires root with CAP_NET_ADMIN, which a container may lack.
 pub fn require_root() -> Result<()> {
     let status = fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
     if has_net_admin(&status) {
@@ -16,7 +15,7 @@ pub fn require_root() -> Result<()> {
     Err(unfit(Unfit::Privilege, "links need root (CAP_NET_ADMIN)"))
 }
 
-/// Is it among the effective capabilities in the text of /proc/PID/status (proc(5))?
+/// Does /proc/PID/status (proc(5)) list CAP_NET_ADMIN as effective?
 fn has_net_admin(status: &str) -> bool {
     const CAP_NET_ADMIN: u32 = 12;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -24,7 +23,7 @@ fn has_net_admin(status: &str) -> bool {
     effective.is_some_and(|bits| bits & (1 << CAP_NET_ADMIN) != 0)
 }
 
-/// Asks a link for what it can only do or refuse.
+/// Sends a request that a link can only accept or refuse.
 pub fn tell(name: &str, request: &Request) -> Result<()> {
     match control::ask(name, request)? {
         Response::Done => Ok(()),

@@ -1,21 +1,20 @@
-//! What can be known to be wrong before anything is made. Each error says what it is about, and the
-//! way out. That a peer is not reached is none: it is called again and again.
+//! Checks before a link is created. Each error names the object and a remedy. An unreachable peer
+//! is no error: the link calls it repeatedly.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
-use vsnoop_link::daemon::config::{Config, PortConfig, PortKind, TrustConfig};
-use vsnoop_link::daemon::control::{AlreadyUp, LinkFiles};
-use vsnoop_link::identity::{Authority, Identity};
+use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::system::netdev::{self, Device};
+use vsnoop_linkd::config::{Config, PortConfig, PortKind, TrustConfig};
+use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
+use vsnoop_linkd::credentials;
 
-use crate::error::{Unfit, unfit};
-use crate::system::netdev::{self, Device};
-
-/// Looks at files and at the host, in the network namespace (called `place`) of the calling thread.
-/// Returns what is well to know.
+/// Checks files and the host, in the network namespace (called `place`) of the calling thread.
+/// Returns warnings.
 pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
-    // First, for it is the reason for an address in use.
+    // First, because it explains an address in use.
     if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name.clone()).into());
     }
@@ -47,11 +46,11 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
 }
 
 fn identity(config: &Config) -> Result<()> {
-    let other = |error: anyhow::Error| unfit(Unfit::Other, format!("{error:#}"));
+    let other = |error| unfit(Unfit::Other, format!("{:#}", anyhow::Error::new(error)));
     let cert = config.authority.as_ref().map(|authority| authority.cert.as_path());
-    let own = Identity::load(&config.key, cert).map_err(other)?;
+    let own = credentials::identity(&config.key, cert).map_err(other)?;
     if let Some(authority) = &config.authority {
-        Authority::load(&authority.ca).map_err(other)?;
+        credentials::authority(&authority.ca).map_err(other)?;
     }
     match config.peers.iter().find(|peer| peer.trust == TrustConfig::Key(own.public())) {
         Some(peer) => Err(unfit(
@@ -91,8 +90,8 @@ fn port(port: &PortConfig, config: &Config, place: &str) -> Result<Vec<String>> 
     Ok(warnings)
 }
 
-/// The link sees what an interface receives before its bridge does, and the bridge goes on with it
-/// all the same. What the bridge sends out of the interface is not the link's.
+/// Warns of a port that is in a bridge: link and bridge both get what the interface receives, and
+/// the link does not get what the bridge sends out of it.
 fn bridged(device: &Device, config: &Config) -> Result<Option<String>> {
     let bridge = device.master.map(netdev::find_index).transpose()?.flatten();
     let Some(bridge) = bridge.filter(|bridge| bridge.kind == "bridge") else { return Ok(None) };
@@ -133,7 +132,7 @@ fn bridge(name: &str, place: &str) -> Result<Device> {
     }
 }
 
-/// Diversion is of what a VM sends, which is known of its tap only.
+/// Diversion needs the tap of a VM: only there a packet is known to come from the VM.
 fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
     let divert = config.diverts.iter().find(|divert| divert.interface == interface);
     let Some(divert) = divert.filter(|_| device.tap.is_none()) else { return Ok(()) };
@@ -145,12 +144,11 @@ fn diverted(interface: &str, device: &Device, config: &Config) -> Result<()> {
     Err(unfit(Unfit::NotATap, config.wrong_interface(divert, &why).to_string()))
 }
 
-/// The link's own packets must not leave by a port: they would be taken for the VMs' and carried
-/// again.
+/// The link's own packets must not leave by a port: the link would carry them again.
 fn own_way_out(config: &Config) -> Result<()> {
     for port in config.ports.iter().filter(|port| port.kind == PortKind::Interface) {
         let addresses = addresses_of(&port.name)?;
-        // What must be resolved first is not known yet.
+        // Names of hosts are not resolved yet.
         let peers = config.peers.iter().filter_map(|peer| {
             let address = peer.address.as_ref()?;
             Some((&peer.name, SocketAddr::new(address.host.parse().ok()?, address.port)))

@@ -1,19 +1,19 @@
-//! What `vsnoop link status` tells.
+//! The JSON document of `vsnoop link status`.
 
 use serde::Serialize;
-use vsnoop_link::daemon::control::Status;
+use vsnoop_linkd::control::Status;
 
-/// What `--json` prints.
+/// The document of `--json`.
 #[derive(Serialize)]
 pub struct Document {
     pub links: Vec<Status>,
-    /// Links that run and do not answer.
+    /// Links that run but do not answer.
     pub silent: Vec<Silent>,
 }
 
 #[derive(Serialize)]
 pub struct Silent {
     pub name: String,
-    /// What to do about it.
+    /// The problem and a remedy.
     pub problem: String,
 }

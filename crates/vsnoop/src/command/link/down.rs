@@ -1,17 +1,16 @@
-//! `vsnoop link down`: asks a link to end, and waits until its process is gone, and its taps with
-//! it.
+//! `vsnoop link down`: asks a link to end, and waits until its process and its taps are gone.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_link::daemon::control::{LinkFiles, Request};
+use vsnoop_host::system::process::Process;
+use vsnoop_linkd::control::{LinkFiles, Request};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
 use crate::output::watch::print;
-use crate::system::process::Process;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 

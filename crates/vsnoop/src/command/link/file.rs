@@ -1,11 +1,10 @@
-//! Where the configuration of a link stands.
+//! Path of a link's configuration.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use vsnoop_link::daemon::config::{self, is_link_name};
-
-use crate::error::usage;
+use vsnoop_host::error::usage;
+use vsnoop_linkd::config::{self, is_link_name};
 
 /// A word is the name of a file in [`config::DIRECTORY`].
 pub fn file_of(link: &str) -> Result<PathBuf> {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_link::identity;
+use vsnoop_linkd::key_file;
 
 use crate::cli::{self, Cli};
 use crate::output::watch::print;
@@ -15,12 +15,12 @@ struct Document {
 
 pub fn run(cli: &Cli, arguments: &cli::LinkKeygen) -> Result<u8> {
     let file = &arguments.file;
-    let public = if arguments.show { identity::public(file) } else { identity::keygen(file) }?;
+    let public = if arguments.show { key_file::public(file) } else { key_file::keygen(file) }?;
     let (file, public_key) = (file.display().to_string(), public.to_string());
     if cli.json {
         print(&serde_json::to_string(&Document { file, public_key })?)?;
     } else {
-        // Nothing else: scripts take it from here.
+        // No other output, for scripts.
         print(&public_key)?;
     }
     Ok(0)

@@ -1,9 +1,7 @@
-//! `vsnoop link`: links to other hosts (docs/link.md).
-//!
 //! A link is one process, `vsnoop link up --foreground` or the same in the background; every other
-//! command talks to it through its control socket. `up` starts it and waits for its report,
-//! `process` is what it does before the link itself begins, `checks` what it looks for then, so
-//! that nothing is half made.
+//! command talks to it through its control socket. `up` starts it and waits for its report;
+//! `process` runs before the link itself, with the checks of `checks`, so that nothing is created
+//! in part.
 
 mod ask;
 mod checks;

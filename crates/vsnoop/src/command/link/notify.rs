@@ -1,5 +1,5 @@
-//! Telling systemd that a service of Type=notify is up (sd_notify(3)): a datagram to the socket
-//! that NOTIFY_SOCKET names. Without it nobody waits, and nothing is said.
+//! Notifies systemd that a service of Type=notify is up (sd_notify(3)): sends a datagram to the
+//! socket in NOTIFY_SOCKET. Does nothing without that variable.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -14,7 +14,7 @@ pub fn ready() -> Result<()> {
 }
 
 fn send(name: &str) -> std::io::Result<()> {
-    // '@' stands for the zero byte of an abstract name.
+    // '@' is the zero byte of an abstract name.
     let address = match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(name)?,

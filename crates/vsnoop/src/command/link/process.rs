@@ -1,17 +1,17 @@
-//! The process of a link: goes to its place, checks, and becomes the link.
+//! The process of a link: enters its network namespace, runs the checks, and becomes the link.
 //!
-//! In the background (`--report`) it has one thing to say on standard output, a line of JSON: that
-//! the link is up, or why not and with which exit code. In the foreground systemd is told, and
-//! errors are an error's.
+//! In the background (`--report`) it prints one line of JSON: that the link is up, or the error and
+//! its exit code. In the foreground it notifies systemd, and returns errors.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use vsnoop_link::daemon;
-use vsnoop_link::daemon::config::Config;
-use vsnoop_link::daemon::control::LogLevel;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_linkd;
+use vsnoop_linkd::config::Config;
+use vsnoop_linkd::control::LogLevel;
 
 use super::ask::require_root;
 use super::file::file_of;
@@ -20,7 +20,6 @@ use super::{checks, notify};
 use crate::background;
 use crate::cli::{self, Cli};
 use crate::error::exit_code;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if arguments.foreground {
@@ -60,19 +59,19 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
             tracing::warn!("{error:#}");
         }
     };
-    let log = |level: LogLevel| {
-        // What others have to say of what they do in between is rarely of use, and much.
+    let log = |level: LogLevel| -> std::result::Result<(), vsnoop_linkd::BoxedError> {
+        // Other crates log at most at info: their details are rarely useful, and many.
         let others = level.min(LogLevel::Info);
-        log_by(&format!("{others},vsnoop={level},vsnoop_link={level}"))?;
+        log_by(&format!("{others},vsnoop={level},vsnoop_link={level},vsnoop_linkd={level}"))?;
         tracing::info!("the log begins at level {level}");
         Ok(())
     };
-    daemon::run(config, ready, log).with_context(|| format!("link {name}"))?;
+    vsnoop_linkd::run(config, ready, log).with_context(|| format!("link {name}"))?;
     tracing::info!("link {name} ends");
     Ok(())
 }
 
-/// Whoever waits for it may have gone; what it says is in the log, too.
+/// The reader may be gone; the log has the same text.
 fn report(report: &Report) {
     if let Ok(line) = serde_json::to_string(report) {
         let mut out = std::io::stdout();

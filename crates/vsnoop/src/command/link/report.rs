@@ -1,8 +1,8 @@
-//! What a link in the background tells the command that started it.
+//! The report of a link in the background to the command that started it.
 
 use serde::{Deserialize, Serialize};
 
-/// What a link in the background says of its start.
+/// The result of its start.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {

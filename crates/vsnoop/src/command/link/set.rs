@@ -3,16 +3,16 @@
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_link::daemon::config::{Compress, Method, RuleChange, Selector};
-use vsnoop_link::daemon::control::{self, LogLevel, Request, Response, Set};
+use vsnoop_host::error::usage;
+use vsnoop_host::units;
+use vsnoop_linkd::config::{Compress, Method, RuleChange, Selector};
+use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
-use crate::error::usage;
-use crate::output::units;
 use crate::output::watch::print;
 
-/// Rules that are listed; programs get them all.
+/// Most rules in the text; JSON has all.
 const SHOWN: usize = 8;
 
 #[derive(Serialize)]
@@ -83,15 +83,14 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
 fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
     match answer {
         Response::Set(outcome) => Ok(outcome),
-        // A link that was started by an older version, which does not tell what became of other
-        // rules.
+        // A link of an older version, which does not report the effect on other rules.
         Response::Done => Ok(RuleChange::default()),
         Response::Refused { reason } => Err(usage(reason)),
         Response::Status(_) => bail!("link {name} gave an answer to something else"),
     }
 }
 
-/// A line, and others for what the rule did to those before it.
+/// A line on the rule, and lines on its effect on earlier rules.
 fn text(name: &str, set: &Set, outcome: &RuleChange) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
         format!(" with a dictionary of {}", units::memory(bytes.into()))

@@ -1,21 +1,21 @@
-//! `vsnoop link status`: which links are up, and how they and their peers are.
+//! `vsnoop link status`: the links, and the state of their peers.
 
 use anyhow::Result;
-use vsnoop_link::daemon::control::{self, AskError};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_linkd::control::{self, AskError};
 
 use super::ask::{require_root, status_of};
 use super::document::{Document, Silent};
 use super::table;
 use crate::cli::{self, Cli};
 use crate::output::watch;
-use crate::system::netns::Netns;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     require_root()?;
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
     watch::run(arguments.watch, || {
         let mut document = read(arguments)?;
-        // A name says which link is meant, wherever it is.
+        // A name identifies a link in any namespace.
         if let (Some(netns), None) = (netns, &arguments.name) {
             document.links.retain(|status| status.netns == netns);
             document.silent.clear();

@@ -1,21 +1,21 @@
-//! `vsnoop link status` for people: a paragraph and tables for each link, then what is wrong and
-//! what to do.
+//! `vsnoop link status` as text: a paragraph and tables for each link, then problems and remedies.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vsnoop_link::daemon::config::{Compress, Transport, WhenDown};
-use vsnoop_link::daemon::control::{
+use vsnoop_host::units;
+use vsnoop_linkd::config::{Compress, Transport, WhenDown};
+use vsnoop_linkd::control::{
     Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu, PeerState,
     PeerStatus, PortStatus, RuleStatus, Status,
 };
 
 use super::document::Document;
-use crate::output::{table, units};
+use crate::output::table;
 
-/// What is said when there is none.
+/// Shown if there is none.
 const NOTHING: &str = "no link is up; `vsnoop link up FILE` starts one";
-/// Addresses that are listed of one link; programs get them all.
+/// Most addresses of one link in the text; JSON has all.
 const ADDRESSES: usize = 1000;
 
 pub fn text(document: &Document, details: bool) -> String {
@@ -98,7 +98,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
             status.peers.iter().map(peer_details).collect(),
         );
     }
-    // With nothing but the last one, which stands for what no rule fits, nothing is compressed.
+    // The last entry is for traffic without a rule; alone it means that nothing is compressed.
     if status.compression.iter().any(|status| status.rule.is_some()) {
         add(
             &[
@@ -302,7 +302,7 @@ fn unencrypted(peer: &PeerStatus) -> Option<String> {
     (!peer.encrypted).then(|| format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
 }
 
-/// Why a peer is not up. What is diverted to it has a line of its own.
+/// Why a peer is not up. Diverted traffic has a line of its own.
 fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
     let (name, period) = (&peer.name, since(now, peer.since));
     let address = peer.address.as_deref().unwrap_or("its address");
@@ -400,7 +400,7 @@ fn since(now: u64, then: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_link::daemon::control::{Cpu, Problem};
+    use vsnoop_linkd::control::{Cpu, Problem};
 
     use super::*;
 

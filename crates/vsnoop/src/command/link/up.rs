@@ -1,4 +1,4 @@
-//! `vsnoop link up`: starts a link in the background and waits for what it reports of its start.
+//! `vsnoop link up`: starts a link in the background and waits for its report.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use vsnoop_link::daemon::config::Config;
-use vsnoop_link::daemon::control::{
+use vsnoop_linkd::config::Config;
+use vsnoop_linkd::control::{
     AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
 };
 
@@ -28,7 +28,7 @@ struct Document {
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     require_root()?;
     let file = file_of(&arguments.link)?;
-    // Here too, so that an error in it is found before anything is started.
+    // Read here too, so that an error is found before anything is started.
     let config = Config::read(&file)?;
     if LinkFiles::of(&config.name).is_taken()? {
         return Err(AlreadyUp(config.name).into());

@@ -1,0 +1,73 @@
+//! Slabs that are made and mapped, and no port's yet.
+//!
+//! To make a slab takes the kernel about 0.1 ms, and a sender beside the host fills the first ones
+//! within a millisecond. So the engine keeps a few for all ports together, gives them to the port
+//! that wants some, and makes others when nothing else is to be done. None has ever been used: what
+//! a port gives back goes to the kernel.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use libbpf_rs::{MapCore, MapHandle, MapType};
+use vsnoop_flow::growth::SLABS_AT_ONCE;
+use vsnoop_flow::types::{HOLD_READY_SLABS, hold_slab};
+
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+
+/// What it has at most: what a new connection is to find, and the largest step after that.
+const MOST: usize = (HOLD_READY_SLABS + SLABS_AT_ONCE) as usize;
+
+/// The engine's, of all ports. Copies are of the same one.
+#[derive(Clone, Default)]
+pub struct Reserve {
+    slabs: Rc<RefCell<Vec<NewSlab>>>,
+}
+
+/// A slab that is in no port's map.
+pub(crate) struct NewSlab {
+    /// It goes with its last descriptor, unless it is in a map of maps by then.
+    pub(crate) map: MapHandle,
+    pub(crate) map_id: u32,
+    pub(crate) memory: Mapping,
+}
+
+impl Reserve {
+    /// Makes one slab; false when there are enough.
+    pub fn refill(&self) -> Result<bool> {
+        if self.slabs.borrow().len() >= MOST {
+            return Ok(false);
+        }
+        let slab = NewSlab::make(Path::new("the reserve of memory for what is held"))?;
+        self.slabs.borrow_mut().push(slab);
+        Ok(true)
+    }
+
+    /// One of them, or a new one. `dir`: of the port that gets it.
+    pub(crate) fn take(&self, dir: &Path) -> Result<NewSlab> {
+        let ready = self.slabs.borrow_mut().pop();
+        ready.map_or_else(|| NewSlab::make(dir), Ok)
+    }
+}
+
+impl NewSlab {
+    /// `dir` is whose it is, for errors.
+    fn make(dir: &Path) -> Result<Self> {
+        let error = |what: &str| Error::bpf(format!("{what}, of {}", dir.display()));
+        let map = create_slab().map_err(error("make memory for what is held"))?;
+        let map_id = map.info().map_err(error("ask about a slab"))?.info.id;
+        let memory = Mapping::new(&map, dir)?;
+        Ok(Self { map, map_id, memory })
+    }
+}
+
+pub(crate) fn create_slab() -> libbpf_rs::Result<MapHandle> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        ..Default::default()
+    };
+    let (key, value) = (size_of::<u32>() as u32, size_of::<hold_slab>() as u32);
+    MapHandle::create(MapType::Array, Some("vsnoop_slab"), key, value, 1, &options)
+}

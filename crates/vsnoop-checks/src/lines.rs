@@ -1,0 +1,93 @@
+//! Finds lines of Rust and C that are too long. rustfmt and clang-format leave comments, macros and
+//! many attributes as they are, so neither of them finds all.
+//!
+//! The text of string literals does not count: a message, or a row of a table that is printed, need
+//! not be cut where the source ends. The quotes count, and so does the code beside them.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Columns of a line at most: `max_width` of rustfmt.toml, `ColumnLimit` of .clang-format.
+pub const COLUMNS: usize = 100;
+/// Columns of a tab, as the kernel writes C.
+const TAB: usize = 8;
+
+/// Lines with more than [`COLUMNS`] columns: number, from 1, and width.
+pub fn long_lines(source: &str) -> Vec<(usize, usize)> {
+    let chars: Vec<char> = source.chars().collect();
+    let mut widths = vec![0];
+    for (c, is_text) in chars.iter().zip(string_text(&chars)) {
+        let line = widths.len() - 1;
+        match c {
+            '\n' => widths.push(0),
+            '\t' => widths[line] += TAB - widths[line] % TAB,
+            _ => widths[line] += usize::from(!is_text),
+        }
+    }
+    let lines = widths.into_iter().enumerate().map(|(index, width)| (index + 1, width));
+    lines.filter(|(_, width)| *width > COLUMNS).collect()
+}
+
+/// The Rust and C sources below a directory, without those of builds and of hidden directories.
+pub fn sources(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type()?.is_dir() {
+            if name != "target" && !name.to_string_lossy().starts_with('.') {
+                found.extend(sources(&path)?);
+            }
+        } else if path.extension().is_some_and(|it| it == "rs" || it == "c" || it == "h") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Which characters are the text of a string literal, without its quotes?
+fn string_text(source: &[char]) -> Vec<bool> {
+    let mut is_text = vec![false; source.len()];
+    let mut at = 0;
+    while at < source.len() {
+        let rest = &source[at..];
+        let len = match rest {
+            ['/', '/', ..] => end_of(rest, 2, &['\n']),
+            ['/', '*', ..] => end_of(rest, 2, &['*', '/']),
+            ['\'', '\\', ..] => end_of(rest, 3, &['\'']),
+            ['\'', _, '\'', ..] => 3,
+            ['"', ..] => end_of_string(rest),
+            ['r', '"' | '#', ..] => end_of_raw_string(rest),
+            _ => 1,
+        };
+        if len > 1 && matches!(rest[0], '"' | 'r') {
+            is_text[at + 1..at + len - 1].fill(true);
+        }
+        at += len;
+    }
+    is_text
+}
+
+/// Length up to the end of the first `mark` from index `from` on.
+fn end_of(rest: &[char], from: usize, mark: &[char]) -> usize {
+    let found = (from..rest.len()).find(|at| rest[*at..].starts_with(mark));
+    found.map_or(rest.len(), |at| at + mark.len())
+}
+
+fn end_of_string(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != '"' {
+        at += if rest[at] == '\\' { 2 } else { 1 };
+    }
+    (at + 1).min(rest.len())
+}
+
+/// 1 for an identifier such as `r#type`.
+fn end_of_raw_string(rest: &[char]) -> usize {
+    let hashes = rest[1..].iter().take_while(|c| **c == '#').count();
+    if rest.get(1 + hashes) != Some(&'"') {
+        return 1;
+    }
+    let mark: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+    end_of(rest, 2 + hashes, &mark)
+}

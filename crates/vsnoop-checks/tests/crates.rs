@@ -1,0 +1,173 @@
+//! Which crates of the workspace may depend on which (docs/decisions/0023-crates.md). An arrow that
+//! is not in the table fails; one that is needed is a change of that decision.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use toml::Table;
+
+/// What a crate may import; its tests may import [`FOR_TESTS`] as well.
+struct Row {
+    name: &'static str,
+    imports: &'static [&'static str],
+}
+
+/// From the ground up: a crate imports only those whose rows come before its own.
+const ROWS: [Row; 17] = [
+    row("vsnoop-packet", &[]),
+    row("vsnoop-netdev", &["vsnoop-packet"]),
+    row("vsnoop-flow", &[]),
+    row("vsnoop-hold", &["vsnoop-flow", "vsnoop-packet"]),
+    row("vsnoop-link", &["vsnoop-packet"]),
+    row("vsnoop-bpf", &["vsnoop-flow", "vsnoop-packet"]),
+    row("vsnoop-host", &["vsnoop-bpf", "vsnoop-flow", "vsnoop-netdev", "vsnoop-packet"]),
+    row("vsnoop-linkd", &["vsnoop-bpf", "vsnoop-link", "vsnoop-netdev", "vsnoop-packet"]),
+    row(
+        "vsnoop",
+        &[
+            "vsnoop-bpf",
+            "vsnoop-flow",
+            "vsnoop-hold",
+            "vsnoop-host",
+            "vsnoop-link",
+            "vsnoop-linkd",
+            "vsnoop-netdev",
+            "vsnoop-packet",
+        ],
+    ),
+    row("vsnoop-guest", &[]),
+    row("vsnoop-testbed", &["vsnoop-guest", "vsnoop-netdev", "vsnoop-packet"]),
+    row("vsnoop-lab", &["vsnoop-guest", "vsnoop-packet", "vsnoop-testbed"]),
+    row(
+        "vsnoop-bench",
+        &[
+            "vsnoop-bpf",
+            "vsnoop-lab",
+            "vsnoop-link",
+            "vsnoop-linkd",
+            "vsnoop-packet",
+            "vsnoop-testbed",
+        ],
+    ),
+    row("vsnoop-world", &["vsnoop-flow", "vsnoop-hold", "vsnoop-packet"]),
+    row("vsnoop-tests", &["vsnoop-testbed"]),
+    row("vsnoop-checks", &[]),
+    row("vsnoop-fuzz", &["vsnoop-flow", "vsnoop-link", "vsnoop-linkd", "vsnoop-packet"]),
+];
+
+const fn row(name: &'static str, imports: &'static [&'static str]) -> Row {
+    Row { name, imports }
+}
+
+/// What the tests of any crate may import, whatever its layer: what they drive and measure the
+/// product with.
+const FOR_TESTS: [&str; 2] = ["vsnoop-packet", "vsnoop-testbed"];
+
+/// Tests of the product as a whole.  Their crate is above all that they drive.
+const PRODUCT_TESTS: [&str; 2] = ["vsnoop", "vsnoop-tests"];
+
+/// Input and output: what a crate that decides does not depend on, so that it can do none.
+const IO: [&str; 9] = [
+    "libbpf-rs",
+    "libbpf-sys",
+    "libc",
+    "linux-raw-sys",
+    "netlink-sys",
+    "nix",
+    "rustix",
+    "signal-hook",
+    "socket2",
+];
+
+/// Crates that decide.
+const DECIDE: [&str; 4] = ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-packet"];
+
+/// Programs that have a command line; libraries have none.
+const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
+
+struct Manifest {
+    name: String,
+    /// Of the crate and of its build script.
+    imports: BTreeSet<String>,
+    /// Of its tests.
+    test_imports: BTreeSet<String>,
+}
+
+impl Manifest {
+    fn read(file: &Path) -> Self {
+        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+        let table: Table = text.parse().unwrap_or_else(|error| panic!("{file:?}: {error}"));
+        let names = |key: &str| -> BTreeSet<String> {
+            let found = table.get(key).and_then(toml::Value::as_table);
+            found.into_iter().flat_map(|table| table.keys().cloned()).collect()
+        };
+        let name = table["package"]["name"].as_str().expect("a name").to_owned();
+        let imports = names("dependencies").union(&names("build-dependencies")).cloned().collect();
+        Self { name, imports, test_imports: names("dev-dependencies") }
+    }
+
+    /// Those of the workspace.
+    fn ours(names: &BTreeSet<String>) -> impl Iterator<Item = &str> {
+        names.iter().map(String::as_str).filter(|name| name.starts_with("vsnoop"))
+    }
+}
+
+fn manifests() -> Vec<Manifest> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+    let entries =
+        fs::read_dir(crates).expect("crates/").map(|entry| entry.expect("crates/").path());
+    let files = entries
+        .chain([crates.join("../fuzz"), crates.join("../tests")])
+        .map(|at| at.join("Cargo.toml"));
+    files.filter(|file| file.exists()).map(|file| Manifest::read(&file)).collect()
+}
+
+#[test]
+fn a_crate_imports_only_what_its_layer_may() {
+    let mut wrong = Vec::new();
+    for Manifest { name, imports, test_imports } in &manifests() {
+        let Some(row) = ROWS.iter().find(|row| row.name == name) else {
+            wrong.push(format!("{name} has no row in this table"));
+            continue;
+        };
+        let may = |import: &&str| row.imports.contains(import);
+        let may_test = |import: &&str| {
+            let is_product = PRODUCT_TESTS.contains(&name.as_str()) || import == name;
+            may(import) || is_product || FOR_TESTS.contains(import)
+        };
+        wrong.extend(
+            Manifest::ours(imports)
+                .filter(|import| !may(import))
+                .chain(Manifest::ours(test_imports).filter(|import| !may_test(import)))
+                .map(|import| format!("{name} -> {import}")),
+        );
+    }
+    assert!(wrong.is_empty(), "not in docs/decisions/0023-crates.md:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_table_has_no_circle() {
+    for (at, row) in ROWS.iter().enumerate() {
+        let is_before = |import: &&&str| ROWS[..at].iter().any(|other| other.name == **import);
+        let later: Vec<_> = row.imports.iter().filter(|import| !is_before(import)).collect();
+        assert!(later.is_empty(), "{} imports what comes after it: {later:?}", row.name);
+    }
+}
+
+#[test]
+fn what_decides_can_do_no_input_or_output() {
+    for Manifest { name, imports, .. } in &manifests() {
+        if DECIDE.contains(&name.as_str()) {
+            let found: Vec<_> = IO.iter().filter(|io| imports.contains(**io)).collect();
+            assert!(found.is_empty(), "{name} depends on {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_library_has_no_command_line() {
+    for Manifest { name, imports, .. } in &manifests() {
+        assert!(COMMANDS.contains(&name.as_str()) || !imports.contains("clap"), "{name} has clap");
+    }
+}

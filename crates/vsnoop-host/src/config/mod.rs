@@ -1,0 +1,274 @@
+//! The settings of the host: a small TOML file that the administrator may write.
+//!
+//! ```toml
+//! [hold]
+//! total = "2G"     # memory for the holds of all ports of the host
+//! silence = 300    # seconds without a packet of a VM, after which it gets no early ACKs
+//!
+//! [incast]            # of an uplink, where `attach --incast` does not say it
+//! rate = "25G"        # of the last hop, or "link"
+//! buffer = "256K"     # its queue
+//! uplink = "eth0"
+//! ```
+//!
+//! Missing keys have defaults, and options of the command take precedence. The file is read when a
+//! port is attached, so that an error in it does not keep a port from being detached. An error is
+//! one line with the file, the line and the key; an unknown key is an error, because it was meant
+//! to have an effect.
+
+pub mod value;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Deserialize;
+use toml::{Spanned, Value};
+use vsnoop_bpf::SILENCE_MS;
+
+use crate::error::usage;
+use crate::incast::configured::{Defaults, Table};
+use crate::size;
+use crate::units;
+
+use value::shown;
+
+/// Read unless `--config` names another.
+pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
+
+/// Default total of all holds: 1/PART of the host's memory.
+const PART: u64 = 4;
+
+/// Range of `hold.silence`, seconds.
+const SILENCE_SECONDS: std::ops::RangeInclusive<u32> = 1..=86_400;
+
+/// Smallest hold of one port, bytes.
+pub const HOLD_LEAST: u64 = 256 << 10;
+/// Largest hold of one port, bytes: the limit of the BPF maps.
+pub const HOLD_MOST: u64 = 256 << 20;
+
+/// The settings in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The file that would change them.
+    pub file: PathBuf,
+    /// Does that file exist?
+    pub is_there: bool,
+    /// Total of all holds, bytes; `None`: 1/PART of the host's memory.
+    pub total: Option<u64>,
+    /// A VM that sent nothing for so long gets no early ACKs, ms.
+    pub silence_ms: u32,
+    pub incast: Defaults,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    hold: HoldTable,
+    #[serde(default)]
+    incast: Table,
+}
+
+/// Values of any type, so that an error can name the key.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HoldTable {
+    /// Went away.
+    per_flow: Option<Spanned<Value>>,
+    total: Option<Spanned<Value>>,
+    silence: Option<Spanned<Value>>,
+}
+
+impl Config {
+    /// From the file of `--config`, which must be there, or from [`FILE`], which need not.
+    pub fn read(chosen: Option<&Path>) -> Result<Self> {
+        let file = chosen.unwrap_or(Path::new(FILE));
+        match fs::read_to_string(file) {
+            Ok(text) => Self::parse(file, &text),
+            Err(error) if error.kind() == ErrorKind::NotFound && chosen.is_none() => {
+                Ok(Self::absent(file))
+            }
+            Err(error) => {
+                Err(usage(format!("the configuration {} cannot be read: {error}", file.display())))
+            }
+        }
+    }
+
+    fn absent(file: &Path) -> Self {
+        let file = file.to_owned();
+        Self {
+            file,
+            is_there: false,
+            total: None,
+            silence_ms: SILENCE_MS,
+            incast: Defaults::default(),
+        }
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Self> {
+        let complaint = |offset: usize, what: &str| {
+            let line = text[..offset.min(text.len())].matches('\n').count() + 1;
+            usage(format!("{}, line {line}: {what}", file.display()))
+        };
+        let document: Document = toml::from_str(text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let offset = error.span().map_or(0, |span| span.start).min(text.len());
+            let begin = text[..offset].rfind('\n').map_or(0, |end| end + 1);
+            let line = text[begin..].lines().next().unwrap_or_default();
+            complaint(offset, &format!("{what}: {line}"))
+        })?;
+        let bytes = |key: &str, value: &Option<Spanned<Value>>, least: u64| {
+            let Some(value) = value else { return Ok(None) };
+            let bytes = match value.get_ref() {
+                Value::Integer(bytes) => u64::try_from(*bytes).ok(),
+                Value::String(text) => size::parse(text),
+                _ => None,
+            };
+            let wrong = || {
+                complaint(
+                    value.span().start,
+                    &format!(
+                        "{key} = {}: give a number of bytes, {} or more, or a text such as \"64M\" \
+                         (suffixes K, M, G)",
+                        shown(value.get_ref()),
+                        units::memory(least)
+                    ),
+                )
+            };
+            bytes.filter(|bytes| *bytes >= least).ok_or_else(wrong).map(Some)
+        };
+        let hold = &document.hold;
+        if let Some(removed) = &hold.per_flow {
+            return Err(complaint(
+                removed.span().start,
+                "hold.per_flow went away: remove the line, for connections share the hold of their port \
+                 fairly",
+            ));
+        }
+        let silence_ms = match &hold.silence {
+            None => SILENCE_MS,
+            Some(value) => {
+                let seconds = value.get_ref().as_integer().and_then(|n| u32::try_from(n).ok());
+                let seconds = seconds.filter(|n| SILENCE_SECONDS.contains(n)).ok_or_else(|| {
+                    complaint(
+                        value.span().start,
+                        &format!(
+                            "hold.silence = {}: give seconds, {} to {}",
+                            shown(value.get_ref()),
+                            SILENCE_SECONDS.start(),
+                            SILENCE_SECONDS.end()
+                        ),
+                    )
+                })?;
+                seconds * 1000
+            }
+        };
+        Ok(Self {
+            file: file.to_owned(),
+            is_there: true,
+            silence_ms,
+            total: bytes("hold.total", &hold.total, 0)?,
+            incast: document.incast.read(complaint)?,
+        })
+    }
+
+    /// Total of all holds on a host with this much memory, bytes.
+    pub fn total_bytes(&self, memory_bytes: u64) -> u64 {
+        self.total.unwrap_or(memory_bytes / PART)
+    }
+
+    /// Where [`Config::total_bytes`] comes from.
+    pub fn total_source(&self) -> String {
+        match self.total {
+            Some(_) => format!("hold.total in {}", self.file.display()),
+            None => format!(
+                "a fourth of the host's memory, as {} sets no hold.total",
+                self.file.display()
+            ),
+        }
+    }
+}
+
+/// Parses the quota of one port.
+pub fn hold_size(text: &str) -> Result<u32, String> {
+    size::parse(text)
+        .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| "a hold has 256K to 256M bytes".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config> {
+        Config::parse(Path::new("/f.toml"), text)
+    }
+
+    fn complaint(text: &str) -> String {
+        let error = parse(text).expect_err(text);
+        assert!(error.is::<crate::error::Usage>(), "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn the_total_is_read_as_text_or_number() {
+        let config = parse("# bounds\n[hold]\ntotal = 1073741824\n").unwrap();
+        assert_eq!(config.total, Some(1 << 30));
+        assert_eq!(config.total_bytes(64 << 30), 1 << 30);
+        assert_eq!(config.total_source(), "hold.total in /f.toml");
+        assert_eq!(parse("[hold]\ntotal = \"2G\"").unwrap().total, Some(2 << 30));
+        assert_eq!(parse("[hold]\ntotal = 0").unwrap().total, Some(0));
+    }
+
+    #[test]
+    fn the_silence_is_read_in_seconds() {
+        assert_eq!(parse("").unwrap().silence_ms, SILENCE_MS);
+        assert_eq!(parse("[hold]\nsilence = 60").unwrap().silence_ms, 60_000);
+    }
+
+    #[test]
+    fn what_is_not_set_has_a_default() {
+        for text in ["", "[hold]\n"] {
+            let config = parse(text).unwrap();
+            assert_eq!(config.total, None);
+            assert_eq!(config.incast, Defaults::default());
+            assert_eq!(config.total_bytes(64 << 30), 16 << 30);
+        }
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_names_file_line_and_key() {
+        for (text, words) in [
+            ("[hold]\ntotal = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
+            ("\n[holds]\n", ["/f.toml, line 2", "holds"]),
+            ("[hold]\n\nper_flow = \"4M\"\n", ["/f.toml, line 3", "hold.per_flow went away"]),
+            ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
+            ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
+            ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
+            ("[hold]\nsilence = 0\n", ["/f.toml, line 2", "hold.silence = 0"]),
+            ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),
+            ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
+            ("[hold]\ntotal = \n", ["/f.toml, line 2", "total ="]),
+            ("[hold\n", ["/f.toml, line 1", "[hold"]),
+            ("[incast]\nrate = \"fast\"\n", ["/f.toml, line 2", "incast.rate = \"fast\""]),
+            ("[incast]\nrates = 7\n", ["/f.toml, line 2", "rates"]),
+        ] {
+            let complaint = complaint(text);
+            assert_eq!(complaint.lines().count(), 1, "{complaint}");
+            for word in words {
+                assert!(complaint.contains(word), "{word:?} is not in: {complaint}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_file_that_was_named_must_be_there() {
+        let missing = Path::new("/nonexistent/vsnoop.toml");
+        let error = Config::read(Some(missing)).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/vsnoop.toml"), "{error}");
+        assert!(!Config::absent(missing).is_there);
+    }
+}

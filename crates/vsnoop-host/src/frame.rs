@@ -1,0 +1,120 @@
+//! The RSTs with which user space ends a connection.
+//!
+//! The RST to the VM has SEQ = its RCV.NXT, as if from the sender; the RST to the sender has SEQ =
+//! the VM's SND.NXT. Both are exact, as RFC 5961 demands.
+
+use vsnoop_bpf::types::{self, flow, flow_key};
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
+use vsnoop_packet::format::{ACK, RST, Tag};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    ResetVm,
+    ResetSender,
+}
+
+impl Segment {
+    pub fn is_for_sender(self) -> bool {
+        self == Self::ResetSender
+    }
+}
+
+/// An Ethernet frame with the segment.
+pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Vec<u8> {
+    // The key has ports in network byte order.
+    let sender = (key.sender_addr, u16::from_be(key.sender_port), flow.next_hop);
+    let vm = (key.vm_addr, u16::from_be(key.vm_port), key.vm_mac);
+    let (from, to) = if segment.is_for_sender() { (vm, sender) } else { (sender, vm) };
+    let (sequence, acknowledgment) = match segment {
+        Segment::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
+        Segment::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
+    };
+    let ethernet = Ethernet { source: from.2, destination: to.2, tags: tags(key) };
+    let route = Route::new(ethernet, Addresses::of_mapped(from.0, to.0));
+    let flags = RST | ACK;
+    TcpFrame { sequence, acknowledgment, flags, ..TcpFrame::new(route, from.1, to.1) }.build(&[])
+}
+
+fn tags(key: &flow_key) -> [Option<Tag>; 2] {
+    let id = |tag: u16| (u32::from(tag) & types::VLAN_PRESENT != 0).then_some(tag & 0x0fff);
+    match (id(key.vlan_outer), id(key.vlan_inner)) {
+        (Some(outer), Some(inner)) => [Some(Tag::service(outer)), Some(Tag::customer(inner))],
+        (outer, _) => [outer.map(Tag::customer), None],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_bpf::types::seq;
+    use vsnoop_packet::checksum;
+    use vsnoop_packet::headers::Headers;
+
+    use super::*;
+
+    fn key(v4: bool) -> flow_key {
+        let address = |last: u8| {
+            let mut address = [0; 16];
+            if v4 {
+                address[10..].copy_from_slice(&[255, 255, 10, 0, 0, last]);
+            } else {
+                address[0] = 0xfd;
+                address[15] = last;
+            }
+            address
+        };
+        flow_key {
+            sender_addr: address(1),
+            vm_addr: address(2),
+            sender_port: 5000u16.to_be(),
+            vm_port: 80u16.to_be(),
+            vm_mac: [2; 6],
+            ..Default::default()
+        }
+    }
+
+    fn record() -> flow {
+        flow {
+            next_seq: seq::new(2000),
+            vm_seq: seq::new(1000),
+            snd_nxt: seq::new(77),
+            snd_una: seq::new(66),
+            ts_recent: 0xaaaa_0001,
+            vm_tsval: 0xbbbb_0002,
+            next_hop: [4; 6],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn each_end_is_reset_with_the_sequence_number_that_it_expects() {
+        for v4 in [true, false] {
+            for (segment, sequence, acknowledged, ports, to) in [
+                (Segment::ResetVm, 1000, 77, [5000, 80], [2; 6]),
+                (Segment::ResetSender, 77, 2000, [80, 5000], [4; 6]),
+            ] {
+                let bytes = frame(&key(v4), &record(), segment);
+                assert_eq!(bytes[..6], to);
+                assert_eq!(checksum::tcp_is_right(&bytes), Some(true));
+                let headers = Headers::of(&bytes).unwrap();
+                let tcp = headers.tcp_header(&bytes).unwrap();
+                assert_eq!(tcp.flags, RST | ACK);
+                assert_eq!(tcp.sequence.get(), sequence);
+                assert_eq!(tcp.acknowledgment.get(), acknowledged);
+                assert_eq!(headers.ports(&bytes), Some(ports));
+            }
+        }
+    }
+
+    #[test]
+    fn tags_are_put_back() {
+        let present = types::VLAN_PRESENT as u16;
+        for segment in [Segment::ResetVm, Segment::ResetSender] {
+            let tagged = flow_key { vlan_outer: present | 5, ..key(true) };
+            let bytes = frame(&tagged, &record(), segment);
+            assert_eq!(bytes[12..16], [0x81, 0x00, 0, 5]);
+            let both = flow_key { vlan_inner: present | 6, ..tagged };
+            let bytes = frame(&both, &record(), segment);
+            assert_eq!(bytes[12..20], [0x88, 0xa8, 0, 5, 0x81, 0x00, 0, 6]);
+        }
+    }
+}

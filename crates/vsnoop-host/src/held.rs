@@ -1,0 +1,293 @@
+//! The present state of a port's holds: what is held, how much memory it takes, and whether an
+//! engine is alive.
+//!
+//! A flow's record has what the hooks know, and these learn of the engine's work only at the flow's
+//! next packet. So the byte up to which the VM was handed everything is the higher of the record's
+//! `high_seq` and the hold's `released`.
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::{Hold, Memory, Port, Record, bytes_owed};
+
+use crate::system::clock::monotonic_ns;
+use crate::units;
+
+/// Without a sign of life for so long the hooks do not rely on the engine (HOLD_STALE_NS in
+/// flow/hold.h).
+const STALE_NS: u64 = 1_000_000_000;
+
+/// The holds of one port.
+pub struct Holds {
+    memory: Option<Memory>,
+    now_ns: u64,
+}
+
+/// The hold of one connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowHold {
+    /// Bytes acknowledged early, but not handed to the VM yet.
+    pub held_bytes: u64,
+    /// Bytes acknowledged early, but not by the VM: the host has copies.
+    pub kept_bytes: u64,
+    /// For how long the oldest held byte has waited; null when nothing is held.
+    pub oldest_ns: Option<u64>,
+    /// Frames that the engine handed to the VM, retransmitted frames, and bytes of those.
+    pub releases: u32,
+    pub resends: u32,
+    pub resent_bytes: u64,
+}
+
+/// The hold of one port, summed over its present connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortHold {
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    /// Memory of its slabs, which are added and removed as needed.
+    pub memory_bytes: u64,
+    /// Connections with a hold.
+    pub flows: u64,
+    pub held_flows: u64,
+    pub held_bytes: u64,
+    pub oldest_ns: Option<u64>,
+    pub releases: u64,
+    pub resends: u64,
+    pub resent_bytes: u64,
+    pub engine: Engine,
+    /// Time since the engine's last sign of life; null without any.
+    pub engine_silent_ns: Option<u64>,
+}
+
+/// The engine, as the hooks see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    Alive,
+    /// It was alive before.
+    Silent,
+    Never,
+}
+
+impl Holds {
+    pub fn open(port: &Port) -> Result<Self> {
+        Ok(Self { memory: Memory::open(port)?, now_ns: monotonic_ns()? })
+    }
+
+    /// For callers that must not fail: if the holds cannot be read, all bytes beyond the record's
+    /// `high_seq` count as held.
+    pub fn open_or_do_without(port: &Port) -> Self {
+        Self::open(port).unwrap_or(Self { memory: None, now_ns: 0 })
+    }
+
+    /// The hold of this flow, if it has one.
+    fn of(&self, key: &flow_key, flow: &flow) -> Option<Hold> {
+        let memory = self.memory.as_ref().filter(|_| flow.hold != 0)?;
+        let hold = memory.read(flow.hold.into());
+        (hold.used != 0 && hold.key.as_bytes() == key.as_bytes()).then_some(hold)
+    }
+
+    /// The hold of this flow; `None` if it has none.
+    pub fn flow(&self, key: &flow_key, flow: &flow) -> Option<FlowHold> {
+        self.of(key, flow).map(|hold| describe(flow, &hold, self.now_ns))
+    }
+
+    /// Bytes that were acknowledged early and not handed to the VM.
+    pub fn held_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
+        held_bytes(flow, self.of(key, flow).as_ref())
+    }
+
+    /// Bytes that only this host has: held bytes, or all outstanding bytes if the VM has lost some
+    /// and the engine is retransmitting.
+    pub fn needed_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
+        let hold = self.of(key, flow);
+        let is_mending = hold.is_some_and(|hold| {
+            let is_kept = hold.chunks > 0 && flow.vm_seq.diff(hold.tail) < 0;
+            is_kept && (hold.repeated > 0 || hold.resends > 0)
+        });
+        if is_mending { bytes_owed(flow) } else { held_bytes(flow, hold.as_ref()) }
+    }
+
+    /// The VM was handed all bytes below.
+    pub fn handed(&self, key: &flow_key, flow: &flow) -> seq {
+        handed(flow, self.of(key, flow).as_ref())
+    }
+
+    /// The port's hold; `None` when it was attached without.
+    pub fn port(&self, port: &Port, flows: &[(flow_key, flow)]) -> Result<Option<PortHold>> {
+        let (policy, state) = (port.policy()?, port.state()?);
+        if policy.hold_chunks == 0 {
+            return Ok(None);
+        }
+        let bytes = |chunks: u32| u64::from(chunks) * u64::from(HOLD_CHUNK);
+        let engine_silent_ns =
+            (state.engine_ns != 0).then(|| self.now_ns.saturating_sub(state.engine_ns));
+        let mut sum = PortHold {
+            size_bytes: bytes(policy.hold_chunks),
+            // Exceeds a quota that was lowered, for a while.
+            used_bytes: bytes(state.chunks_used),
+            memory_bytes: u64::from(state.slabs) * size_of::<types::hold_slab>() as u64,
+            flows: 0,
+            held_flows: 0,
+            held_bytes: 0,
+            oldest_ns: None,
+            releases: 0,
+            resends: 0,
+            resent_bytes: 0,
+            engine: engine(engine_silent_ns),
+            engine_silent_ns,
+        };
+        for flow in flows.iter().filter_map(|(key, flow)| self.flow(key, flow)) {
+            sum.add(&flow);
+        }
+        Ok(Some(sum))
+    }
+}
+
+impl PortHold {
+    fn add(&mut self, flow: &FlowHold) {
+        self.flows += 1;
+        self.held_flows += u64::from(flow.held_bytes > 0);
+        self.held_bytes += flow.held_bytes;
+        self.oldest_ns = self.oldest_ns.max(flow.oldest_ns);
+        self.releases += u64::from(flow.releases);
+        self.resends += u64::from(flow.resends);
+        self.resent_bytes += flow.resent_bytes;
+    }
+
+    /// For example "not heard of for 12.3 s".
+    pub fn engine_text(&self) -> String {
+        match (self.engine, self.engine_silent_ns) {
+            (Engine::Alive, _) => "alive".into(),
+            (Engine::Silent, Some(ns)) => format!("not heard of for {}", units::duration(ns)),
+            (Engine::Silent | Engine::Never, _) => "never heard of".into(),
+        }
+    }
+}
+
+/// What was acknowledged early and has not reached the VM's TCP yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    pub flows: u64,
+    pub bytes: u64,
+    /// Of these, what the VM has not been handed.
+    pub held_flows: u64,
+    pub held_bytes: u64,
+}
+
+impl Left {
+    pub fn of(port: &Port, holds: &Holds) -> Result<Self> {
+        let mut left = Self::default();
+        for (key, flow) in &port.flows()? {
+            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
+            left.flows += u64::from(bytes > 0);
+            left.bytes += bytes;
+            left.held_flows += u64::from(held_bytes > 0);
+            left.held_bytes += held_bytes;
+        }
+        Ok(left)
+    }
+
+    pub fn text(self) -> String {
+        amount(self.bytes, self.flows)
+    }
+
+    pub fn held_text(self) -> String {
+        amount(self.held_bytes, self.held_flows)
+    }
+}
+
+/// For example "1,000 bytes of 2 connections".
+pub fn amount(bytes: u64, flows: u64) -> String {
+    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
+}
+
+fn engine(silent_ns: Option<u64>) -> Engine {
+    match silent_ns {
+        None => Engine::Never,
+        Some(ns) if ns < STALE_NS => Engine::Alive,
+        Some(_) => Engine::Silent,
+    }
+}
+
+fn describe(flow: &flow, hold: &Hold, now_ns: u64) -> FlowHold {
+    let held_bytes = held_bytes(flow, Some(hold));
+    FlowHold {
+        held_bytes,
+        kept_bytes: bytes_owed(flow),
+        oldest_ns: (held_bytes > 0 && hold.since_ns != 0)
+            .then(|| now_ns.saturating_sub(hold.since_ns)),
+        releases: hold.releases,
+        resends: hold.resends,
+        resent_bytes: hold.resent_bytes,
+    }
+}
+
+fn held_bytes(flow: &flow, hold: Option<&Hold>) -> u64 {
+    if u32::from(flow.mode) != flow_mode::FLOW_HOLDING
+        || u32::from(flow.flags) & types::FLOW_F_CLOSED != 0
+    {
+        return 0;
+    }
+    flow.next_seq.diff(handed(flow, hold)).max(0) as u64
+}
+
+/// Includes the sender's FIN.
+fn handed(flow: &flow, hold: Option<&Hold>) -> seq {
+    match hold.map(|hold| hold.released) {
+        Some(released) if released.diff(flow.high_seq) > 0 => released,
+        _ => flow.high_seq,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding() -> flow {
+        flow {
+            mode: flow_mode::FLOW_HOLDING as u8,
+            vm_seq: seq::new(u32::MAX - 99),
+            high_seq: seq::new(100),
+            next_seq: seq::new(1100),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn held_is_what_neither_hooks_nor_engine_have_handed_over() {
+        let flow = holding();
+        assert_eq!(held_bytes(&flow, None), 1000);
+        for (released, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
+            let hold = Hold { released: seq::new(released), ..Default::default() };
+            assert_eq!(held_bytes(&flow, Some(&hold)), held, "released {released}");
+        }
+    }
+
+    #[test]
+    fn only_a_live_flow_that_holds_has_held_bytes() {
+        for mode in [flow_mode::FLOW_ACTIVE, flow_mode::FLOW_BYPASS, flow_mode::FLOW_RESET] {
+            assert_eq!(held_bytes(&flow { mode: mode as u8, ..holding() }, None), 0);
+        }
+        let closed = flow { flags: types::FLOW_F_CLOSED as u16, ..holding() };
+        assert_eq!(held_bytes(&closed, None), 0);
+    }
+
+    #[test]
+    fn the_oldest_byte_has_an_age_while_something_is_held() {
+        let flow = holding();
+        let hold =
+            Hold { released: seq::new(100), since_ns: 400, releases: 3, ..Default::default() };
+        let shown = describe(&flow, &hold, 1000);
+        assert_eq!((shown.held_bytes, shown.kept_bytes, shown.oldest_ns), (1000, 1200, Some(600)));
+        assert_eq!(shown.releases, 3);
+        let done = Hold { released: seq::new(1100), ..hold };
+        assert_eq!(describe(&flow, &done, 1000).oldest_ns, None);
+    }
+
+    #[test]
+    fn an_engine_is_stale_after_a_second() {
+        assert_eq!(engine(None), Engine::Never);
+        assert_eq!(engine(Some(STALE_NS - 1)), Engine::Alive);
+        assert_eq!(engine(Some(STALE_NS)), Engine::Silent);
+    }
+}

@@ -1,0 +1,30 @@
+//! What is known of the machine and of the ports attached on it: what both the verbs of the
+//! command and its processes in the background need.
+//!
+//! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
+//! attachments, `held` and `failures` say how they are, `release` and `sweep` end them; `reset`
+//! ends a connection. `config` reads the host's settings, `quota` bounds the memory of holds by
+//! them, and `incast` knows uplinks.
+//!
+//! Nothing here prints, reads arguments, or knows a verb: failures are returned (`error`), and
+//! what is noticed on the way goes to `tracing`.
+
+pub mod config;
+pub mod error;
+pub mod failures;
+pub mod flow_key;
+pub mod frame;
+pub mod held;
+pub mod incast;
+pub mod lock;
+pub mod ports;
+pub mod priority;
+pub mod quota;
+pub mod release;
+pub mod reset;
+pub mod run_time;
+pub mod size;
+pub mod sweep;
+pub mod system;
+pub mod units;
+pub mod vm;

@@ -1,0 +1,64 @@
+//! Commands that change attachments exclude each other by a lock; `off --all` does not wait for it.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Lock files live here; gone after a reboot, as the attachments are.
+pub const DIRECTORY: &str = "/run/vsnoop";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Held by a command while it changes attachments.
+#[derive(Debug)]
+pub struct CommandLock {
+    _file: Flock<File>,
+}
+
+impl CommandLock {
+    /// Waits for the lock.
+    pub fn take() -> Result<Self> {
+        let start = Instant::now();
+        loop {
+            if let Some(lock) = Self::try_take()? {
+                return Ok(lock);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "another vsnoop command has held {DIRECTORY}/command.lock for {} s; \
+                     end it, or take everything off with `vsnoop off --all`",
+                    PATIENCE.as_secs()
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// `None` if another process has it.
+    pub fn try_take() -> Result<Option<Self>> {
+        Ok(try_lock("command.lock")?.map(|file| Self { _file: file }))
+    }
+}
+
+/// Takes a lock file; `None` if another process has it.
+pub fn try_lock(name: &str) -> Result<Option<Flock<File>>> {
+    fs::create_dir_all(DIRECTORY).with_context(|| format!("create {DIRECTORY}"))?;
+    let path = Path::new(DIRECTORY).join(name);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .with_context(|| format!("open {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(errno).with_context(|| format!("lock {}", path.display())),
+    }
+}

@@ -1,0 +1,171 @@
+//! Real-time priority of the background processes, within a budget.
+//!
+//! Helper and engine must get CPU time while hundreds of processes compete for it, however they
+//! were started: they replace the scheduling policy, nice value and CPU affinity that they inherit
+//! (docs/decisions/0021-priority.md). So that neither can monopolise a core, each has a *budget* of
+//! CPU time at that priority for each of its periods. Beyond the budget it runs as an ordinary
+//! process until the next period.
+//!
+//! The kernel enforces the budget: a timer on the thread's CPU clock (timer_create(2),
+//! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority, so that
+//! no loop has to check its time. RLIMIT_RTTIME is the second limit: the kernel kills a thread that
+//! runs for a second at this priority without blocking, and the other process starts a new one.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::unistd::Pid;
+
+/// Priority in SCHED_FIFO: the lowest, after kernel threads and before all ordinary processes.
+const PRIORITY: i32 = 1;
+/// Limits of run time without blocking: SIGXCPU, and SIGKILL.
+const LONGEST: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis(1000)];
+
+/// The priority of the calling thread.
+#[derive(Debug)]
+pub struct Priority {
+    /// `None`: the kernel grants none.
+    timer: Option<libc::timer_t>,
+    budget: Duration,
+}
+
+impl Priority {
+    /// Drops inherited scheduling attributes, and raises the priority for `budget` of CPU time from
+    /// each [`Priority::renew`] to the next. Without the privilege the thread stays ordinary.
+    pub fn take(budget: Duration) -> Self {
+        if let Err(error) = leave_inherited_behind() {
+            tracing::debug!("inherited scheduling stays: {error:#}");
+        }
+        let timer = watch_budget()
+            .and_then(|timer| raise().map(|()| timer))
+            .inspect_err(|error| tracing::warn!("it works with ordinary priority: {error:#}"));
+        let mut priority = Self { timer: timer.ok(), budget };
+        priority.renew();
+        priority
+    }
+
+    /// Begins a new period.
+    pub fn renew(&mut self) {
+        let Some(timer) = self.timer else { return };
+        if let Err(error) = self.start(timer).and_then(|()| raise()) {
+            tracing::warn!("it goes on with ordinary priority: {error:#}");
+            let _ = lower();
+            self.timer = None;
+        }
+    }
+
+    fn start(&self, timer: libc::timer_t) -> Result<()> {
+        let value = libc::timespec {
+            tv_sec: self.budget.as_secs() as libc::time_t,
+            tv_nsec: self.budget.subsec_nanos().into(),
+        };
+        let once = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: value,
+        };
+        // SAFETY: a timer of this process, and a complete record; the former value is not asked
+        // for.
+        check(unsafe { libc::timer_settime(timer, 0, &once, ptr::null_mut()) })
+            .context("timer_settime")
+    }
+}
+
+/// Resets nice value and CPU affinity. (Session and process group: [`crate::background`].)
+fn leave_inherited_behind() -> Result<()> {
+    let mut all = CpuSet::new();
+    for cpu in 0..CpuSet::count() {
+        all.set(cpu).context("make a set of all CPUs")?;
+    }
+    // SAFETY: takes no pointers; the calling process.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) }).context("setpriority")?;
+    // The kernel ignores CPUs that do not exist or are not in the control group.
+    sched_setaffinity(Pid::from_raw(0), &all).context("sched_setaffinity")
+}
+
+/// Creates a timer on the calling thread's CPU time that lowers its priority when it expires.
+fn watch_budget() -> Result<libc::timer_t> {
+    // SAFETY: the handler does one system call.
+    unsafe { signal_hook::low_level::register(libc::SIGXCPU, || drop(lower())) }
+        .context("catch SIGXCPU")?;
+    let mut set = SigSet::empty();
+    set.add(nix::sys::signal::Signal::SIGXCPU);
+    // The parent process may have blocked it.
+    pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None).context("unblock SIGXCPU")?;
+    let [soft, hard] = LONGEST.map(|longest| longest.as_micros() as libc::rlim_t);
+    let limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: a complete record.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &limits) }).context("setrlimit")?;
+
+    // SAFETY: all zeroes is a valid record; its fields are set below.
+    let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = libc::SIGXCPU;
+    // SAFETY: takes nothing.
+    event.sigev_notify_thread_id = unsafe { libc::gettid() };
+    let mut timer = ptr::null_mut();
+    // SAFETY: a complete record, and room for the timer's id.
+    check(unsafe { libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer) })
+        .context("timer_create")?;
+    Ok(timer)
+}
+
+/// Threads inherit the priority; processes choose their own.
+fn raise() -> Result<()> {
+    schedule(libc::SCHED_FIFO, PRIORITY).context("sched_setscheduler")
+}
+
+/// Async-signal-safe (signal-safety(7)): one system call.
+fn lower() -> io::Result<()> {
+    schedule(libc::SCHED_OTHER, 0)
+}
+
+fn schedule(policy: i32, priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: a complete record; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &parameters) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn policy() -> i32 {
+        // SAFETY: takes no pointers; the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    /// Runs the test on a thread of its own, with which the priority ends.
+    fn isolated(test: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(test).join().expect("the thread of the test");
+    }
+
+    #[test]
+    fn a_thread_that_used_its_budget_up_is_ordinary_until_the_next_period() {
+        isolated(|| {
+            let mut priority = Priority::take(Duration::from_millis(10));
+            if priority.timer.is_none() {
+                eprintln!("skipped: no right to a real-time priority");
+                return;
+            }
+            for _ in 0..3 {
+                assert_eq!(policy(), libc::SCHED_FIFO);
+                let start = Instant::now();
+                while policy() != libc::SCHED_OTHER {
+                    assert!(start.elapsed() < Duration::from_secs(60), "it is never lowered");
+                }
+                priority.renew();
+            }
+        });
+    }
+}

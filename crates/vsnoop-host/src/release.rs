@@ -1,0 +1,341 @@
+//! Releases a port: restores its default qdisc, takes the hooks off, removes the pins.
+//!
+//! A port's pins are in a directory that is *listed* under the port's name. `Port::leave` renames
+//! it (*set aside*), which is atomic, and then takes the hooks off:
+//!
+//! | state | pins | hooks | tap |
+//! |---|---|---|---|
+//! | arriving: `attach` has not finished | under a name of their own | off or on | exists |
+//! | attached | listed | on | exists |
+//! | gone | listed | off | deleted |
+//! | leaving | set aside | on, then off | exists or deleted |
+//! | detached | removed | off | exists or deleted |
+//!
+//! Steps of [`release`], and the state that a process leaves if it is killed after the step:
+//!
+//! | step | killed after it | continued by |
+//! |---|---|---|
+//! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
+//! | 2. reset connections with held bytes ([`end_held`]) | attached | the same |
+//! | 3. set the pins aside, take the hooks off | leaving | [`finish`] |
+//! | 4. reset again; repeat the RSTs of the last [`FRESH_NS`] | leaving | [`finish`] |
+//! | 5. return incast credit, empty the slot, remove the pins | detached | |
+//!
+//! [`finish`] is called by the helper and by the next command that changes something, under the
+//! lock of commands, so that it does not interfere with a live command. `off --all` takes no lock,
+//! and need not: repeating a step is no error, and a second RST changes nothing. A port that is
+//! arriving is taken away by [`finish`] as well, hooks and qdisc included, unless the process that
+//! attaches it still lives.
+//!
+//! Step 2: the VM acknowledges by itself what it has been handed. *Held* bytes, acknowledged early
+//! but not handed over, would never reach it: the engine serves listed ports only, and the copies
+//! are freed with the slot. So their connections are reset: the record becomes a *tombstone* (mode
+//! RESET), for which nothing is acknowledged, and both ends get a RST. A command that is killed in
+//! between leaves each connection as it was, or a tombstone; the hooks answer the ends of a
+//! tombstone with RST at their next packet, and the helper repeats the RSTs.
+//!
+//! Step 4 resets connections that got held bytes since step 2, because `off --all` pauses no port
+//! first. It repeats recent RSTs, because a RST may be lost and no process is left to repeat it
+//! later.
+//!
+//! Events during a release:
+//!
+//! | event | while listed | once set aside |
+//! |---|---|---|
+//! | the helper looks at it | as at any port | not found; an earlier look finds no pins, stops |
+//! | its tap is deleted | the process that sets it aside resets senders | the same, after step 3 |
+//! | its tap is attached again | refused | new pins in a directory of their own |
+//!
+//! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
+//! reset over the tap's bridge ([`bury`]). After step 3 the device itself is looked up, because a
+//! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
+//! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
+use vsnoop_bpf::{Listed, Port, bytes_owed};
+
+use crate::frame::{Segment, frame};
+use crate::held::{Holds, Left};
+use crate::incast;
+use crate::lock::CommandLock;
+use crate::ports::Attached;
+use crate::reset::{reset_senders, send};
+use crate::system::clock::monotonic_ns;
+use crate::system::netns::Netns;
+use crate::system::{netdev, qdisc};
+
+/// The helper has repeated the RSTs of older tombstones.
+const FRESH_NS: u64 = 5_000_000_000;
+
+/// Connections that were reset because they had held bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    pub flows: u64,
+    /// Their held bytes.
+    pub held_bytes: u64,
+    /// Their bytes that the VM had not acknowledged, held bytes included.
+    pub outstanding_bytes: u64,
+}
+
+impl Ended {
+    pub fn add(&mut self, other: Self) {
+        self.flows += other.flows;
+        self.held_bytes += other.held_bytes;
+        self.outstanding_bytes += other.outstanding_bytes;
+    }
+
+    /// The part of an earlier `left` that was not reset.
+    pub fn rest_of(self, left: Left) -> Left {
+        Left {
+            flows: left.flows.saturating_sub(self.flows),
+            bytes: left.bytes.saturating_sub(self.outstanding_bytes),
+            held_flows: 0,
+            held_bytes: 0,
+        }
+    }
+}
+
+/// Result of a release.
+#[derive(Debug, Default)]
+pub struct Released {
+    /// Its tap was deleted, before or meanwhile; its senders were reset.
+    pub tap_deleted: bool,
+    /// Another process has released it.
+    pub by_another: bool,
+    pub ended: Ended,
+    /// A message about the qdisc.
+    pub note: Option<String>,
+}
+
+/// Releases a port; see the module.
+pub fn release(attached: Attached) -> Result<Released> {
+    // Checked again: the port may have been looked up long ago.
+    let hooks_are_off = match attached.port.hooks_are_off() {
+        Err(vsnoop_bpf::Error::NotAttached(_)) => {
+            return Ok(Released { by_another: true, ..Released::default() });
+        }
+        off => off?,
+    };
+    let netns = attached.netns();
+    // Other tools may have taken the hooks off a tap that still exists.
+    let tap_deleted =
+        hooks_are_off && (netns.is_none() || !device_exists(&attached.port, netns.as_ref())?);
+    let note = if tap_deleted {
+        None
+    } else {
+        restore_qdisc(&attached.port, &attached.meta, netns.as_ref())?
+    };
+    Ok(match let_go(attached.port, netns.as_ref(), tap_deleted)? {
+        Some(gone) => {
+            let Gone { tap_deleted, ended } = gone;
+            Released { tap_deleted, by_another: false, ended, note }
+        }
+        None => Released { by_another: true, ..Released::default() },
+    })
+}
+
+/// Completes what killed processes have begun. The lock keeps it from interfering with a live
+/// command.
+pub fn finish(_lock: &CommandLock) -> Result<()> {
+    let mut failed = None;
+    for listed in Port::cut_short()? {
+        let finished = match listed {
+            Listed::Port(port) => finish_one(*port).map(drop),
+            // Either some pins were removed, which is the last step, or they were not all there
+            // yet, which is the first: nothing else is left to undo.
+            Listed::Damaged(rest) => rest.remove().map_err(Into::into),
+        };
+        // One failure must not keep the others from being finished.
+        failed = finished.err().or(failed);
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Completes the release of a port that was set aside. Its hooks being off does not mean that its
+/// tap is gone.
+pub fn finish_one(port: Port) -> Result<Ended> {
+    let meta = port.meta()?;
+    let netns = Netns::find(meta.netns);
+    // Also of one that was set aside, because `off --all` restores qdiscs last; not if the tap is
+    // attached again.
+    if Port::open(meta.netns, meta.ifindex).is_err() {
+        restore_qdisc(&port, &meta, netns.as_ref())?;
+    }
+    Ok(let_go(port, netns.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
+}
+
+/// Result of [`let_go`].
+struct Gone {
+    tap_deleted: bool,
+    ended: Ended,
+}
+
+/// Steps 2 to 5. `None` if another process has released the port.
+fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
+    let mut ended = Ended::default();
+    if !tap_deleted && device_exists(&port, netns)? {
+        ended = end_held(&port, netns)?;
+    }
+    if !port.leave()? {
+        return Ok(None);
+    }
+    let tap_deleted = tap_deleted || !device_exists(&port, netns)?;
+    if tap_deleted {
+        bury(&port, netns)?;
+        ended = Ended::default();
+    } else {
+        ended.add(end_held(&port, netns)?);
+        tell_tombstones(&port, netns)?;
+    }
+    if let Err(error) = incast::forget_all(&port) {
+        tracing::warn!("what incast control knows of its connections stays: {error:#}");
+    }
+    port.detach()?;
+    if ended.flows > 0 {
+        let Ended { flows, held_bytes, .. } = ended;
+        tracing::warn!(
+            "{flows} connections were reset: {held_bytes} bytes were still held for them"
+        );
+    }
+    Ok(Some(Gone { tap_deleted, ended }))
+}
+
+/// [`end_held`] for callers that have not looked up the port's network namespace.
+pub fn end_held_of(port: &Port) -> Result<Ended> {
+    let holds = Holds::open_or_do_without(port);
+    if port.flows()?.iter().all(|(key, flow)| holds.needed_bytes(key, flow) == 0) {
+        return Ok(Ended::default());
+    }
+    let netns = Netns::find(port.meta()?.netns);
+    let netns = netns.context("the tap's network namespace cannot be found, so nobody is told")?;
+    end_held(port, Some(&netns))
+}
+
+/// Resets the connections with bytes that the VM has not been handed.
+fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
+    let holds = Holds::open_or_do_without(port);
+    let mut ended = Ended::default();
+    for (key, flow) in &port.flows()? {
+        if let Some((flow, held_bytes)) = entomb(port, &holds, key, *flow)? {
+            let outstanding_bytes = bytes_owed(&flow);
+            ended.add(Ended { flows: 1, held_bytes, outstanding_bytes });
+        }
+    }
+    if ended.flows > 0 {
+        tell_tombstones(port, netns)?;
+    }
+    Ok(ended)
+}
+
+/// Turns a flow with held bytes into a tombstone. Returns the flow as it was, and the held bytes.
+fn entomb(
+    port: &Port,
+    holds: &Holds,
+    key: &flow_key,
+    mut flow: flow,
+) -> Result<Option<(flow, u64)>> {
+    loop {
+        let held_bytes = holds.needed_bytes(key, &flow);
+        if held_bytes == 0 {
+            return Ok(None);
+        }
+        if port.mark_reset(key, &flow, monotonic_ns()?)? {
+            let counted = port.count_reset(reset_reason::RESET_DETACHED, 1, bytes_owed(&flow));
+            if let Err(error) = counted {
+                tracing::debug!("a reset is not counted: {error:#}");
+            }
+            return Ok(Some((flow, held_bytes)));
+        }
+        // The VM has acknowledged something since, or the record is a tombstone already, or gone.
+        match port.flow(key)? {
+            Some(now) => flow = now,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Sends RSTs to both ends of recently reset connections.
+fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
+    let Some(netns) = netns else { return Ok(()) };
+    let holds = Holds::open_or_do_without(port);
+    let mut told = Vec::new();
+    for (key, flow) in fresh_tombstones(port)? {
+        told.push((key, flow));
+        // The VM reads its ring before the RST, so a second RST has the SEQ that is next after the
+        // ring.
+        let handed = holds.handed(&key, &flow);
+        if handed.diff(flow.vm_seq) > 0 {
+            told.push((key, flow { vm_seq: handed, ..flow }));
+        }
+    }
+    netns.run(|| {
+        told.iter().for_each(|(key, flow)| send(port, key, flow));
+        Ok(())
+    })
+}
+
+fn fresh_tombstones(port: &Port) -> Result<Vec<(flow_key, flow)>> {
+    let now_ns = monotonic_ns()?;
+    let mut flows = port.flows()?;
+    flows.retain(|(_, flow)| {
+        u32::from(flow.mode) == flow_mode::FLOW_RESET
+            && now_ns.saturating_sub(flow.last_ns) < FRESH_NS
+    });
+    Ok(flows)
+}
+
+/// Does the tap exist? Assumed if its namespace cannot be found.
+fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
+    let index = port.meta()?.ifindex;
+    netns.map_or(Ok(true), |netns| netns.run(|| Ok(netdev::find_index(index)?.is_some())))
+}
+
+/// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
+/// the VM had not acknowledged, over the tap's bridge, and repeats recent RSTs, which may have been
+/// lost with the tap.
+fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
+    let (flows, bytes) = port.outstanding()?;
+    let tombstones = fresh_tombstones(port)?;
+    let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
+        Some(netns) => netns.run(|| {
+            tell_senders(port, &tombstones)?;
+            reset_senders(port)
+        })?,
+        None => 0,
+    };
+    tracing::warn!(
+        "port {} is gone: its tap was deleted, {bytes} acknowledged bytes of {flows} connections \
+         were still on their way to the VM; {reset} senders were reset",
+        port.ifname()?
+    );
+    Ok(())
+}
+
+/// Sends RSTs to senders over the bridge. The calling thread must be in the tap's network
+/// namespace.
+fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
+    let bridge = port.meta()?.bridge;
+    for (key, flow) in flows.iter().filter(|_| bridge != 0) {
+        let sent = port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender));
+        if let Err(error) = sent {
+            tracing::debug!("a RST to a sender: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn restore_qdisc(port: &Port, meta: &port_meta, netns: Option<&Netns>) -> Result<Option<String>> {
+    let Some(default) = port.qdisc_replaced()? else { return Ok(None) };
+    let Some(netns) = netns else {
+        return Ok(Some(format!(
+            "its network namespace cannot be found: noqueue stays where {default} was"
+        )));
+    };
+    let index = meta.ifindex;
+    let restored = netns.run(|| match netdev::find_index(index)? {
+        Some(device) => qdisc::restore_default(&device),
+        None => Ok(true),
+    })?;
+    Ok((!restored).then(|| "its qdisc was changed meanwhile and is left as it is".into()))
+}

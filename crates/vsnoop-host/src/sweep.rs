@@ -1,0 +1,33 @@
+//! Removes leftovers of ports, before a command changes something.
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::Port;
+
+use crate::lock::CommandLock;
+use crate::ports::{self, State};
+use crate::{incast, release};
+
+/// Removes what killed commands have left, unless a command that may do so is running.
+pub fn finish_if_idle() -> Result<()> {
+    // The caller reports what cannot be read.
+    if Port::cut_short().map_or(true, |found| found.is_empty()) {
+        return Ok(());
+    }
+    let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+    release::finish(&lock)?;
+    vsnoop_bpf::tidy();
+    incast::sweep(&lock)
+}
+
+/// Releases ports whose tap was deleted, and completes what killed commands have begun.
+pub fn sweep(lock: &CommandLock) -> Result<()> {
+    for attached in ports::inventory()?.ports {
+        if attached.state == State::Gone {
+            let name = attached.name.clone();
+            release::release(attached).with_context(|| format!("clean up after port {name}"))?;
+        }
+    }
+    release::finish(lock)?;
+    vsnoop_bpf::tidy();
+    incast::sweep(lock)
+}

@@ -1,0 +1,150 @@
+//! Features of the kernel that vsnoop needs, found by probing.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::sys::statfs::{FsType, statfs};
+use nix::unistd::geteuid;
+use vsnoop_bpf::{EmptyProgram, Hook};
+
+use crate::error::{Unfit, unfit};
+
+/// Where the pins live.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
+/// The first kernel with tcx.
+const NEEDED: (u32, u32) = (6, 6);
+
+/// "6.18.5-generic" and whether it is new enough.
+pub fn version() -> Result<(String, bool)> {
+    let release = nix::sys::utsname::uname().context("ask for the kernel's version")?;
+    let release = release.release().to_string_lossy().into_owned();
+    let new_enough = parse_version(&release).is_some_and(|version| version >= NEEDED);
+    Ok((release, new_enough))
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+pub fn has_btf() -> bool {
+    Path::new("/sys/kernel/btf/vmlinux").exists()
+}
+
+/// Is a BPF file system mounted at [`BPFFS`]?
+pub fn has_bpffs() -> bool {
+    statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
+}
+
+/// 1 or 2 when BPF programs are compiled, 0 when they are interpreted; `None` when it cannot be
+/// read.
+pub fn jit() -> Option<u32> {
+    fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok()?.trim().parse().ok()
+}
+
+/// Are run and wait times of threads accounted? The own thread has run, so its time cannot be 0.
+pub fn has_schedstat() -> bool {
+    let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    text.split_whitespace().next().and_then(|run_ns| run_ns.parse::<u64>().ok()).is_some()
+}
+
+/// CAP_SYS_ADMIN, or CAP_BPF with CAP_NET_ADMIN, is what the command needs; root has them.
+pub fn missing_privileges() -> Vec<&'static str> {
+    const NET_ADMIN: u32 = 12;
+    const SYS_ADMIN: u32 = 21;
+    const BPF: u32 = 39;
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective =
+        effective_capabilities(&status).unwrap_or(if geteuid().is_root() { !0 } else { 0 });
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    let mut missing = Vec::new();
+    if !has(NET_ADMIN) {
+        missing.push("CAP_NET_ADMIN");
+    }
+    if !has(BPF) && !has(SYS_ADMIN) {
+        missing.push("CAP_BPF");
+    }
+    missing
+}
+
+fn effective_capabilities(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// Refuses to start without the privileges, or a place for the pins.
+pub fn require() -> Result<()> {
+    let missing = missing_privileges();
+    if !missing.is_empty() {
+        return Err(unfit(
+            Unfit::Privilege,
+            format!("no privilege: without {}; run vsnoop as root", missing.join(" and ")),
+        ));
+    }
+    require_bpffs()
+}
+
+/// Refuses kernels without the features that the hooks need.
+pub fn require_features() -> Result<()> {
+    let (release, new_enough) = version()?;
+    if !new_enough {
+        let text = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
+        return Err(unfit(Unfit::Kernel, text));
+    }
+    if !has_btf() {
+        let text = "the kernel does not describe its types (no /sys/kernel/btf/vmlinux); one built \
+                    with CONFIG_DEBUG_INFO_BTF is needed";
+        return Err(unfit(Unfit::Kernel, text));
+    }
+    Ok(())
+}
+
+/// Reading attachments needs only the BPF file system.
+pub fn require_bpffs() -> Result<()> {
+    if has_bpffs() {
+        return Ok(());
+    }
+    Err(unfit(
+        Unfit::BpfFs,
+        format!("no BPF file system is mounted at {BPFFS}; mount it: mount -t bpf bpf {BPFFS}"),
+    ))
+}
+
+/// Does this kernel have tcx? Tries to attach an empty program to the loopback device of a new
+/// network namespace, which has no traffic.
+pub fn probe_tcx() -> Result<()> {
+    std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .context("make a network namespace to probe in")?;
+        let loopback = nix::net::if_::if_nametoindex("lo").context("find the loopback device")?;
+        EmptyProgram::attach(loopback, Hook::ToVm)?;
+        Ok(())
+    })
+    .join()
+    .map_err(|_| anyhow::anyhow!("the probing thread died"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_compare_as_numbers() {
+        assert!(parse_version("6.18.5-generic").unwrap() >= NEEDED);
+        assert!(parse_version("6.6.0").unwrap() >= NEEDED);
+        assert!(parse_version("6.1.0-37-cloud-amd64").unwrap() < NEEDED);
+        assert!(parse_version("5.15.0").unwrap() < NEEDED);
+        assert_eq!(parse_version("unknown"), None);
+    }
+
+    #[test]
+    fn effective_capabilities_are_read_from_the_status() {
+        assert_eq!(
+            effective_capabilities("CapPrm:\t00\nCapEff:\t000001ffffffffff\n"),
+            Some(0x1ff_ffff_ffff)
+        );
+        assert_eq!(effective_capabilities("Name:\tx\n"), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! Queries about the host: network namespaces, devices and their queue disciplines, the processes
+//! behind taps and the time that their vCPUs wait for a CPU, the clock and the memory. Nothing here
+//! depends on early acknowledgement.
+
+pub mod cgroup;
+pub mod clock;
+pub mod egress;
+pub mod kernel;
+pub mod memory;
+pub mod netdev;
+pub mod netns;
+pub mod offload;
+mod proc;
+pub mod process;
+pub mod qdisc;
+pub mod vcpu;

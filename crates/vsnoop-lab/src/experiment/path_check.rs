@@ -1,0 +1,35 @@
+//! The round trip of a path, measured before anything is measured on it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::stage::{HOST, Stage};
+
+use crate::results::statistics::{ascending, percentile};
+
+const PINGS: u16 = 40;
+/// The median of the measured round trips may differ by so much from what was asked for.
+const TOLERANCE: Duration = Duration::from_millis(1);
+
+/// Round trips as they were measured on a path without load.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    pub p50_ms: f64,
+    pub p90_ms: f64,
+}
+
+/// Measures the round trip to the host, and refuses a path that is not as it was asked for.
+pub fn check_path(stage: &Stage, expected: Duration) -> Result<RoundTrip> {
+    let times = stage.client().ping(HOST, PINGS)?;
+    let times = ascending(times.iter().map(|time| time.as_secs_f64() * 1e3));
+    let at = |percent| percentile(&times, percent).context("no round trip was measured");
+    let measured = RoundTrip { p50_ms: at(50.0)?, p90_ms: at(90.0)? };
+    let expected_ms = expected.as_secs_f64() * 1e3;
+    ensure!(
+        (measured.p50_ms - expected_ms).abs() <= TOLERANCE.as_secs_f64() * 1e3,
+        "the path has a round trip of {:.2} ms instead of {expected_ms} ms: is the host's core \
+         busy with something else?",
+        measured.p50_ms
+    );
+    Ok(measured)
+}

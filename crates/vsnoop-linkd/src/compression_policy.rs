@@ -1,0 +1,296 @@
+//! The compression policy of each flow: the first rule of the configuration that matches, cached
+//! per flow.
+//!
+//! Two flows may have the same hash. So an entry of the cache also has all fields that a rule or an
+//! owner depends on, and a frame with other fields is looked up anew.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use super::config::{Compress, FrameFields, Mac, Rules};
+use super::frame::Frame;
+use super::stats::RuleStats;
+use vsnoop_link::compress::{Decision, Method, Owner, Policy};
+
+/// Entries of the cache; a full cache is emptied.
+const FLOWS: usize = 4096;
+
+/// The compression rules with their counters. The last of `stats` counts frames that no rule
+/// matches.
+#[derive(Clone)]
+pub struct RuleSet {
+    pub rules: Rules,
+    pub stats: Vec<Arc<RuleStats>>,
+    /// Names of owners. Contexts refer to an owner by its index here, so a name never moves.
+    owners: Vec<String>,
+}
+
+impl RuleSet {
+    pub fn new(rules: Rules) -> Self {
+        let stats = (0..=rules.len()).map(|_| Arc::default()).collect();
+        let mut this = Self { rules, stats, owners: Vec::new() };
+        this.number_owners();
+        this
+    }
+
+    /// Replaces the rules; one that was there before keeps its counters.
+    pub fn replace(&mut self, rules: Rules) {
+        let last = self.stats.last().cloned().unwrap_or_default();
+        let before = |rule| {
+            let at = self.rules.iter().position(|old| old == rule)?;
+            self.stats.get(at).cloned()
+        };
+        self.stats = rules.iter().map(|rule| before(rule).unwrap_or_default()).collect();
+        self.stats.push(last);
+        self.rules = rules;
+        self.number_owners();
+    }
+
+    /// Only the configuration gives names, so they are few.
+    fn number_owners(&mut self) {
+        for name in self.rules.iter().filter_map(|rule| rule.owner.as_ref()) {
+            if !self.owners.contains(name) {
+                self.owners.push(name.clone());
+            }
+        }
+    }
+
+    /// The owner of a frame that `rule` matches: the rule's name, or else the sending VM itself.
+    fn owner(&self, rule: &Compress, port: usize, source: Mac) -> Option<Owner> {
+        let Some(name) = &rule.owner else { return Some(Owner::Vm { port, mac: source.0 }) };
+        let number = self.owners.iter().position(|known| known == name)?;
+        Some(Owner::Named(number as u32))
+    }
+}
+
+/// How the frames of a flow are compressed and counted.
+#[derive(Clone)]
+pub struct Compression {
+    /// `None`: they are not compressed.
+    pub policy: Option<Policy>,
+    pub rule_stats: Arc<RuleStats>,
+}
+
+/// The rules, and a cache of what they say of each flow.
+pub struct Policies {
+    rule_set: RuleSet,
+    peers: Arc<[String]>,
+    ports: Arc<[String]>,
+    /// The cache.
+    known: HashMap<CacheKey, CachedCompression>,
+}
+
+/// `flow`: the hash of the frame's flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct CacheKey {
+    peer: usize,
+    port: usize,
+    flow: u64,
+}
+
+struct CachedCompression {
+    /// Of the frame that it was looked up for.
+    endpoints: Endpoints,
+    compression: Compression,
+}
+
+/// Fields of a frame that its rule and owner depend on, beside peer and port. Source first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Endpoints {
+    macs: [Mac; 2],
+    /// `None`: the frame is not IP.
+    ips: Option<[IpAddr; 2]>,
+}
+
+impl Endpoints {
+    fn of(frame: &Frame<'_>) -> Option<Self> {
+        let start = frame.start();
+        let (destination, rest) = start.split_first_chunk()?;
+        let macs = [Mac(*rest.first_chunk()?), Mac(*destination)];
+        let ips = frame.headers.as_ref().and_then(|headers| headers.ips(start));
+        Some(Self { macs, ips })
+    }
+}
+
+impl Policies {
+    /// `peers` and `ports`: their names, by index.
+    pub fn new(rule_set: RuleSet, peers: Arc<[String]>, ports: Arc<[String]>) -> Self {
+        Self { rule_set, peers, ports, known: HashMap::new() }
+    }
+
+    /// Whether anything may be compressed.
+    pub fn any(&self) -> bool {
+        self.rule_set.rules.iter().any(|rule| rule.method != Method::Off)
+    }
+
+    /// How a frame from a port to a peer is compressed.
+    pub fn of(&mut self, peer: usize, port: usize, frame: &Frame<'_>) -> Compression {
+        if self.rule_set.rules.is_empty() {
+            return self.uncompressed();
+        }
+        let Some(endpoints) = Endpoints::of(frame) else { return self.uncompressed() };
+        let key = CacheKey { peer, port, flow: frame.flow() };
+        if let Some(known) = self.known.get(&key).filter(|known| known.endpoints == endpoints) {
+            return known.compression.clone();
+        }
+        let compression =
+            self.look_up(peer, port, &endpoints).unwrap_or_else(|| self.uncompressed());
+        if self.known.len() >= FLOWS {
+            self.known.clear();
+        }
+        let known = CachedCompression { endpoints, compression: compression.clone() };
+        self.known.insert(key, known);
+        compression
+    }
+
+    /// Counts the flows in use of each rule by how they are compressed.
+    ///
+    /// `decision` returns that for a flow to a peer; `None`: the flow is not in use.
+    pub fn survey(&self, decision: impl Fn(usize, u64, &Policy) -> Option<Decision>) {
+        let mut found: Vec<BTreeMap<String, u64>> =
+            vec![BTreeMap::new(); self.rule_set.stats.len()];
+        for (CacheKey { peer, flow, .. }, CachedCompression { compression, .. }) in &self.known {
+            let Some(decided) =
+                compression.policy.and_then(|policy| decision(*peer, *flow, &policy))
+            else {
+                continue;
+            };
+            let of = |stats: &Arc<RuleStats>| Arc::ptr_eq(stats, &compression.rule_stats);
+            if let Some(rule) = self.rule_set.stats.iter().position(of) {
+                *found[rule].entry(decided.to_string()).or_default() += 1;
+            }
+        }
+        for (stats, flows) in self.rule_set.stats.iter().zip(found) {
+            *stats.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows;
+        }
+    }
+
+    /// For a frame that no rule matches.
+    fn uncompressed(&self) -> Compression {
+        Compression {
+            policy: None,
+            rule_stats: self.rule_set.stats.last().cloned().unwrap_or_default(),
+        }
+    }
+
+    fn look_up(&self, peer: usize, port: usize, endpoints: &Endpoints) -> Option<Compression> {
+        let Endpoints { macs, ips } = *endpoints;
+        let traffic =
+            FrameFields { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips };
+        let (index, rule) = self.rule_set.rules.first_match(&traffic)?;
+        let owner = self.rule_set.owner(rule, port, macs[0])?;
+        let policy = Policy { method: rule.method, owner, dictionary: rule.dictionary_bytes };
+        let policy = (rule.method != Method::Off).then_some(policy);
+        Some(Compression { policy, rule_stats: self.rule_set.stats.get(index)?.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Selector;
+    use super::*;
+    use crate::cpu::coding_clock;
+    use vsnoop_link::compress::{Encoded, Encoder, Limits};
+    use vsnoop_packet::offload::state::OffloadState;
+    use vsnoop_packet::testing::Segment;
+
+    const PEER: usize = 0;
+    const PORT: usize = 0;
+
+    /// `owners` of rules, each for a prefix of the destination.
+    fn policies(owners: &[(&str, Option<&str>)], dictionary_bytes: Option<u32>) -> Policies {
+        let rule = |(prefix, owner): &(&str, Option<&str>)| Compress {
+            selector: Selector { prefixes: vec![prefix.parse().unwrap()], ..Selector::default() },
+            method: Method::Zstd { level: 1 },
+            owner: owner.map(str::to_owned),
+            dictionary_bytes,
+        };
+        let rules = Rules::new(owners.iter().map(rule).collect()).unwrap();
+        let names = |names: [&str; 2]| names.map(str::to_owned).into();
+        Policies::new(RuleSet::new(rules), names(["b", "c"]), names(["vsl0", "vsl1"]))
+    }
+
+    fn policy(policies: &mut Policies, port: usize, frame: &[u8]) -> Policy {
+        let frame = &[frame];
+        let frame = Frame::whole(OffloadState::default(), frame);
+        policies.of(PEER, port, &frame).policy.expect("a rule fits")
+    }
+
+    /// The same connection as another VM would have it: only the source address differs.
+    fn of_another(frame: &[u8]) -> Vec<u8> {
+        let mut other = frame.to_vec();
+        other[11] ^= 1;
+        other
+    }
+
+    #[test]
+    fn two_vms_with_the_same_connection_share_nothing() {
+        let secret = Segment { payload: 9000, ..Segment::default() }.build();
+        let guess = of_another(&secret);
+        for dictionary in [None, Some(1 << 20)] {
+            let mut policies = policies(&[("0.0.0.0/0", None)], dictionary);
+            let whole = [&secret[..]];
+            let flow = Frame::whole(OffloadState::default(), &whole).flow();
+            let mut encoder = Encoder::new(Limits::default(), coding_clock());
+            let mut length = |policy: Policy, frame: &[u8]| {
+                let mut body = Vec::new();
+                // Behind the addresses, the same bytes, of letters: little is gained but by
+                // repetition.
+                let letters: Vec<_> = frame[12..].iter().map(|byte| b'A' + byte % 32).collect();
+                let encoded = encoder.encode(flow, &policy, &[&letters], 0, &mut body);
+                assert_eq!(encoded, Encoded::Compressed);
+                body.len()
+            };
+            let first = length(policy(&mut policies, PORT, &secret), &secret);
+            let other = length(policy(&mut policies, PORT, &guess), &guess);
+            let again = length(policy(&mut policies, PORT, &secret), &secret);
+            assert!(other + 8 > first, "{other} bytes after {first} tell what the other VM sent");
+            assert!(again < first / 10, "{again} of {first}: its own it does remember");
+        }
+    }
+
+    #[test]
+    fn a_vm_is_known_by_its_port_too() {
+        let mut policies = policies(&[("0.0.0.0/0", None)], None);
+        let frame = Segment::default().build();
+        assert_ne!(policy(&mut policies, 0, &frame).owner, policy(&mut policies, 1, &frame).owner);
+    }
+
+    #[test]
+    fn a_hash_that_two_flows_have_joins_no_owners() {
+        let mut policies =
+            policies(&[("10.0.0.2/32", Some("one")), ("0.0.0.0/0", Some("two"))], None);
+        let frame = Segment::default().build();
+        let one = policy(&mut policies, PORT, &frame).owner;
+        // What is remembered becomes that of another connection, as if the hash were the same.
+        for known in policies.known.values_mut() {
+            known.endpoints.ips = Some([[10, 0, 0, 1].into(), [10, 0, 0, 3].into()]);
+        }
+        for known in policies.known.values_mut() {
+            known.compression.policy.as_mut().expect("a rule fits").owner = Owner::Named(7);
+        }
+        assert_eq!(policy(&mut policies, PORT, &frame).owner, one);
+        assert_eq!(policy(&mut policies, PORT, &frame).owner, one);
+        assert_eq!(policies.known.len(), 1);
+    }
+
+    #[test]
+    fn names_are_owners_whoever_sends_and_each_keeps_its_number() {
+        let frame = Segment::default().build();
+        let mut policies =
+            policies(&[("192.0.2.0/24", Some("other")), ("0.0.0.0/0", Some("one"))], None);
+        let one = policy(&mut policies, PORT, &frame).owner;
+        assert_eq!(policy(&mut policies, PORT, &of_another(&frame)).owner, one);
+        assert_ne!(one, Owner::Named(0), "the other one has that");
+        // A rule of `set` stands before the others, and takes over the name.
+        let mut rules = policies.rule_set.rules.clone();
+        let selector = rules.iter().nth(1).unwrap().selector.clone();
+        let method = Method::Lz4;
+        rules.set(Compress { selector, method, owner: None, dictionary_bytes: None }).unwrap();
+        policies.rule_set.replace(rules);
+        policies.known.clear();
+        let now = policy(&mut policies, PORT, &frame);
+        assert_eq!((now.method, now.owner), (method, one));
+    }
+}

@@ -1,0 +1,665 @@
+//! From the text of a file to a checked [`Config`]; docs/link.md describes every key.
+//!
+//! Two steps: serde puts the values of any type under the keys that there are (an unknown one is an
+//! error, for it was meant for something), then each value is read by [`Reader`], which knows where
+//! it stands and says its line and key with what is wrong. What concerns several tables (names that
+//! must differ, or must be there) is checked last.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use super::{
+    AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT,
+    PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, WhenDown, value,
+};
+use vsnoop_link::handshake::MOST_TAKES;
+
+type Field = Option<Spanned<Value>>;
+type Result<T> = std::result::Result<T, ConfigError>;
+
+/// What an error shows of a line.
+const EXCERPT_CHARS: usize = 80;
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError(unreadable(file, &error)))?;
+        Self::parse(file, &text)
+    }
+
+    /// `text` as the contents of `file`, whose stem is the default for the link's name and whose
+    /// directory is where relative paths begin.
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        parse(file, text)
+    }
+}
+
+fn unreadable(file: &Path, error: &io::Error) -> String {
+    let shown = file.display();
+    match error.kind() {
+        ErrorKind::IsADirectory => format!(
+            "{shown} is a directory, and the configuration of a link is one file: give its path, such as {}",
+            file.join("NAME.toml").display()
+        ),
+        ErrorKind::NotFound => {
+            format!("there is no configuration {shown}; docs/link.md says what to write there")
+        }
+        ErrorKind::InvalidData => format!("the configuration {shown} is no text in UTF-8"),
+        _ => format!("the configuration {shown} cannot be read: {error}"),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    link: Spanned<LinkTable>,
+    #[serde(default)]
+    port: Vec<Spanned<PortTable>>,
+    #[serde(default)]
+    peer: Vec<Spanned<PeerTable>>,
+    #[serde(default)]
+    compress: Vec<Spanned<CompressTable>>,
+    #[serde(default)]
+    divert: Vec<Spanned<DivertTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "one table, [link]")]
+struct LinkTable {
+    name: Field,
+    network: Field,
+    listen: Field,
+    key: Field,
+    cert: Field,
+    ca: Field,
+    mtu: Field,
+    age: Field,
+    clamp_mss: Field,
+    rekey: Field,
+    dead_after: Field,
+    local: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct PortTable {
+    name: Field,
+    bridge: Field,
+    tap: Field,
+    interface: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct PeerTable {
+    name: Field,
+    key: Field,
+    subject: Field,
+    address: Field,
+    transport: Field,
+    connections: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct CompressTable {
+    peer: Field,
+    port: Field,
+    vm: Field,
+    prefix: Field,
+    method: Field,
+    owner: Field,
+    dictionary: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct DivertTable {
+    interface: Field,
+    prefix: Field,
+    peer: Field,
+    when_down: Field,
+}
+
+pub fn parse(file: &Path, text: &str) -> Result<Config> {
+    let reader = Reader { file, text };
+    let document = reader.document()?;
+    let link = document.link.get_ref();
+    let name = match reader.text("link.name", &link.name, value::name)? {
+        Some(name) => name,
+        None => reader.stem()?,
+    };
+    let peers = reader.peers(&document.peer)?;
+    let ports = reader.ports(&document.port, &name)?;
+    let config = Config {
+        file: file.to_owned(),
+        network: reader
+            .text("link.network", &link.network, value::name)?
+            .unwrap_or_else(|| name.clone()),
+        listen: reader
+            .text("link.listen", &link.listen, listen)?
+            .unwrap_or_else(|| SocketAddr::from(([0u16; 8], PORT))),
+        key: reader
+            .path("link.key", &link.key)?
+            .unwrap_or_else(|| Path::new(super::DIRECTORY).join(format!("{name}.key"))),
+        authority: reader.authority(&document.link)?,
+        mtu_bytes: reader.number("link.mtu", &link.mtu, MTU_BYTES)?.unwrap_or(1500),
+        age: reader.time("link.age", &link.age, 1, 86_400)?.unwrap_or(Duration::from_secs(300)),
+        clamp_mss: reader.truth("link.clamp_mss", &link.clamp_mss)?.unwrap_or(true),
+        rekey: reader
+            .time("link.rekey", &link.rekey, 5, 86_400)?
+            .unwrap_or(Duration::from_secs(3600)),
+        dead_after: reader
+            .time("link.dead_after", &link.dead_after, 1, 300)?
+            .unwrap_or(Duration::from_secs(5)),
+        compress: reader.compress(&document.compress, &peers)?,
+        diverts: reader.diverts(&document.divert, &peers)?,
+        local: reader.local(&link.local)?,
+        name,
+        ports,
+        peers,
+    };
+    reader.whole(&document, &config)?;
+    Ok(config)
+}
+
+fn listen(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).ok_or_else(|| {
+        format!(
+            "give an address of this host and a port, such as \"[::]:{PORT}\" for all addresses"
+        )
+    })
+}
+
+/// Knows where each value stands.
+struct Reader<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn complaint(&self, offset: usize, what: impl AsRef<str>) -> ConfigError {
+        ConfigError::at(self.file, self.line(offset), what.as_ref())
+    }
+
+    fn document(&self) -> Result<Document> {
+        toml::from_str(self.text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let what = what.replace("expected a sequence", "expected double brackets: several");
+            let Some(span) = error.span() else { return self.complaint(0, what) };
+            // Of a key the parser speaks only if it is unknown.
+            let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
+            let quoted = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
+            self.complaint(span.start, format!("{what}{quoted}"))
+        })
+    }
+
+    /// The link is called as its file.
+    fn stem(&self) -> Result<String> {
+        let stem = self.file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        value::name(stem).map_err(|allowed| {
+            self.complaint(
+                0,
+                format!("the file's name is none for a link; set link.name: {allowed}"),
+            )
+        })
+    }
+
+    fn text<T>(
+        &self,
+        key: &str,
+        field: &Field,
+        read: impl Fn(&str) -> std::result::Result<T, String>,
+    ) -> Result<Option<T>> {
+        let Some(found) = field else { return Ok(None) };
+        let value = match found.get_ref() {
+            Value::String(text) => read(text),
+            _ => Err("give a text in quotes".into()),
+        };
+        value.map(Some).map_err(|allowed| self.wrong(key, found, &allowed))
+    }
+
+    fn wrong(&self, key: &str, found: &Spanned<Value>, allowed: &str) -> ConfigError {
+        let what = format!("{key} = {}: {allowed}", shown(found.get_ref()));
+        self.complaint(found.span().start, what)
+    }
+
+    fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
+        &self,
+        key: &str,
+        field: &Field,
+        range: std::ops::RangeInclusive<T>,
+    ) -> Result<Option<T>> {
+        let Some(found) = field else { return Ok(None) };
+        let number = found.get_ref().as_integer().and_then(|number| T::try_from(number).ok());
+        let number = number.filter(|number| range.contains(number));
+        number.map(Some).ok_or_else(|| {
+            let allowed = format!("give a number from {} to {}", range.start(), range.end());
+            self.wrong(key, found, &allowed)
+        })
+    }
+
+    fn truth(&self, key: &str, field: &Field) -> Result<Option<bool>> {
+        let Some(found) = field else { return Ok(None) };
+        let truth = found.get_ref().as_bool();
+        truth.map(Some).ok_or_else(|| self.wrong(key, found, "give true or false"))
+    }
+
+    fn time(
+        &self,
+        key: &str,
+        field: &Field,
+        least_s: u64,
+        most_s: u64,
+    ) -> Result<Option<Duration>> {
+        let Some(found) = field else { return Ok(None) };
+        let time = match found.get_ref() {
+            Value::Integer(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
+            Value::String(text) => value::duration(text),
+            _ => None,
+        };
+        let allowed = Duration::from_secs(least_s)..=Duration::from_secs(most_s);
+        time.filter(|time| allowed.contains(time)).map(Some).ok_or_else(|| {
+            let allowed =
+                format!("give a time from {least_s} s to {most_s} s, such as \"300s\" or \"5m\"");
+            self.wrong(key, found, &allowed)
+        })
+    }
+
+    /// Relative ones begin where the file is.
+    fn path(&self, key: &str, field: &Field) -> Result<Option<PathBuf>> {
+        let directory = self.file.parent().unwrap_or(Path::new(""));
+        self.text(key, field, |text| {
+            if text.is_empty() {
+                Err("give the path of a file".into())
+            } else {
+                Ok(directory.join(text))
+            }
+        })
+    }
+
+    fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
+        let link = table.get_ref();
+        match (self.path("link.cert", &link.cert)?, self.path("link.ca", &link.ca)?) {
+            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca })),
+            (None, None) => Ok(None),
+            _ => {
+                let found = link.cert.as_ref().or(link.ca.as_ref());
+                let offset = found.map_or(table.span().start, |found| found.span().start);
+                let what = "link.cert and link.ca belong together: this host's certificate, and the CA \
+                            that peers are certified by";
+                Err(self.complaint(offset, what))
+            }
+        }
+    }
+
+    fn ports(&self, tables: &[Spanned<PortTable>], link: &str) -> Result<Vec<PortConfig>> {
+        let ports =
+            tables.iter().map(|table| self.port(table, link)).collect::<Result<Vec<_>>>()?;
+        self.differ(
+            tables,
+            &ports,
+            "port",
+            |port| Some(&port.name),
+            |name| format!("interface {name} is a port already; each tap needs a name of its own"),
+        )?;
+        self.differ(
+            tables,
+            &ports,
+            "port",
+            |port| match &port.kind {
+                PortKind::Bridge(bridge) => Some(bridge),
+                PortKind::Tap | PortKind::Interface => None,
+            },
+            |bridge| {
+                format!(
+                    "bridge {bridge} has a port already; with two, frames would go round for ever"
+                )
+            },
+        )?;
+        Ok(ports)
+    }
+
+    fn port(&self, table: &Spanned<PortTable>, link: &str) -> Result<PortConfig> {
+        let port = table.get_ref();
+        let name = self.text("port.name", &port.name, value::interface)?;
+        let bridge = self.text("port.bridge", &port.bridge, value::interface)?;
+        let tap = self.text("port.tap", &port.tap, value::interface)?;
+        let interface = self.text("port.interface", &port.interface, value::interface)?;
+        let (own, kind) = match (bridge, tap, interface) {
+            (Some(bridge), None, None) => {
+                let name = match name {
+                    Some(name) => name,
+                    None => value::interface(&format!("vsl-{link}")).map_err(|_| {
+                        let what = format!(
+                            "the tap cannot be called vsl-{link}, which is too long for an interface: \
+                             set port.name"
+                        );
+                        self.complaint(table.span().start, what)
+                    })?,
+                };
+                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge) });
+            }
+            (None, Some(tap), None) => (tap, PortKind::Tap),
+            (None, None, Some(interface)) => (interface, PortKind::Interface),
+            _ => {
+                let what = "a [[port]] has one of: bridge (the link puts a tap into it), tap (which the \
+                            link makes), interface (which exists)";
+                return Err(self.complaint(table.span().start, what));
+            }
+        };
+        match port.name.as_ref() {
+            Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
+            None => Ok(PortConfig { name: own, kind }),
+        }
+    }
+
+    fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<PeerConfig>> {
+        let peers = tables.iter().map(|table| self.peer(table)).collect::<Result<Vec<_>>>()?;
+        self.differ(
+            tables,
+            &peers,
+            "peer",
+            |peer| Some(&peer.name),
+            |name| format!("another peer is called {name}; names must differ"),
+        )?;
+        self.differ(
+            tables,
+            &peers,
+            "peer",
+            |peer| match &peer.trust {
+                TrustConfig::Key(key) => Some(key),
+                TrustConfig::Subject(_) => None,
+            },
+            |_| "another peer has the same key; every host needs one of its own".into(),
+        )?;
+        self.differ(
+            tables,
+            &peers,
+            "peer",
+            |peer| match &peer.trust {
+                TrustConfig::Subject(subject) => Some(subject),
+                TrustConfig::Key(_) => None,
+            },
+            |subject| format!("another peer has the subject {subject}, too"),
+        )?;
+        Ok(peers)
+    }
+
+    fn peer(&self, table: &Spanned<PeerTable>) -> Result<PeerConfig> {
+        let peer = table.get_ref();
+        let here = table.span().start;
+        let name = self.text("peer.name", &peer.name, value::name)?;
+        let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
+        let key = self.text("peer.key", &peer.key, parsed)?;
+        let subject = self.text("peer.subject", &peer.subject, |text| {
+            if value::is_host_name(text) {
+                Ok(text.to_owned())
+            } else {
+                Err("give the DNS name in the peer's certificate".into())
+            }
+        })?;
+        let trust = match (key, subject) {
+            (Some(key), None) => TrustConfig::Key(key),
+            (None, Some(subject)) => TrustConfig::Subject(subject),
+            _ => {
+                let what = format!(
+                    "peer {name} needs one of: key (its public key, as `vsnoop link keygen FILE --show` \
+                     prints it there), subject (the name in its certificate, with link.ca)"
+                );
+                return Err(self.complaint(here, what));
+            }
+        };
+        let transport = self.text("peer.transport", &peer.transport, transport)?;
+        let transport = transport.unwrap_or(Transport::Udp);
+        let connections = self.number("peer.connections", &peer.connections, CONNECTIONS)?;
+        if let Some(found) = peer.connections.as_ref().filter(|_| !transport.is_ordered()) {
+            let allowed = format!("goes with tls and tcp only; the transport is {transport}");
+            return Err(self.wrong("peer.connections", found, &allowed));
+        }
+        Ok(PeerConfig {
+            name,
+            trust,
+            address: self.text("peer.address", &peer.address, parsed)?,
+            transport,
+            connections: connections.unwrap_or(4),
+        })
+    }
+
+    fn compress(&self, tables: &[Spanned<CompressTable>], peers: &[PeerConfig]) -> Result<Rules> {
+        let rules = tables.iter().map(|table| self.rule(table, peers)).collect::<Result<_>>()?;
+        Rules::new(rules).map_err(|error| {
+            self.complaint(tables.last().map_or(0, |table| table.span().start), error.to_string())
+        })
+    }
+
+    fn rule(&self, table: &Spanned<CompressTable>, peers: &[PeerConfig]) -> Result<Compress> {
+        let rule = table.get_ref();
+        let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
+        let method = self.text("compress.method", &rule.method, parsed)?;
+        let read = Compress {
+            selector: Selector {
+                peer,
+                port: self.text("compress.port", &rule.port, value::interface)?,
+                vm: self.text("compress.vm", &rule.vm, parsed)?,
+                prefixes: self.prefixes("compress.prefix", &rule.prefix)?,
+            },
+            method: method.ok_or_else(|| {
+                let what = "a [[compress]] needs a method: off, lz4, zstd, zstd:LEVEL or auto";
+                self.complaint(table.span().start, what)
+            })?,
+            owner: self.text("compress.owner", &rule.owner, value::name)?,
+            dictionary_bytes: self.text(
+                "compress.dictionary",
+                &rule.dictionary,
+                value::dictionary,
+            )?,
+        };
+        match (read.check_dictionary(peers), &rule.dictionary) {
+            (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, &allowed)),
+            _ => Ok(read),
+        }
+    }
+
+    fn diverts(
+        &self,
+        tables: &[Spanned<DivertTable>],
+        peers: &[PeerConfig],
+    ) -> Result<Vec<Divert>> {
+        tables.iter().map(|table| self.divert(table, peers)).collect()
+    }
+
+    fn divert(&self, table: &Spanned<DivertTable>, peers: &[PeerConfig]) -> Result<Divert> {
+        let divert = table.get_ref();
+        let missing = |what: &str| {
+            let what = format!("a [[divert]] needs {what}");
+            self.complaint(table.span().start, what)
+        };
+        let prefixes = self.prefixes("divert.prefix", &divert.prefix)?;
+        if prefixes.is_empty() {
+            return Err(missing("a prefix, or a list of them: where the traffic goes to"));
+        }
+        let interface = self.text("divert.interface", &divert.interface, value::interface)?;
+        let when_down = self.text("divert.when_down", &divert.when_down, |text| match text {
+            "pass" => Ok(WhenDown::Pass),
+            "drop" => Ok(WhenDown::Drop),
+            _ => Err("give pass (the traffic goes its ordinary way) or drop".into()),
+        })?;
+        let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
+        Ok(Divert {
+            line: self.line(offset),
+            interface: interface.ok_or_else(|| missing("an interface: the VM's tap"))?,
+            prefixes,
+            peer: self
+                .known_peer("divert.peer", &divert.peer, peers)?
+                .ok_or_else(|| missing("a peer: behind which the prefix is"))?,
+            when_down: when_down.unwrap_or(WhenDown::Pass),
+        })
+    }
+
+    /// A peer is told all of them in its handshake.
+    fn local(&self, field: &Field) -> Result<Vec<ipnet::IpNet>> {
+        let prefixes = self.prefixes("link.local", field)?;
+        match field {
+            Some(found) if prefixes.len() > MOST_TAKES => {
+                let allowed = format!("give up to {MOST_TAKES} prefixes");
+                Err(self.wrong("link.local", found, &allowed))
+            }
+            _ => Ok(prefixes),
+        }
+    }
+
+    fn known_peer(&self, key: &str, field: &Field, peers: &[PeerConfig]) -> Result<Option<String>> {
+        self.text(key, field, |text| {
+            if peers.iter().any(|peer| peer.name == text) {
+                return Ok(text.to_owned());
+            }
+            let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
+            Err(format!("there is no such [[peer]]; there is {}", names.join(", ")))
+        })
+    }
+
+    /// One, or a list.
+    fn prefixes(&self, key: &str, field: &Field) -> Result<Vec<ipnet::IpNet>> {
+        let Some(found) = field else { return Ok(Vec::new()) };
+        let prefix = |value: &Value| {
+            let text = value.as_str()?;
+            let ip = || text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from);
+            text.parse::<ipnet::IpNet>().ok().or_else(ip).map(|prefix| prefix.trunc())
+        };
+        let prefixes = match found.get_ref() {
+            Value::Array(values) => values.iter().map(prefix).collect(),
+            value => prefix(value).map(|prefix| vec![prefix]),
+        };
+        prefixes.filter(|prefixes: &Vec<_>| !prefixes.is_empty()).ok_or_else(|| {
+            let allowed =
+                "give a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", or a list of them";
+            self.wrong(key, found, allowed)
+        })
+    }
+
+    /// No two tables of a kind have the same value.
+    fn differ<T, U, V: Eq + Hash>(
+        &self,
+        tables: &[Spanned<T>],
+        read: &[U],
+        kind: &str,
+        value: impl Fn(&U) -> Option<&V>,
+        what: impl Fn(&V) -> String,
+    ) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (index, item) in read.iter().enumerate() {
+            let Some(value) = value(item) else { continue };
+            if let Some(first) = seen.insert(value, index) {
+                let offset = tables[index].span().start;
+                let first = self.line(tables[first].span().start);
+                let text = format!("{} (the [[{kind}]] of line {first})", what(value));
+                return Err(self.complaint(offset, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+    }
+
+    /// What concerns several tables.
+    fn whole(&self, document: &Document, config: &Config) -> Result<()> {
+        let here = document.link.span().start;
+        if config.peers.is_empty() {
+            return Err(self.complaint(here, "a link needs at least one [[peer]]"));
+        }
+        if config.ports.is_empty() && config.diverts.is_empty() && config.local.is_empty() {
+            let what = "a link needs at least one [[port]] or [[divert]], or link.local";
+            return Err(self.complaint(here, what));
+        }
+        self.diverted(document, config)?;
+        for (table, peer) in document.peer.iter().zip(&config.peers) {
+            if matches!(peer.trust, TrustConfig::Subject(_)) && config.authority.is_none() {
+                let what =
+                    format!("peer {} has a subject, which needs link.cert and link.ca", peer.name);
+                return Err(self.complaint(table.span().start, what));
+            }
+        }
+        for table in &document.compress {
+            let Some(found) = &table.get_ref().port else { continue };
+            let names: Vec<_> = config.port_names().map(String::as_str).collect();
+            if !names.iter().any(|name| Some(*name) == found.get_ref().as_str()) {
+                let allowed = format!("there is no such port; there is {}", names.join(", "));
+                return Err(self.wrong("compress.port", found, &allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each prefix of an interface has one peer, and is not of this host.
+    fn diverted(&self, document: &Document, config: &Config) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, divert) in document.divert.iter().zip(&config.diverts) {
+            let Divert { interface, prefixes, .. } = divert;
+            let here = table.span().start;
+            if config.ports.iter().any(|port| port.name == *interface) {
+                let what = format!(
+                    "interface {interface} is a [[port]], by which all its frames go through the link: \
+                     leave out one of both"
+                );
+                return Err(self.complaint(here, what));
+            }
+            for prefix in prefixes {
+                if let Some(first) = seen.insert((interface, prefix), here) {
+                    let what = format!(
+                        "prefix {prefix} of interface {interface} is diverted already (the [[divert]] of \
+                         line {}); leave out one of both",
+                        self.line(first)
+                    );
+                    return Err(self.complaint(here, what));
+                }
+                if let Some(own) = config.local.iter().find(|own| own.contains(prefix)) {
+                    let what = format!(
+                        "prefix {prefix} is in {own} of link.local, which is of VMs of this host; give one \
+                         that is behind the peer"
+                    );
+                    return Err(self.complaint(here, what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parsed<T: FromStr<Err: ToString>>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn transport(text: &str) -> std::result::Result<Transport, String> {
+    Transport::ALL
+        .into_iter()
+        .find(|transport| transport.name() == text)
+        .ok_or_else(|| "give udp, tls or tcp; without encryption udp-plain or tcp-plain".into())
+}
+
+/// Of a line, which may be anything.
+fn excerpt(line: &str) -> String {
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    line.chars().take(EXCERPT_CHARS).map(printable).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => format!("{number:?}"),
+        Value::Boolean(truth) => truth.to_string(),
+        other => format!("({})", other.type_str()),
+    }
+}

@@ -1,0 +1,182 @@
+//! What a link is to be, as its file says: plain structs, checked before anything is made.
+//!
+//! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
+//! single values, `peer` is another host, `rules` is the list of compression rules, which may
+//! change while the link runs. Nothing here looks at the host: whether a bridge is there, or a key
+//! readable, is found out by whoever uses it.
+
+mod file;
+mod peer;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+pub use peer::{PeerConfig, Transport, TrustConfig};
+pub use rules::{Compress, FrameFields, RuleChange, Rules, Selector, TooManyRules, Vm};
+pub use value::{Address, PORT, dictionary, is_link_name};
+pub use vsnoop_link::compress::Method;
+pub use vsnoop_link::forwarding::Mac;
+
+/// Where `vsnoop link up NAME` looks for NAME.toml.
+pub const DIRECTORY: &str = "/etc/vsnoop/link";
+/// Of the VMs' network. IPv6 needs the least, jumbo frames the most.
+pub const MTU_BYTES: std::ops::RangeInclusive<u16> = 1280..=9216;
+/// Connections beside each other on ordered transports.
+pub const CONNECTIONS: std::ops::RangeInclusive<u8> = 1..=16;
+
+/// A link, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where this was read.
+    pub file: PathBuf,
+    /// Tells links of this host apart; names the control socket.
+    pub name: String,
+    /// Both ends must name the same.
+    pub network: String,
+    /// UDP and TCP.
+    pub listen: SocketAddr,
+    /// File of the private key.
+    pub key: PathBuf,
+    /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
+    pub authority: Option<AuthorityConfig>,
+    /// Of the VMs' network: the largest Ethernet payload that their ports carry.
+    pub mtu_bytes: u16,
+    /// A learned address that was not heard of for this long is forgotten.
+    pub age: Duration,
+    /// Lower the MSS in SYNs to what fits a datagram.
+    pub clamp_mss: bool,
+    /// A session is replaced by a new handshake after this long.
+    pub rekey: Duration,
+    /// A peer that answers nothing for this long is down.
+    pub dead_after: Duration,
+    pub ports: Vec<PortConfig>,
+    pub peers: Vec<PeerConfig>,
+    /// First match wins.
+    pub compress: Rules,
+    pub diverts: Vec<Divert>,
+    /// Prefixes of VMs of this host: diverted packets from peers are let in to these, and to no
+    /// others.
+    pub local: Vec<IpNet>,
+}
+
+/// Files of a private CA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityConfig {
+    /// This host's own certificate chain, for its key; PEM.
+    pub cert: PathBuf,
+    /// Whom it believes; PEM.
+    pub ca: PathBuf,
+}
+
+/// A way between the link and local VMs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The interface: of a tap that the link makes, or one that exists.
+    pub name: String,
+    pub kind: PortKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortKind {
+    /// A tap that the link makes and puts into this bridge.
+    Bridge(String),
+    /// A tap that the link makes and leaves to whoever wants it.
+    Tap,
+    /// An interface that exists (a VM's tap, a physical LAN): a packet socket on it.
+    Interface,
+}
+
+/// Traffic of a VM that goes through the link without an overlay network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divert {
+    /// The VM's tap.
+    pub interface: String,
+    /// Of the file, where it is named.
+    pub line: usize,
+    /// To these.
+    pub prefixes: Vec<IpNet>,
+    /// Name of the peer behind which they are.
+    pub peer: String,
+    pub when_down: WhenDown,
+}
+
+/// What becomes of diverted traffic while the peer is not reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenDown {
+    /// It goes its ordinary way.
+    #[default]
+    Pass,
+    Drop,
+}
+
+/// What is wrong with a configuration, with its file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl ConfigError {
+    fn at(file: &Path, line: usize, what: &str) -> Self {
+        Self(format!("{}, line {line}: {what}", file.display()))
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Peers whose traffic anybody on the way can read.
+    pub fn unencrypted(&self) -> impl Iterator<Item = &PeerConfig> {
+        self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
+    }
+
+    /// What is wrong with `interface` of a `[[divert]]` on this host.
+    pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
+        let what = format!("divert.interface = {:?}: {why}", divert.interface);
+        ConfigError::at(&self.file, divert.line, &what)
+    }
+
+    /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.
+    pub fn check(&self, rule: &Compress) -> Result<(), String> {
+        let selector = &rule.selector;
+        let among = |kind: &str, wanted: &Option<String>, names: Vec<&String>| match wanted {
+            Some(wanted) if !names.contains(&wanted) => {
+                let names: Vec<_> = names.into_iter().map(String::as_str).collect();
+                let names = names.join(", ");
+                Err(format!("link {} has no {kind} {wanted}; it has {names}", self.name))
+            }
+            _ => Ok(()),
+        };
+        among("peer", &selector.peer, self.peers.iter().map(|peer| &peer.name).collect())?;
+        among("port", &selector.port, self.port_names().collect())?;
+        rule.check_dictionary(&self.peers)
+    }
+
+    /// Names that rules may call a port by: interfaces of ports, and taps with a diversion.
+    pub fn port_names(&self) -> impl Iterator<Item = &String> {
+        let ports = self.ports.iter().map(|port| &port.name);
+        ports.chain(self.diverted_interfaces())
+    }
+
+    /// Each once, in the order of the file.
+    pub fn diverted_interfaces(&self) -> impl Iterator<Item = &String> {
+        let is_first = |(at, divert): &(usize, &Divert)| {
+            self.diverts[..*at].iter().all(|before| before.interface != divert.interface)
+        };
+        let first = self.diverts.iter().enumerate().filter(is_first);
+        first.map(|(_, divert)| &divert.interface)
+    }
+}

@@ -1,0 +1,295 @@
+//! What a file may say, and what is said about one with an error in it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+const FILE: &str = "/etc/vsnoop/link/office.toml";
+const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
+const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    let text = text.replace("KEY_B", KEY_B).replace("KEY_C", KEY_C);
+    Config::parse(Path::new(FILE), &text)
+}
+
+const LEAST: &str = "[link]\n[[port]]\nbridge = \"br0\"\n[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n";
+
+#[test]
+fn what_is_not_said_has_a_default() {
+    let config = parse(LEAST).unwrap();
+    assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
+    assert_eq!(config.listen.to_string(), "[::]:7946");
+    assert_eq!(config.key, Path::new("/etc/vsnoop/link/office.key"));
+    assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
+    assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
+    let bridge = PortKind::Bridge("br0".into());
+    assert_eq!(config.ports, [PortConfig { name: "vsl-office".into(), kind: bridge }]);
+    let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
+    assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
+    assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
+    assert!(config.compress.is_empty());
+}
+
+#[test]
+fn everything_can_be_said() {
+    let config = parse(
+        r#"
+        [link]
+        name = "lab"
+        network = "both"
+        listen = "192.0.2.1:7000"
+        key = "keys/a.pem"
+        cert = "a.crt"
+        ca = "/etc/ca.pem"
+        mtu = 9000
+        age = "5m"
+        clamp_mss = false
+        rekey = "10m"
+        dead_after = 2
+        [[port]]
+        interface = "eth1"
+        [[port]]
+        tap = "vsl7"
+        [[port]]
+        bridge = "br1"
+        name = "vsl8"
+        [[peer]]
+        name = "b"
+        key = "KEY_B"
+        address = "192.0.2.2"
+        transport = "tls"
+        connections = 8
+        [[peer]]
+        name = "c"
+        subject = "host-c.example"
+        address = "host-c.example:7946"
+        transport = "udp-plain"
+        [[compress]]
+        peer = "b"
+        port = "vsl7"
+        vm = "52:54:00:00:00:01"
+        prefix = ["10.1.2.3/8", "2001:db8::/32"]
+        method = "zstd:3"
+        owner = "tenant-1"
+        dictionary = "128M"
+        [[divert]]
+        interface = "tap3"
+        prefix = "10.2.0.0/16"
+        peer = "b"
+        when_down = "drop"
+        "#,
+    )
+    .unwrap();
+    assert_eq!((config.name.as_str(), config.network.as_str()), ("lab", "both"));
+    assert_eq!(config.key, Path::new("/etc/vsnoop/link/keys/a.pem"));
+    let authority = config.authority.as_ref().unwrap();
+    assert_eq!(authority.cert, Path::new("/etc/vsnoop/link/a.crt"));
+    assert_eq!(authority.ca, Path::new("/etc/ca.pem"));
+    assert_eq!(config.dead_after, Duration::from_secs(2));
+    let names: Vec<_> = config.ports.iter().map(|port| port.name.as_str()).collect();
+    assert_eq!(names, ["eth1", "vsl7", "vsl8"]);
+    assert_eq!((config.peers[0].transport, config.peers[0].connections), (Transport::Tls, 8));
+    let unencrypted: Vec<_> = config.unencrypted().map(|peer| peer.name.as_str()).collect();
+    assert_eq!(unencrypted, ["c"]);
+    let rule = config.compress.iter().next().unwrap();
+    assert_eq!(
+        rule.selector.to_string(),
+        "peer b, port vsl7, vm 52:54:00:00:00:01, prefix 10.0.0.0/8, prefix 2001:db8::/32"
+    );
+    assert_eq!(rule.dictionary_bytes, Some(128 << 20));
+    assert_eq!(config.diverts[0].when_down, WhenDown::Drop);
+}
+
+/// Of a VM behind tap t; its prefix follows.
+const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\n";
+
+#[test]
+fn an_error_names_file_line_key_and_what_is_allowed() {
+    let port = "[link]\n[[port]]\nbridge = \"br0\"\n";
+    let peer = |lines: &str| format!("{port}[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n{lines}");
+    for (text, line, words) in [
+        ("[link]\nmut = 1500\n".to_owned(), 2, &["field `mut`", "`mtu`", "in `mut = 1500`"][..]),
+        (peer("adress = \"h\"\n"), 7, &["field `adress`", "`subject`", "`address`"]),
+        ("[link]\n[[prot]]\n".into(), 2, &["field `prot`", "`link`", "`port`", "in `[[prot]]`"]),
+        (format!("mtu = 1500\n{LEAST}"), 1, &["field `mtu`", "`link`", "in `mtu = 1500`"]),
+        ("[link\n".into(), 1, &["in `[link`"]),
+        ("".into(), 1, &["missing field `link`"]),
+        ("[link]\nmtu 1500\n".into(), 2, &["expected `=`", "in `mtu 1500`"]),
+        ("[link]\nname = \"x\n".into(), 2, &["expected `\"`", "in `name = \"x`"]),
+        ("[link]\nname = x\n".into(), 2, &["quoted", "in `name = x`"]),
+        (peer("address = 192.0.2.2:7946\n"), 7, &["in `address = 192.0.2.2:7946`"]),
+        ("[link]\nclamp_mss = True\n".into(), 2, &["`true`", "in `clamp_mss = True`"]),
+        // A line ends as it does on another system.
+        ("[link]\r\n\r\nclamp_mss = 5 5\r\n".into(), 3, &["in `clamp_mss = 5 5`"]),
+        ("[link]\nmtu = 1500\nmtu = 1500\n".into(), 3, &["duplicate key", "in `mtu = 1500`"]),
+        (format!("{LEAST}[link]\n"), 7, &["duplicate key", "in `[link]`"]),
+        (LEAST.replace("[[port]]", "[port]"), 2, &["double brackets", "in `[port]`"]),
+        ("port = 5\n[link]\n".into(), 1, &["double brackets", "in `port = 5`"]),
+        ("peer = [1]\n[link]\n".into(), 1, &["expected a table", "in `peer = [1]`"]),
+        (LEAST.replace("[link]", "[[link]]"), 1, &["one table, [link]", "in `[[link]]`"]),
+        ("link = 5\n".into(), 1, &["one table, [link]", "in `link = 5`"]),
+        (LEAST.replace("[link]", "[link]\nmtu = 1500.0"), 2, &["link.mtu = 1500.0"]),
+        (
+            LEAST.replace("[link]", "[link]\nmtu = 99999999999999999999"),
+            2,
+            &["in `mtu = 99999999999999999999`"],
+        ),
+        (LEAST.replace("[link]", "[link]\nmtu = 1279"), 2, &["link.mtu = 1279", "1280 to 9216"]),
+        (LEAST.replace("[link]", "[link]\nmtu = 100000"), 2, &["100000", "1280 to 9216"]),
+        (LEAST.replace("[link]", "[link]\nmtu = \"x\""), 2, &["link.mtu = \"x\""]),
+        (LEAST.replace("[link]", "[link]\nname = \"../x\""), 2, &["link.name", "letters"]),
+        (LEAST.replace("[link]", "[link]\nlisten = \"7946\""), 2, &["link.listen", "[::]:7946"]),
+        (LEAST.replace("[link]", "[link]\nage = \"soon\""), 2, &["link.age", "300s"]),
+        (LEAST.replace("[link]", "[link]\nage = -1"), 2, &["link.age = -1"]),
+        (LEAST.replace("[link]", "[link]\nca = \"ca.pem\""), 2, &["link.cert", "link.ca"]),
+        (LEAST.replace("[link]", "[link]\nclamp_mss = 1"), 2, &["clamp_mss", "true or false"]),
+        (
+            LEAST.replace("[link]", "[link]\nname = \"a-rather-long-name\""),
+            3,
+            &["vsl-a-rather-long-name", "port.name"],
+        ),
+        ("[link]\n[[port]]\n".into(), 2, &["bridge", "tap", "interface"]),
+        ("[link]\n[[port]]\ntap = \"a\"\nbridge = \"b\"\n".into(), 2, &["one of"]),
+        ("[link]\n[[port]]\ntap = \"sixteen-letters-\"\n".into(), 3, &["port.tap", "15"]),
+        ("[link]\n[[port]]\ntap = \"a\"\nname = \"b\"\n".into(), 4, &["port.name", "bridge"]),
+        (format!("{LEAST}[[port]]\nbridge = \"br1\"\n"), 7, &["vsl-office", "line 2"]),
+        (
+            format!("{LEAST}[[port]]\nname = \"t1\"\nbridge = \"br0\"\n"),
+            7,
+            &["bridge br0", "line 2", "for ever"],
+        ),
+        (port.into(), 1, &["[[peer]]"]),
+        ("[link]\n[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n".into(), 1, &["[[port]]"]),
+        (format!("{port}[[peer]]\nkey = \"KEY_B\"\n"), 4, &["name"]),
+        (format!("{port}[[peer]]\nname = \"b\"\n"), 4, &["peer b", "keygen FILE --show"]),
+        (format!("{port}[[peer]]\nname = \"b\"\nkey = \"abc\"\n"), 6, &["peer.key", "keygen"]),
+        (format!("{port}[[peer]]\nname = \"b\"\nsubject = \"b\"\n"), 4, &["peer b", "link.ca"]),
+        (peer("transport = \"quic\"\n"), 7, &["peer.transport = \"quic\"", "udp, tls or tcp"]),
+        (peer("connections = 4\n"), 7, &["peer.connections", "udp"]),
+        (peer("transport = \"tls\"\nconnections = 17\n"), 8, &["1 to 16"]),
+        (peer("address = \"a b\"\n"), 7, &["peer.address", "192.0.2.2:7946"]),
+        (peer("[[peer]]\nname = \"b\"\nkey = \"KEY_C\"\n"), 7, &["called b", "line 4"]),
+        (peer("[[peer]]\nname = \"c\"\nkey = \"KEY_B\"\n"), 7, &["same key", "line 4"]),
+        // The same key without its padding.
+        (
+            peer("[[peer]]\nname = \"c\"\nkey = \"KEY_B\"\n").replacen("KEY_B", &KEY_B[..43], 1),
+            7,
+            &["same key", "line 4"],
+        ),
+        (
+            peer("[[compress]]\nmethod = \"gzip\"\n"),
+            8,
+            &["compress.method = \"gzip\"", "zstd:LEVEL"],
+        ),
+        (peer("[[compress]]\nmethod = \"zstd:99\"\n"), 8, &["zstd:99"]),
+        (peer("[[compress]]\npeer = \"b\"\n"), 7, &["method"]),
+        (
+            peer("[[compress]]\nmethod = \"lz4\"\npeer = \"x\"\n"),
+            9,
+            &["compress.peer", "there is b"],
+        ),
+        (
+            peer("[[compress]]\nmethod = \"lz4\"\nport = \"x\"\n"),
+            9,
+            &["compress.port", "there is vsl-office"],
+        ),
+        (peer("[[compress]]\nmethod = \"lz4\"\nvm = \"x\"\n"), 9, &["compress.vm", "52:54:00"]),
+        (peer("[[compress]]\nmethod = \"lz4\"\nprefix = \"10.0.0.0/33\"\n"), 9, &["10.0.0.0/8"]),
+        (peer("[[compress]]\nmethod = \"lz4\"\nprefix = []\n"), 9, &["compress.prefix"]),
+        (
+            peer("[[compress]]\nmethod = \"zstd\"\ndictionary = \"1G\"\n"),
+            9,
+            &["compress.dictionary", "1M to 128M"],
+        ),
+        (
+            peer("[[compress]]\nmethod = \"zstd\"\ndictionary = \"1M\"\n"),
+            9,
+            &["compress.dictionary", "tls and tcp", "udp"],
+        ),
+        (
+            peer("transport = \"tls\"\n[[compress]]\nmethod = \"lz4\"\ndictionary = \"1M\"\n"),
+            10,
+            &["compress.dictionary", "zstd and auto", "lz4"],
+        ),
+        (peer("[[divert]]\ninterface = \"t\"\npeer = \"b\"\n"), 7, &["[[divert]]", "prefix"]),
+        (peer("[[divert]]\nprefix = \"10.0.0.0/8\"\npeer = \"b\"\n"), 7, &["interface"]),
+        (peer("[[divert]]\nprefix = \"10.0.0.0/8\"\ninterface = \"t\"\n"), 7, &["peer"]),
+        (
+            peer(
+                "[[divert]]\nprefix = \"::/0\"\ninterface = \"t\"\npeer = \"b\"\nwhen_down = \"x\"\n",
+            ),
+            11,
+            &["divert.when_down", "pass", "drop"],
+        ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n{DIVERT}prefix = \"10.2.3.4/16\"\n")),
+            11,
+            &["10.2.0.0/16", "interface t", "line 7", "leave out"],
+        ),
+        (
+            peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n"))
+                .replace("[link]", "[link]\nlocal = [\"fd00::/8\", \"10.0.0.0/8\"]"),
+            8,
+            &["10.2.0.0/16", "10.0.0.0/8", "link.local"],
+        ),
+        (
+            peer("[[divert]]\ninterface = \"vsl7\"\nprefix = \"::/0\"\npeer = \"b\"\n")
+                .replace("bridge = \"br0\"", "bridge = \"br0\"\nname = \"vsl7\""),
+            8,
+            &["vsl7", "[[port]]"],
+        ),
+        (LEAST.replace("[link]", "[link]\nlocal = \"here\""), 2, &["link.local", "10.0.0.0/8"]),
+        (
+            LEAST.replace("[link]", &format!("[link]\nlocal = {:?}", ["10.0.0.0/8"; 33])),
+            2,
+            &["link.local", "32"],
+        ),
+    ] {
+        let error = parse(&text).expect_err(&text).to_string();
+        let position = format!("{FILE}, line {line}: ");
+        assert!(error.starts_with(&position), "{text:?}: {error:?} is not about {position:?}");
+        assert!(!error.contains('\n'), "not one line: {error}");
+        for word in words {
+            assert!(error.contains(word), "{text:?}: {word:?} is not in {error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = |file: &Path| Config::read(file).unwrap_err().to_string();
+    let missing = error(Path::new("/nowhere/office.toml"));
+    assert!(missing.contains("no configuration /nowhere/office.toml"), "{missing}");
+    let directory = tempfile::tempdir().unwrap();
+    let shown = directory.path().display().to_string();
+    let of_directory = error(directory.path());
+    assert!(of_directory.contains(&format!("{shown} is a directory")), "{of_directory}");
+    assert!(of_directory.contains(&format!("{shown}/NAME.toml")), "{of_directory}");
+    let file = directory.path().join("office.toml");
+    std::fs::write(&file, b"\xff\xfe").unwrap();
+    assert!(error(&file).contains("office.toml is no text in UTF-8"), "{}", error(&file));
+}
+
+#[test]
+fn the_examples_are_good() {
+    for (file, text, peer) in [
+        ("a.toml", include_str!("../../../../docs/examples/link/a.toml"), "b"),
+        ("b.toml", include_str!("../../../../docs/examples/link/b.toml"), "a"),
+        ("divert-a.toml", include_str!("../../../../docs/examples/link/divert-a.toml"), "b"),
+        ("divert-b.toml", include_str!("../../../../docs/examples/link/divert-b.toml"), "a"),
+    ] {
+        // As they say themselves.
+        let file_name = Path::new("/etc/vsnoop/link/office.toml");
+        let config = Config::parse(file_name, text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
+        assert_eq!(config.peers[0].name, peer);
+        assert!(config.compress.is_empty(), "compression is off until somebody wants it");
+        // What is commented out is good, too.
+        let commented =
+            text.replace("# [[compress]]", "[[compress]]").replace("# prefix", "prefix");
+        let commented = commented.replace("# method", "method");
+        assert!(Config::parse(file_name, &commented).is_ok(), "{file}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Talking to a running link: a Unix socket, one JSON line each way per connection.
+//!
+//! `message` has what is said, `server` is the link's end, `client` the command's, and `files`
+//! knows the files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it
+//! lives, so that the socket of one that was killed is told from that of one that runs.
+
+mod client;
+mod error;
+mod files;
+mod message;
+mod server;
+
+pub use client::{AskError, ask, running};
+pub use error::{AlreadyUp, ControlError};
+pub use files::LinkFiles;
+pub use message::{
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus,
+    Set, Status,
+};
+pub use server::Server;

@@ -1,0 +1,54 @@
+//! A port with its counters, and writing frames to it.
+
+use std::io::IoSlice;
+
+use super::frame::Frame;
+use super::io::port::{MAX_PARTS, Port};
+use super::stats::PortStats;
+
+pub struct CountedPort {
+    pub port: Port,
+    pub stats: PortStats,
+}
+
+impl CountedPort {
+    pub fn new(port: Port) -> Self {
+        Self { port, stats: PortStats::default() }
+    }
+
+    pub fn name(&self) -> &str {
+        self.port.name()
+    }
+
+    /// Writes a frame; one that the port does not take is dropped and counted.
+    pub fn write(&self, frame: &Frame<'_>) {
+        self.write_with_front(&[], frame);
+    }
+
+    /// Writes a frame whose first bytes are `front` instead of its own; no more than
+    /// [`Frame::start`] has.
+    pub fn write_with_front(&self, front: &[u8], frame: &Frame<'_>) {
+        let header = frame.offload.header(frame.headers.as_ref());
+        let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+        let mut count = 0;
+        if !front.is_empty() {
+            slices[0] = front;
+            count = 1;
+        }
+        let rest = &mut slices[count..];
+        count += frame.gather(rest);
+        rest[0] = rest[0].get(front.len()..).unwrap_or_default();
+        let mut parts = [IoSlice::new(&[]); MAX_PARTS];
+        for (part, slice) in parts.iter_mut().zip(&slices[..count]) {
+            *part = IoSlice::new(slice);
+        }
+        match self.port.write(&header, &parts[..count]) {
+            Ok(true) => {
+                self.stats.frames_out.add(1);
+                self.stats.bytes_out.add(frame.bytes as u64);
+            }
+            // Full, or the device is down: a frame is lost, as on any network.
+            Ok(false) | Err(_) => self.stats.dropped_out.add(1),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The hooks on VMs' taps, one for each `[[divert]]`, and whether they divert.
+//!
+//! A hook diverts while its peer has a session and has said in its handshake that it takes all
+//! prefixes of the table; an older peer, or one that is configured otherwise, takes none, and no
+//! packet is lost there. A VM's tap may go and come back, with another index: looked at each
+//! second, it is hooked again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tracing::{info, warn};
+use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
+
+use super::rules;
+use super::taps::DivertTap;
+use crate::causes::with_causes;
+use crate::config::{Config, Divert};
+use crate::control::DivertState;
+use crate::shared::Shared;
+
+/// How often taps are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("the link's tap {tap} was deleted; start the link again")]
+    TapDeleted { tap: String },
+    #[error("{interface} is not a tap, and only a VM's tap can be diverted")]
+    NotATap { interface: String },
+    #[error(transparent)]
+    Find(crate::causes::BoxedError),
+    #[error("diverting what comes from {interface}")]
+    Attach {
+        interface: String,
+        #[source]
+        error: vsnoop_bpf::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, HookError>;
+
+/// A hook while its tap is there.
+struct Attached {
+    ifindex: u32,
+    diversion: Diversion,
+    is_up: bool,
+}
+
+/// One `[[divert]]`.
+pub struct Hook {
+    pub divert: Divert,
+    pub state: DivertState,
+    /// Why it does not divert, all of it.
+    reason: Option<String>,
+    /// Those of its prefixes that the peer does not take.
+    not_taken: Vec<IpNet>,
+    /// Name of the divert tap that it sends to.
+    pub divert_tap: String,
+    peer: usize,
+    divert_tap_ifindex: u32,
+    rules: Vec<Rule>,
+    attached: Option<Attached>,
+    /// What the hooks on earlier taps of that name have counted, by prefix of the table.
+    past: Vec<RuleCounters>,
+}
+
+pub struct Hooks {
+    pub hooks: Vec<Hook>,
+    shared: Arc<Shared>,
+    looked: Option<Instant>,
+    /// Packets of peers are not routed, and why.
+    pub trouble: Option<String>,
+}
+
+impl Hooks {
+    /// Hooks the taps that are there. Says what forbids it altogether, such as the kernel.
+    pub fn new(config: &Config, shared: Arc<Shared>) -> Result<Self> {
+        let divert_taps = shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps);
+        let divert_taps: Vec<_> = divert_taps.collect();
+        let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
+            let own =
+                |tap: &&&DivertTap| tap.interface.as_deref() == Some(divert.interface.as_str());
+            let divert_tap = divert_taps.iter().find(own)?;
+            let peer = config.peers.iter().position(|peer| peer.name == divert.peer)?;
+            Some(Hook {
+                divert: divert.clone(),
+                state: DivertState::NoInterface,
+                reason: None,
+                not_taken: Vec::new(),
+                divert_tap: divert_tap.port.name().to_owned(),
+                peer,
+                divert_tap_ifindex: divert_tap.ifindex,
+                rules: rules::of_table(config, index),
+                attached: None,
+                past: vec![RuleCounters::default(); divert.prefixes.len()],
+            })
+        };
+        let hooks: Vec<_> = config.diverts.iter().enumerate().filter_map(hook).collect();
+        let mut hooks = Self { hooks, shared: Arc::clone(&shared), looked: None, trouble: None };
+        for hook in &mut hooks.hooks {
+            hook.look()?;
+        }
+        Ok(hooks)
+    }
+
+    /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index;
+    /// `None` while it has no session.
+    pub fn follow<'a>(&mut self, takes: impl Fn(usize) -> Option<&'a [IpNet]>) {
+        let now = Instant::now();
+        if self.looked.is_none_or(|looked| now - looked >= LOOK) {
+            self.looked = Some(now);
+            for hook in &mut self.hooks {
+                if let Err(error) = hook.look() {
+                    hook.say(DivertState::Failed, Some(with_causes(&error)));
+                }
+            }
+            let ready = self
+                .shared
+                .divert_taps
+                .as_ref()
+                .map_or(Ok(()), |divert_taps| divert_taps.prepare_again());
+            let trouble = ready.err().map(|error| with_causes(&error));
+            if trouble != self.trouble {
+                trouble.iter().for_each(|trouble| warn!("{trouble}"));
+                self.trouble = trouble;
+            }
+        }
+        for hook in &mut self.hooks {
+            hook.follow(takes(hook.peer));
+        }
+    }
+}
+
+impl Hook {
+    /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to
+    /// divert into.
+    fn look(&mut self) -> Result<()> {
+        let found = ifindex_of(&self.divert.interface);
+        let is_divert_tap_there = ifindex_of(&self.divert_tap) == Some(self.divert_tap_ifindex);
+        if let Some(attached) = self
+            .attached
+            .take_if(|attached| !is_divert_tap_there || Some(attached.ifindex) != found)
+        {
+            let counted = attached.diversion.counters().unwrap_or_default();
+            self.past = self.counted_with(&counted);
+        }
+        let (Some(ifindex), None) = (found, &self.attached) else { return Ok(()) };
+        if !is_divert_tap_there {
+            return Err(HookError::TapDeleted { tap: self.divert_tap.clone() });
+        }
+        // The name may be of something else by now.
+        let interface = || self.divert.interface.clone();
+        let device = vsnoop_netdev::find(&self.divert.interface)
+            .map_err(|error| HookError::Find(error.into()))?;
+        if device.is_some_and(|found| found.tap.is_none()) {
+            return Err(HookError::NotATap { interface: interface() });
+        }
+        let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules)
+            .map_err(|error| HookError::Attach { interface: interface(), error })?;
+        self.attached = Some(Attached { ifindex, diversion, is_up: false });
+        Ok(())
+    }
+
+    fn follow(&mut self, takes: Option<&[IpNet]>) {
+        let Some(attached) = &mut self.attached else {
+            if ifindex_of(&self.divert.interface).is_none() {
+                self.say(DivertState::NoInterface, None);
+            }
+            return;
+        };
+        self.not_taken =
+            takes.map_or(Vec::new(), |takes| rules::not_taken(&self.divert.prefixes, takes));
+        let (state, reason) = match takes {
+            None => (DivertState::PeerDown, None),
+            Some(_) if self.not_taken.is_empty() => (DivertState::Active, None),
+            Some(_) => (DivertState::NotTaken, Some(rules::why_none(&self.not_taken))),
+        };
+        let is_up = state == DivertState::Active;
+        if attached.is_up != is_up {
+            match attached.diversion.set_up(is_up) {
+                Ok(()) => attached.is_up = is_up,
+                Err(error) => {
+                    // Without the hook all goes its ordinary way; the next look makes another one.
+                    self.attached = None;
+                    self.say(DivertState::Failed, Some(error.to_string()));
+                    return;
+                }
+            }
+        }
+        self.say(state, reason);
+    }
+
+    fn say(&mut self, state: DivertState, reason: Option<String>) {
+        if (self.state, &self.reason) != (state, &reason) {
+            let Divert { interface, peer, prefixes, .. } = &self.divert;
+            let prefixes: Vec<_> = prefixes.iter().map(ToString::to_string).collect();
+            let why = reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
+            info!(
+                "diversion from {interface} to {} by peer {peer}: {state}{why}",
+                prefixes.join(", ")
+            );
+        }
+        (self.state, self.reason) = (state, reason);
+    }
+
+    /// Why what is for a prefix of the table is not diverted.
+    pub fn reason(&self, prefix: &IpNet) -> Option<String> {
+        match self.state {
+            DivertState::NotTaken => Some(rules::why_not(prefix, &self.not_taken)),
+            _ => self.reason.clone(),
+        }
+    }
+
+    /// What was diverted, by prefix of the table.
+    pub fn counted(&self) -> Vec<RuleCounters> {
+        let now = self.attached.as_ref().and_then(|attached| attached.diversion.counters().ok());
+        self.counted_with(&now.unwrap_or_default())
+    }
+
+    fn counted_with(&self, now: &[(Rule, RuleCounters)]) -> Vec<RuleCounters> {
+        let of = |prefix: &IpNet| {
+            let found = now.iter().find(|(rule, _)| rule.prefix == *prefix);
+            found.map_or(RuleCounters::default(), |(_, counted)| *counted)
+        };
+        let prefixes = self.divert.prefixes.iter().zip(&self.past);
+        prefixes.map(|(prefix, past)| *past + of(prefix)).collect()
+    }
+}
+
+fn ifindex_of(interface: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(interface).ok()
+}

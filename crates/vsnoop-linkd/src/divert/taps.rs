@@ -1,0 +1,206 @@
+//! Divert taps: they carry diverted traffic out of the host's stack to peers, and back into it.
+//!
+//! A divert tap has no addresses and no neighbours. A frame read from one was sent there by the
+//! hook on its VM's tap, or by the host itself; the latter is dropped. Frames of peers are not
+//! trusted: only unicast packets to VMs of this host enter it, and each refusal is counted.
+
+use ipnet::IpNet;
+use vsnoop_bpf::divert::{LinkTap, Reentry, destination, prepare};
+
+use super::rules::Routes;
+use crate::config::Config;
+use crate::counted_port::CountedPort;
+use crate::counts::Counter;
+use crate::frame::Frame;
+use crate::io::port::{Port, PortError};
+
+/// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
+const FRONT_BYTES: usize = 64;
+/// Divert taps have numbers in their names; more than a host has.
+const NUMBERS: u32 = 10_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DivertTapError {
+    #[error(transparent)]
+    Make(#[from] PortError),
+    #[error("there are interfaces vsd0 to vsd{} already", NUMBERS - 1)]
+    NoNumber,
+    #[error("preparing {tap}, the tap for diverted packets")]
+    Prepare {
+        tap: String,
+        #[source]
+        error: vsnoop_bpf::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, DivertTapError>;
+
+/// One divert tap.
+pub struct DivertTap {
+    pub port: CountedPort,
+    pub ifindex: u32,
+    /// The VM's tap; `None`: this one carries packets of peers only.
+    pub interface: Option<String>,
+    routes: Routes,
+}
+
+/// Counters of the diverted frames of one peer.
+#[derive(Debug, Default)]
+pub struct Entered {
+    pub frames: Counter,
+    pub bytes: Counter,
+    /// The destination is no VM of this host.
+    pub refused_prefix: Counter,
+    /// It may not be routed: broadcast, VLAN tag, link-local address, neighbour discovery,
+    /// malformed packet.
+    pub refused_form: Counter,
+}
+
+/// All divert taps; packets of peers enter the host by the first.
+pub struct DivertTaps {
+    pub taps: Vec<DivertTap>,
+    pub peers: Vec<Entered>,
+    pub local: Vec<IpNet>,
+    mtu_bytes: u16,
+    reentry: Reentry,
+}
+
+impl DivertTaps {
+    /// `None`: this link diverts nothing, and accepts nothing diverted.
+    pub fn open(config: &Config) -> Result<Option<Self>> {
+        let mut interfaces: Vec<_> = config.diverted_interfaces().cloned().map(Some).collect();
+        if interfaces.is_empty() {
+            if config.local.is_empty() {
+                return Ok(None);
+            }
+            interfaces.push(None);
+        }
+        let local = config.local.clone();
+        let mtu_bytes = config.mtu_bytes;
+        let mut mac = [0; 6];
+        let mut taps = Vec::new();
+        for interface in interfaces {
+            let port = make_tap()?;
+            let let_in: &[IpNet] = if taps.is_empty() { &local } else { &[] };
+            let link_tap = prepared(&port, mtu_bytes, let_in)?;
+            if taps.is_empty() {
+                mac = link_tap.mac;
+            }
+            let routes =
+                interface.as_deref().map_or(Routes::default(), |name| Routes::of(config, name));
+            let (port, ifindex) = (CountedPort::new(port), link_tap.ifindex);
+            taps.push(DivertTap { port, ifindex, interface, routes });
+        }
+        let peers = config.peers.iter().map(|_| Entered::default()).collect();
+        let reentry = Reentry::new(mac, local.clone());
+        Ok(Some(Self { taps, peers, local, mtu_bytes, reentry }))
+    }
+
+    /// Repeats the settings of the first divert tap: other services may have changed them.
+    pub fn prepare_again(&self) -> Result<()> {
+        match self.taps.first() {
+            Some(tap) => prepared(&tap.port.port, self.mtu_bytes, &self.local).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The peer that a frame of a divert tap is for; `None`: no hook has sent this frame.
+    pub fn peer_of(&self, tap: usize, frame: &Frame<'_>) -> Option<usize> {
+        self.taps.get(tap)?.routes.peer_of(destination(frame.start())?)
+    }
+
+    /// Writes a frame of a peer into the host, or refuses it.
+    pub fn enter(&self, peer: usize, frame: &Frame<'_>) {
+        let (Some(tap), Some(entered)) = (self.taps.first(), self.peers.get(peer)) else {
+            return;
+        };
+        let start = frame.start();
+        let mut front = [0; FRONT_BYTES];
+        let front = &mut front[..start.len().min(FRONT_BYTES)];
+        front.copy_from_slice(&start[..front.len()]);
+        if entered.judge(&self.reentry, front, frame.bytes) {
+            tap.port.write_with_front(front, frame);
+        }
+    }
+}
+
+impl Entered {
+    /// Whether a frame of `bytes` with these first bytes enters the host. If so, sets its
+    /// destination MAC to the tap's.
+    fn judge(&self, reentry: &Reentry, front: &mut [u8], bytes: usize) -> bool {
+        let is_admitted = reentry.admit(front);
+        if is_admitted {
+            self.frames.add(1);
+            self.bytes.add(bytes as u64);
+        } else if destination(front).is_some() {
+            self.refused_prefix.add(1);
+        } else {
+            self.refused_form.add(1);
+        }
+        is_admitted
+    }
+}
+
+/// Makes a divert tap with the first number that is free.
+fn make_tap() -> Result<Port> {
+    for number in 0..NUMBERS {
+        let name = format!("vsd{number}");
+        if is_there(&name) {
+            continue;
+        }
+        match Port::tap(&name) {
+            Ok(port) => return Ok(port),
+            // Another link was faster.
+            Err(_) if is_there(&name) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(DivertTapError::NoNumber)
+}
+
+fn is_there(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface).is_ok()
+}
+
+fn prepared(port: &Port, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
+    prepare(port.name(), mtu_bytes.into(), local)
+        .map_err(|error| DivertTapError::Prepare { tap: port.name().to_owned(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAP_MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    /// Of an IPv4 packet to 10.1.0.`to`, with payload behind what is looked at.
+    fn frame(to: u8) -> Vec<u8> {
+        let mut frame =
+            [&[2; 6][..], &[4; 6], &[8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 6]].concat();
+        frame.extend([0, 0, 10, 2, 0, 1, 10, 1, 0, to]);
+        frame.resize(134, 0xa5);
+        frame
+    }
+
+    fn judge(entered: &Entered, mut frame: Vec<u8>) -> Option<Vec<u8>> {
+        let reentry = Reentry::new(TAP_MAC, vec!["10.1.0.2/32".parse().unwrap()]);
+        let bytes = frame.len();
+        frame.truncate(FRONT_BYTES);
+        entered.judge(&reentry, &mut frame, bytes).then_some(frame)
+    }
+
+    #[test]
+    fn what_a_peer_sends_comes_in_or_is_counted_with_the_reason() {
+        let entered = Entered::default();
+        let front = judge(&entered, frame(2)).expect("let in");
+        assert_eq!((&front[..6], &front[6..]), (&TAP_MAC[..], &frame(2)[6..FRONT_BYTES]));
+        assert_eq!((entered.frames.get(), entered.bytes.get()), (1, 134));
+        assert_eq!(judge(&entered, frame(3)), None, "the VM's neighbour");
+        let mut broadcast = frame(2);
+        broadcast[..6].fill(0xff);
+        assert_eq!(judge(&entered, broadcast), None);
+        assert_eq!(judge(&entered, frame(2)[..20].to_vec()), None, "a cut header");
+        assert_eq!((entered.refused_prefix.get(), entered.refused_form.get()), (1, 2));
+        assert_eq!(entered.frames.get(), 1);
+    }
+}

@@ -1,0 +1,452 @@
+//! Sends items to a peer over one data connection of an ordered transport.
+//!
+//! The kernel keeps little that is not yet on the wire (`TCP_NOTSENT_LOWAT`). Items that the socket
+//! does not take wait in a fair queue, which drops whole super-packets at its entry before anything
+//! waits long. Compression and encryption come after the queue, since their state must follow
+//! exactly what is sent. A frame that need not wait goes from the port's buffer through compression
+//! and encryption to the socket without another copy.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use socket2::SockRef;
+
+use super::path_rate::PathRate;
+use crate::compression_policy::Compression;
+use crate::counts::SessionCounts;
+use crate::io::tcp::Sending;
+use crate::stats::{PeerStats, RuleStats};
+use vsnoop_link::compress::{Decision, Encoded, Encoder, Policy};
+use vsnoop_link::queue::{FairQueue, Limits, Stats};
+use vsnoop_link::wire::item::COMPRESSED;
+use vsnoop_link::wire::seal::{HEADER_BYTES, Sealer};
+use vsnoop_link::wire::stream::LENGTH_BYTES;
+
+/// The kernel holds 2 ms of what the path takes, within these bounds: it must never run dry.
+const UNSENT_PARTS_OF_SECOND: u64 = 500;
+const LEAST_UNSENT_BYTES: u64 = 16 << 10;
+const MOST_UNSENT_BYTES: u64 = 1 << 20;
+/// Parts that an item may lie in.
+const MAX_PARTS: usize = 80;
+
+/// How items become bytes of the connection's stream.
+pub enum Encryption {
+    /// TLS records.
+    Tls(Box<rustls::Connection>),
+    /// One record for each item, sealed under a key exported from the connection's handshake; or
+    /// plain.
+    Records(Sealer),
+}
+
+/// An item that waits.
+struct Waiting {
+    bytes: Vec<u8>,
+    flow: u64,
+    compression: Compression,
+}
+
+pub struct Connection {
+    socket: TcpStream,
+    encryption: Encryption,
+    queue: FairQueue<Waiting>,
+    /// As far as they were counted.
+    queue_stats: Stats,
+    encoder: Encoder,
+    /// Encoded and not yet written.
+    pending: Vec<u8>,
+    written: usize,
+    /// The socket had no room.
+    blocked: bool,
+    compressed: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+    path: PathRate,
+    counts: Arc<SessionCounts>,
+}
+
+/// An item to send on a connection.
+pub struct Outgoing<'a> {
+    /// Of the frame, with its owner; orders the queue and chooses the compression context.
+    pub flow: u64,
+    pub parts: &'a [&'a [u8]],
+    pub compression: &'a Compression,
+}
+
+impl Connection {
+    pub fn new(
+        socket: TcpStream,
+        encryption: Encryption,
+        limits: Limits,
+        encoder: Encoder,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
+        hold_unsent(&socket, LEAST_UNSENT_BYTES);
+        Self {
+            socket,
+            encryption,
+            queue: FairQueue::new(limits),
+            queue_stats: Stats::default(),
+            encoder,
+            pending: Vec::new(),
+            written: 0,
+            blocked: false,
+            compressed: Vec::new(),
+            spare: Vec::new(),
+            path: PathRate::default(),
+            counts,
+        }
+    }
+
+    pub fn blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// How long items should be, see [`FairQueue::unit_bytes`].
+    pub fn unit_bytes(&self) -> usize {
+        self.queue.unit_bytes()
+    }
+
+    pub fn queue_bytes(&self) -> usize {
+        self.queue.bytes()
+    }
+
+    /// See [`Encoder::decision`].
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        self.encoder.decision(flow, policy)
+    }
+
+    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how
+    /// much the kernel may hold.
+    fn look_at_path(&mut self, now_ns: u64) {
+        if !self.path.due(now_ns) {
+            return;
+        }
+        let changed = self.path.look(self.blocked, Sending::of(&self.socket), now_ns);
+        if changed {
+            self.counts.path_bytes_per_s.set(self.path.bytes_per_s().unwrap_or(0));
+        }
+        if changed || self.path.suppose(self.counts.path_bytes_per_s.get()) {
+            let rate = self.path.bytes_per_s();
+            self.encoder.set_link_rate(rate);
+            if let Some(rate) = rate {
+                hold_unsent(&self.socket, rate / UNSENT_PARTS_OF_SECOND);
+            }
+        }
+    }
+
+    /// Sends an item, or queues it. An error ends the connection.
+    pub fn send(&mut self, item: &Outgoing<'_>, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
+        self.look_at_path(now_ns);
+        if !self.blocked && self.queue.is_empty() {
+            self.encode(item.flow, item.compression, item.parts, now_ns, stats)?;
+            return self.write(now_ns);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        for part in item.parts {
+            bytes.extend_from_slice(part);
+        }
+        let length = bytes.len();
+        let waiting = Waiting { bytes, flow: item.flow, compression: item.compression.clone() };
+        self.queue.push(item.flow, length, waiting, now_ns);
+        self.count_dropped(stats);
+        Ok(())
+    }
+
+    /// What the queue has dropped since it was looked at last.
+    fn count_dropped(&mut self, stats: &PeerStats) {
+        let now = self.queue.stats();
+        let before = std::mem::replace(&mut self.queue_stats, now);
+        stats.dropped_full.add(
+            now.dropped_full_packets - before.dropped_full_packets,
+            now.dropped_full_bytes - before.dropped_full_bytes,
+        );
+        stats.dropped_late.add(
+            now.dropped_late_packets - before.dropped_late_packets,
+            now.dropped_late_bytes - before.dropped_late_bytes,
+        );
+    }
+
+    /// It ends: what waits is not sent any more.
+    pub fn count_waiting_as_dropped(&self, stats: &PeerStats) {
+        stats.dropped_down.add(self.queue.len() as u64, self.queue.bytes() as u64);
+    }
+
+    /// Goes on when the socket may have room.
+    pub fn go_on(&mut self, now_ns: u64, stats: &PeerStats) -> io::Result<()> {
+        self.listen()?;
+        self.blocked = false;
+        self.write(now_ns)?;
+        while !self.blocked {
+            let waiting = self.queue.pop(now_ns);
+            self.count_dropped(stats);
+            let Some(waiting) = waiting else { break };
+            let Waiting { bytes, flow, compression } = waiting;
+            self.encode(flow, &compression, &[&bytes], now_ns, stats)?;
+            if self.spare.len() < 8 {
+                self.spare.push(bytes);
+            }
+            self.write(now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what the peer sends on this connection: TLS messages and its end, and no data.
+    fn listen(&mut self) -> io::Result<()> {
+        let ended = match &mut self.encryption {
+            Encryption::Tls(tls) => loop {
+                match tls.read_tls(&mut self.socket) {
+                    Ok(0) => break true,
+                    Ok(_) => {
+                        let state = tls.process_new_packets().map_err(io::Error::other)?;
+                        if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                            break true;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
+                    Err(error) => return Err(error),
+                }
+            },
+            Encryption::Records(_) => match self.socket.read(&mut [0; 16]) {
+                Ok(_) => true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+                Err(error) => return Err(error),
+            },
+        };
+        if ended { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+
+    /// Compresses the item, where that is wanted and pays, and encrypts it.
+    fn encode(
+        &mut self,
+        flow: u64,
+        compression: &Compression,
+        parts: &[&[u8]],
+        now_ns: u64,
+        stats: &PeerStats,
+    ) -> io::Result<()> {
+        let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
+        self.path.carries(before);
+        let rule_stats = &compression.rule_stats;
+        if let Some(policy) = &compression.policy {
+            self.compressed.clear();
+            let before_ns = self.encoder.stats().busy_ns;
+            let encoded = self.encoder.encode(flow, policy, parts, now_ns, &mut self.compressed);
+            let spent_ns = self.encoder.stats().busy_ns - before_ns;
+            stats.compress_ns.add(spent_ns);
+            rule_stats.compress_ns.add(spent_ns);
+            if encoded == Encoded::Compressed {
+                let after = self.compressed.len() as u64;
+                stats.compressed_from.add(before);
+                stats.compressed_to.add(after);
+                rule_stats.compressed_from.add(before);
+                rule_stats.compressed_to.add(after);
+                let body = std::mem::take(&mut self.compressed);
+                let done = self.put(&[&[COMPRESSED], &body], stats, rule_stats);
+                self.compressed = body;
+                return done;
+            }
+            rule_stats.raw.add(1);
+        }
+        self.put(parts, stats, rule_stats)
+    }
+
+    fn put(&mut self, parts: &[&[u8]], stats: &PeerStats, of: &RuleStats) -> io::Result<()> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        stats.records_out.add(1);
+        self.counts.sent_packets.add(1);
+        self.counts.sent_bytes.add(bytes as u64);
+        match &mut self.encryption {
+            Encryption::Tls(tls) => {
+                let length = (bytes as u32).to_be_bytes();
+                let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
+                slices[0] = IoSlice::new(&length);
+                if parts.len() > MAX_PARTS {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                for (slice, part) in slices[1..].iter_mut().zip(parts) {
+                    *slice = IoSlice::new(part);
+                }
+                stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
+                of.wire_bytes.add((LENGTH_BYTES + bytes) as u64);
+                let slices = &slices[..=parts.len()];
+                let given = stats.seal.time(|| tls.writer().write_vectored(slices))?;
+                if given == LENGTH_BYTES + bytes {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("TLS took a part of an item only"))
+                }
+            }
+            Encryption::Records(sealer) => {
+                let record_bytes = bytes + sealer.suite().overhead_bytes();
+                stats.wire_bytes_out.add((LENGTH_BYTES + record_bytes) as u64);
+                of.wire_bytes.add((LENGTH_BYTES + record_bytes) as u64);
+                self.pending.extend_from_slice(&(record_bytes as u32).to_be_bytes());
+                let begin = self.pending.len();
+                self.pending.extend_from_slice(&[0; HEADER_BYTES]);
+                for part in parts {
+                    self.pending.extend_from_slice(part);
+                }
+                self.pending.resize(begin + record_bytes, 0);
+                if stats.seal.time(|| sealer.seal(&mut self.pending[begin..])) {
+                    Ok(())
+                } else {
+                    Err(io::Error::other("all record numbers of the session are used up"))
+                }
+            }
+        }
+    }
+
+    /// Writes encrypted bytes, as far as the socket takes them.
+    fn write(&mut self, now_ns: u64) -> io::Result<()> {
+        loop {
+            let result = match &mut self.encryption {
+                Encryption::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
+                Encryption::Records(_) if self.written < self.pending.len() => {
+                    let result = self.socket.write(&self.pending[self.written..]);
+                    self.written += *result.as_ref().unwrap_or(&0);
+                    result
+                }
+                _ => break,
+            };
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    self.look_at_path(now_ns);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.pending.clear();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+/// Lets the kernel hold so much that is not yet on the wire.
+fn hold_unsent(socket: &TcpStream, bytes: u64) {
+    let bytes = bytes.clamp(LEAST_UNSENT_BYTES, MOST_UNSENT_BYTES);
+    // If it is refused, it stays as it was.
+    let _ = SockRef::from(socket).set_tcp_notsent_lowat(bytes as u32);
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+pub mod testing {
+    use crate::cpu::coding_clock;
+    use std::net::TcpListener;
+
+    use super::*;
+    use vsnoop_link::compress::Limits as Contexts;
+    use vsnoop_link::wire::seal::{Material, Suite};
+
+    /// A connection over the loopback interface, and its far end.
+    pub fn connection() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        let encoder = Encoder::new(Contexts::default(), coding_clock());
+        let limits = Limits::default();
+        (Connection::new(socket, Encryption::Records(sealer), limits, encoder, Arc::default()), far)
+    }
+
+    pub fn uncompressed() -> Compression {
+        Compression { policy: None, rule_stats: Arc::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{connection, uncompressed};
+    use super::*;
+    use vsnoop_link::compress::{Method, Owner};
+
+    const BYTES: usize = 1000;
+
+    /// Sends items of many flows until the socket is full and so many wait.
+    fn fill(connection: &mut Connection, waiting: usize, stats: &PeerStats) {
+        let compression = uncompressed();
+        for flow in 0.. {
+            let parts: &[&[u8]] = &[&[0; BYTES]];
+            connection
+                .send(&Outgoing { flow, parts, compression: &compression }, 0, stats)
+                .unwrap();
+            if connection.queue.len() >= waiting || stats.dropped_full.frames.get() > 0 {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
+        let (mut connection, _far) = connection();
+        let stats = PeerStats::default();
+        let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
+        let compressed = Compression { policy: Some(policy), rule_stats: Arc::default() };
+        let mut sum = 0;
+        for compression in [&uncompressed(), &compressed] {
+            // The header is the link's own, and not of the frame.
+            let parts: &[&[u8]] = &[&[0; 2], &[b'a'; BYTES]];
+            connection.send(&Outgoing { flow: 1, parts, compression }, 0, &stats).unwrap();
+            let rule_stats = &compression.rule_stats;
+            rule_stats.bytes.add(BYTES as u64);
+            let after = rule_stats.after_compression();
+            assert_eq!(after == BYTES as u64, compression.policy.is_none(), "{after}");
+            let headers = rule_stats.wire_bytes.get() - after;
+            assert!((1..100).contains(&headers), "{headers}");
+            sum += rule_stats.wire_bytes.get();
+            assert_eq!(stats.wire_bytes_out.get(), sum);
+        }
+        assert!(compressed.rule_stats.wire_bytes.get() < BYTES as u64 / 2);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_in_frames_and_bytes() {
+        let (mut connection, _far) = connection();
+        let stats = PeerStats::default();
+        fill(&mut connection, usize::MAX, &stats);
+        let drops = &stats.dropped_full;
+        assert_eq!((drops.frames.get(), drops.bytes.get()), (1, BYTES as u64));
+        assert_eq!(stats.dropped_late.frames.get(), 0);
+    }
+
+    #[test]
+    fn what_has_waited_too_long_is_counted_in_frames_and_bytes() {
+        let (mut connection, mut far) = connection();
+        let stats = PeerStats::default();
+        fill(&mut connection, 100, &stats);
+        let waiting = connection.queue.len() as u64;
+        far.set_nonblocking(true).unwrap();
+        // A minute later there is room again.
+        while !connection.queue.is_empty() {
+            while matches!(far.read(&mut [0; 65_536]), Ok(1..)) {}
+            connection.go_on(60_000_000_000, &stats).unwrap();
+        }
+        let drops = &stats.dropped_late;
+        assert!(waiting > 0 && drops.frames.get() > 0);
+        assert_eq!(drops.frames.get() + connection.queue.stats().popped_packets, waiting);
+        assert_eq!(drops.bytes.get(), drops.frames.get() * BYTES as u64);
+    }
+
+    #[test]
+    fn what_waits_when_a_connection_ends_is_counted() {
+        let (mut connection, _far) = connection();
+        let stats = PeerStats::default();
+        fill(&mut connection, 100, &stats);
+        connection.count_waiting_as_dropped(&stats);
+        let drops = &stats.dropped_down;
+        assert_eq!((drops.frames.get(), drops.bytes.get()), (100, 100 * BYTES as u64));
+    }
+}

@@ -1,0 +1,390 @@
+//! The half that carries frames from local ports to peers.
+//!
+//! It alone reads the ports and writes to the network, so that nothing here is shared: it reads
+//! what waits at a port into one arena, merges what guests without offloads sent in pieces (for
+//! ordered transports and compression, which gain from it), looks up where each frame goes, and
+//! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
+//! without the forwarding table. Datagrams leave at the end of each batch. The control thread
+//! installs and retires sessions by [`Order`]s.
+
+mod batch;
+pub mod connection;
+pub mod datagrams;
+mod path_rate;
+pub mod peer_sender;
+mod send_context;
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use vsnoop_packet::offload::merge::Merger;
+
+use self::batch::{BatchBuffer, Left};
+use self::peer_sender::{PeerSender, SessionSender};
+use self::send_context::SendContext;
+use super::compression_policy::Policies;
+use super::counted_port::CountedPort;
+use super::event::Event;
+use super::fault::Fault;
+use super::frame::{Frame, ParsedFrame};
+use super::io::poll::{Poll, TOKEN_MAX, Watch};
+use super::io::wake;
+use super::shared::Shared;
+use vsnoop_link::forwarding::{ForwardingDecision, Location};
+
+/// What the control thread wants done. `session` numbers are its own, never used twice.
+pub enum Order {
+    /// A session is there.
+    Install {
+        peer: usize,
+        session: u64,
+        sender: Box<SessionSender>,
+    },
+    /// Frames go by this session from now on.
+    Use {
+        peer: usize,
+        session: u64,
+    },
+    /// A session is over; what waits in it is dropped.
+    Retire {
+        peer: usize,
+        session: u64,
+    },
+    /// There is no session any more; frames are dropped.
+    Down {
+        peer: usize,
+    },
+    Address {
+        peer: usize,
+        session: u64,
+        address: SocketAddr,
+    },
+    /// The longest datagram for the path.
+    Limit {
+        peer: usize,
+        session: u64,
+        bytes: usize,
+    },
+    /// What is known of the path: the share of datagrams lost, its rate.
+    Path {
+        peer: usize,
+        session: u64,
+        loss: f64,
+        bytes_per_s: Option<u64>,
+    },
+    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram.
+    Message {
+        peer: usize,
+        session: u64,
+        item: Vec<u8>,
+        pad_to: usize,
+    },
+    /// Says for each rule what becomes of its flows; tells when that is done.
+    Survey(SyncSender<()>),
+    /// Compress by these rules.
+    Policies(Policies),
+    /// Read a port again that has failed.
+    Watch {
+        port: usize,
+    },
+    Stop,
+}
+
+/// Bounds how long one port keeps the thread from the others.
+const BATCHES_PER_TURN: usize = 8;
+/// A flow that was silent for longer is not counted.
+const IN_USE_NS: u64 = 10_000_000_000;
+const ORDERS: u64 = TOKEN_MAX;
+/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS`
+/// and its index.
+const CONNECTIONS: u64 = 1 << 32;
+const DIVERT_TAPS: u64 = 1 << 31;
+
+/// Where frames are read.
+#[derive(Clone, Copy)]
+enum Source {
+    Port(usize),
+    DivertTap(usize),
+}
+
+pub struct Egress {
+    shared: Arc<Shared>,
+    orders: wake::Receiver<Order>,
+    events: wake::Sender<Event>,
+    watch: Watch,
+    senders: Vec<PeerSender>,
+    policies: Policies,
+    buffer: BatchBuffer,
+    scratch: Vec<u8>,
+    next_token: u64,
+    /// Frames since it was asked last.
+    frames: usize,
+}
+
+impl Egress {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: wake::Receiver<Order>,
+        events: wake::Sender<Event>,
+        policies: Policies,
+        watch: Watch,
+    ) -> std::io::Result<Self> {
+        watch.watch(&orders, ORDERS)?;
+        for (index, port) in shared.ports.iter().enumerate() {
+            watch.watch(&port.port, index as u64)?;
+        }
+        for (index, divert_tap) in
+            shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps).enumerate()
+        {
+            watch.watch(&divert_tap.port.port, DIVERT_TAPS + index as u64)?;
+        }
+        let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
+        Ok(Self {
+            shared,
+            orders,
+            events,
+            watch,
+            senders,
+            policies,
+            buffer: BatchBuffer::default(),
+            scratch: Vec::new(),
+            next_token: CONNECTIONS,
+            frames: 0,
+        })
+    }
+
+    /// What a thread of this half alone waits for.
+    pub fn poll(&self) -> Arc<Poll> {
+        self.watch.own()
+    }
+
+    /// Does what one that is ready wants; `false`: to stop.
+    pub fn handle(&mut self, token: u64) -> bool {
+        match token {
+            ORDERS => return self.obey(),
+            token if token < DIVERT_TAPS => {
+                self.read(Source::Port(token as usize), BATCHES_PER_TURN)
+            }
+            token if token < CONNECTIONS => {
+                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_TURN);
+            }
+            token => self.connection_ready(token),
+        }
+        true
+    }
+
+    /// Frames taken since it was asked last.
+    pub fn take_count(&mut self) -> usize {
+        std::mem::take(&mut self.frames)
+    }
+
+    /// Reads a few batches of frames from a port or divert tap.
+    fn read(&mut self, source: Source, batches: usize) {
+        // Taken out, so that its frames can be handed on by reference.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for _ in 0..batches {
+            let left = {
+                let found = match source {
+                    Source::Port(index) => self.shared.ports.get(index),
+                    Source::DivertTap(index) => {
+                        let divert_tap =
+                            self.shared.divert_taps.as_ref().and_then(|all| all.taps.get(index));
+                        divert_tap.map(|divert_tap| &divert_tap.port)
+                    }
+                };
+                let Some(CountedPort { port, stats }) = found else { break };
+                let limit = self.shared.frame_limit();
+                let own = port.is_interface().then_some(&self.shared.own);
+                let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
+                if let Left::Failed(error) = &left
+                    && !port.is_of_state(error)
+                {
+                    // It would be told again and again. The control thread has it watched again.
+                    self.watch.forget(port.as_fd());
+                }
+                left
+            };
+            self.batch(source, &buffer);
+            match left {
+                Left::More => {}
+                Left::Nothing => break,
+                Left::Failed(error) => {
+                    let failed = match source {
+                        Source::Port(port) => Event::PortFailed { port, error },
+                        Source::DivertTap(divert_tap) => {
+                            Event::DivertTapFailed { divert_tap, error }
+                        }
+                    };
+                    let _ = self.events.send(failed);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    fn batch(&mut self, source: Source, buffer: &BatchBuffer) {
+        if buffer.is_empty() {
+            return;
+        }
+        self.frames += buffer.len();
+        let now_ns = self.shared.now_ns();
+        if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
+            let mut merger = Merger::new();
+            for ParsedFrame { offload, headers, bytes } in buffer.frames() {
+                merger.push_parsed(offload, headers, bytes, &mut |merged| {
+                    self.hand_on(source, Frame::of(&merged), now_ns);
+                });
+            }
+            merger.flush(&mut |merged| self.hand_on(source, Frame::of(&merged), now_ns));
+        } else {
+            for ParsedFrame { offload, headers, bytes } in buffer.frames() {
+                self.hand_on(source, Frame::parsed(offload, headers, &[bytes]), now_ns);
+            }
+        }
+        for (sender, stats) in self.senders.iter_mut().zip(&self.shared.peers) {
+            sender.flush(SendContext { udp: &self.shared.udp, stats, now_ns });
+        }
+        self.look_after();
+    }
+
+    fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
+        match source {
+            Source::Port(port) => self.forward(port, &frame, now_ns),
+            Source::DivertTap(divert_tap) => self.divert(divert_tap, &frame.diverted(), now_ns),
+        }
+    }
+
+    /// A frame that no hook sent, the host's own noise, goes nowhere.
+    fn divert(&mut self, divert_tap: usize, frame: &Frame<'_>, now_ns: u64) {
+        let divert_taps = self.shared.divert_taps.as_ref();
+        if let Some(peer) =
+            divert_taps.and_then(|divert_taps| divert_taps.peer_of(divert_tap, frame))
+        {
+            // Behind the ports, as in the names that rules know.
+            let port = self.shared.ports.len() + divert_tap;
+            self.hand_to_peer(port, peer, frame, now_ns);
+        }
+    }
+
+    fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
+        let location = Location::Port(from as u16);
+        let decision = self.shared.table.forward(frame.start(), location, now_ns);
+        match decision {
+            ForwardingDecision::To(to) => self.hand_to(from, to, frame, now_ns),
+            ForwardingDecision::Both(a, b) => {
+                self.hand_to(from, a, frame, now_ns);
+                self.hand_to(from, b, frame, now_ns);
+            }
+            ForwardingDecision::Flood => {
+                for port in 0..self.shared.ports.len() {
+                    if from != port {
+                        self.shared.write_to_port(port, frame);
+                    }
+                }
+                for peer in 0..self.senders.len() {
+                    self.hand_to_peer(from, peer, frame, now_ns);
+                }
+            }
+            ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+        }
+    }
+
+    fn hand_to(&mut self, from: usize, to: Location, frame: &Frame<'_>, now_ns: u64) {
+        match to {
+            Location::Peer(peer) => self.hand_to_peer(from, usize::from(peer), frame, now_ns),
+            Location::Port(port) => self.shared.write_to_port(usize::from(port), frame),
+        }
+    }
+
+    fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+        let (Some(sender), Some(stats)) = (self.senders.get_mut(peer), self.shared.peers.get(peer))
+        else {
+            return;
+        };
+        let compression = self.policies.of(peer, port, frame);
+        let context = SendContext { udp: &self.shared.udp, stats, now_ns };
+        sender.send(context, frame, &compression, &mut self.scratch);
+    }
+
+    /// The socket of a connection is writable, or has something to read.
+    fn connection_ready(&mut self, token: u64) {
+        let now_ns = self.shared.now_ns();
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.go_on(token, now_ns, &self.shared.peers[peer]);
+        }
+        self.look_after();
+    }
+
+    /// Follows what sending did to the transports.
+    fn look_after(&mut self) {
+        for (peer, sender) in self.senders.iter_mut().enumerate() {
+            sender.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
+                let _ = self.events.send(Event::Outgoing { peer, session, fault });
+            });
+        }
+    }
+
+    /// Carries out the orders that wait; `false`: to stop.
+    fn obey(&mut self) -> bool {
+        let orders: Vec<_> = self.orders.drain().collect();
+        for order in orders {
+            match order {
+                Order::Install { peer, session, sender } => {
+                    let token = &mut self.next_token;
+                    if let Err(error) =
+                        self.senders[peer].install(session, *sender, &self.watch, token)
+                    {
+                        let fault = Fault::Broken(error.to_string());
+                        let _ = self.events.send(Event::Outgoing { peer, session, fault });
+                    }
+                }
+                Order::Use { peer, session } => self.senders[peer].use_session(session),
+                Order::Retire { peer, session } => {
+                    let stats = &self.shared.peers[peer];
+                    self.senders[peer].retire(session, &self.watch, stats);
+                }
+                Order::Down { peer } => self.senders[peer].down(),
+                Order::Address { peer, session, address } => {
+                    self.senders[peer].set_address(session, address);
+                }
+                Order::Limit { peer, session, bytes } => {
+                    self.senders[peer].set_limit(session, bytes);
+                }
+                Order::Path { peer, session, loss, bytes_per_s } => {
+                    self.senders[peer].set_path(session, loss, bytes_per_s);
+                }
+                Order::Message { peer, session, item, pad_to } => {
+                    let shared = &self.shared;
+                    let (udp, stats) = (&shared.udp, &shared.peers[peer]);
+                    let context = SendContext { udp, stats, now_ns: shared.now_ns() };
+                    self.senders[peer].message(session, context, &item, pad_to);
+                }
+                Order::Survey(done) => {
+                    let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
+                    let decision = |peer: usize, flow, policy: &_| {
+                        let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
+                        (seen_ns >= since_ns).then_some(decision)
+                    };
+                    self.policies.survey(decision);
+                    // Who asked may wait no more.
+                    let _ = done.try_send(());
+                }
+                Order::Policies(policies) => self.policies = policies,
+                Order::Watch { port } => {
+                    let Some(found) = self.shared.ports.get(port) else { continue };
+                    // It may have failed, and been forgotten, more than once.
+                    self.watch.forget(found.port.as_fd());
+                    if let Err(error) = self.watch.watch(&found.port, port as u64) {
+                        let _ = self.events.send(Event::PortFailed { port, error });
+                    }
+                }
+                Order::Stop => return false,
+            }
+        }
+        self.look_after();
+        true
+    }
+}

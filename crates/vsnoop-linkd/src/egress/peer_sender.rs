@@ -1,0 +1,369 @@
+//! Sends the frames for one peer, under the current one of its sessions.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::state::OffloadState;
+
+use super::super::compression_policy::Compression;
+use super::super::fault::Fault;
+use super::super::frame::Frame;
+use super::super::io::poll::Watch;
+use super::super::io::port::MAX_PARTS;
+use super::super::stats::PeerStats;
+use super::connection::{Connection, Outgoing};
+use super::datagrams::DatagramSender;
+use super::send_context::SendContext;
+use vsnoop_link::compress::{Decision, Policy};
+use vsnoop_link::queue::Classifier;
+use vsnoop_link::wire::item::FrameHeader;
+
+/// Sends the frames and messages of one session.
+pub enum SessionSender {
+    Datagrams(Box<DatagramSender>),
+    Connections(Box<Connections>),
+}
+
+/// The data connections of a session over an ordered transport.
+pub struct Connections {
+    connections: Vec<DataConnection>,
+    classifier: Classifier,
+    broken: Option<String>,
+}
+
+struct DataConnection {
+    connection: Connection,
+    /// Of its socket among those that the thread waits for.
+    token: u64,
+    /// Whether the socket is watched for room, too.
+    wants_room: bool,
+}
+
+impl Connections {
+    pub fn new(connections: Vec<Connection>) -> Self {
+        let classifier = Classifier::new(connections.len());
+        let unwatched = |connection| DataConnection { connection, token: 0, wants_room: false };
+        let connections = connections.into_iter().map(unwatched).collect();
+        Self { connections, classifier, broken: None }
+    }
+
+    /// Sends a frame on the connection of its flow; `false` if that connection has ended.
+    ///
+    /// On a slow connection a super-packet is split, so that a drop costs its flow less, and other
+    /// flows wait for less.
+    fn send(
+        &mut self,
+        context: SendContext<'_>,
+        frame: &Frame<'_>,
+        compression: &Compression,
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        let SendContext { stats, now_ns, .. } = context;
+        let flow = frame.flow();
+        let chosen = self.classifier.connection(flow, frame.bytes, frame.kind(), now_ns);
+        // Each connection has its own dictionaries: all flows that share one use the same
+        // connection.
+        let shared = compression.policy.filter(|policy| policy.dictionary.is_some());
+        let bulk = self.connections.len().saturating_sub(1).max(1);
+        let chosen = shared.map_or(chosen, |policy| 1 + policy.owner.spread() % bulk);
+        let chosen = chosen % self.connections.len().max(1);
+        let Some(chosen) = self.connections.get_mut(chosen) else { return false };
+        let connection = &mut chosen.connection;
+        let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
+            Some(mut parts) => parts.try_for_each(|(offload, piece)| {
+                let header = FrameHeader::of(offload, frame.way);
+                let parts = &[header.bytes(), &piece];
+                connection.send(&Outgoing { flow, parts, compression }, now_ns, stats)
+            }),
+            None => {
+                let header = FrameHeader::of(frame.offload, frame.way);
+                let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
+                slices[0] = header.bytes();
+                let count = 1 + frame.gather(&mut slices[1..]);
+                let parts = &slices[..count];
+                connection.send(&Outgoing { flow, parts, compression }, now_ns, stats)
+            }
+        };
+        if let Err(error) = &sent {
+            self.broken.get_or_insert(error.to_string());
+        }
+        sent.is_ok()
+    }
+
+    fn queue_bytes(&self) -> usize {
+        self.connections.iter().map(|of| of.connection.queue_bytes()).sum()
+    }
+
+    /// Ends all connections.
+    fn end(&mut self, watch: &Watch, stats: &PeerStats) {
+        for DataConnection { connection, .. } in self.connections.drain(..) {
+            watch.forget(connection.as_fd());
+            connection.count_waiting_as_dropped(stats);
+        }
+    }
+}
+
+/// A super-packet as smaller ones of about `unit_bytes`; `None`: it is small enough, or cannot be
+/// cut.
+fn parts_of<'s>(
+    frame: &Frame<'_>,
+    unit_bytes: usize,
+    scratch: &'s mut Vec<u8>,
+) -> Option<impl Iterator<Item = (OffloadState, Vec<u8>)> + use<'s>> {
+    let (gso, headers) = (frame.offload.gso?, frame.headers?);
+    let (payload_at, size) = (usize::from(headers.payload), usize::from(gso.size));
+    if frame.bytes <= unit_bytes || !headers.tcp() || size == 0 {
+        return None;
+    }
+    frame.gather_into(scratch);
+    let end = (headers.end as usize).min(scratch.len());
+    let (head, payload) = scratch.get(..end)?.split_at_checked(payload_at)?;
+    let step = (unit_bytes.saturating_sub(payload_at) / size).max(2) * size;
+    let offload = frame.offload;
+    Some(payload.chunks(step).enumerate().filter_map(move |(index, part)| {
+        let mut piece = [head, part].concat();
+        let offload = restore(&mut piece, index * step, offload)?;
+        Some((offload, piece))
+    }))
+}
+
+#[derive(Default)]
+pub struct PeerSender {
+    sessions: Vec<(u64, SessionSender)>,
+    current: Option<u64>,
+    ordered: bool,
+}
+
+impl PeerSender {
+    pub fn is_ordered(&self) -> bool {
+        self.ordered
+    }
+
+    fn session(&mut self, session: u64) -> Option<&mut SessionSender> {
+        self.sessions.iter_mut().find(|(id, _)| *id == session).map(|(_, sender)| sender)
+    }
+
+    pub fn install(
+        &mut self,
+        session: u64,
+        mut sender: SessionSender,
+        watch: &Watch,
+        next_token: &mut u64,
+    ) -> io::Result<()> {
+        if let SessionSender::Connections(connections) = &mut sender {
+            for of in &mut connections.connections {
+                of.token = *next_token;
+                *next_token += 1;
+                watch.watch(&of.connection, of.token)?;
+            }
+        }
+        self.sessions.push((session, sender));
+        Ok(())
+    }
+
+    pub fn use_session(&mut self, session: u64) {
+        self.ordered = matches!(self.session(session), Some(SessionSender::Connections(_)));
+        self.current = Some(session);
+    }
+
+    /// Drops frames until there is a session again.
+    pub fn down(&mut self) {
+        self.current = None;
+        self.ordered = false;
+    }
+
+    pub fn retire(&mut self, session: u64, watch: &Watch, stats: &PeerStats) {
+        if let Some(SessionSender::Connections(connections)) = self.session(session) {
+            connections.end(watch, stats);
+        }
+        self.sessions.retain(|(id, _)| *id != session);
+        if self.current == Some(session) {
+            self.down();
+        }
+    }
+
+    pub fn set_address(&mut self, session: u64, address: SocketAddr) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_address(address);
+        }
+    }
+
+    pub fn set_limit(&mut self, session: u64, bytes: usize) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_limit(bytes);
+        }
+    }
+
+    /// Sets what was measured of the path of a session's datagrams.
+    pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
+        if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
+            datagrams.set_path(loss, bytes_per_s);
+        }
+    }
+
+    /// How a flow is compressed under the current session, and when it was seen last.
+    pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
+        let (_, sender) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
+        match sender {
+            SessionSender::Datagrams(datagrams) => datagrams.decision(flow, policy),
+            // The flow may have moved from one connection to another.
+            SessionSender::Connections(connections) => {
+                let all = connections
+                    .connections
+                    .iter()
+                    .filter_map(|of| of.connection.decision(flow, policy));
+                all.max_by_key(|(seen_ns, _)| *seen_ns)
+            }
+        }
+    }
+
+    /// Sends a frame under the current session; without one it is dropped and counted.
+    pub fn send(
+        &mut self,
+        context: SendContext<'_>,
+        frame: &Frame<'_>,
+        compression: &Compression,
+        scratch: &mut Vec<u8>,
+    ) {
+        let stats = context.stats;
+        let bytes = frame.bytes as u64;
+        let taken = match self.current.and_then(|current| self.session(current)) {
+            None => false,
+            Some(SessionSender::Datagrams(datagrams)) => {
+                datagrams.frame(context, frame, compression, scratch);
+                true
+            }
+            Some(SessionSender::Connections(connections)) => {
+                connections.send(context, frame, compression, scratch)
+            }
+        };
+        if !taken {
+            stats.dropped_down.add(1, bytes);
+            return;
+        }
+        stats.frames_out.add(1);
+        stats.bytes_out.add(bytes);
+        compression.rule_stats.frames.add(1);
+        compression.rule_stats.bytes.add(bytes);
+    }
+
+    /// Sends a message of the session itself.
+    pub fn message(&mut self, session: u64, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+        match self.session(session) {
+            Some(SessionSender::Datagrams(datagrams)) => {
+                datagrams.alone(context, item, pad_to);
+            }
+            Some(SessionSender::Connections(connections)) => {
+                let compression = Compression { policy: None, rule_stats: Arc::default() };
+                let item = Outgoing { flow: 0, parts: &[item], compression: &compression };
+                if let Some(first) = connections.connections.first_mut()
+                    && let Err(error) = first.connection.send(&item, context.now_ns, context.stats)
+                {
+                    connections.broken.get_or_insert(error.to_string());
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Sends datagrams that wait for more of their batch.
+    pub fn flush(&mut self, context: SendContext<'_>) {
+        for (_, sender) in &mut self.sessions {
+            if let SessionSender::Datagrams(datagrams) = sender {
+                datagrams.flush(context);
+            }
+        }
+    }
+
+    /// Reads and writes the connection with this token, if it is one of this peer's.
+    pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
+        for (_, sender) in &mut self.sessions {
+            let SessionSender::Connections(connections) = sender else { continue };
+            for of in &mut connections.connections {
+                if of.token == token
+                    && let Err(error) = of.connection.go_on(now_ns, stats)
+                {
+                    connections.broken.get_or_insert(error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Polls blocked connections for room, and reports faults.
+    pub fn look_after(
+        &mut self,
+        watch: &Watch,
+        stats: &PeerStats,
+        report: &mut dyn FnMut(u64, Fault),
+    ) {
+        let mut waiting = 0;
+        for (session, sender) in &mut self.sessions {
+            match sender {
+                SessionSender::Datagrams(datagrams) => {
+                    if let Some(bytes) = datagrams.take_too_long() {
+                        report(*session, Fault::TooLong { bytes });
+                    }
+                }
+                SessionSender::Connections(connections) => {
+                    for of in &mut connections.connections {
+                        let blocked = of.connection.blocked();
+                        if blocked != of.wants_room {
+                            of.wants_room = blocked;
+                            if let Err(error) = watch.want_room(&of.connection, of.token, blocked) {
+                                connections.broken.get_or_insert(error.to_string());
+                            }
+                        }
+                    }
+                    if let Some(why) = connections.broken.take() {
+                        // Or it would be told again and again.
+                        connections.end(watch, stats);
+                        report(*session, Fault::Broken(why));
+                    }
+                    waiting += connections.queue_bytes();
+                }
+            }
+        }
+        stats.queue_bytes.set(waiting as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::io::poll::{Half, Poll};
+    use super::super::super::io::udp::UdpSocket;
+    use super::super::connection::testing::{connection, uncompressed};
+    use super::*;
+    use vsnoop_packet::testing::Segment;
+
+    #[test]
+    fn what_no_connection_takes_is_dropped_and_not_sent() {
+        let (connection, far) = connection();
+        let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
+        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (stats, compression) = (PeerStats::default(), uncompressed());
+        let mut sender = PeerSender::default();
+        let connections = SessionSender::Connections(Box::new(Connections::new(vec![connection])));
+        sender.install(1, connections, &watch, &mut 0).unwrap();
+        sender.use_session(1);
+        drop(far);
+        let whole = Segment { payload: 1000, ..Segment::default() }.build();
+        let parts = [&whole[..]];
+        let (mut given, mut at_fault) = (0, Vec::new());
+        while given < 1000 {
+            let frame = Frame::whole(OffloadState::default(), &parts);
+            let context = SendContext { udp: &udp, stats: &stats, now_ns: 0 };
+            sender.send(context, &frame, &compression, &mut Vec::new());
+            given += 1;
+            let mut fault = |_, _| at_fault.push(stats.frames_out.get());
+            sender.look_after(&watch, &stats, &mut fault);
+        }
+        let (sent, dropped) = (stats.frames_out.get(), &stats.dropped_down);
+        assert_eq!(at_fault, [sent], "it ended once, and nothing was sent any more");
+        assert_eq!(compression.rule_stats.frames.get(), sent);
+        assert_eq!(sent + dropped.frames.get(), given);
+        assert_eq!(stats.bytes_out.get() + dropped.bytes.get(), given * whole.len() as u64);
+    }
+}

@@ -1,0 +1,508 @@
+//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of
+//! them.
+//!
+//! The control connection ends with the handshake. A session over UDP has all it needs then; one
+//! over an ordered transport dials its data connections next, each with a handshake of its own, and
+//! each for one direction only, so that one thread at each end owns it.
+//!
+//! # From a dial to the first frame
+//!
+//! ```text
+//!          dialler                                         acceptor
+//!  1 session::Peer    Action::Dial
+//!  2 control_thread   dial(): thread "dial"
+//!  3 establish        dial(): TCP ------------------> control_thread  listen(): thread "accept"
+//!                                                       Guard::admit, Welcome::handshake
+//!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
+//!                                                       Welcome::answer
+//!  5 Established                                        Event::Accepted(Established)
+//!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
+//!                     or dial_connections()               waits for add_connection() and then
+//!                     and ordered()                       ordered()
+//!  7 Event::Dialled(Made)                               Made
+//!  8 control_thread   keep()                            control_thread take_in(), keep()
+//!  9 session::Peer    PeerEvent::Dialled                session::Peer   PeerEvent::Accepted
+//! 10                  Action::Install                                   Action::Install
+//! 11 control_thread   install(): to each end's threads, the same at both ends
+//!                       Made::incoming -> ingress::Order::Datagrams or ::Connections
+//!                       Made::outgoing -> egress::Order::Install (PeerSender)
+//! 12 session::Peer    probes; what comes back, or what the dialler sends first, makes
+//!                     Action::Use -> egress::Order::Use: frames go under this session
+//! ```
+//!
+//! Steps 2 to 7 of the dialler and 3 to 5 of the acceptor run on short-lived threads, all others on
+//! the control thread. A session that is given up ends with `Action::Forget`: `Order::Retire` to
+//! both threads. [`Made`] has what both ends agreed on; `session` (of vsnoop-link) shows the phases
+//! that a session has from step 9 on.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::causes::with_causes;
+use super::config::Transport;
+use super::counts::SessionCounts;
+use super::cpu::coding_clock;
+use super::egress;
+use super::egress::datagrams::DatagramSender;
+use super::egress::peer_sender::{Connections, SessionSender};
+use super::ingress;
+use super::ingress::session::DatagramSession;
+use super::io::tcp;
+use super::tcp_handshake::{self, Established};
+use vsnoop_link::compress::{Decoder, Encoder, Limits};
+use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
+use vsnoop_link::identity::{Dialer, PublicKey};
+use vsnoop_link::queue;
+use vsnoop_link::session::DialError;
+use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
+
+/// Of a connection attempt, each address.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Data connections of a session that are dialled at the same time: half of what a listener lets
+/// one source have.
+const ABREAST: usize = 8;
+/// What IPv6 demands of every path, less the headers of IPv6 and TCP.
+const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
+/// A round trip of more is a long path.
+const FAR: Duration = Duration::from_millis(2);
+/// The kernel ends a data connection whose bytes the peer has not acknowledged for so long.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The stream of records that the egress thread seals.
+const STREAM: u8 = 0;
+/// Datagrams until the path's MTU is known: what IPv6 demands of every path, less its headers.
+const FIRST_LIMIT_BYTES: usize = 1280 - 40 - 8;
+
+/// Why there is no session although the peer has answered.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    #[error("{}", .0.what())]
+    Handshake(Box<handshake::Error>),
+    #[error("calling {address} for a data connection")]
+    Call {
+        address: SocketAddr,
+        #[source]
+        error: io::Error,
+    },
+    #[error("no thread for a data connection")]
+    NoThread(#[source] io::Error),
+    #[error("the thread of a data connection has panicked")]
+    Panicked,
+    #[error("a connection that carries no data")]
+    NoData,
+    #[error("a data connection of another peer")]
+    OtherPeer,
+    #[error("preparing a data connection")]
+    Prepare(#[source] io::Error),
+    #[error("a direction without a data connection")]
+    NoDirection,
+    #[error("the peer wants a transport of a newer version")]
+    UnknownTransport,
+}
+
+impl From<handshake::Error> for EstablishError {
+    fn from(error: handshake::Error) -> Self {
+        Self::Handshake(Box::new(error))
+    }
+}
+
+type Result<T, E = EstablishError> = std::result::Result<T, E>;
+
+/// What both ends of a link tell each other, besides what is of one session.
+#[derive(Clone, Debug)]
+pub struct Introduction {
+    pub network: String,
+    pub instance: u64,
+    pub mtu_bytes: u16,
+    /// Prefixes to which diverted packets are let in here.
+    pub takes: Vec<IpNet>,
+}
+
+impl Introduction {
+    /// A hello for a new session.
+    pub fn hello(&self, epoch: u32, transport: Transport, connections: u8) -> Hello {
+        Hello {
+            versions: Versions::OURS,
+            purpose: Purpose::Control,
+            network: self.network.clone(),
+            instance: self.instance,
+            session: fastrand::u32(..),
+            epoch: epoch.min(u16::MAX.into()) as u16,
+            transport: wire_transport(transport),
+            connections,
+            mtu_bytes: self.mtu_bytes,
+            takes: self.takes.clone(),
+            software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
+        }
+    }
+}
+
+/// A session that both ends have made, ready for the data threads.
+pub struct Made {
+    pub dialled: bool,
+    pub epoch: u32,
+    pub instance: u64,
+    pub peer_key: PublicKey,
+    pub address: SocketAddr,
+    pub transport: Transport,
+    pub version: u16,
+    /// The number by which we know its records.
+    pub index: u32,
+    /// Prefixes to which diverted packets are let in there.
+    pub takes: Vec<IpNet>,
+    /// Of the VMs' network there.
+    pub mtu_bytes: u16,
+    pub outgoing: SessionSender,
+    pub incoming: Incoming,
+    pub counts: Arc<SessionCounts>,
+}
+
+impl Made {
+    fn of(
+        control: &Established,
+        transport: Transport,
+        address: SocketAddr,
+        dialled: bool,
+        outgoing: SessionSender,
+        incoming: Incoming,
+        counts: Arc<SessionCounts>,
+    ) -> Self {
+        Self {
+            dialled,
+            epoch: control.agreed.epoch.into(),
+            instance: control.theirs.instance,
+            peer_key: control.peer_key,
+            address,
+            transport,
+            version: control.agreed.version,
+            index: control.ours.session,
+            takes: control.theirs.takes.clone(),
+            mtu_bytes: control.theirs.mtu_bytes,
+            outgoing,
+            incoming,
+            counts,
+        }
+    }
+}
+
+pub enum Incoming {
+    Datagrams(Box<DatagramSession>),
+    Connections(Vec<ingress::connection::Connection>),
+}
+
+/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
+///
+/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a
+/// process that ends.
+pub fn dial(
+    address: &str,
+    dialer: &Dialer,
+    hello: Hello,
+    resolved: impl FnOnce(&[SocketAddr]),
+) -> Result<Made, DialError> {
+    let unreached = |reason| DialError { reason, answered: false };
+    let unresolved = |error| unreached(format!("resolving {address}: {error}"));
+    let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
+    resolved(&addresses);
+    let stream = connect(address, &addresses).map_err(unreached)?;
+    let gone = |error| unreached(format!("the connection is gone: {error}"));
+    let reached = stream.peer_addr().map_err(gone)?;
+    let deadline = Instant::now() + tcp_handshake::DEADLINE;
+    let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
+        DialError { reason: error.what().to_string(), answered: error.proved() }
+    })?;
+    made(control, dialer, reached)
+        .map_err(|error| DialError { reason: with_causes(&error), answered: true })
+}
+
+/// Makes the session that a dialled handshake has agreed on, and dials its data connections.
+fn made(control: Established, dialer: &Dialer, reached: SocketAddr) -> Result<Made> {
+    if !is_ordered(control.agreed.transport) {
+        return datagrams(control, reached, true);
+    }
+    let connections = dial_connections(&control, dialer, reached)?;
+    ordered(control, connections, reached, true)
+}
+
+/// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
+/// take longer over a long path than the acceptor waits.
+fn dial_connections(
+    control: &Established,
+    dialer: &Dialer,
+    reached: SocketAddr,
+) -> Result<Vec<Established>> {
+    let session = control.theirs.session;
+    let wanted: Vec<_> = (0..control.agreed.connections.max(1))
+        .flat_map(|index| {
+            [Direction::ToAcceptor, Direction::ToDialler].map(|direction| Purpose::Data {
+                session,
+                index,
+                direction,
+            })
+        })
+        .collect();
+    let mut connections = Vec::new();
+    for abreast in wanted.chunks(ABREAST) {
+        thread::scope(|scope| -> Result<()> {
+            let dialling = abreast
+                .iter()
+                .map(|purpose| {
+                    let hello = Hello { purpose: *purpose, ..control.ours.clone() };
+                    thread::Builder::new()
+                        .name("connection".into())
+                        .spawn_scoped(scope, move || dial_connection(dialer, hello, reached))
+                        .map_err(EstablishError::NoThread)
+                })
+                .collect::<Result<Vec<_>>>()?;
+            for connection in dialling {
+                let Ok(connection) = connection.join() else {
+                    return Err(EstablishError::Panicked);
+                };
+                connections.push(connection?);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(connections)
+}
+
+fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
+    let stream = TcpStream::connect_timeout(&reached, CONNECT)
+        .map_err(|error| EstablishError::Call { address: reached, error })?;
+    let deadline = Instant::now() + tcp_handshake::DEADLINE;
+    Ok(tcp_handshake::dial(stream, dialer, hello, deadline)?)
+}
+
+fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+    let mut last = None;
+    for address in addresses {
+        match call(address) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some((address, error)),
+        }
+    }
+    Err(match last {
+        Some((address, error)) => format!("calling {address} (TCP): {error}"),
+        None => format!("{address} has no address"),
+    })
+}
+
+/// For a handshake, in segments that every path takes: on one that swallows longer packets and says
+/// nothing, TCP would send the first flight again and again. Both ends keep to what the SYN says.
+fn call(address: &SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+    socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
+    socket.connect_timeout(&(*address).into(), CONNECT)?;
+    Ok(socket.into())
+}
+
+/// What a session over UDP is.
+pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
+    let transport = transport_of(&control)?;
+    let suite = if transport.is_encrypted() { suite_of(control.cipher) } else { Suite::Plain };
+    let (out, back) = directions(dialled);
+    let epoch = control.agreed.epoch as u8;
+    let sealer =
+        Sealer::new(suite, &material(&control.secrets, out), control.theirs.session, epoch, STREAM);
+    let opener = Opener::new(suite, &material(&control.secrets, back), epoch, STREAM);
+    let counts = Arc::new(SessionCounts::default());
+    // An acceptor learns from the first datagram where the dialler's come from.
+    let known = dialled.then_some(address);
+    let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
+    let outgoing = SessionSender::Datagrams(Box::new(outgoing));
+    let incoming =
+        Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
+    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+}
+
+/// Makes a session over an ordered transport of its data connections.
+pub fn ordered(
+    control: Established,
+    connections: Vec<Established>,
+    address: SocketAddr,
+    dialled: bool,
+) -> Result<Made> {
+    let transport = transport_of(&control)?;
+    let counts = Arc::new(SessionCounts::default());
+    let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
+    for connection in connections {
+        // The acceptor repeats what the dialler said.
+        let purpose = if dialled { connection.ours.purpose } else { connection.theirs.purpose };
+        let Purpose::Data { index, direction, .. } = purpose else {
+            return Err(EstablishError::NoData);
+        };
+        if connection.peer != control.peer {
+            return Err(EstablishError::OtherPeer);
+        }
+        let Established { stream, tls, secrets, cipher, .. } = connection;
+        prepare(&stream).map_err(EstablishError::Prepare)?;
+        let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
+        let keys = material(&secrets, direction);
+        let epoch = control.agreed.epoch as u8;
+        let sends = (direction == Direction::ToAcceptor) == dialled;
+        let records = transport != Transport::Tls;
+        if sends {
+            let encryption = if records {
+                let sealer = Sealer::new(suite, &keys, control.theirs.session, epoch, index);
+                egress::connection::Encryption::Records(sealer)
+            } else {
+                let mut tls = tls;
+                tls.set_buffer_limit(None);
+                egress::connection::Encryption::Tls(Box::new(tls))
+            };
+            let limits = queue::Limits::default();
+            let encoder = Encoder::new(Limits::default(), coding_clock());
+            let counts = Arc::clone(&counts);
+            outgoing.push((
+                index,
+                egress::connection::Connection::new(stream, encryption, limits, encoder, counts),
+            ));
+        } else {
+            let decryption = if records {
+                ingress::connection::Decryption::Records(Box::new(Opener::new(
+                    suite, &keys, epoch, index,
+                )))
+            } else {
+                ingress::connection::Decryption::Tls(Box::new(tls))
+            };
+            let decoder = Decoder::new(Limits::default(), coding_clock());
+            incoming.push(ingress::connection::Connection::new(
+                stream,
+                decryption,
+                decoder,
+                Arc::clone(&counts),
+            ));
+        }
+    }
+    if outgoing.is_empty() || incoming.is_empty() {
+        return Err(EstablishError::NoDirection);
+    }
+    outgoing.sort_by_key(|(index, _)| *index);
+    let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
+    let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
+    let incoming = Incoming::Connections(incoming);
+    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+}
+
+/// Makes the socket of a data connection non-blocking, and lets it send short segments at once.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    // On a long path bbr, which does not take a random loss for congestion; on a short one cubic,
+    // which costs less time. Where the kernel has not got it, or does not allow it, it stays as it
+    // is.
+    let far = tcp::round_trip(stream).is_none_or(|round_trip| round_trip > FAR);
+    let _ = socket.set_tcp_congestion(if far { b"bbr" } else { b"cubic" });
+    Ok(())
+}
+
+fn directions(dialled: bool) -> (Direction, Direction) {
+    if dialled {
+        (Direction::ToAcceptor, Direction::ToDialler)
+    } else {
+        (Direction::ToDialler, Direction::ToAcceptor)
+    }
+}
+
+fn material(secrets: &Secrets, direction: Direction) -> Material {
+    Material { key: *secrets.key(direction, STREAM), nonce: secrets.nonce_base(direction, STREAM) }
+}
+
+fn suite_of(cipher: Cipher) -> Suite {
+    match cipher {
+        Cipher::Aes128Gcm => Suite::Aes128Gcm,
+        Cipher::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+    }
+}
+
+pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
+    match transport {
+        Transport::Udp => handshake::HelloTransport::Udp,
+        Transport::Tls => handshake::HelloTransport::Tls,
+        Transport::Tcp => handshake::HelloTransport::Tcp,
+        Transport::UdpPlain => handshake::HelloTransport::UdpPlain,
+        Transport::TcpPlain => handshake::HelloTransport::TcpPlain,
+    }
+}
+
+fn transport_of(control: &Established) -> Result<Transport> {
+    Ok(match control.agreed.transport {
+        handshake::HelloTransport::Udp => Transport::Udp,
+        handshake::HelloTransport::Tls => Transport::Tls,
+        handshake::HelloTransport::Tcp => Transport::Tcp,
+        handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
+        handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
+        handshake::HelloTransport::Unknown => {
+            return Err(EstablishError::UnknownTransport);
+        }
+    })
+}
+
+pub fn is_ordered(transport: handshake::HelloTransport) -> bool {
+    use handshake::HelloTransport::{Tcp, TcpPlain, Tls};
+    matches!(transport, Tls | Tcp | TcpPlain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use vsnoop_link::handshake::{Answer, Refusal, RefusalKind};
+    use vsnoop_link::identity::testing::{host, peer, pinned};
+    use vsnoop_link::identity::{Identity, Trust};
+
+    fn hello() -> Hello {
+        let introduction =
+            Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
+        introduction.hello(0, Transport::Udp, 1)
+    }
+
+    /// Calls b from a, where `far` has the connection, and says why there is no session.
+    fn call_in_vain(a: &Identity, b: &Identity, far: impl FnOnce(TcpStream) + Send) -> DialError {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let dialer = a.dialer(&peer("b"), &pinned(b)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| far(listener.accept().unwrap().0));
+            dial(&address, &dialer, hello(), |_| {}).err().expect("no session")
+        })
+    }
+
+    /// As b that knows `knows`, and refuses it.
+    fn refuse(b: &Identity, knows: Trust, stream: TcpStream) {
+        let acceptor = b.acceptor(&[(peer("a"), knows)]).unwrap();
+        let policy = |_: &_, _: &_| Answer::Refuse(Refusal::new(RefusalKind::Other, "not now"));
+        let _ = tcp_handshake::accept(
+            stream,
+            &acceptor,
+            &policy,
+            Instant::now() + 12 * tcp_handshake::DEADLINE,
+        );
+    }
+
+    #[test]
+    fn only_who_has_the_peers_key_has_answered() {
+        let [a, b, stranger] = [host(), host(), host()];
+        // A port forwarder with nowhere to go, at once or after the first bytes.
+        let error = call_in_vain(&a, &b, drop);
+        assert!(!error.answered, "{error:?}");
+        let error = call_in_vain(&a, &b, |mut stream| {
+            let _ = io::Read::read(&mut stream, &mut [0; 64]);
+        });
+        assert!(!error.answered, "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&stranger, pinned(&a), stream));
+        assert!(!error.answered && error.reason.contains("key"), "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&a), stream));
+        assert!(error.answered && error.reason.contains("not now"), "{error:?}");
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&stranger), stream));
+        assert!(error.answered && error.reason.contains("does not know our key"), "{error:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! What the threads of a link tell its control thread.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::establish::Made;
+use super::fault::Fault;
+use super::tcp_handshake::Established;
+use vsnoop_link::handshake;
+use vsnoop_link::session::DialError;
+
+/// From the data threads, and from those that make sessions.
+pub enum Event {
+    /// A message of a session was received.
+    Message(ReceivedMessage),
+    /// The newest datagram of a session came from elsewhere than those before.
+    Moved {
+        peer: usize,
+        session: u64,
+        from: SocketAddr,
+    },
+    /// Something is wrong with sending under a session.
+    Outgoing {
+        peer: usize,
+        session: u64,
+        fault: Fault,
+    },
+    /// A session cannot be received any more.
+    Incoming {
+        peer: usize,
+        session: u64,
+        why: String,
+    },
+    /// A read of a port has failed.
+    PortFailed {
+        port: usize,
+        error: io::Error,
+    },
+    /// A read of a divert tap has failed; it is not read any more.
+    DivertTapFailed {
+        divert_tap: usize,
+        error: io::Error,
+    },
+    Dialled {
+        peer: usize,
+        result: Result<Box<Made>, DialError>,
+    },
+    Accepted {
+        from: SocketAddr,
+        established: Result<Box<Established>, handshake::Error>,
+    },
+}
+
+/// A message of a session as it was received, for the control thread.
+pub struct ReceivedMessage {
+    pub peer: usize,
+    pub session: u64,
+    pub item: Vec<u8>,
+    /// `None`: it came over a connection.
+    pub datagram: Option<ReceivedDatagram>,
+}
+
+/// A datagram that a session has received.
+#[derive(Clone, Copy)]
+pub struct ReceivedDatagram {
+    pub from: SocketAddr,
+    /// Its number is above those of all others so far.
+    pub is_newest: bool,
+    pub bytes: usize,
+}

@@ -1,0 +1,391 @@
+//! Receives frames from peers over UDP.
+//!
+//! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
+//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them
+//! earlier where that buffer is full: units may become far more than they were.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use super::super::cpu::coding_clock;
+use super::super::event::{ReceivedDatagram, ReceivedMessage};
+use super::super::frame::{Origin, ReceivedFrame};
+use super::super::io::udp::Inbox;
+use super::super::shared::Shared;
+use super::reports::Reports;
+use super::session::DatagramSession;
+use vsnoop_link::compress::unit::Unpacker;
+use vsnoop_link::wire::fragment::FRAME_BYTES;
+use vsnoop_link::wire::item::{Item, Way};
+use vsnoop_link::wire::replay::Fresh;
+use vsnoop_link::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
+use vsnoop_packet::offload::restore::restore;
+use vsnoop_packet::offload::state::OffloadState;
+
+/// Receives at once: each may be a whole super-packet.
+const RECEIVES: usize = 8;
+const SCRATCH_BYTES: usize = 4 << 20;
+/// What one datagram may complete: a frame of its last fragment, or a unit, which is no longer.
+const MOST_OF_DATAGRAM_BYTES: usize = FRAME_BYTES;
+
+/// Where the bytes of a frame lie.
+#[derive(Clone, Copy)]
+enum Lies {
+    InInbox,
+    InScratch,
+}
+
+/// A frame of the batch: where it comes from, and where its bytes lie.
+struct LyingFrame {
+    origin: Origin,
+    offload: OffloadState,
+    lies: Lies,
+    range: Range<usize>,
+}
+
+/// Takes frames in order.
+pub type HandOn<'a> = &'a mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'_>>);
+
+pub struct DatagramReceiver {
+    inbox: Inbox,
+    batch: Batch,
+    /// By the index in the records of each.
+    sessions: HashMap<u32, InstalledSession>,
+    unpacker: Unpacker,
+}
+
+struct InstalledSession {
+    peer: usize,
+    session: u64,
+    opened: DatagramSession,
+}
+
+/// Frames that wait to be handed on.
+struct Batch {
+    scratch: Vec<u8>,
+    frames: Vec<LyingFrame>,
+}
+
+impl Batch {
+    /// One more datagram may complete more than the scratch buffer has room for.
+    fn is_full(&self) -> bool {
+        self.scratch.len() + MOST_OF_DATAGRAM_BYTES > SCRATCH_BYTES
+    }
+
+    /// Hands on all frames, in order.
+    fn hand_on(&mut self, inbox: &[u8], to: HandOn<'_>) {
+        let mut frames = self.frames.iter().map(|frame| ReceivedFrame {
+            origin: frame.origin,
+            offload: frame.offload,
+            bytes: match frame.lies {
+                Lies::InInbox => &inbox[frame.range.clone()],
+                Lies::InScratch => &self.scratch[frame.range.clone()],
+            },
+        });
+        to(&mut frames);
+        self.frames.clear();
+        self.scratch.clear();
+    }
+}
+
+impl Default for DatagramReceiver {
+    fn default() -> Self {
+        Self {
+            inbox: Inbox::new(RECEIVES),
+            batch: Batch {
+                scratch: Vec::with_capacity(SCRATCH_BYTES),
+                frames: Vec::with_capacity(1024),
+            },
+            sessions: HashMap::new(),
+            unpacker: Unpacker::new(coding_clock()),
+        }
+    }
+}
+
+impl DatagramReceiver {
+    pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
+        self.sessions.insert(index, InstalledSession { peer, session, opened });
+    }
+
+    pub fn retire(&mut self, session: u64) {
+        self.sessions.retain(|_, installed| installed.session != session);
+    }
+
+    /// Receives and opens one batch, and hands on its frames, in order; `false`: nothing waits.
+    pub fn receive(
+        &mut self,
+        shared: &Shared,
+        reports: &mut Reports,
+        hand_on: HandOn<'_>,
+    ) -> io::Result<bool> {
+        if !self.inbox.receive(&shared.udp)? {
+            return Ok(false);
+        }
+        let now_ns = shared.now_ns();
+        let (messages, buffer) = self.inbox.parts();
+        let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
+        let mut opening = Opening { batch, unpacker, shared, reports, now_ns };
+        for message in messages {
+            let mut at = message.begin;
+            let end = message.begin + message.length;
+            while at < end {
+                let next = (at + message.segment_bytes).min(end);
+                let datagram = at..next;
+                at = next;
+                if opening.batch.is_full() {
+                    opening.batch.hand_on(buffer, hand_on);
+                }
+                opening.open(&mut self.sessions, buffer, datagram, message.from);
+            }
+        }
+        opening.batch.hand_on(buffer, hand_on);
+        Ok(true)
+    }
+}
+
+/// What opening the datagrams of a batch needs.
+struct Opening<'a> {
+    batch: &'a mut Batch,
+    unpacker: &'a mut Unpacker,
+    shared: &'a Shared,
+    reports: &'a mut Reports,
+    now_ns: u64,
+}
+
+impl Opening<'_> {
+    /// Opens the record in the bytes `datagram` of `buffer`, where it lies, and takes its item; one
+    /// that is refused is counted.
+    fn open(
+        &mut self,
+        sessions: &mut HashMap<u32, InstalledSession>,
+        buffer: &mut [u8],
+        datagram: Range<usize>,
+        from: SocketAddr,
+    ) {
+        let shared = self.shared;
+        let record = &mut buffer[datagram.clone()];
+        let bytes = record.len();
+        let Some((index, number)) = header_of(record) else {
+            return shared.stats.unknown_datagrams.add(1);
+        };
+        let Some(installed) = sessions.get_mut(&index) else {
+            return shared.stats.unknown_datagrams.add(1);
+        };
+        let stats = &shared.peers[installed.peer];
+        let opened = &mut installed.opened;
+        let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
+            return stats.refused_in.add(1);
+        };
+        let Ok((item, fresh)) = stats.open.time(|| opener.open(record)) else {
+            return stats.refused_in.add(1);
+        };
+        let item = &*item;
+        stats.records_in.add(1);
+        stats.wire_bytes_in.add(bytes as u64);
+        opened.counts.received_packets.add(1);
+        opened.counts.received_bytes.add(bytes as u64);
+        let is_newest = fresh == Fresh::Newest;
+        if is_newest {
+            opened.counts.expected_packets.set((number & COUNTER) + 1);
+            if opened.from != Some(from)
+                && self.reports.moved(installed.peer, installed.session, from, self.now_ns)
+            {
+                opened.from = Some(from);
+            }
+        }
+        let item_at = datagram.start + HEADER_BYTES;
+        self.take(installed, item, item_at, ReceivedDatagram { from, is_newest, bytes });
+    }
+
+    /// Takes an item, which lies at `item_at` in the inbox.
+    fn take(
+        &mut self,
+        installed: &mut InstalledSession,
+        item: &[u8],
+        item_at: usize,
+        datagram: ReceivedDatagram,
+    ) {
+        let InstalledSession { peer, session, ref mut opened } = *installed;
+        let stats = &self.shared.peers[peer];
+        let origin = Origin { peer, way: Way::of(item) };
+        match Item::parse(item) {
+            Some(Item::Frame(offload, frame)) => {
+                // The inbox cannot be referred to while records in it are opened.
+                let begin = frame.as_ptr().addr() - item.as_ptr().addr() + item_at;
+                let range = begin..begin + frame.len();
+                let lies = Lies::InInbox;
+                self.batch.frames.push(LyingFrame { origin, offload, lies, range });
+            }
+            Some(Item::Fragment(offload, fragment, part)) => {
+                let whole = opened.rejoin.push(fragment, offload, part, self.now_ns);
+                let Some((offload, frame)) = whole else { return };
+                let begin = self.batch.scratch.len();
+                self.batch.scratch.extend_from_slice(frame);
+                let range = begin..self.batch.scratch.len();
+                let lies = Lies::InScratch;
+                self.batch.frames.push(LyingFrame { origin, offload, lies, range });
+            }
+            Some(Item::Unit { .. }) => self.unpack(peer, item),
+            Some(Item::UnitPart(fragment, part)) => {
+                let none = OffloadState::default();
+                if let Some((_, whole)) = opened.units.push(fragment, none, part, self.now_ns) {
+                    self.unpack(peer, whole);
+                }
+            }
+            Some(Item::Session(_)) => {
+                let (item, datagram) = (item[1..].to_vec(), Some(datagram));
+                let message = ReceivedMessage { peer, session, item, datagram };
+                self.reports.message(message, stats, self.now_ns);
+            }
+            Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
+        }
+    }
+
+    /// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
+    fn unpack(&mut self, peer: usize, item: &[u8]) {
+        let stats = &self.shared.peers[peer];
+        let (unpacker, scratch) = (&mut *self.unpacker, &mut self.batch.scratch);
+        let begin = scratch.len();
+        // Another kind of item in a unit's parts is as wrong as one that is no unit.
+        let made = match Item::parse(item) {
+            Some(Item::Unit { offload, offset, body }) => {
+                let before_ns = unpacker.stats().busy_ns;
+                let unpacked = unpacker.decompress(body, scratch);
+                stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
+                let offload =
+                    unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
+                offload.map(|offload| (offload, body.len()))
+            }
+            _ => None,
+        };
+        let Some((offload, body_bytes)) = made else {
+            scratch.truncate(begin);
+            return stats.refused_in.add(1);
+        };
+        let range = begin..scratch.len();
+        stats.expanded_from.add(body_bytes as u64);
+        stats.expanded_to.add(range.len() as u64);
+        let origin = Origin { peer, way: Way::of(item) };
+        self.batch.frames.push(LyingFrame { origin, offload, lies: Lies::InScratch, range });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::event::Event;
+    use crate::io::udp::{MAX_SEGMENTS, Segmenting, UdpSocket};
+    use crate::io::wake;
+    use crate::own::Own;
+    use vsnoop_link::compress::unit::Packer;
+    use vsnoop_link::compress::{Encoded, Method};
+    use vsnoop_link::forwarding;
+    use vsnoop_link::wire::item::{SESSION, unit_header};
+    use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
+    use vsnoop_packet::offload::state::{Gso, GsoKind};
+    use vsnoop_packet::testing::Segment;
+
+    const INDEX: u32 = 7;
+    const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };
+
+    /// Two ends of a session on the loopback interface.
+    struct Ends {
+        shared: Shared,
+        reports: Reports,
+        events: wake::Receiver<Event>,
+        datagrams: DatagramReceiver,
+        sealer: Sealer,
+        socket: UdpSocket,
+    }
+
+    impl Ends {
+        fn new() -> Self {
+            let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let udp = UdpSocket::bind(free).unwrap();
+            let table = forwarding::TableSettings::default();
+            let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
+            let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
+            let mut datagrams = DatagramReceiver::default();
+            let session = DatagramSession::new(vec![opener], Arc::default());
+            datagrams.install(0, 1, INDEX, session);
+            let sealer = Sealer::new(Suite::Plain, &KEYS, INDEX, 0, 0);
+            let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let (sender, events) = wake::channel().unwrap();
+            let reports = Reports::new(sender, 1);
+            Self { shared, reports, events, datagrams, sealer, socket }
+        }
+
+        /// Sends items; of those of one length several are received at once.
+        fn send(&mut self, items: &[Vec<u8>]) {
+            let to = socket2::SockRef::from(&self.shared.udp).local_addr().unwrap();
+            let to = to.as_socket().unwrap();
+            let alike = items.chunk_by(|one, next| one.len() == next.len());
+            for items in alike.flat_map(|alike| alike.chunks(MAX_SEGMENTS)) {
+                let mut bytes = Vec::new();
+                for item in items {
+                    let mut record = [&[0; HEADER_BYTES][..], item].concat();
+                    assert!(self.sealer.seal(&mut record));
+                    bytes.extend(record);
+                }
+                let segmenting = &mut Segmenting::default();
+                self.socket.send(to, &bytes, bytes.len() / items.len(), segmenting).unwrap();
+            }
+        }
+
+        /// Frames that came.
+        fn received(&mut self) -> Vec<Vec<u8>> {
+            let mut frames = Vec::new();
+            let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
+                frames.extend(got.map(|frame| frame.bytes.to_vec()));
+            };
+            while self.datagrams.receive(&self.shared, &mut self.reports, &mut to).unwrap() {}
+            frames
+        }
+    }
+
+    #[test]
+    fn units_that_become_more_than_the_buffer_holds_all_arrive_and_in_order() {
+        let mut ends = Ends::new();
+        let mut packer = Packer::new(coding_clock());
+        let mut sent = Vec::new();
+        let items: Vec<_> = (0..300u32)
+            .map(|number| {
+                let mut frame =
+                    Segment { sequence: number, payload: 60_000, ..Segment::default() }.build();
+                let headers = frame.len() - 60_000;
+                frame[headers..].fill(b'a');
+                let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
+                let offload = OffloadState { needs_checksum: true, gso };
+                let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
+                let done = packer.compress(Method::Lz4, &[&frame], 1200, &mut item);
+                assert_eq!(done, Encoded::Compressed);
+                sent.push(frame);
+                item
+            })
+            .collect();
+        ends.send(&items);
+        let received = ends.received();
+        assert_eq!(received.len(), 300, "of {} bytes in all", 300 * 60_000);
+        assert!(ends.datagrams.batch.scratch.capacity() <= SCRATCH_BYTES);
+        // Checksums are made anew.
+        let sequence = |frame: &Vec<u8>| frame[14 + 20 + 4..14 + 20 + 8].to_vec();
+        assert!(received.iter().map(sequence).eq(sent.iter().map(sequence)));
+        assert_eq!(ends.shared.peers[0].refused_in.get(), 0);
+    }
+
+    #[test]
+    fn messages_are_handed_on_or_counted() {
+        let mut ends = Ends::new();
+        let item = [&[SESSION][..], &[0; 99]].concat();
+        ends.send(&vec![item; 3000]);
+        assert!(ends.received().is_empty());
+        let is_message = |event: &Event| matches!(event, Event::Message(_));
+        let heard = ends.events.drain().filter(is_message).count() as u64;
+        assert!(heard > 0);
+        assert_eq!(heard + ends.shared.peers[0].excess_in.get(), 3000);
+    }
+}

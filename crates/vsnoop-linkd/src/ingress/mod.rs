@@ -1,0 +1,283 @@
+//! The half that carries frames from peers to local ports.
+//!
+//! It alone reads from the network. What came is opened and decompressed in place or into one
+//! scratch buffer; then segments of one flow, however many datagrams they came in, are merged into
+//! super-packets by reference and each is written to its port with one system call.
+
+pub mod connection;
+pub mod datagrams;
+mod gather;
+mod reports;
+pub mod session;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use vsnoop_packet::offload::merge::Merger;
+
+use self::connection::Connection;
+use self::datagrams::DatagramReceiver;
+use self::gather::Gather;
+use self::reports::Reports;
+use self::session::DatagramSession;
+use super::event::{Event, ReceivedMessage};
+use super::frame::{Frame, Origin, ReceivedFrame};
+use super::io::poll::{Poll, TOKEN_MAX, Watch};
+use super::io::wake;
+use super::shared::Shared;
+use vsnoop_link::forwarding::{ForwardingDecision, Location};
+use vsnoop_link::wire::item::Way;
+
+/// What the control thread wants done.
+pub enum Order {
+    /// Records with the index `index` belong to the session.
+    Datagrams {
+        peer: usize,
+        session: u64,
+        index: u32,
+        opened: Box<DatagramSession>,
+    },
+    /// These data connections belong to the session.
+    Connections {
+        peer: usize,
+        session: u64,
+        connections: Vec<Connection>,
+    },
+    Retire {
+        session: u64,
+    },
+    Stop,
+}
+
+const ORDERS: u64 = TOKEN_MAX;
+const UDP: u64 = TOKEN_MAX - 1;
+/// Bounds how long the socket keeps the thread from connections and orders.
+const BATCHES_PER_TURN: usize = 16;
+
+/// A data connection and the session that it belongs to.
+struct InstalledConnection {
+    peer: usize,
+    session: u64,
+    connection: Connection,
+}
+
+pub struct Ingress {
+    shared: Arc<Shared>,
+    orders: wake::Receiver<Order>,
+    reports: Reports,
+    watch: Watch,
+    datagrams: DatagramReceiver,
+    /// By token.
+    connections: HashMap<u64, InstalledConnection>,
+    gather: Gather,
+    next_token: u64,
+    /// Frames since it was asked last.
+    frames: usize,
+}
+
+impl Ingress {
+    pub fn new(
+        shared: Arc<Shared>,
+        orders: wake::Receiver<Order>,
+        events: wake::Sender<Event>,
+        watch: Watch,
+    ) -> std::io::Result<Self> {
+        watch.watch(&orders, ORDERS)?;
+        watch.watch(&shared.udp, UDP)?;
+        let datagrams = DatagramReceiver::default();
+        let connections = HashMap::new();
+        let gather = Gather::default();
+        let reports = Reports::new(events, shared.peers.len());
+        Ok(Self {
+            shared,
+            orders,
+            reports,
+            watch,
+            datagrams,
+            connections,
+            gather,
+            next_token: 0,
+            frames: 0,
+        })
+    }
+
+    /// What a thread of this half alone waits for.
+    pub fn poll(&self) -> Arc<Poll> {
+        self.watch.own()
+    }
+
+    /// Does what one that is ready wants; `false`: to stop.
+    pub fn handle(&mut self, token: u64) -> bool {
+        match token {
+            ORDERS => return self.obey(),
+            UDP => self.udp(BATCHES_PER_TURN),
+            token => self.connection_ready(token),
+        }
+        true
+    }
+
+    /// Frames taken since it was asked last.
+    pub fn take_count(&mut self) -> usize {
+        std::mem::take(&mut self.frames)
+    }
+
+    fn udp(&mut self, batches: usize) {
+        let (shared, taken) = (&self.shared, &mut self.frames);
+        for _ in 0..batches {
+            let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
+                hand_on(shared, frames.inspect(|_| *taken += 1));
+            };
+            match self.datagrams.receive(shared, &mut self.reports, &mut to) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    // What the network said of an earlier datagram; the session finds out by
+                    // itself.
+                    tracing::debug!("receiving datagrams: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connection_ready(&mut self, token: u64) {
+        let Some(installed) = self.connections.get_mut(&token) else { return };
+        let InstalledConnection { peer, session, ref mut connection } = *installed;
+        let shared = &self.shared;
+        let reports = &mut self.reports;
+        let gather = &mut self.gather;
+        let mut frames = 0;
+        let mut receive = |item: connection::Received<'_>| match item {
+            connection::Received::Frame(offload, way, frame) => {
+                frames += 1;
+                if gather.keep(offload, way, frame) {
+                    return;
+                }
+                hand_on_gathered(shared, peer, gather);
+                if !gather.keep(offload, way, frame) {
+                    let now_ns = shared.now_ns();
+                    let from = Origin { peer, way };
+                    deliver(shared, from, &Frame::whole(offload, &[frame]), now_ns);
+                }
+            }
+            connection::Received::Message(item) => {
+                let message =
+                    ReceivedMessage { peer, session, item: item.to_vec(), datagram: None };
+                reports.message(message, &shared.peers[peer], shared.now_ns());
+            }
+        };
+        let result = connection.receive(&shared.peers[peer], &mut receive);
+        hand_on_gathered(shared, peer, gather);
+        self.frames += frames;
+        if let Err(error) = result {
+            if let Some(installed) = self.connections.remove(&token) {
+                self.watch.forget(installed.connection.as_fd());
+            }
+            self.reports.ended(peer, session, error.to_string());
+        }
+    }
+
+    /// Carries out the orders that wait; `false`: to stop.
+    fn obey(&mut self) -> bool {
+        let orders: Vec<_> = self.orders.drain().collect();
+        for order in orders {
+            match order {
+                Order::Datagrams { peer, session, index, opened } => {
+                    self.datagrams.install(peer, session, index, *opened);
+                }
+                Order::Connections { peer, session, connections } => {
+                    for connection in connections {
+                        let token = self.next_token;
+                        self.next_token += 1;
+                        if let Err(error) = self.watch.watch(&connection, token) {
+                            self.reports.ended(peer, session, error.to_string());
+                            continue;
+                        }
+                        let installed = InstalledConnection { peer, session, connection };
+                        self.connections.insert(token, installed);
+                        // TLS may hold already what came with the end of the handshake.
+                        self.connection_ready(token);
+                    }
+                }
+                Order::Retire { session } => {
+                    self.datagrams.retire(session);
+                    let watch = &self.watch;
+                    self.connections.retain(|_, installed| {
+                        let stays = installed.session != session;
+                        if !stays {
+                            watch.forget(installed.connection.as_fd());
+                        }
+                        stays
+                    });
+                }
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+}
+
+fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
+    hand_on(shared, gather.frames(peer));
+    gather.clear();
+}
+
+/// Hands on frames that came together; segments of a flow as one.
+fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>) {
+    let now_ns = shared.now_ns();
+    let mut merger = Merger::new();
+    let mut before = None;
+    for ReceivedFrame { origin: from, offload, bytes } in frames {
+        if let Some(before) = before.filter(|before| *before != from) {
+            merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
+        }
+        before = Some(from);
+        merger.push(offload, bytes, &mut |merged| {
+            deliver(shared, from, &Frame::of(&merged), now_ns);
+        });
+    }
+    if let Some(from) = before {
+        merger.flush(&mut |merged| deliver(shared, from, &Frame::of(&merged), now_ns));
+    }
+}
+
+/// Never from a peer to a peer: all of them are connected with each other.
+fn deliver_to(shared: &Shared, to: Location, frame: &Frame<'_>) {
+    match to {
+        Location::Port(port) => shared.write_to_port(usize::from(port), frame),
+        Location::Peer(_) => shared.stats.dropped_forwarding.add(1),
+    }
+}
+
+/// Hands a peer's frame to the port, or the ports, that it is for; a diverted one to the host.
+fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
+    let Origin { peer, way } = from;
+    if frame.start().len() < 14 {
+        shared.stats.malformed_frames.add(1);
+        return;
+    }
+    let stats = &shared.peers[peer];
+    stats.frames_in.add(1);
+    stats.bytes_in.add(frame.bytes as u64);
+    if way == Way::Diverted {
+        match &shared.divert_taps {
+            Some(divert_taps) => divert_taps.enter(peer, frame),
+            None => stats.refused_in.add(1),
+        }
+        return;
+    }
+    match shared.table.forward(frame.start(), Location::Peer(peer as u16), now_ns) {
+        ForwardingDecision::To(to) => deliver_to(shared, to, frame),
+        ForwardingDecision::Both(a, b) => {
+            deliver_to(shared, a, frame);
+            deliver_to(shared, b, frame);
+        }
+        ForwardingDecision::Flood => {
+            for port in 0..shared.ports.len() {
+                shared.write_to_port(port, frame);
+            }
+        }
+        ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),
+    }
+}

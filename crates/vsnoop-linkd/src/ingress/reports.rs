@@ -1,0 +1,95 @@
+//! What a peer's own items tell the control thread: so much in a second, however much the peer
+//! sends.
+//!
+//! A message costs that thread far more than it costs its sender, and waits in memory until its
+//! turn comes.
+
+use std::net::SocketAddr;
+
+use crate::event::{Event, ReceivedMessage};
+use crate::io::wake;
+use crate::stats::PeerStats;
+
+/// Of one peer, in a second. What a session needs, probes and their answers, is a few.
+const MOST: u32 = 256;
+const SECOND_NS: u64 = 1_000_000_000;
+
+pub struct Reports {
+    events: wake::Sender<Event>,
+    /// By peer: when its second began, and what it has told since.
+    told: Vec<(u64, u32)>,
+}
+
+impl Reports {
+    pub fn new(events: wake::Sender<Event>, peers: usize) -> Self {
+        Self { events, told: vec![(0, 0); peers] }
+    }
+
+    /// A session's own item came; too many are dropped and counted.
+    pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
+        if self.may(message.peer, now_ns) {
+            let _ = self.events.send(Event::Message(message));
+        } else {
+            stats.excess_in.add(1);
+        }
+    }
+
+    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told
+    /// again.
+    pub fn moved(&mut self, peer: usize, session: u64, from: SocketAddr, now_ns: u64) -> bool {
+        let may = self.may(peer, now_ns);
+        if may {
+            let _ = self.events.send(Event::Moved { peer, session, from });
+        }
+        may
+    }
+
+    /// A session cannot be received any more.
+    pub fn ended(&self, peer: usize, session: u64, why: String) {
+        let _ = self.events.send(Event::Incoming { peer, session, why });
+    }
+
+    fn may(&mut self, peer: usize, now_ns: u64) -> bool {
+        let Some((since_ns, count)) = self.told.get_mut(peer) else { return false };
+        if now_ns.saturating_sub(*since_ns) >= SECOND_NS {
+            (*since_ns, *count) = (now_ns, 0);
+        }
+        let may = *count < MOST;
+        *count += u32::from(may);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(peer: usize) -> ReceivedMessage {
+        ReceivedMessage { peer, session: 1, item: vec![0; 20], datagram: None }
+    }
+
+    #[test]
+    fn a_peer_that_talks_for_ever_is_heard_so_often_in_a_second_and_others_are_heard() {
+        let (sender, receiver) = wake::channel().unwrap();
+        let mut reports = Reports::new(sender, 2);
+        let stats = [PeerStats::default(), PeerStats::default()];
+        for number in 0..1_000_000u64 {
+            // Ten seconds of it.
+            reports.message(message(0), &stats[0], number * 10_000);
+        }
+        reports.message(message(1), &stats[1], 0);
+        let heard = receiver.drain().count() as u64;
+        assert_eq!(heard, 10 * u64::from(MOST) + 1);
+        assert_eq!(stats.map(|stats| stats.excess_in.get()), [1_000_000 - (heard - 1), 0]);
+    }
+
+    #[test]
+    fn a_peer_that_comes_from_everywhere_is_followed_as_often() {
+        let (sender, receiver) = wake::channel().unwrap();
+        let mut reports = Reports::new(sender, 1);
+        let from = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let told = (0..10_000).filter(|port| reports.moved(0, 1, from(*port), 0)).count();
+        assert_eq!((told, receiver.drain().count()), (MOST as usize, MOST as usize));
+        assert!(reports.moved(0, 1, from(1), SECOND_NS));
+    }
+}

@@ -1,0 +1,10 @@
+//! The system calls under a link: ports, UDP with segmentation offload, wake-ups.
+
+pub mod device;
+mod nonblocking;
+pub mod packet_socket;
+pub mod poll;
+pub mod port;
+pub mod tcp;
+pub mod udp;
+pub mod wake;

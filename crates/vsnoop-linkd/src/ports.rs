@@ -1,0 +1,248 @@
+//! How the ports are: looked at each second, and when one has failed.
+//!
+//! An interface that exists without the link goes down and up, and a VM's tap is deleted and made
+//! anew with the VM: then the packet socket joins the new one, the same descriptor, so that the
+//! data threads need not know. A tap of the link's own, once deleted, is made with the next start
+//! of the link only; while it is there it is kept in its bridge ([`bridge`]). What is wrong is
+//! logged when it changes, never by frame.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::bridge;
+use super::causes::with_causes;
+use super::config::{self, PortKind};
+use super::counted_port::CountedPort;
+use super::egress::Order;
+use super::io::device::Device;
+use super::io::port::Port;
+use super::io::wake;
+use super::shared::Shared;
+
+/// How often ports are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub struct Ports {
+    shared: Arc<Shared>,
+    egress: wake::Sender<Order>,
+    states: Vec<PortState>,
+    /// Those of all ports; no two have the same.
+    bridges: Vec<String>,
+    looked: Instant,
+}
+
+struct PortState {
+    /// Of the interface when the link began.
+    first_index: Option<u32>,
+    /// Of a tap that is to be in one.
+    bridge: Option<String>,
+    /// It is, and is up.
+    is_there: bool,
+    seen: Sight,
+    failure: Option<Failure>,
+}
+
+/// What a look at a port has found.
+#[derive(Debug, PartialEq, Eq)]
+struct Sight {
+    /// Frames come and go by it.
+    carries: bool,
+    /// Why they do not, or what else is not as configured.
+    reason: Option<String>,
+}
+
+impl Sight {
+    const WELL: Self = Self { carries: true, reason: None };
+
+    fn broken(reason: impl Into<String>) -> Self {
+        Self { carries: false, reason: Some(reason.into()) }
+    }
+}
+
+/// Why a port is not read, although its interface is there and up.
+struct Failure {
+    error: io::Error,
+    /// It is read again, and has not failed again yet.
+    is_tried: bool,
+}
+
+impl Ports {
+    /// `configured`: as those of `shared`, one by one.
+    pub fn new(
+        configured: &[config::PortConfig],
+        shared: Arc<Shared>,
+        egress: wake::Sender<Order>,
+    ) -> Self {
+        let state = |(found, configured): (&CountedPort, &config::PortConfig)| PortState {
+            first_index: index_of(found.name()),
+            bridge: match &configured.kind {
+                PortKind::Bridge(bridge) => Some(bridge.clone()),
+                PortKind::Tap | PortKind::Interface => None,
+            },
+            is_there: true,
+            seen: Sight::WELL,
+            failure: None,
+        };
+        let states: Vec<_> = shared.ports.iter().zip(configured).map(state).collect();
+        let bridges = states.iter().filter_map(|state| state.bridge.clone()).collect();
+        Self { shared, egress, states, bridges, looked: Instant::now() }
+    }
+
+    /// Whether a port carries frames.
+    pub fn carries(&self, port: usize) -> bool {
+        self.states.get(port).is_some_and(|state| state.seen.carries)
+    }
+
+    /// Why a port carries no frames, or what else is not as configured.
+    pub fn reason(&self, port: usize) -> Option<&str> {
+        self.states.get(port)?.seen.reason.as_deref()
+    }
+
+    /// A read of a port has failed.
+    pub fn failed(&mut self, port: usize, error: io::Error) {
+        let Some((found, state)) = self.shared.ports.get(port).zip(self.states.get_mut(port))
+        else {
+            return;
+        };
+        if !found.port.is_of_state(&error) {
+            state.failure = Some(Failure { error, is_tried: false });
+        }
+        self.look();
+    }
+
+    /// Looks at all of them, now and then.
+    pub fn follow(&mut self) {
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.look();
+            for (port, state) in self.states.iter_mut().enumerate().filter(|(_, s)| s.is_there) {
+                state.retry(|| self.egress.send(Order::Watch { port }));
+            }
+            if self.shared.ports.iter().any(|found| found.port.is_interface()) {
+                self.shared.own.look();
+            }
+        }
+    }
+
+    /// Looks at all of them, and mends what can be.
+    pub fn look(&mut self) {
+        for (CountedPort { port, .. }, state) in self.shared.ports.iter().zip(&mut self.states) {
+            let name = port.name();
+            let (seen, mended) = state.see(port, &self.bridges);
+            if let Some(mended) = mended {
+                info!("port {name}: {mended}");
+            }
+            if seen == state.seen {
+                continue;
+            }
+            match &seen.reason {
+                Some(reason) if seen.carries => warn!("port {name}: {reason}"),
+                Some(reason) => warn!("port {name} carries no frames: {reason}"),
+                None if state.seen.carries => info!("port {name} is as configured again"),
+                None => info!("port {name} carries frames again"),
+            }
+            state.seen = seen;
+        }
+    }
+}
+
+impl PortState {
+    /// How the port is now, and what was mended. `bridges`: those of all ports.
+    fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
+        let name = port.name();
+        self.is_there = false;
+        let is_new = match self.find(port) {
+            Ok(is_new) => is_new,
+            Err(reason) => return (Sight::broken(reason), None),
+        };
+        let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
+        // Before it is asked whether the tap is up: it is kept in its bridge all the same.
+        let mut seen = Sight::WELL;
+        if let Some(bridge) = &self.bridge {
+            let standing = bridge::look(name, bridge, bridges);
+            if standing.is_put_back {
+                mended =
+                    Some(format!("its tap was in no bridge, and is put back into bridge {bridge}"));
+            }
+            seen = Sight { carries: standing.carries, reason: standing.reason };
+        }
+        self.is_there = Device::new(name).is_ok_and(|device| device.is_up());
+        if !self.is_there {
+            seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
+        } else if let Some(failure) = &self.failure {
+            seen = Sight::broken(format!("reading it fails: {}", failure.error));
+        }
+        (seen, mended)
+    }
+
+    /// Whether the interface of the port is another one than before, which is joined; else why
+    /// there is none.
+    fn find(&mut self, port: &Port) -> Result<bool, String> {
+        let name = port.name();
+        match (port, index_of(name)) {
+            (Port::Interface(_), None) => {
+                Err(format!("there is no interface {name}; it is joined again when it is back"))
+            }
+            (Port::Interface(socket), Some(index)) if socket.index() != index => {
+                socket.join(index).map_err(|error| with_causes(&error))?;
+                // Whatever went wrong was of the other one.
+                self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
+                Ok(true)
+            }
+            (Port::Tap(_), index) if index.is_none() || index != self.first_index => {
+                Err("the link's tap was deleted; start the link again".to_owned())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Has a port read again that has failed, and believes that it works when it has not failed
+    /// since.
+    fn retry(&mut self, read_again: impl FnOnce() -> bool) {
+        match &mut self.failure {
+            Some(failure) if failure.is_tried => self.failure = None,
+            Some(failure) => failure.is_tried = read_again(),
+            None => {}
+        }
+    }
+}
+
+fn index_of(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
+        let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
+        let mut state = PortState {
+            first_index: None,
+            bridge: None,
+            is_there: true,
+            seen: Sight::WELL,
+            failure: failure(),
+        };
+        let mut tries = 0;
+        let mut pass = |state: &mut PortState| {
+            state.retry(|| {
+                tries += 1;
+                true
+            });
+        };
+        for _ in 0..3 {
+            pass(&mut state);
+            assert!(state.failure.is_some(), "it may fail again");
+            state.failure = failure();
+        }
+        pass(&mut state);
+        pass(&mut state);
+        assert!(state.failure.is_none());
+        assert_eq!(tries, 4);
+    }
+}

@@ -1,0 +1,209 @@
+//! A link that runs: it waits for events of its threads, commands and signals, and answers.
+
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::signalfd::SignalFd;
+use vsnoop_link::forwarding;
+
+use super::causes::{BoxedError, with_causes};
+use super::compression_policy::{Policies, RuleSet};
+use super::config::{self, Config};
+use super::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
+use super::control_thread::{Control, Parts};
+use super::cpu;
+use super::divert::hooks::Hooks;
+use super::egress::Order;
+use super::error::LinkError;
+use super::event::Event;
+use super::io::poll::Poll;
+use super::io::wake;
+use super::own::Own;
+use super::ports::Ports;
+use super::setup::{Opened, Threads};
+use super::shared::Shared;
+use super::status::{self, About};
+
+type Result<T> = std::result::Result<T, LinkError>;
+type Log<'a> = &'a dyn Fn(LogLevel) -> std::result::Result<(), BoxedError>;
+
+const EVENTS: u64 = 0;
+const COMMANDS: u64 = 1;
+const SIGNALS: u64 = 2;
+/// How long a survey of the flows is waited for.
+const SURVEY: Duration = Duration::from_millis(200);
+
+pub struct Link {
+    config: Config,
+    about: About,
+    shared: Arc<Shared>,
+    rule_set: RuleSet,
+    hooks: Hooks,
+    control: Control,
+    egress: wake::Sender<Order>,
+    told: wake::Receiver<Event>,
+    egress_thread: JoinHandle<()>,
+    ingress_thread: JoinHandle<()>,
+    load: cpu::Load,
+}
+
+impl Link {
+    /// Makes all of it. Everything that may be refused comes before anything is made that others
+    /// see.
+    pub fn build(config: Config) -> Result<Self> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let Opened { acceptor, dialers, ours, udp, listener, ports, divert_taps } =
+            Opened::of(&config)?;
+        let ageing_ns = config.age.as_nanos() as u64;
+        let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
+        let (peers, own) = (config.peers.len(), Own::new(&config));
+        let shared = Arc::new(Shared::new(table, ports, divert_taps, peers, udp, own));
+        let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
+        let rule_set = RuleSet::new(config.compress.clone());
+        let Threads { egress_thread, ingress_thread, egress, ingress, events, told } =
+            Threads::start(&shared, policies_of(&config, &rule_set))?;
+        let ports = Ports::new(&config.ports, Arc::clone(&shared), egress.clone());
+        let (to_egress, in_control) = (egress.clone(), Arc::clone(&shared));
+        let parts =
+            Parts { shared: in_control, ports, acceptor, dialers, ours, egress, ingress, events };
+        let mut control = Control::new(&config, parts);
+        control
+            .listen(listener)
+            .map_err(LinkError::call("starting the thread that takes callers"))?;
+        control.tick();
+        hooks.follow(|peer| control.takes(peer));
+        Ok(Self {
+            about: About { since, key: ours.to_string() },
+            config,
+            shared,
+            rule_set,
+            hooks,
+            control,
+            egress: to_egress,
+            told,
+            egress_thread,
+            ingress_thread,
+            load: cpu::Load::default(),
+        })
+    }
+
+    /// What [`Self::serve`] waits for.
+    pub fn poll(&self, server: &Server, signals: &SignalFd) -> Result<Poll> {
+        let poll = Poll::new().map_err(LinkError::call("making an epoll"))?;
+        poll.watch(&self.told, EVENTS)?;
+        poll.watch(server.poll_fd(), COMMANDS)?;
+        poll.watch(signals, SIGNALS)?;
+        Ok(poll)
+    }
+
+    /// Serves until it is told to end.
+    pub fn serve(
+        &mut self,
+        poll: &Poll,
+        server: &mut Server,
+        signals: &SignalFd,
+        log: Log<'_>,
+    ) -> Result<()> {
+        let mut ends = false;
+        while !ends {
+            let ready =
+                poll.wait(Some(self.control.deadline())).map_err(LinkError::call("wait"))?;
+            self.load.look(self.shared.now_ns(), cpu::process_ns());
+            if ready.contains(&EVENTS) {
+                self.told.drain().for_each(|event| self.control.event(event));
+            }
+            ends |= signals.read_signal().map_err(LinkError::call("read a signal"))?.is_some();
+            server.serve(&mut |request| {
+                ends |= matches!(request, Request::Down);
+                self.answer(request, log)
+            })?;
+            self.control.tick();
+            self.hooks.follow(|peer| self.control.takes(peer));
+            self.check_threads()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request, log: Log<'_>) -> Response {
+        match request {
+            Request::Status { addresses } => Response::Status(Box::new(self.status(addresses))),
+            Request::Set(set) => self.set(set),
+            Request::Log { level } => match log(level) {
+                Ok(()) => Response::Done,
+                Err(error) => Response::Refused { reason: with_causes(&*error) },
+            },
+            Request::Down => Response::Done,
+        }
+    }
+
+    fn status(&mut self, addresses: bool) -> Status {
+        let (done, is_done) = mpsc::sync_channel(1);
+        self.egress.send(Order::Survey(done));
+        // A thread that hangs must not hide all the rest.
+        let _ = is_done.recv_timeout(SURVEY);
+        self.control.ports.look();
+        let cpu = LinkCpu {
+            egress_ns: cpu::thread_ns(&self.egress_thread),
+            ingress_ns: cpu::thread_ns(&self.ingress_thread),
+            process_ns: cpu::process_ns(),
+            cores: self.load.cores(),
+        };
+        let sources = status::Sources {
+            about: &self.about,
+            config: &self.config,
+            rule_set: &self.rule_set,
+            shared: &self.shared,
+            control: &self.control,
+            hooks: &self.hooks,
+        };
+        Status { cpu, ..sources.status(addresses) }
+    }
+
+    /// Sets a rule of compression.
+    fn set(&mut self, set: Set) -> Response {
+        let Set { selector, method, dictionary_bytes } = set;
+        let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
+        if let Err(reason) = self.config.check(&rule) {
+            return Response::Refused { reason };
+        }
+        let mut rules = self.rule_set.rules.clone();
+        match rules.set(rule) {
+            Ok(outcome) => {
+                self.rule_set.replace(rules);
+                self.egress.send(Order::Policies(policies_of(&self.config, &self.rule_set)));
+                Response::Set(outcome)
+            }
+            Err(error) => Response::Refused { reason: error.to_string() },
+        }
+    }
+
+    fn check_threads(&self) -> Result<()> {
+        let threads = [&self.egress_thread, &self.ingress_thread];
+        if let Some(thread) = threads.into_iter().find(|thread| thread.is_finished()) {
+            let thread = thread.thread().name().unwrap_or("?").to_owned();
+            return Err(LinkError::ThreadEnded { thread, link: self.config.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Tells the peers, and ends the threads.
+    pub fn end(self) {
+        let Self { hooks, mut control, egress_thread, ingress_thread, .. } = self;
+        // Before the peers hear that the link ends: from here on all goes its ordinary way.
+        drop(hooks);
+        control.close();
+        for thread in [egress_thread, ingress_thread] {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The rules as the egress thread uses them.
+fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
+    let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
+    // Divert taps come after the ports.
+    let ports = config.port_names().cloned().collect();
+    Policies::new(rule_set.clone(), peers, ports)
+}

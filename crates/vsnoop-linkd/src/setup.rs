@@ -1,0 +1,157 @@
+//! Opening what a link needs of the host: keys, sockets, ports, threads.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use socket2::{Domain, Socket, Type};
+use vsnoop_link::identity::{self, Acceptor, Dialer, PeerId, PublicKey};
+
+use super::compression_policy::Policies;
+use super::config::{self, Config, PortKind, TrustConfig};
+use super::credentials;
+use super::divert::taps::DivertTaps;
+use super::egress::{self, Egress};
+use super::error::LinkError;
+use super::event::Event;
+use super::ingress::{self, Ingress};
+use super::io::device::Device;
+use super::io::poll::{Half, Poll, Watch};
+use super::io::port::Port;
+use super::io::udp::UdpSocket;
+use super::io::wake;
+use super::shared::Shared;
+use super::threads::Crew;
+
+type Result<T> = std::result::Result<T, LinkError>;
+
+/// Callers that wait to be looked at.
+const BACKLOG: i32 = 256;
+
+/// What may be refused, or be in use.
+pub struct Opened {
+    pub acceptor: Acceptor,
+    /// By peer.
+    pub dialers: Vec<Dialer>,
+    pub ours: PublicKey,
+    pub udp: UdpSocket,
+    pub listener: TcpListener,
+    pub ports: Vec<Port>,
+    pub divert_taps: Option<DivertTaps>,
+}
+
+impl Opened {
+    pub fn of(config: &Config) -> Result<Self> {
+        let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
+        let identity = credentials::identity(&config.key, certificate)?;
+        let trusts = trusts(config)?;
+        let dialers = trusts.iter().map(|(peer, trust)| identity.dialer(peer, trust));
+        Ok(Self {
+            acceptor: identity.acceptor(&trusts)?,
+            dialers: dialers.collect::<std::result::Result<_, _>>()?,
+            ours: identity.public(),
+            udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,
+            listener: listen(config)?,
+            ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
+            divert_taps: DivertTaps::open(config)?,
+        })
+    }
+}
+
+/// The threads that move frames, and the channels to and from them.
+pub struct Threads {
+    pub egress_thread: JoinHandle<()>,
+    pub ingress_thread: JoinHandle<()>,
+    pub egress: wake::Sender<egress::Order>,
+    pub ingress: wake::Sender<ingress::Order>,
+    /// For threads that tell of something.
+    pub events: wake::Sender<Event>,
+    pub told: wake::Receiver<Event>,
+}
+
+impl Threads {
+    pub fn start(shared: &Arc<Shared>, policies: Policies) -> Result<Self> {
+        let (events, told) = wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let (egress, egress_orders) =
+            wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let (ingress, ingress_orders) =
+            wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let both = Arc::new(Poll::new().map_err(LinkError::call("making an epoll"))?);
+        let watch = |half| Watch::new(&both, half).map_err(LinkError::call("making an epoll"));
+        let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
+        let shared = || Arc::clone(shared);
+        let crew = Arc::new(Crew::new(
+            both,
+            Egress::new(shared(), egress_orders, events.clone(), policies, out)?,
+            Ingress::new(shared(), ingress_orders, events.clone(), back)?,
+        )?);
+        let second = Arc::clone(&crew);
+        let egress_thread = spawn("egress", move || second.run_egress())?;
+        let ingress_thread = spawn("ingress", move || crew.run_ingress())?;
+        Ok(Self { egress_thread, ingress_thread, egress, ingress, events, told })
+    }
+}
+
+fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| LinkError::Thread { name, error })
+}
+
+fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
+    let authority =
+        config.authority.as_ref().map(|files| credentials::authority(&files.ca)).transpose()?;
+    let trust = |peer: &config::PeerConfig| {
+        let trust = match (&peer.trust, &authority) {
+            (TrustConfig::Key(key), _) => identity::Trust::Key(*key),
+            (TrustConfig::Subject(name), Some(authority)) => {
+                identity::Trust::named(authority, name)?
+            }
+            (TrustConfig::Subject(_), None) => {
+                return Err(LinkError::NoAuthority { peer: peer.name.clone() });
+            }
+        };
+        Ok((PeerId::new(&peer.name), trust))
+    };
+    config.peers.iter().map(trust).collect()
+}
+
+fn listen(config: &Config) -> Result<TcpListener> {
+    let make = || -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(config.listen), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        if config.listen.is_ipv6() {
+            socket.set_only_v6(!config.listen.ip().is_unspecified())?;
+        }
+        socket.bind(&config.listen.into())?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    };
+    Ok(make().map_err(|error| in_use(config, "TCP", error))?.into())
+}
+
+fn in_use(config: &Config, protocol: &'static str, error: std::io::Error) -> LinkError {
+    let hint = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            ": something listens there already (`ss -lntup`); `listen` names another"
+        }
+        Some(libc::EADDRNOTAVAIL) => ": `listen` must be an address of this host",
+        _ => "",
+    };
+    LinkError::Listen { address: config.listen, protocol, error, hint }
+}
+
+fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
+    if port.kind == PortKind::Interface {
+        return Ok(Port::interface(&port.name)?);
+    }
+    let opened = Port::tap(&port.name)?;
+    let device = Device::new(&port.name)?;
+    device.set_mtu(config.mtu_bytes)?;
+    if let PortKind::Bridge(bridge) = &port.kind {
+        device.join(bridge)?;
+    }
+    device.set_up()?;
+    Ok(opened)
+}

@@ -1,0 +1,288 @@
+//! How a running link is, for `vsnoop link status`.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ipnet::IpNet;
+use vsnoop_bpf::divert::RuleCounters;
+
+use super::compression_policy::RuleSet;
+use super::config::{Config, PortConfig, PortKind};
+use super::control::{
+    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
+};
+use super::control_thread::{Control, PeerEntry, other_mtu};
+use super::counted_port::CountedPort;
+use super::counts::Counter;
+use super::divert::hooks::{Hook, Hooks};
+use super::divert::taps::{DivertTaps, Entered};
+use super::ports::Ports;
+use super::shared::Shared;
+use super::stats::{PeerStats, RuleStats};
+use vsnoop_link::forwarding::Location;
+use vsnoop_link::session::SessionState;
+
+/// What does not change while a link runs.
+pub struct About {
+    /// Seconds since the epoch.
+    pub since: u64,
+    pub key: String,
+}
+
+/// What a status is made of.
+pub struct Sources<'a> {
+    pub about: &'a About,
+    pub config: &'a Config,
+    pub rule_set: &'a RuleSet,
+    pub shared: &'a Shared,
+    pub control: &'a Control,
+    pub hooks: &'a Hooks,
+}
+
+impl Sources<'_> {
+    /// All there is to say but of the threads' time; learned addresses one by one when asked for.
+    pub fn status(&self, addresses: bool) -> Status {
+        of(self, addresses)
+    }
+}
+
+fn of(sources: &Sources<'_>, addresses: bool) -> Status {
+    let Sources { about, config, rule_set, shared, control, hooks } = *sources;
+    let ports = ports(config, shared, &control.ports);
+    let peers: Vec<_> = control
+        .peers
+        .iter()
+        .zip(&shared.peers)
+        .map(|(peer, stats)| self::peer(peer, stats, shared))
+        .collect();
+    let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
+    let learned = entries();
+    let callers = Counter::default();
+    callers.set(control.callers_turned_away());
+    Status {
+        name: config.name.clone(),
+        network: config.network.clone(),
+        netns: netns(),
+        pid: std::process::id(),
+        since: about.since,
+        config: config.file.display().to_string(),
+        listen: config.listen.to_string(),
+        key: about.key.clone(),
+        mtu_bytes: config.mtu_bytes,
+        cpu: LinkCpu::default(),
+        dropped: reasons([
+            ("forwarding", &shared.stats.dropped_forwarding),
+            ("unknown_datagrams", &shared.stats.unknown_datagrams),
+            ("malformed_frames", &shared.stats.malformed_frames),
+            ("own", &shared.stats.dropped_own),
+            ("callers", &callers),
+        ]),
+        ports,
+        peers,
+        compression: compression(rule_set),
+        diverts: diverts(hooks),
+        entry: shared.divert_taps.as_ref().and_then(|divert_taps| entry(config, divert_taps)),
+        problems: problems(config, control, hooks),
+        learned: learned.len() as u64,
+        addresses: addresses.then(|| {
+            let show = |entry: &vsnoop_link::forwarding::LearnedAddress| {
+                let (port, peer) = match entry.location {
+                    Location::Port(index) => (config.ports.get(usize::from(index)), None),
+                    Location::Peer(index) => (None, config.peers.get(usize::from(index))),
+                };
+                Learned {
+                    mac: entry.mac,
+                    vlan: (entry.vlan != 0).then_some(entry.vlan),
+                    port: port.map(|port| port.name.clone()),
+                    peer: peer.map(|peer| peer.name.clone()),
+                    age_ns: entry.age_ns,
+                    contested: entry.contested,
+                }
+            };
+            learned.iter().map(show).collect()
+        }),
+    }
+}
+
+fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
+    let rows = |hook: &Hook| {
+        let prefixes = hook.divert.prefixes.iter().zip(hook.counted());
+        let row = |(prefix, counters): (&IpNet, RuleCounters)| DivertStatus {
+            interface: hook.divert.interface.clone(),
+            prefix: prefix.to_string(),
+            peer: hook.divert.peer.clone(),
+            active: hook.state == DivertState::Active,
+            state: hook.state,
+            reason: hook.reason(prefix),
+            when_down: hook.divert.when_down,
+            tap: hook.divert_tap.clone(),
+            packets: counters.packets,
+            bytes: counters.bytes,
+            missed: counters.missed,
+        };
+        prefixes.map(row).collect::<Vec<_>>()
+    };
+    hooks.hooks.iter().flat_map(rows).collect()
+}
+
+fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
+    let divert_tap = divert_taps.taps.first()?;
+    let entered = |(peer, entered): (&super::config::PeerConfig, &Entered)| EnteredStatus {
+        peer: peer.name.clone(),
+        frames: entered.frames.get(),
+        bytes: entered.bytes.get(),
+        refused: reasons([("prefix", &entered.refused_prefix), ("form", &entered.refused_form)]),
+    };
+    Some(EntryStatus {
+        tap: divert_tap.port.name().to_owned(),
+        prefixes: divert_taps.local.clone(),
+        peers: config.peers.iter().zip(&divert_taps.peers).map(entered).collect(),
+        dropped: divert_tap.port.stats.dropped_out.get(),
+    })
+}
+
+fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
+    let lost = |trouble: &String| Problem {
+        what: trouble.clone(),
+        remedy: "until then diverted packets of peers are lost here".to_owned(),
+    };
+    let apart = |known: &PeerEntry| {
+        let (ours, theirs) = (config.mtu_bytes, known.mtu_bytes()?);
+        let remedy = "larger packets are lost at one of both; give them the same".to_owned();
+        let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
+        (ours != theirs).then(|| Problem { what: what(), remedy })
+    };
+    let mtus = control.peers.iter().filter_map(apart);
+    hooks.trouble.iter().map(lost).chain(mtus).collect()
+}
+
+fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
+    let rules = rule_set.rules.iter().cloned().map(Some).chain([None]);
+    let methods =
+        |stats: &RuleStats| stats.flows.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = |(rule, stats): (_, &std::sync::Arc<RuleStats>)| RuleStatus {
+        rule,
+        flows: methods(stats).values().sum(),
+        methods: methods(stats),
+        sent: Carried::new(
+            stats.frames.get(),
+            stats.bytes.get(),
+            stats.after_compression(),
+            stats.wire_bytes.get(),
+        ),
+        raw_frames: stats.raw.get(),
+        compress_ns: stats.compress_ns.get(),
+    };
+    rules.zip(&rule_set.stats).map(status).collect()
+}
+
+fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
+    let status = |(index, (port, counted)): (usize, (&PortConfig, &CountedPort))| {
+        let stats = &counted.stats;
+        let (kind, bridge) = match &port.kind {
+            PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
+            PortKind::Tap => ("tap", None),
+            PortKind::Interface => ("interface", None),
+        };
+        PortStatus {
+            name: port.name.clone(),
+            kind: kind.into(),
+            bridge,
+            up: states.carries(index),
+            reason: states.reason(index).map(str::to_owned),
+            received: traffic(&stats.frames_in, &stats.bytes_in),
+            sent: traffic(&stats.frames_out, &stats.bytes_out),
+            dropped: reasons([("full", &stats.dropped_out)]),
+        }
+    };
+    config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()
+}
+
+fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
+    let status = known.status();
+    let state = match status.state {
+        SessionState::Up(_) => PeerState::Up,
+        SessionState::Dialling { attempt } if attempt > 1 => PeerState::Down,
+        SessionState::Dialling { .. } => PeerState::Dialling,
+        SessionState::Waiting => PeerState::Waiting,
+        SessionState::Closed => PeerState::Down,
+    };
+    let session = known.session();
+    let transport = session.map_or(known.config.transport, |(_, transport)| transport);
+    let measured = status.round_trip_now();
+    let age_ns = shared.now_ns().saturating_sub(status.since_ns);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let drops = [
+        ("down", &stats.dropped_down),
+        ("queue_full", &stats.dropped_full),
+        ("queue_late", &stats.dropped_late),
+        ("send", &stats.dropped_send),
+    ];
+    PeerStatus {
+        name: known.config.name.clone(),
+        state,
+        reason: status.reason,
+        since: now.saturating_sub(age_ns / 1_000_000_000),
+        transport: Some(transport),
+        encrypted: transport.is_encrypted(),
+        connections: if transport.is_ordered() { known.config.connections.into() } else { 1 },
+        address: status
+            .address
+            .map(|address| address.to_string())
+            .or_else(|| known.config.address.as_ref().map(ToString::to_string)),
+        epoch: status.epoch.unwrap_or(0).into(),
+        version: session.map_or(0, |(version, _)| version.into()),
+        rtt_ns: measured.map(|trip| trip.smoothed_ns),
+        rtt_min_ns: measured.map(|trip| trip.min_ns),
+        jitter_ns: measured.map(|trip| trip.jitter_ns),
+        path_mtu_bytes: status.path_mtu_bytes.map(u32::from),
+        sent: Carried::new(
+            stats.frames_out.get(),
+            stats.bytes_out.get(),
+            stats.after_compression(),
+            stats.wire_bytes_out.get(),
+        ),
+        received: Carried::new(
+            stats.frames_in.get(),
+            stats.bytes_in.get(),
+            stats.before_expansion(),
+            stats.wire_bytes_in.get(),
+        ),
+        cpu: Cpu {
+            compress_ns: stats.compress_ns.get(),
+            decompress_ns: stats.decompress_ns.get(),
+            seal_ns: stats.seal.get(),
+            open_ns: stats.open.get(),
+        },
+        lost_out: status.delivery.lost_out_packets,
+        lost_in: status.delivery.lost_in_packets,
+        rejected: stats.refused_in.get(),
+        queue_bytes: stats.queue_bytes.get(),
+        excess: stats.excess_in.get(),
+        dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
+        dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
+        reconnects: status.reconnects,
+        rekeys: status.rekeys,
+        roams: status.roams,
+    }
+}
+
+fn traffic(frames: &Counter, bytes: &Counter) -> FrameCounts {
+    FrameCounts { frames: frames.get(), bytes: bytes.get() }
+}
+
+fn reasons<const N: usize>(counters: [(&str, &Counter); N]) -> BTreeMap<String, u64> {
+    counters
+        .into_iter()
+        .filter(|(_, counter)| counter.get() > 0)
+        .map(|(reason, counter)| (reason.to_owned(), counter.get()))
+        .collect()
+}
+
+/// Inode of the network namespace.
+fn netns() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+}

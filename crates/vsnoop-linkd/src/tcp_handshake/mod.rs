@@ -1,0 +1,166 @@
+//! The handshake over a TCP connection. Blocks, so it is for a short-lived thread; it ends by a
+//! deadline.
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustls::Connection;
+
+pub use vsnoop_link::handshake::DEADLINE;
+use vsnoop_link::handshake::{
+    Agreed, Answer, Cipher, Error, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind, Secrets,
+    Step,
+};
+use vsnoop_link::identity::{Acceptor, Dialer, PeerId, PublicKey};
+
+/// How long a peer that was refused has for reading why.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// A connection whose ends know each other.
+#[derive(Debug)]
+pub struct Established {
+    /// Who is at the other end.
+    pub peer: PeerId,
+    /// Its key.
+    pub peer_key: PublicKey,
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// What the peer has said of itself.
+    pub theirs: Hello,
+    /// What we have said.
+    pub ours: Hello,
+    pub agreed: Agreed,
+    /// For what is carried outside of TLS.
+    pub cipher: Cipher,
+    pub secrets: Secrets,
+    /// For a connection that goes on with TLS. It may hold bytes that were received already.
+    pub tls: Connection,
+    /// Blocking, without time limits. Nothing has been read from it that belongs to what follows.
+    pub stream: TcpStream,
+}
+
+/// Calls a peer over a connection that has been made to it, and says `hello`. Ends by `deadline`.
+pub fn dial(
+    stream: TcpStream,
+    dialer: &Dialer,
+    hello: Hello,
+    deadline: Instant,
+) -> Result<Established, Error> {
+    let machine = Machine::dial(dialer, hello)?;
+    // The machine of a dialler never asks.
+    let nobody = |_: &PeerId, _: &Hello| Answer::Refuse(Refusal::new(RefusalKind::Other, ""));
+    run(stream, machine, &nobody, deadline)
+}
+
+/// Is called: `policy` answers the peer, once it is known which one it is. Ends by `deadline`.
+pub fn accept(
+    stream: TcpStream,
+    acceptor: &Acceptor,
+    policy: &dyn Fn(&PeerId, &Hello) -> Answer,
+    deadline: Instant,
+) -> Result<Established, Error> {
+    run(stream, Machine::accept(acceptor)?, policy, deadline)
+}
+
+fn run(
+    mut stream: TcpStream,
+    mut machine: Machine,
+    policy: &dyn Fn(&PeerId, &Hello) -> Answer,
+    deadline: Instant,
+) -> Result<Established, Error> {
+    let failed = |error: io::Error, machine: &Machine| {
+        let (with, waited_for) = (machine.peer().cloned(), machine.waits_for());
+        let proved = machine.is_proved();
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                Error::TimedOut { with, proved, waited_for }
+            }
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => Error::Cut { with, proved, waited_for },
+            _ => Error::Io { with, proved, error },
+        }
+    };
+    let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true));
+    prepared.map_err(|e| failed(e, &machine))?;
+    let mut buffer = vec![0; 4096];
+    loop {
+        let output = machine.send();
+        write(&mut stream, &output, deadline).map_err(|e| failed(e, &machine))?;
+        let result = match machine.step() {
+            Step::Done => break,
+            Step::Answer(peer, hello) => {
+                let answer = policy(peer, hello);
+                machine.answer(answer)
+            }
+            Step::Read(most) => {
+                let most = most.min(buffer.len());
+                let n = read(&mut stream, &mut buffer[..most], deadline);
+                let n = n.map_err(|e| failed(e, &machine))?;
+                machine.receive(&buffer[..n])
+            }
+        };
+        if let Err(e) = result {
+            let _ = write(&mut stream, &machine.send(), deadline);
+            if e.told() {
+                linger(&mut stream, deadline.min(Instant::now() + LINGER));
+            }
+            return Err(e);
+        }
+    }
+    let blocking = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+    blocking.map_err(|e| failed(e, &machine))?;
+    let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
+    let Some(outcome) = machine.finish() else {
+        return Err(Error::Cut { with: None, proved, waited_for });
+    };
+    let Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls } = outcome?;
+    let purpose = theirs.purpose;
+    Ok(Established { peer, peer_key, purpose, theirs, ours, agreed, cipher, secrets, tls, stream })
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Some bytes, at least one.
+fn read(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => (),
+            result => return result,
+        }
+    }
+}
+
+fn write(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => (),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Closing while there is something to read sends a reset, which makes the other end lose what it
+/// has not read yet: the reason. So what it still sends is thrown away until it closes.
+fn linger(stream: &mut TcpStream, deadline: Instant) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut buffer = [0; 1024];
+    for _ in 0..64 {
+        if read(stream, &mut buffer, deadline).is_err() {
+            return;
+        }
+    }
+}

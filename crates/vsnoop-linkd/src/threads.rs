@@ -1,0 +1,283 @@
+//! The two threads that move frames, and when one of them is enough.
+//!
+//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps
+//! takes long to wake, on a virtual machine longer than all the rest of a frame's way, and the
+//! longer the more cores are asleep with it. So while there is little to do the ingress thread
+//! waits for both halves and the egress thread sleeps: an answer that a VM gives at once is taken
+//! by who brought the question. When more than a few frames wait at a time, or a turn takes long,
+//! the work is divided, and united again after a moment in which the egress thread had next to
+//! nothing to do.
+//!
+//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let
+//! to do that first: then the core has one thread that runs, and the kernel wakes the next on a
+//! frame's way on this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tracing::warn;
+
+use super::egress::Egress;
+use super::ingress::Ingress;
+use super::io::poll::{Half, Poll, of_both};
+
+/// More frames than these in a turn are a stream.
+const FEW_FRAMES: usize = 4;
+/// A turn that takes longer would keep the other half waiting.
+const LONG_TURN: Duration = Duration::from_millis(1);
+/// How long the egress thread looks at what it has to do.
+const MOMENT: Duration = Duration::from_millis(20);
+/// It is not needed for work of less than this part of the time.
+const SHARE: u32 = 10;
+/// The token of the bell among those of the ingress half.
+const BELL: u64 = u64::MAX;
+
+/// Both halves of a link, and who works on them.
+pub struct Crew {
+    both: Arc<Poll>,
+    egress: Mutex<Egress>,
+    ingress: Mutex<Ingress>,
+    /// The egress thread has its half. Set by the ingress thread, cleared by the egress thread.
+    divided: AtomicBool,
+    /// The half was told to stop.
+    egress_over: AtomicBool,
+    ingress_over: AtomicBool,
+    egress_thread: Mutex<Option<Thread>>,
+    /// Calls the ingress thread when the work is united again.
+    bell: EventFd,
+}
+
+impl Crew {
+    /// `both` is where the halves are watched together.
+    pub fn new(both: Arc<Poll>, egress: Egress, ingress: Ingress) -> std::io::Result<Self> {
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        ingress.poll().watch(&bell, BELL)?;
+        Ok(Self {
+            both,
+            egress: Mutex::new(egress),
+            ingress: Mutex::new(ingress),
+            divided: AtomicBool::new(false),
+            egress_over: AtomicBool::new(false),
+            ingress_over: AtomicBool::new(false),
+            egress_thread: Mutex::new(None),
+            bell,
+        })
+    }
+
+    /// From ports to peers while the work is divided, until it is told to stop.
+    pub fn run_egress(&self) {
+        *lock(&self.egress_thread) = Some(std::thread::current());
+        let poll = lock(&self.egress).poll();
+        loop {
+            if self.egress_over.load(Ordering::Acquire) {
+                return;
+            }
+            if !self.is_divided() {
+                std::thread::park();
+                continue;
+            }
+            if !self.egress_alone(&poll) {
+                self.egress_over.store(true, Ordering::Release);
+                return;
+            }
+            self.divided.store(false, Ordering::Release);
+            // It fails only when the counter is full; then it rings already.
+            let _ = self.bell.write(1);
+        }
+    }
+
+    /// Without the ingress thread the egress thread is on its own until it is told to stop, too.
+    fn is_divided(&self) -> bool {
+        self.divided.load(Ordering::Acquire) || self.ingress_over.load(Ordering::Acquire)
+    }
+
+    /// Works on the egress half until there is little to do; `false`: to stop.
+    fn egress_alone(&self, poll: &Poll) -> bool {
+        let (mut since, mut busy) = (Instant::now(), Duration::ZERO);
+        loop {
+            let ready = wait(poll, Some(MOMENT));
+            let begun = Instant::now();
+            let mut half = lock(&self.egress);
+            if !ready.into_iter().all(|token| half.handle(token)) {
+                return false;
+            }
+            drop(half);
+            let now = Instant::now();
+            busy += now - begun;
+            if now - since < MOMENT {
+                continue;
+            }
+            if busy < (now - since) / SHARE && !self.ingress_over.load(Ordering::Acquire) {
+                return true;
+            }
+            (since, busy) = (now, Duration::ZERO);
+        }
+    }
+
+    /// From peers to ports, and while there is little to do the other way too, until it is told to
+    /// stop.
+    pub fn run_ingress(&self) {
+        let poll = lock(&self.ingress).poll();
+        let goes_on = || {
+            if self.is_divided() || self.egress_over.load(Ordering::Acquire) {
+                self.ingress_alone(&poll)
+            } else {
+                self.both_halves()
+            }
+        };
+        while goes_on() {}
+        self.ingress_over.store(true, Ordering::Release);
+        self.call();
+    }
+
+    /// One turn with the ingress half; `false`: to stop.
+    fn ingress_alone(&self, poll: &Poll) -> bool {
+        let ready = wait(poll, None);
+        let mut half = lock(&self.ingress);
+        for token in ready {
+            if token == BELL {
+                // Nothing rang since: fine too.
+                let _ = self.bell.read();
+            } else if !half.handle(token) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// One turn of one thread with both halves; `false`: the ingress half is to stop.
+    fn both_halves(&self) -> bool {
+        let ready = wait(&self.both, None);
+        std::thread::yield_now();
+        let begun = Instant::now();
+        let (mut egress, mut ingress) = (lock(&self.egress), lock(&self.ingress));
+        // What was moved while the work was divided says nothing of this turn.
+        egress.take_count();
+        ingress.take_count();
+        for token in ready {
+            match of_both(token) {
+                (Half::Ingress, token) => {
+                    if !ingress.handle(token) {
+                        return false;
+                    }
+                }
+                (Half::Egress, token) => {
+                    if !egress.handle(token) {
+                        self.egress_over.store(true, Ordering::Release);
+                        self.call();
+                        return true;
+                    }
+                }
+            }
+        }
+        let frames = egress.take_count() + ingress.take_count();
+        if frames > FEW_FRAMES || begun.elapsed() > LONG_TURN {
+            self.divided.store(true, Ordering::Release);
+            self.call();
+        }
+        true
+    }
+
+    /// Wakes the egress thread.
+    fn call(&self) {
+        if let Some(thread) = &*lock(&self.egress_thread) {
+            thread.unpark();
+        }
+    }
+}
+
+fn wait(poll: &Poll, timeout: Option<Duration>) -> Vec<u64> {
+    poll.wait(timeout).unwrap_or_else(|error| {
+        warn!("waiting for frames: {error}");
+        // Whatever it is, it is not made better by asking as fast as possible.
+        std::thread::sleep(Duration::from_millis(10));
+        Vec::new()
+    })
+}
+
+/// A thread that panicked ends the link; until then the other goes on.
+fn lock<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
+    half.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::compression_policy::{Policies, RuleSet};
+    use crate::config::Rules;
+    use crate::event::Event;
+    use crate::io::poll::Watch;
+    use crate::io::udp::UdpSocket;
+    use crate::io::wake;
+    use crate::own::Own;
+    use crate::shared::Shared;
+    use crate::{egress, ingress};
+    use vsnoop_link::forwarding;
+
+    struct Running {
+        crew: Arc<Crew>,
+        egress: wake::Sender<egress::Order>,
+        ingress: wake::Sender<ingress::Order>,
+        ended: mpsc::Receiver<()>,
+        _events: wake::Receiver<Event>,
+    }
+
+    fn running() -> Running {
+        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let table = forwarding::TableSettings::default();
+        let shared = Arc::new(Shared::new(table, Vec::new(), None, 0, udp, Own::default()));
+        let (events, told) = wake::channel().unwrap();
+        let (egress, egress_orders) = wake::channel().unwrap();
+        let (ingress, ingress_orders) = wake::channel().unwrap();
+        let both = Arc::new(Poll::new().unwrap());
+        let watch = |half| Watch::new(&both, half).unwrap();
+        let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
+        let policies = Policies::new(RuleSet::new(Rules::default()), [].into(), [].into());
+        let out =
+            Egress::new(shared.clone(), egress_orders, events.clone(), policies, out).unwrap();
+        let back = Ingress::new(shared, ingress_orders, events, back).unwrap();
+        let crew = Arc::new(Crew::new(both, out, back).unwrap());
+        let (end, ended) = mpsc::channel();
+        for run in [Crew::run_egress, Crew::run_ingress] {
+            let (crew, end) = (crew.clone(), end.clone());
+            std::thread::spawn(move || {
+                run(&crew);
+                end.send(())
+            });
+        }
+        Running { crew, egress, ingress, ended, _events: told }
+    }
+
+    #[test]
+    fn both_threads_end_whoever_is_told_first_and_whoever_does_the_work() {
+        for divided in [false, true] {
+            for ingress_first in [false, true] {
+                for pause in [Duration::ZERO, 2 * MOMENT] {
+                    let running = running();
+                    if divided {
+                        running.crew.divided.store(true, Ordering::Release);
+                        running.crew.call();
+                    }
+                    if ingress_first {
+                        running.ingress.send(ingress::Order::Stop);
+                        std::thread::sleep(pause);
+                        running.egress.send(egress::Order::Stop);
+                    } else {
+                        running.egress.send(egress::Order::Stop);
+                        std::thread::sleep(pause);
+                        running.ingress.send(ingress::Order::Stop);
+                    }
+                    for _ in 0..2 {
+                        let ended = running.ended.recv_timeout(Duration::from_secs(10));
+                        assert!(ended.is_ok(), "divided {divided}, ingress first {ingress_first}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The offload state of a frame: whether its checksum is partial, and whether it is a super-packet.
+//!
+//! A `virtio_net_hdr` has offsets into the frame. They follow from the frame's own headers, so a
+//! link carries only whether the checksum is left to do and how large the segments are. A frame
+//! from another host can thus not make a tap read outside its headers. Super-packets of UDP are cut
+//! before a link carries them ([`super::udp`]).
+
+use crate::checksum;
+use crate::headers::Headers;
+use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
+
+/// Offloads that are left to do before a frame can go on a wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OffloadState {
+    /// The transport checksum holds the sum of the pseudo-header only.
+    pub needs_checksum: bool,
+    /// The frame is a super-packet.
+    pub gso: Option<Gso>,
+}
+
+/// How a super-packet is to be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gso {
+    pub kind: GsoKind,
+    /// Payload bytes of each segment; never 0 in one that [`OffloadState::of`] returned.
+    pub size: u16,
+    /// The super-packet carries CWR, which belongs to its first segment alone.
+    pub ecn: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GsoKind {
+    TcpV4,
+    TcpV6,
+}
+
+impl OffloadState {
+    /// Reads a `virtio_net_hdr`; `None` if it asks for something that a link does not know.
+    ///
+    /// Ignores the header's offsets of the checksum: see [`Self::stands_at`].
+    pub fn of(header: &VirtioNetHdr) -> Option<Self> {
+        let needs_checksum = header.needs_checksum();
+        let kind = match header.gso_type & !GSO_ECN {
+            // ECN alone says nothing.
+            GSO_NONE => return Some(Self { needs_checksum, gso: None }),
+            GSO_TCPV4 => GsoKind::TcpV4,
+            GSO_TCPV6 => GsoKind::TcpV6,
+            _ => return None,
+        };
+        // A device must leave the checksum to do in a super-packet (virtio 1.2, 5.1.6.2).
+        let size = header.gso_size.get();
+        (needs_checksum && size > 0).then_some(Self {
+            needs_checksum,
+            gso: Some(Gso { kind, size, ecn: header.gso_type & GSO_ECN != 0 }),
+        })
+    }
+
+    /// Whether the checksum that `header` leaves to do is the one of these headers.
+    ///
+    /// It is not when a guest leaves the one of an inner packet to do (a tunnel in the guest).
+    pub fn stands_at(header: &VirtioNetHdr, headers: &Headers) -> bool {
+        !header.needs_checksum()
+            || checksum::offset(headers).is_some_and(|offset| {
+                header.csum_start.get() == headers.l4 && header.csum_offset.get() == offset
+            })
+    }
+
+    /// The `virtio_net_hdr` to write before the frame into a tap.
+    ///
+    /// Leaves out offloads that do not fit the headers, which only a forged frame has.
+    pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
+        let mut header = VirtioNetHdr::default();
+        let Some((headers, offset)) =
+            headers.and_then(|headers| Some((headers, checksum::offset(headers)?)))
+        else {
+            return header;
+        };
+        if !self.needs_checksum {
+            return header;
+        }
+        header.flags = NEEDS_CSUM;
+        header.csum_start.set(headers.l4);
+        header.csum_offset.set(offset);
+        if let Some(gso) = self.gso
+            && gso.fits(headers)
+        {
+            header.gso_type = match gso.kind {
+                GsoKind::TcpV4 => GSO_TCPV4,
+                GsoKind::TcpV6 => GSO_TCPV6,
+            } | if gso.ecn { GSO_ECN } else { 0 };
+            header.gso_size.set(gso.size);
+            header.hdr_len.set(headers.payload);
+        }
+        header
+    }
+}
+
+impl Gso {
+    /// Whether a frame with these headers can be such a super-packet.
+    pub fn fits(&self, headers: &Headers) -> bool {
+        self.size > 0 && headers.tcp() && headers.v6 == (self.kind == GsoKind::TcpV6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Segment;
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        for v6 in [false, true] {
+            for tags in 0..3 {
+                for gso in [None, Some(1448)] {
+                    let spec = Segment { v6, tags, payload: 5000, ..Segment::default() };
+                    let (header, frame) = spec.partial(gso);
+                    let offload = OffloadState::of(&header).expect("understood");
+                    let headers = Headers::of(&frame).expect("IP");
+                    assert!(OffloadState::stands_at(&header, &headers));
+                    assert_eq!(offload.header(Some(&headers)), header);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_of_an_inner_packet_is_not_taken_for_the_outer_one() {
+        let (mut header, frame) = Segment::default().partial(None);
+        header.csum_start.set(header.csum_start.get() + 50);
+        assert!(!OffloadState::stands_at(&header, &Headers::of(&frame).expect("IP")));
+    }
+
+    #[test]
+    fn unknown_kinds_and_empty_sizes_are_not_understood() {
+        let (header, _) = Segment { payload: 5000, ..Segment::default() }.partial(Some(1000));
+        assert!(OffloadState::of(&header).is_some());
+        assert_eq!(OffloadState::of(&VirtioNetHdr { gso_type: 3, ..header }), None);
+        assert_eq!(OffloadState::of(&VirtioNetHdr { gso_size: 0.into(), ..header }), None);
+        assert_eq!(OffloadState::of(&VirtioNetHdr { flags: 0, ..header }), None);
+    }
+
+    #[test]
+    fn a_peer_that_lies_about_a_super_packet_is_not_believed() {
+        let frame = Segment::default().build();
+        let headers = Headers::of(&frame).expect("IP");
+        let gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, ecn: false });
+        let header = OffloadState { needs_checksum: true, gso }.header(Some(&headers));
+        assert!(!header.is_super_packet());
+        assert_eq!(
+            OffloadState { needs_checksum: true, gso }.header(None),
+            VirtioNetHdr::default()
+        );
+    }
+}

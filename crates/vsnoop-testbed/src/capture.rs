@@ -1,0 +1,118 @@
+//! TCP segments of a namespace, as its devices send and receive them: whose bytes, and when.
+//!
+//! The kernel keeps what passes, with its time, in the buffer of a packet socket (packet(7)) until
+//! it is read; nothing runs meanwhile that could disturb what is measured.
+
+use std::io::IoSliceMut;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
+use socket2::{Domain, Protocol, Socket, Type};
+use vsnoop_packet::format::{ACK, SYN};
+use vsnoop_packet::headers::Headers;
+
+use super::net::Netns;
+
+/// Some 20 MB of payload, with what the kernel counts besides.
+const BUFFER_BYTES: usize = 64 << 20;
+/// A super-packet with its headers.
+const LONGEST_FRAME: usize = 65_536 + 64;
+
+/// A TCP segment, or a super-packet of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Since 1970.
+    pub at: Duration,
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub seq: u32,
+    /// Of a segment with ACK.
+    pub ack: Option<u32>,
+    pub payload_bytes: u32,
+    pub syn: bool,
+}
+
+#[derive(Debug)]
+pub struct Capture {
+    socket: Socket,
+}
+
+impl Capture {
+    /// Of all devices of this namespace, from now on.
+    pub fn start(netns: &Netns) -> Result<Self> {
+        let protocol = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
+        let open = || Ok(Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?);
+        let socket = netns.run(open).context("open a packet socket")?;
+        setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).context("enlarge its buffer")?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("ask for times")?;
+        Ok(Self { socket })
+    }
+
+    /// What has passed since the last call, in the order of its passing; an error when frames were
+    /// lost.
+    pub fn take(&self) -> Result<Vec<Segment>> {
+        let mut frame = vec![0; LONGEST_FRAME];
+        let mut control = cmsg_space!(TimeSpec);
+        let mut segments = Vec::new();
+        loop {
+            let mut parts = [IoSliceMut::new(&mut frame)];
+            let fd = self.socket.as_raw_fd();
+            let (length, at) =
+                match recvmsg::<()>(fd, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT) {
+                    Ok(message) => {
+                        let at = message.cmsgs().context("a frame's time")?.find_map(time);
+                        (message.bytes, at.context("a frame without a time")?)
+                    }
+                    Err(Errno::EAGAIN) => break,
+                    Err(error) => return Err(error).context("read a packet socket"),
+                };
+            segments.extend(segment(&frame[..length], at));
+        }
+        ensure!(self.lost()? == 0, "more passed than a capture can keep");
+        Ok(segments)
+    }
+
+    /// Frames that did not fit since the last call.
+    fn lost(&self) -> Result<u32> {
+        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: an open socket, and room for the record with its true length.
+        let result = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                std::ptr::from_mut(&mut statistics).cast(),
+                &mut length,
+            )
+        };
+        Errno::result(result).context("read a packet socket's counters")?;
+        Ok(statistics.tp_drops)
+    }
+}
+
+fn time(message: ControlMessageOwned) -> Option<Duration> {
+    match message {
+        ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
+        _ => None,
+    }
+}
+
+fn segment(frame: &[u8], at: Duration) -> Option<Segment> {
+    let headers = Headers::of(frame)?;
+    let tcp = headers.tcp_header(frame)?;
+    Some(Segment {
+        at,
+        source_port: tcp.source_port.get(),
+        destination_port: tcp.destination_port.get(),
+        seq: tcp.sequence.get(),
+        ack: (tcp.flags & ACK != 0).then(|| tcp.acknowledgment.get()),
+        payload_bytes: headers.payload_bytes() as u32,
+        syn: tcp.flags & SYN != 0,
+    })
+}

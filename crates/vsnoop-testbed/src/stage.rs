@@ -1,0 +1,297 @@
+//! The stage of an experiment: virtual machines on a bridge, and a client.
+//!
+//! ```text
+//!   namespace vslab-PID-0-client           namespace vslab-PID-0-host
+//!     client ──── path ─────────────────── bridge ── tap 0 ── VM 0
+//!                                                 └─ tap 1 ── VM 1 ...
+//! ```
+//! Bridge, taps and QEMU live in a namespace of their own, so that nothing appears among the
+//! machine's own devices; vsnoop reaches the taps with `--netns`. The [`path`] is a veth, or a
+//! relay between two taps. A machine may have a second, *tuned* device on the
+//! bridge, with longer queues and an address of its own, so that both kinds can be compared on the
+//! same machine. Dropping the stage detaches the ports, ends the machines and deletes the
+//! namespaces.
+
+pub mod path;
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vsnoop_guest::control::{Command, Reply};
+use vsnoop_guest::transfer;
+
+use crate::guest::Image;
+use crate::net::{Net, Netns, TapOptions};
+use crate::relay::Relay;
+use crate::session::{PREFIX, Session};
+use crate::vm::{Accelerator, Network, Vm};
+use crate::vsnoop::Vsnoop;
+
+/// All taps and the path are in it.
+pub const BRIDGE: &str = "vslab-br";
+/// Of the addresses of host and machines.
+pub const PREFIX_LENGTH: u8 = 24;
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// As the credit scheduler of the paper's Xen.
+pub const SLICE_MS: u32 = 30;
+
+/// The client's congestion control: the host's default may be another.
+pub const CONGESTION_CONTROL: &str = "cubic";
+
+/// Frames that the queues of a tuned device hold: the tap's ring on the host (the kernel's default
+/// is 1000), and the receive queue of the device (QEMU's default is 256, its limit 1024).
+pub const TUNED_RING: usize = 10_000;
+pub const TUNED_RX_QUEUE: u16 = 1024;
+
+/// How to build a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct StageOptions {
+    pub vms: usize,
+    /// Every machine has a tuned device as well.
+    pub tuned: bool,
+}
+
+#[derive(Debug)]
+pub struct Stage {
+    // In the order of their end: machines before the namespaces that they are in.
+    vms: Vec<Vm>,
+    path: Path,
+    client: Netns,
+    host: Netns,
+    ports: Vec<Ports>,
+    tuned: bool,
+    vsnoop: Option<Vsnoop>,
+    attached: Mutex<BTreeSet<usize>>,
+}
+
+/// The path as it lies (`path`).
+#[derive(Debug)]
+enum Path {
+    None,
+    Veth,
+    Relayed(Relay),
+}
+
+/// The taps of one machine.
+#[derive(Debug)]
+struct Ports {
+    plain: String,
+    tuned: Option<String>,
+}
+
+impl Stage {
+    /// Boots `count` machines and waits for all of them; `vsnoop`, if it is given, will attach to
+    /// their taps.
+    pub fn build(
+        session: &mut Session,
+        image: &Image,
+        accelerator: Accelerator,
+        count: usize,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Self> {
+        let options = StageOptions { vms: count, tuned: false };
+        Self::build_with(session, image, accelerator, options, vsnoop)
+    }
+
+    /// As [`Stage::build`]. The path is a veth at first.
+    pub fn build_with(
+        session: &mut Session,
+        image: &Image,
+        accelerator: Accelerator,
+        options: StageOptions,
+        vsnoop: Option<&Vsnoop>,
+    ) -> Result<Self> {
+        let net = Net::new(PREFIX);
+        let (host, client) = (net.host("host")?, net.host("client")?);
+        host.bridge(BRIDGE)?;
+        host.add_address(BRIDGE, HOST.into(), PREFIX_LENGTH)?;
+        let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
+        let mut stage = Self {
+            vms: Vec::new(),
+            path: Path::None,
+            client,
+            host,
+            ports: Vec::new(),
+            tuned: options.tuned,
+            vsnoop,
+            attached: Mutex::default(),
+        };
+        stage.lay_veth()?;
+        for index in 0..options.vms {
+            stage.start_vm(session, image, accelerator, index)?;
+        }
+        for vm in &mut stage.vms {
+            vm.wait_ready(BOOT_TIMEOUT)?;
+        }
+        Ok(stage)
+    }
+
+    fn start_vm(
+        &mut self,
+        session: &mut Session,
+        image: &Image,
+        accelerator: Accelerator,
+        index: usize,
+    ) -> Result<()> {
+        let tuned = self.tuned.then(|| format!("vslab-wide{index}"));
+        let ports = Ports { plain: format!("vslab-tap{index}"), tuned };
+        let mut networks = Vec::new();
+        for (name, is_tuned) in [(Some(&ports.plain), false), (ports.tuned.as_ref(), true)] {
+            let Some(name) = name else { continue };
+            // Made here, so that vsnoop can be attached before and after QEMU holds it.
+            self.host.tap(name, &TapOptions { persistent: true, ..TapOptions::default() })?;
+            if is_tuned {
+                self.host.set_txqueuelen(name, TUNED_RING)?;
+            }
+            self.host.add_port(BRIDGE, name)?;
+            networks.push(Network {
+                netns: &self.host,
+                tap: name.clone(),
+                mac: format!("52:54:00:76:{:02x}:{index:02x}", 0x73 + u8::from(is_tuned)),
+                address: format!("{}/{PREFIX_LENGTH}", vm_address(index, is_tuned)),
+                rx_queue_size: is_tuned.then_some(TUNED_RX_QUEUE),
+            });
+        }
+        let name = format!("vslab-vm{index}");
+        let dir = session.scratch().join(&name);
+        let vm = Vm::start(&name, image, accelerator, &networks, &dir)?;
+        session.note_process(vm.pid())?;
+        session.note_port(self.host.name(), &ports.plain)?;
+        self.ports.push(ports);
+        self.vms.push(vm);
+        Ok(())
+    }
+
+    /// Makes the machines share one core in slices of 30 ms, each with a CPU load of `share`.
+    pub fn load(&self, session: &mut Session, share: f64, period_ms: u32) -> Result<()> {
+        // One after the other: a calibration needs the core for itself.
+        for vm in &self.vms {
+            let reply = vm.command(&Command::Calibrate)?;
+            if let Reply::Calibrated { iterations_per_ms } = reply {
+                tracing::debug!(vm = vm.name(), iterations_per_ms, "calibrated");
+            }
+        }
+        session.set_sysctl("kernel.sched_rr_timeslice_ms", &SLICE_MS.to_string())?;
+        for vm in &self.vms {
+            vm.share_core()?;
+        }
+        for vm in &self.vms {
+            vm.command(&Command::Load { share, period_ms })?;
+        }
+        Ok(())
+    }
+
+    /// Attaches vsnoop to a machine's tap.
+    pub fn attach(&self, index: usize) -> Result<()> {
+        self.attach_with(index, &[])
+    }
+
+    /// Attaches with further options of the command.
+    pub fn attach_with(&self, index: usize, options: &[&str]) -> Result<()> {
+        // Noted first: an attachment that failed half-way is detached as well.
+        self.attached().insert(index);
+        self.vsnoop()?.attach_with(self.tap(index), options)
+    }
+
+    pub fn detach(&self, index: usize) -> Result<()> {
+        self.vsnoop()?.detach(self.tap(index))?;
+        self.attached().remove(&index);
+        Ok(())
+    }
+
+    /// The command, for the namespace of the taps.
+    pub fn vsnoop(&self) -> Result<&Vsnoop> {
+        self.vsnoop.as_ref().context("this stage was built without vsnoop")
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn client(&self) -> &Netns {
+        &self.client
+    }
+
+    pub fn host(&self) -> &Netns {
+        &self.host
+    }
+
+    pub fn tap(&self, index: usize) -> &str {
+        &self.ports[index].plain
+    }
+
+    /// The tap of a machine's tuned device.
+    pub fn tuned_tap(&self, index: usize) -> Result<&str> {
+        self.ports[index].tuned.as_deref().context("this stage was built without tuned devices")
+    }
+
+    pub fn vm(&self, index: usize) -> &Vm {
+        &self.vms[index]
+    }
+
+    pub fn vm_count(&self) -> usize {
+        self.vms.len()
+    }
+
+    /// Where a machine serves transfers.
+    pub fn server(&self, index: usize) -> SocketAddr {
+        SocketAddr::from((vm_address(index, false), transfer::PORT))
+    }
+
+    /// The same by its tuned device.
+    pub fn tuned_server(&self, index: usize) -> SocketAddr {
+        SocketAddr::from((vm_address(index, true), transfer::PORT))
+    }
+
+    /// What the host's side of a machine's tap has counted.
+    pub fn tap_counts(&self, index: usize) -> Result<TapCounts> {
+        self.counts_of(self.tap(index))
+    }
+
+    /// The same of any tap of the stage.
+    pub fn counts_of(&self, tap: &str) -> Result<TapCounts> {
+        let text = self.host.ip(&format!("-s -j link show {tap}"))?;
+        let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
+        let count = |name: &str| {
+            links[0]["stats64"]["tx"][name]
+                .as_u64()
+                .with_context(|| format!("ip shows no counter {name} of {tap}"))
+        };
+        Ok(TapCounts { to_vm_bytes: count("bytes")?, drops: count("dropped")? })
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for index in std::mem::take(&mut *self.attached()) {
+            if let Err(error) = self.vsnoop().and_then(|vsnoop| vsnoop.detach(self.tap(index))) {
+                // Not an error of the run: the port may be half attached, or gone.
+                tracing::info!("not detached: {error:#}");
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct TapCounts {
+    pub to_vm_bytes: u64,
+    /// Frames that the host could not put into the tap's ring.
+    pub drops: u64,
+}
+
+/// The host's address on the bridge.
+pub const HOST: Ipv4Addr = address(false, 2);
+
+/// Where a machine is, by its plain or its tuned device.
+pub fn vm_address(index: usize, tuned: bool) -> Ipv4Addr {
+    address(tuned, 10 + index as u8)
+}
+
+/// Tuned devices are in a network of their own, so that machines answer by the device that was
+/// asked.
+const fn address(tuned: bool, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77 + tuned as u8, 0, last)
+}

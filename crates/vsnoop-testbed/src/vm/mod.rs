@@ -1,0 +1,267 @@
+//! Virtual machines: QEMU processes with a tap, a console, a control channel and QMP.
+//!
+//! A [`Vm`] is killed when it is dropped. It also dies with the thread that started it (a
+//! parent-death signal), so that even `kill -9` of the lab leaves no QEMU behind: start VMs on a
+//! thread that outlives them.
+
+mod accel;
+mod control;
+mod probe;
+mod qmp;
+pub mod quota;
+mod sched;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
+
+pub use accel::Accelerator;
+pub use probe::choose as choose_accelerator;
+pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
+
+use quota::Quota;
+
+use crate::guest::Image;
+use crate::interrupt;
+use crate::net::Netns;
+
+const QEMU: &str = "qemu-system-x86_64";
+const MEMORY_MB: u32 = 160;
+const READY: &str = "vsnoop-guest: ready";
+
+/// An error that names the package unless QEMU is there.
+pub fn require_qemu() -> Result<()> {
+    let started = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
+    if !started.is_ok_and(|status| status.success()) {
+        bail!("{QEMU} cannot be started: install the package qemu-system-x86");
+    }
+    Ok(())
+}
+
+/// One of a machine's places in the network.
+#[derive(Clone, Debug)]
+pub struct Network<'a> {
+    /// Holds the tap; QEMU runs inside it.
+    pub netns: &'a Netns,
+    pub tap: String,
+    pub mac: String,
+    /// `ADDRESS/PREFIX`.
+    pub address: String,
+    /// Frames that the device's receive queue holds, instead of QEMU's 256.
+    pub rx_queue_size: Option<u16>,
+}
+
+/// A running virtual machine.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    child: Child,
+    dir: PathBuf,
+    /// Locked for a command and its answer.
+    control: Mutex<Option<control::Channel>>,
+    /// Known once they share a core.
+    vcpus: OnceLock<Vec<Pid>>,
+    /// Goes after the process, whose threads it has.
+    quota: Mutex<Option<Quota>>,
+}
+
+impl Vm {
+    /// Starts QEMU, in the namespace of its first network; [`Vm::wait_ready`] then waits for the
+    /// guest. Files go to `dir`.
+    pub fn start(
+        name: &str,
+        image: &Image,
+        accelerator: Accelerator,
+        networks: &[Network],
+        dir: &Path,
+    ) -> Result<Self> {
+        // What an earlier machine of this name said is not said by this one.
+        if dir.exists() {
+            fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
+        }
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let mut append = String::from("console=ttyS0 panic=-1 quiet");
+        let mut command = match networks.first() {
+            Some(network) => network.netns.command(QEMU),
+            None => Command::new(QEMU),
+        };
+        command
+            .args(["-name", &format!("{name},debug-threads=on")])
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args(["-machine", "pc", "-smp", "1", "-m", &MEMORY_MB.to_string()])
+            .args(accelerator.arguments())
+            .arg("-kernel")
+            .arg(&image.kernel)
+            .arg("-initrd")
+            .arg(&image.initramfs)
+            .args(["-serial", &format!("file:{}", dir.join("console").display())])
+            .args(["-chardev", &unix_socket("control", &dir.join("control"))])
+            .args(["-serial", "chardev:control"])
+            .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
+            .args(["-mon", "chardev=qmp,mode=control"]);
+        for (number, network) in networks.iter().enumerate() {
+            let (tap, mac) = (&network.tap, &network.mac);
+            let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no");
+            let mut device = format!("virtio-net-pci,netdev=net{number},mac={mac},romfile=");
+            if let Some(frames) = network.rx_queue_size {
+                device += &format!(",rx_queue_size={frames}");
+            }
+            command.args(["-netdev", &netdev, "-device", &device]);
+        }
+        if !networks.is_empty() {
+            let addresses: Vec<_> = networks.iter().map(|network| &*network.address).collect();
+            append += &format!(" {ADDRESS_PARAMETER}={}", addresses.join(","));
+        }
+        let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;
+        command
+            .args(["-append", &append])
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().context("share QEMU's log")?)
+            .stderr(errors);
+        // SAFETY: prctl and setsid are plain system calls, allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // Ctrl-C on the terminal is for the lab, which ends its machines itself.
+                nix::unistd::setsid()?;
+                Ok(())
+            });
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
+        let (control, vcpus, quota) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus, quota })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Waits until the guest serves transfers and commands.
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        let console = self.dir.join("console");
+        loop {
+            interrupt::check()?;
+            let text = fs::read(&console).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            if text.contains(READY) {
+                break;
+            }
+            if let Some(status) = self.child.try_wait().context("look after QEMU")? {
+                bail!("{} ended while it booted ({status}): {}", self.name, self.last_words(&text));
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} did not boot within {} s: {}",
+                    self.name,
+                    timeout.as_secs(),
+                    self.last_words(&text)
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let channel = control::Channel::connect(&self.dir.join("control"))?;
+        *self.control() = Some(channel);
+        self.command(&GuestCommand::Ping).map(drop)
+    }
+
+    fn last_words(&self, console: &str) -> String {
+        let qemu = fs::read_to_string(self.dir.join("qemu")).unwrap_or_default();
+        let lines: Vec<_> = console.lines().chain(qemu.lines()).filter(|l| !l.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(5)..];
+        if last.is_empty() { "it printed nothing".into() } else { last.join(" | ") }
+    }
+
+    /// Sends a command to the guest and returns its answer.
+    pub fn command(&self, command: &GuestCommand) -> Result<Reply> {
+        let name = &self.name;
+        let mut control = self.control();
+        let control = control.as_mut().with_context(|| format!("{name} is not ready"))?;
+        match control.ask(command).with_context(|| format!("command to {name}"))? {
+            Reply::Failed { message } => bail!("{name} could not do {command:?}: {message}"),
+            reply => Ok(reply),
+        }
+    }
+
+    fn control(&self) -> MutexGuard<'_, Option<control::Channel>> {
+        // A panic elsewhere leaves at worst an answer unread, which the next command reports.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn stats(&self) -> Result<Stats> {
+        match self.command(&GuestCommand::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => bail!("{} answered {other:?} to a question for its counts", self.name),
+        }
+    }
+
+    /// Stops the whole process, as a host that has no time for this VM; the tap's ring fills.
+    pub fn freeze(&self) -> Result<()> {
+        kill(self.pid(), Signal::SIGSTOP).with_context(|| format!("freeze {}", self.name))
+    }
+
+    pub fn thaw(&self) -> Result<()> {
+        kill(self.pid(), Signal::SIGCONT).with_context(|| format!("thaw {}", self.name))
+    }
+
+    /// Puts the vCPUs under SCHED_RR on the guests' core and QEMU's other threads on the host's.
+    pub fn share_core(&self) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        sched::share(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
+        // Asked again they are the same.
+        let _ = self.vcpus.set(vcpus);
+        Ok(())
+    }
+
+    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and
+    /// QEMU's other threads on the host's.
+    pub fn limit(&self, percent: u32) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        // Kept before it is used: it goes when the process, which may be in it, has gone.
+        quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
+    }
+
+    fn vcpu_threads(&self) -> Result<Vec<Pid>> {
+        qmp::vcpu_threads(&self.dir.join("qmp"))
+            .with_context(|| format!("ask {} for its vCPU threads", self.name))
+    }
+
+    /// Lets the vCPUs go before those of all other machines on the core, or not any more.
+    pub fn favour(&self, favoured: bool) -> Result<()> {
+        let name = &self.name;
+        let vcpus = self.vcpus.get().with_context(|| format!("{name} shares no core yet"))?;
+        sched::favour(vcpus, favoured).with_context(|| format!("favour {name}: {favoured}"))
+    }
+
+    fn end(&mut self) {
+        // It may have ended already, and waiting for a child that was waited for is an error too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn unix_socket(id: &str, path: &Path) -> String {
+    format!("socket,id={id},path={},server=on,wait=off", path.display())
+}

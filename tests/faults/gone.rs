@@ -1,0 +1,112 @@
+//! Nobody is left to hand over what the host holds: connections are reset, both ends, and counted.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_bpf::types::HOLD_ABANDONED_S;
+use vsnoop_testbed::relay::Freeze;
+use vsnoop_testbed::topology::Topology;
+
+use crate::attached::Attached;
+use crate::background::Process::{Engine, Helper};
+use crate::host;
+use crate::pair::Pair;
+use crate::scene;
+use crate::trial;
+
+/// Of the packets of a sender that goes on.
+const PERIOD: Duration = Duration::from_millis(500);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("gone::without_an_engine_the_helper_resets_both_ends", helper_is_left),
+        trial("gone::without_anybody_the_next_packet_resets_both_ends", nobody_is_left),
+        trial("gone::off_resets_what_only_the_host_had", off),
+    ]
+}
+
+/// No engine can be started, for the program is gone. Neither end sends anything any more.
+fn helper_is_left() -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
+    let _program = Removed::new()?;
+    Engine.kill()?;
+    let since = Instant::now();
+    both_are_told(&topology, pair)?;
+    drop(_program);
+    // The killed engine was alive within the last second.
+    let least = Duration::from_secs(u64::from(HOLD_ABANDONED_S) - 1);
+    ensure!(
+        since.elapsed() >= least,
+        "reset after {:?}: an engine could have come",
+        since.elapsed()
+    );
+    ensure!(attached.resets("engine_gone")? == 1, "not counted\n{}", attached.describe());
+    clean(attached)
+}
+
+/// Neither the helper nor the engine; the sender goes on sending.
+fn nobody_is_left() -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let mut pair = scene::held(&topology, &attached)?;
+    let program = Removed::new()?;
+    // The one that is left would start the other.
+    Helper.kill()?;
+    Engine.kill()?;
+    // Until the hooks know that nobody will come, they let the sender try again; then its socket
+    // says what has happened.
+    let mut client = pair.client.twin()?;
+    while client.send(1000).is_ok() {
+        std::thread::sleep(PERIOD);
+    }
+    topology.guest().set_freeze(Freeze::Never);
+    pair.vm.expect_reset().context("the VM")?;
+    drop(program);
+    ensure!(attached.counter("abandoned")? == 1, "not counted\n{}", attached.describe());
+    clean(attached)
+}
+
+/// The panic switch waits for nobody.
+fn off() -> Result<()> {
+    let topology = scene::still().build()?;
+    let mut attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
+    attached.run(&["off", "--all"])?;
+    attached.forget();
+    both_are_told(&topology, pair)
+}
+
+fn both_are_told(topology: &Topology, mut pair: Pair) -> Result<()> {
+    pair.client.expect_reset().context("the sender")?;
+    topology.guest().set_freeze(Freeze::Never);
+    pair.vm.expect_reset().context("the VM")
+}
+
+fn clean(mut attached: Attached<'_>) -> Result<()> {
+    attached.run(&["status"])?;
+    Engine.next(None)?;
+    attached.until_memory_is_free()?;
+    attached.detach()
+}
+
+/// The program, gone until this is dropped.
+struct Removed;
+
+impl Removed {
+    fn new() -> Result<Self> {
+        fs::remove_file(host::program()).context("remove the program")?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        if let Err(error) = host::original().and_then(|program| host::install(&program)) {
+            eprintln!("{error:#}");
+        }
+    }
+}

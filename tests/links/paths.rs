@@ -1,0 +1,285 @@
+//! The network between two hosts is not what it was: large packets vanish, connections are cut.
+
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_testbed::relay::Faults;
+
+use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
+use crate::{transfer, trial};
+
+/// What passes the narrow path; the hosts' interfaces take 1500.
+const NARROW_BYTES: u64 = 1400;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("paths::udp::a_black_hole_is_found_and_filled_as_far_as_it_goes", black_hole),
+        trial("paths::udp::a_path_that_shrinks_in_mid_transfer_delays_it", shrinks),
+    ];
+    trials.extend([
+        trial("paths::udp::an_interface_that_shrinks_in_mid_transfer_delays_it", interface_shrinks),
+        trial(
+            "paths::udp::the_path_of_a_peer_that_calls_is_as_wide_as_its_interface",
+            narrow_waits,
+        ),
+        trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
+    ]);
+    trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
+    let uncuttable = not_to_be_cut();
+    for transport in ["tls", "tcp"] {
+        let name =
+            format!("paths::{transport}::connections_that_are_cut_in_mid_transfer_are_made_anew");
+        let trial = trial(name, move || cut(transport));
+        trials.push(match &uncuttable {
+            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            None => trial,
+        });
+    }
+    trials
+}
+
+/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it
+/// lists what it has closed.
+fn not_to_be_cut() -> Option<String> {
+    let closed = || -> Result<bool> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let stream = TcpStream::connect(listener.local_addr()?)?;
+        let (local, remote) = (stream.local_addr()?.to_string(), stream.peer_addr()?.to_string());
+        let ss = Command::new("ss").args(["-tnHK", "src", &local, "dst", &remote]).output()?;
+        Ok(!ss.stdout.is_empty())
+    };
+    match closed() {
+        Ok(true) => None,
+        Ok(false) => Some("this kernel closes no connections (CONFIG_INET_DIAG_DESTROY)".into()),
+        Err(error) => Some(format!("ss -K does not run: {error}")),
+    }
+}
+
+/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is
+/// waited for.
+fn long() -> Result<()> {
+    const CONNECTIONS: u64 = 16;
+    let plan = Plan { relayed: true, transport: "tls", ..Plan::default() };
+    let mut network = Network::build(plan)?;
+    let line = format!("transport = \"tls\"\nconnections = {CONNECTIONS}\n");
+    for host in 0..2 {
+        network.edit_config(host, |text| text.replace("transport = \"tls\"\n", &line))?;
+    }
+    network.set_faults(&Faults { delay: Duration::from_millis(200), ..Faults::default() });
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    network.set_faults(&Faults::default());
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &AtomicU64::new(0))
+}
+
+fn narrow() -> Faults {
+    Faults { longest_bytes: Some(NARROW_BYTES as usize), ..Faults::default() }
+}
+
+fn path_mtu_bytes(host: &Host, peer: &str) -> Result<u64> {
+    host.peer(peer)?["path_mtu_bytes"].as_u64().context("no path MTU")
+}
+
+/// More than what every path takes, and not more than passes.
+fn until_found(host: &Host) -> Result<()> {
+    host.until("the path's MTU is found", |status| {
+        let found = status["peers"][0]["path_mtu_bytes"].as_u64();
+        found.is_some_and(|bytes| (NARROW_BYTES - 30..=NARROW_BYTES).contains(&bytes))
+    })
+}
+
+fn black_hole() -> Result<()> {
+    let mut network = Network::build(Plan { relayed: true, ..Plan::default() })?;
+    network.set_faults(&narrow());
+    for host in &mut network.hosts {
+        host.start()?;
+    }
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        host.until_all_up()?;
+    }
+    let moved = AtomicU64::new(0);
+    for at in [inner_v4(1, 0), inner_v6(1, 0)] {
+        transfer::run(&a.vms[0], &b.vms[0], at, 4 << 20, &moved)?;
+    }
+    until_found(a)?;
+    until_found(b)?;
+    ensure!(network.lost() > 0, "nothing was too long: there was no black hole");
+    let lost = network.lost();
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)?;
+    // But for a probe now and then.
+    ensure!(network.lost() < lost + 10, "{} packets were too long still", network.lost() - lost);
+    Ok(())
+}
+
+fn shrinks() -> Result<()> {
+    let network = Network::up(Plan { relayed: true, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        host.until("the whole of the path is used", |status| {
+            status["peers"][0]["path_mtu_bytes"] == 1500
+        })?;
+    }
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        transfer::until_moved(&moved, 8 << 20)?;
+        network.set_faults(&narrow());
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    ensure!(network.lost() > 0, "nothing was too long: the path did not shrink in time");
+    for (host, peer) in [(a, "h1"), (b, "h0")] {
+        until_found(host)?;
+        let reconnects = host.peer(peer)?["reconnects"].clone();
+        ensure!(reconnects == 0, "the session was given up {reconnects} times");
+    }
+    ensure!(path_mtu_bytes(a, "h1")? <= NARROW_BYTES);
+    // The data went from a to b: its losses are those of this direction, at both ends.
+    for (host, direction) in [(a, "lost_out"), (b, "lost_in")] {
+        host.until("what was lost is counted", |status| {
+            status["peers"][0][direction].as_u64() > Some(0)
+        })?;
+    }
+    Ok(())
+}
+
+fn until_path_mtu(host: &Host, bytes: u64) -> Result<()> {
+    host.until(&format!("the path's MTU is {bytes}"), |status| {
+        status["peers"][0]["path_mtu_bytes"] == bytes
+    })
+}
+
+/// Here the host itself says that datagrams are too long.
+fn interface_shrinks() -> Result<()> {
+    let network = Network::up(Plan::default())?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    until_path_mtu(a, 1500)?;
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        transfer::until_moved(&moved, 8 << 20)?;
+        a.netns.set_mtu("uplink", NARROW_BYTES as usize)?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    until_path_mtu(a, NARROW_BYTES)?;
+    let peer = a.peer("h1")?;
+    ensure!(peer["dropped"]["send"].as_u64() > Some(0), "the host refused nothing: {peer}");
+    ensure!(peer["reconnects"] == 0, "the session was given up");
+    Ok(())
+}
+
+/// Its interface is asked, though nobody has said where the peer is.
+fn narrow_waits() -> Result<()> {
+    const PPPOE_BYTES: usize = 1492;
+    let mut network = Network::build(Plan::default())?;
+    network.let_wait(0, 1)?;
+    network.hosts[0].netns.set_mtu("uplink", PPPOE_BYTES)?;
+    crate::hosts::start_all(&mut network.hosts)?;
+    until_path_mtu(&network.hosts[0], PPPOE_BYTES as u64)
+}
+
+fn jumbo() -> Result<()> {
+    const JUMBO_BYTES: usize = 9000;
+    let mut network = Network::build(Plan::default())?;
+    network.let_wait(0, 1)?;
+    network.set_outer_mtu(JUMBO_BYTES)?;
+    for host in 0..2 {
+        let line = format!("[link]\nmtu = {JUMBO_BYTES}\n");
+        network.edit_config(host, |text| text.replacen("[link]\n", &line, 1))?;
+        let host = &network.hosts[host];
+        host.vms[0].set_mtu("eth0", JUMBO_BYTES)?;
+        for device in ["vm0", "br0"] {
+            host.netns.set_mtu(device, JUMBO_BYTES)?;
+        }
+    }
+    crate::hosts::start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    for host in [a, b] {
+        until_path_mtu(host, JUMBO_BYTES as u64)?;
+    }
+    let moved = AtomicU64::new(0);
+    for at in [inner_v4(1, 0), inner_v6(1, 0)] {
+        transfer::run(&a.vms[0], &b.vms[0], at, 8 << 20, &moved)?;
+    }
+    // One frame for each, as long as the VMs' interfaces take.
+    for (from, to) in [(a, b), (b, a)] {
+        let bind = |host: &Host| {
+            let at = SocketAddr::new(inner_v4(host.number(), 0), 0);
+            host.vms[0].run(|| UdpSocket::bind(at).context("binding"))
+        };
+        let (sender, receiver) = (bind(from)?, bind(to)?);
+        receiver.set_read_timeout(Some(PATIENCE)).context("bounding reads")?;
+        let mut read = vec![0; JUMBO_BYTES];
+        for number in 0..100 {
+            let sent: Vec<_> = (0..JUMBO_BYTES - 28).map(|at| (at * 7 + number) as u8).collect();
+            sender.send_to(&sent, receiver.local_addr()?).context("sending")?;
+            let length = receiver.recv(&mut read).context("receiving")?;
+            ensure!(read[..length] == sent, "datagram {number} is another one");
+        }
+    }
+    Ok(())
+}
+
+/// One connection first, then all.
+fn cut(transport: &'static str) -> Result<()> {
+    let network = Network::up(Plan { transport, ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
+        for (after, count) in [(8 << 20, 1), (32 << 20, usize::MAX)] {
+            transfer::until_moved(&moved, after)?;
+            cut_connections(a, count)?;
+        }
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    // Each cut ended a session.
+    a.until("the session is the third", |status| {
+        status["peers"][0]["reconnects"].as_u64() >= Some(2)
+    })?;
+    a.until_all_up()?;
+    b.until_all_up()?;
+    Ok(())
+}
+
+/// Four connections, by default, each for one direction of two.
+const CONNECTIONS: usize = 8;
+
+/// Resets up to `count` connections of a host's link as the kernel does, once the session has all
+/// its connections: after a cut it has none for a moment.
+fn cut_connections(host: &Host, count: usize) -> Result<()> {
+    let ss = |arguments: &[&str]| -> Result<String> {
+        let output = host.netns.command("ss").args(arguments).output().context("running ss")?;
+        ensure!(output.status.success(), "ss: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let port = format!(":{PORT}");
+    let ours = ["state", "established", "(", "sport", "=", &port, "or", "dport", "=", &port, ")"];
+    // Bytes that wait, here and there, and the two ends.
+    let ends = |line: &str| {
+        let mut words = line.split_whitespace().skip(2).map(str::to_owned);
+        Some((words.next()?, words.next()?))
+    };
+    let since = Instant::now();
+    let connections = loop {
+        let connections: Vec<_> =
+            ss(&[&["-tnH"][..], &ours].concat())?.lines().filter_map(ends).collect();
+        if connections.len() == CONNECTIONS {
+            break connections;
+        }
+        ensure!(since.elapsed() < PATIENCE, "{} connections, not {CONNECTIONS}", connections.len());
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    for (local, remote) in connections.iter().take(count) {
+        ss(&["-tnHK", "src", local, "dst", remote])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! Callers that are nobody's peers, a thousand a second, beside a link that works.
+//!
+//! A call counts when its connection was made. On a busy machine there are fewer in a second. In
+//! `make soak` the transfers beside them go on until there were enough seconds with a thousand.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use socket2::{Domain, Socket, Type};
+use vsnoop_link::handshake::{Hello, HelloTransport, Purpose, Versions};
+use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
+use vsnoop_linkd::{credentials, key_file, tcp_handshake};
+use vsnoop_testbed::net::Netns;
+
+use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
+use crate::{soaked, transfer, trial};
+
+/// Beside the transfers, in each second that counts in `make soak`.
+const CALLS_PER_S: u64 = 1000;
+/// What strangers try: some are late.
+const TRIED_PER_S: u32 = 1500;
+const CALLS: u64 = 3_000;
+const CALLS_SOAKED: u64 = 10_000;
+/// Time in which calls are counted.
+const ROUND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Each may have its own share of what the link gives to strangers.
+const ADDRESSES: u8 = 20;
+const CALLERS: u32 = 32;
+/// Addresses of a flood that takes all slots that strangers may have.
+const FLOOD_ADDRESSES: u8 = 50;
+const FLOODERS: usize = 4;
+/// Calls of each that are open, or made anew, all the time.
+const FLOODER_CALLS: usize = 50;
+/// Calls that are left open and say nothing more.
+const OPEN: usize = 100;
+/// By which a link may have grown, for all that it was asked.
+const GROWTH_KIB: u64 = 16 << 10;
+/// Handshakes have threads of their own, at most so many, beside those that a link has anyway.
+const THREADS: u64 = 64 + 16;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for transport in ["udp", "tls"] {
+        trials.push(trial(
+            format!("strangers::{transport}::a_thousand_calls_a_second_cost_the_peer_nothing"),
+            move || calls(transport),
+        ));
+        trials.push(trial(
+            format!("strangers::{transport}::a_host_that_starts_in_a_flood_is_reached_by_its_peer"),
+            move || starts_in_a_flood(transport),
+        ));
+    }
+    trials
+}
+
+/// What a stranger does.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    /// Goes at once.
+    Goes,
+    /// Says what is no TLS.
+    Babbles,
+    /// Begins, says nothing more, and stays.
+    Stays,
+    /// Has a key that nobody knows.
+    Pretends,
+}
+
+impl Manner {
+    const ALL: [Self; 4] = [Self::Goes, Self::Babbles, Self::Stays, Self::Pretends];
+}
+
+fn calls(transport: &'static str) -> Result<()> {
+    let mut network = Network::up(Plan { transport, ..Plan::default() })?;
+    let away = network.stranger(ADDRESSES)?;
+    let dialer = unknown(&network)?;
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&left[0], &mut right[0]);
+    let moved = AtomicU64::new(0);
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 32 << 20, &moved)?;
+    let made = AtomicU64::new(0);
+    let done = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| -> Result<()> {
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|number| {
+                let (away, made, done, dialer) = (&away, &made, &done, &dialer);
+                scope.spawn(move || caller(away, number, dialer, made, done))
+            })
+            .collect();
+        let watched = beside(a, b, &moved, &made);
+        done.store(true, Ordering::Relaxed);
+        for caller in callers {
+            caller.join().map_err(|_| anyhow::anyhow!("a caller panicked"))??;
+        }
+        watched
+    });
+    result?;
+    // Nobody is left; the peer may come again.
+    b.kill();
+    a.until("the peer is missed", |status| status["peers"][0]["state"] != "up")?;
+    b.start()?;
+    a.until_all_up()?;
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &moved)
+}
+
+/// What goes on meanwhile: transfers, and then the peer is started anew and finds its place.
+fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result<()> {
+    let until_made = |calls: u64| -> Result<()> {
+        let since = Instant::now();
+        let mut counted = 0;
+        while counted < calls {
+            ensure!(since.elapsed() < PATIENCE, "strangers cannot call as often");
+            let (before, round) = (made.load(Ordering::Relaxed), Instant::now());
+            while round.elapsed() < ROUND {
+                transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)?;
+                let threads = a.in_proc_status("Threads")?;
+                ensure!(threads <= THREADS, "{threads} threads");
+            }
+            let called = made.load(Ordering::Relaxed) - before;
+            let least = soaked(0.0, CALLS_PER_S as f64 * round.elapsed().as_secs_f64());
+            if called as f64 >= least {
+                counted += called;
+            }
+        }
+        Ok(())
+    };
+    // Threads that were there once leave their stacks: what comes later finds room in them.
+    let calls = soaked(CALLS, CALLS_SOAKED);
+    until_made(calls / 4)?;
+    let before_kib = a.in_proc_status("VmRSS")?;
+    until_made(calls - calls / 4)?;
+    let after_kib = a.in_proc_status("VmRSS")?;
+    ensure!(after_kib < before_kib + GROWTH_KIB, "{before_kib} KiB became {after_kib} KiB");
+    let peer = a.peer("h1")?;
+    ensure!(peer["state"] == "up" && peer["reconnects"] == 0, "it was disturbed: {peer}");
+    b.kill();
+    b.start()?;
+    b.until_all_up()?;
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
+}
+
+/// Nobody has proved who he is to a link that has just started, and strangers take all that is left
+/// to them. The peer is let in for its address. It is not to be called from there: its port is
+/// another.
+fn starts_in_a_flood(transport: &'static str) -> Result<()> {
+    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
+    let listen = format!("network = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\n");
+    network.edit_config(1, |text| text.replace(&listen, &elsewhere))?;
+    start_all(&mut network.hosts)?;
+    let away = network.stranger(FLOOD_ADDRESSES)?;
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&mut left[0], &right[0]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let flooders: Vec<_> = (0..FLOODERS)
+            .map(|number| {
+                let (away, done) = (&away, &done);
+                scope.spawn(move || flooder(away, number, done))
+            })
+            .collect();
+        let restarted = (|| {
+            for _ in 0..2 {
+                a.kill();
+                b.until("the peer is missed", |status| status["peers"][0]["state"] != "up")?;
+                a.start()?;
+                b.until_all_up()?;
+            }
+            let threads = a.in_proc_status("Threads")?;
+            ensure!(threads > THREADS / 2, "no flood: {threads} threads");
+            Ok(())
+        })();
+        done.store(true, Ordering::Relaxed);
+        for flooder in flooders {
+            flooder.join().map_err(|_| anyhow::anyhow!("a flooder panicked"))??;
+        }
+        restarted
+    })?;
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &AtomicU64::new(0))
+}
+
+/// Calls host 0 from many addresses, says nothing, and calls again as soon as it is turned away.
+fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
+    let at = SocketAddr::new(outer(0), PORT);
+    away.run(|| {
+        let mut calls: Vec<Option<TcpStream>> = (0..FLOODER_CALLS).map(|_| None).collect();
+        while !done.load(Ordering::Relaxed) {
+            for (slot, call) in calls.iter_mut().enumerate() {
+                let is_open = |mut stream: &TcpStream| {
+                    let read = stream.read(&mut [0]);
+                    matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock)
+                };
+                if call.as_ref().is_some_and(is_open) {
+                    continue;
+                }
+                let address = (number * FLOODER_CALLS + slot) % usize::from(FLOOD_ADDRESSES);
+                *call = connect(at, stranger(address as u8)).ok();
+                if let Some(stream) = call {
+                    stream.set_nonblocking(true)?;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    })
+}
+
+/// Who has a key, and knows the link's.
+fn unknown(network: &Network) -> Result<Dialer> {
+    let file = network.file("stranger.key");
+    key_file::keygen(&file)?;
+    let theirs: PublicKey = key_file::public(&network.key_file(0))?;
+    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::Key(theirs))?)
+}
+
+/// Calls host 0 in all manners in turn, from one address after the other, at its part of the rate.
+fn caller(
+    away: &Netns,
+    number: u32,
+    dialer: &Dialer,
+    made: &AtomicU64,
+    done: &AtomicBool,
+) -> Result<()> {
+    let at = SocketAddr::new(outer(0), PORT);
+    let began = Instant::now();
+    let mut open = std::collections::VecDeque::new();
+    away.run(|| {
+        for turn in 0.. {
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+            let due = began + Duration::from_secs(1) * (turn * CALLERS + number) / TRIED_PER_S;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let call = turn * CALLERS + number;
+            let manner = Manner::ALL[turn as usize % Manner::ALL.len()];
+            // A link that turns a caller away may do so before the caller has said anything.
+            let address = stranger((call % u32::from(ADDRESSES)) as u8);
+            let Ok(stream) = connect(at, address) else { continue };
+            made.fetch_add(1, Ordering::Relaxed);
+            if let Some(stays) = behave(stream, manner, dialer) {
+                open.push_back(stays);
+                if open.len() > OPEN / CALLERS as usize {
+                    open.pop_front();
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn connect(at: SocketAddr, from: IpAddr) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    // No TIME-WAIT: a thousand a second would take all ports.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.connect_timeout(&at.into(), Duration::from_secs(1)).context("calling")?;
+    Ok(socket.into())
+}
+
+/// The connection, if the stranger keeps it.
+fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpStream> {
+    match manner {
+        Manner::Goes => None,
+        Manner::Babbles => {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(20)));
+            let _ = stream.write_all(&[b'x'; 600]).and_then(|()| stream.read(&mut [0; 100]));
+            None
+        }
+        Manner::Stays => {
+            // A record of TLS, of which there is no more.
+            let _ = stream.write_all(&[22, 3, 1, 2, 0, 1, 0]);
+            Some(stream)
+        }
+        Manner::Pretends => {
+            let deadline = Instant::now() + Duration::from_millis(100);
+            // That it is refused is what it is for; that it is taken would be seen as one peer
+            // more.
+            let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
+            None
+        }
+    }
+}
+
+fn hello() -> Hello {
+    Hello {
+        versions: Versions::OURS,
+        purpose: Purpose::Control,
+        network: "test".to_owned(),
+        instance: 1,
+        session: 1,
+        epoch: 0,
+        transport: HelloTransport::Udp,
+        connections: 1,
+        mtu_bytes: 1500,
+        takes: Vec::new(),
+        software: String::new(),
+    }
+}

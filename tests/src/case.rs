@@ -1,0 +1,212 @@
+//! One network, its faults, and streams opened by either end; the frame of nearly every test.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::relay::{Direction, Faults, Freeze};
+use vsnoop_testbed::stream::{Outcome, Plan, Stream};
+use vsnoop_testbed::topology::{Family, Side, Topology, TopologyOptions};
+
+use crate::PREFIX;
+use crate::attached::{self, Attached};
+
+/// What vsnoop must have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Early {
+    /// Acknowledged segments early.
+    Yes,
+    /// Not one.
+    Never,
+    /// Whatever it liked.
+    Any,
+}
+
+/// A VM that runs for 10 ms of every 30.
+pub const SHARING_A_CORE: Freeze =
+    Freeze::Periodic { frozen: Duration::from_millis(20), period: Duration::from_millis(30) };
+
+/// The default is a VM that shares a core, behind a network without faults.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub topology: TopologyOptions,
+    /// The hold that the port is attached with; none: the default.
+    pub hold: Option<&'static str>,
+    /// Further options of `attach`.
+    pub options: &'static [&'static str],
+    /// Set at both ends before the first stream.
+    pub sysctls: Vec<(&'static str, &'static str)>,
+    pub plan: Plan,
+    /// One stream for each combination of these, one after the other.
+    pub families: &'static [Family],
+    pub openers: &'static [Side],
+    pub freezes: &'static [Freeze],
+    /// Faults behind the hooks, on the way to the VM.
+    pub to_vm: Faults,
+    /// Faults before the hooks see what the VM sends.
+    pub from_vm: Faults,
+    /// Faults between client and host, in both directions.
+    pub network: Faults,
+    pub early: Early,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self {
+            topology: TopologyOptions {
+                prefix: PREFIX.to_owned(),
+                seed: number.into(),
+                ..TopologyOptions::default()
+            },
+            hold: None,
+            options: &[],
+            sysctls: Vec::new(),
+            plan: Plan {
+                to_vm_bytes: 400_000,
+                from_vm_bytes: 200_000,
+                seed: number.into(),
+                ..Plan::default()
+            },
+            families: &[Family::V4],
+            openers: &[Side::Client, Side::Vm],
+            freezes: &[SHARING_A_CORE],
+            to_vm: Faults::default(),
+            from_vm: Faults::default(),
+            network: Faults::default(),
+            early: Early::Yes,
+        }
+    }
+}
+
+impl Case {
+    /// The network of this case, its faults set.
+    pub fn build(&self) -> Result<Topology> {
+        let mut options = self.topology.clone();
+        options.network |= self.network != Faults::default();
+        let topology = Topology::build(&options)?;
+        for (key, value) in &self.sysctls {
+            for side in [Side::Client, Side::Vm] {
+                topology.netns(side).set_sysctl(key, value)?;
+            }
+        }
+        for (towards, guest) in [(Side::Vm, &self.to_vm), (Side::Client, &self.from_vm)] {
+            let freeze = self.freezes.first().copied().unwrap_or_default();
+            topology.set_guest_faults(towards, Faults { freeze, ..guest.clone() });
+            topology.set_network_faults(towards, self.network.clone());
+        }
+        Ok(topology)
+    }
+
+    /// Attaches as this case wants it.
+    pub fn attach<'a>(&self, topology: &'a Topology) -> Result<Attached<'a>> {
+        let attached = Attached::with(topology, self.hold, self.options)?;
+        if self.hold.is_some() {
+            attached.until_it_holds(topology)?;
+        }
+        Ok(attached)
+    }
+
+    pub fn run(&self) -> Result<()> {
+        self.run_and(|_, _, _| Ok(()))
+    }
+
+    /// Runs the case, and lets `verify` look at the network, the attachment and the streams' ends.
+    pub fn run_and(
+        &self,
+        verify: impl FnOnce(&Topology, &Attached<'_>, &[Outcome]) -> Result<()>,
+    ) -> Result<()> {
+        let topology = self.build()?;
+        let mut attached = self.attach(&topology)?;
+        let mut outcomes = Vec::new();
+        for (freeze, plan) in self.streams() {
+            topology.guest().set_freeze(freeze);
+            let which = || {
+                let (family, opener) = (plan.family, plan.opener);
+                let state = attached.describe();
+                let counters = counters(&topology);
+                format!("{family:?}, opened by {opener:?}, {freeze:?}\n{state}\n{counters}")
+            };
+            let outcome = Stream::run(&topology, &plan).with_context(which)?;
+            ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}\n{}", which());
+            outcomes.push(outcome);
+        }
+        verify(&topology, &attached, &outcomes).with_context(|| attached.describe())?;
+        self.until_early(&topology, &attached)?;
+        self.verify_early(&attached)?;
+        // Detaching waits for a VM that shares a core.
+        topology.guest().set_freeze(Freeze::Never);
+        if attached.has_hold() {
+            attached.until_memory_is_free()?;
+            attached.ensure_no_reset()?;
+        }
+        attached.detach()
+    }
+
+    /// The first streams may have come before the memory that the port acknowledges with.
+    fn until_early(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
+        if !attached.has_hold() || self.early != Early::Yes {
+            return Ok(());
+        }
+        let (_, plan) = self.streams().remove(0);
+        attached.wait_until("something is acknowledged early", || {
+            let is_early = attached.counter("early_acks")? > 0;
+            if !is_early {
+                Stream::run(topology, &plan)?;
+            }
+            Ok(is_early)
+        })
+    }
+
+    /// All streams of this case, and how the VM runs meanwhile.
+    pub fn streams(&self) -> Vec<(Freeze, Plan)> {
+        let mut streams = Vec::new();
+        for freeze in self.freezes {
+            for family in self.families {
+                for opener in self.openers {
+                    let seed = self.plan.seed.wrapping_add(streams.len() as u64) << 8;
+                    let plan = Plan { family: *family, opener: *opener, seed, ..self.plan.clone() };
+                    streams.push((*freeze, plan));
+                }
+            }
+        }
+        streams
+    }
+
+    /// What vsnoop acknowledged early is what this case wants.
+    pub fn verify_early(&self, attached: &Attached<'_>) -> Result<()> {
+        if !attached::is_wanted() || self.early == Early::Any {
+            return Ok(());
+        }
+        let early_acks = attached.counter("early_acks")?;
+        ensure!(
+            (early_acks > 0) == (self.early == Early::Yes),
+            "{early_acks} early acknowledgements, wanted: {:?}\n{}",
+            self.early,
+            attached.describe()
+        );
+        Ok(())
+    }
+}
+
+/// Segments were marked on the network, and the client was told.
+pub fn marks_are_echoed(topology: &Topology, outcomes: &[Outcome]) -> Result<()> {
+    let network = topology.network().context("no network relay")?;
+    let marked = network.counters(Direction::LeftToRight).marked;
+    ensure!(marked > 0, "nothing was marked");
+    let echoed: u32 = outcomes
+        .iter()
+        .map(|outcome| outcome.client.info().map(|info| info.delivered_ce))
+        .sum::<Result<u32>>()?;
+    ensure!(echoed > 0, "{marked} marked segments, and the client learnt of none");
+    Ok(())
+}
+
+/// What the relays did to frames.
+fn counters(topology: &Topology) -> String {
+    let network = topology.network().map(|relay| relay.counters(Direction::LeftToRight));
+    let guest = topology.guest().counters(Direction::LeftToRight);
+    let back = topology.guest().counters(Direction::RightToLeft);
+    format!("network: {network:?}\nto the VM: {guest:?}\nfrom the VM: {back:?}")
+}

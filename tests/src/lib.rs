@@ -1,0 +1,14 @@
+//! What several of the test programs beside this have in common.
+//!
+//! [`case`] is a network, its faults and streams through it, [`attached`] the port of it with
+//! vsnoop, [`pair`] one connection; [`background`] is the helper and the engine; [`hosts`] are
+//! hosts with a link.
+
+pub mod attached;
+pub mod background;
+pub mod case;
+pub mod hosts;
+pub mod pair;
+
+/// Of all namespaces of these programs.
+pub const PREFIX: &str = "vst-";
