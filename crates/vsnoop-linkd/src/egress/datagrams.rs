@@ -169,7 +169,7 @@ impl DatagramSender {
             return;
         };
         if split.lost_pieces() > 0 {
-            stats.dropped_send.add(split.lost_pieces() as u64, split.lost_bytes() as u64);
+            context.stats.dropped_send.add(split.lost_pieces() as u64, split.lost_bytes() as u64);
         }
         let header = FrameHeader::of(OffloadState { needs_checksum: true, gso: None }, way);
         let header_bytes = header.bytes().len();
