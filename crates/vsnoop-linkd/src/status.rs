@@ -98,6 +98,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
                     port: port.map(|port| port.name.clone()),
                     peer: peer.map(|peer| peer.name.clone()),
                     age_ns: entry.age_ns,
+                    contested: entry.contested,
                 }
             };
             learned.iter().map(show).collect()

@@ -20,6 +20,8 @@ impl Location {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForwardingDecision {
     To(Location),
+    /// Two locations use the destination's address.
+    Both(Location, Location),
     /// To every location that [`Location::reaches`] allows.
     Flood,
     Drop(DropReason),
@@ -34,8 +36,10 @@ pub enum DropReason {
     Control,
     /// The source is a group address or zero.
     BadSource,
-    /// The source moved too often and is held where it was before.
-    Flapping,
+    /// The configuration gives the source's address to another port.
+    Forged,
+    /// One copy too many of a source that another location has: it may have come round a loop.
+    Loop,
     /// The destination is where the frame came from.
     SameLocation,
     /// The destination is at a peer, and so was the sender.

@@ -344,6 +344,8 @@ pub struct Learned {
     pub peer: Option<String>,
     /// Since it was last heard of.
     pub age_ns: u64,
+    /// It is used from another place, too.
+    pub contested: bool,
 }
 
 impl fmt::Display for DivertState {

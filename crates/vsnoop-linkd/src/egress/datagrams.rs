@@ -168,6 +168,9 @@ impl DatagramSender {
             self.fragments(context, frame);
             return;
         };
+        if split.lost_pieces() > 0 {
+            context.stats.dropped_send.add(split.lost_pieces() as u64, split.lost_bytes() as u64);
+        }
         let header = FrameHeader::of(OffloadState { needs_checksum: true, gso: None }, way);
         let header_bytes = header.bytes().len();
         let piece_bytes = split.piece_bytes();

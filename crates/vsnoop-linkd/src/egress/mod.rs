@@ -273,11 +273,10 @@ impl Egress {
         let location = Location::Port(from as u16);
         let decision = self.shared.table.forward(frame.start(), location, now_ns);
         match decision {
-            ForwardingDecision::To(Location::Peer(peer)) => {
-                self.hand_to_peer(from, usize::from(peer), frame, now_ns)
-            }
-            ForwardingDecision::To(Location::Port(port)) => {
-                self.shared.write_to_port(usize::from(port), frame)
+            ForwardingDecision::To(to) => self.hand_to(from, to, frame, now_ns),
+            ForwardingDecision::Both(a, b) => {
+                self.hand_to(from, a, frame, now_ns);
+                self.hand_to(from, b, frame, now_ns);
             }
             ForwardingDecision::Flood => {
                 for port in 0..self.shared.ports.len() {
@@ -290,6 +289,13 @@ impl Egress {
                 }
             }
             ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+        }
+    }
+
+    fn hand_to(&mut self, from: usize, to: Location, frame: &Frame<'_>, now_ns: u64) {
+        match to {
+            Location::Peer(peer) => self.hand_to_peer(from, usize::from(peer), frame, now_ns),
+            Location::Port(port) => self.shared.write_to_port(usize::from(port), frame),
         }
     }
 

@@ -242,6 +242,14 @@ fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>)
     }
 }
 
+/// Never from a peer to a peer: all of them are connected with each other.
+fn deliver_to(shared: &Shared, to: Location, frame: &Frame<'_>) {
+    match to {
+        Location::Port(port) => shared.write_to_port(usize::from(port), frame),
+        Location::Peer(_) => shared.stats.dropped_forwarding.add(1),
+    }
+}
+
 /// Hands a peer's frame to the port, or the ports, that it is for; a diverted one to the host.
 fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
     let Origin { peer, way } = from;
@@ -260,17 +268,16 @@ fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
         return;
     }
     match shared.table.forward(frame.start(), Location::Peer(peer as u16), now_ns) {
-        ForwardingDecision::To(Location::Port(port)) => {
-            shared.write_to_port(usize::from(port), frame)
+        ForwardingDecision::To(to) => deliver_to(shared, to, frame),
+        ForwardingDecision::Both(a, b) => {
+            deliver_to(shared, a, frame);
+            deliver_to(shared, b, frame);
         }
         ForwardingDecision::Flood => {
             for port in 0..shared.ports.len() {
                 shared.write_to_port(port, frame);
             }
         }
-        // Never from a peer to a peer: all of them are connected with each other.
-        ForwardingDecision::To(Location::Peer(_)) | ForwardingDecision::Drop(_) => {
-            shared.stats.dropped_forwarding.add(1);
-        }
+        ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),
     }
 }

@@ -11,8 +11,14 @@ use crate::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_
 use crate::format::{CWR, FIN, PSH, RST, SYN, TCP_CHECKSUM, URG};
 use crate::headers::{Headers, be16, be32};
 
-/// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
-/// super-packet.
+/// Pieces of one frame at most; the rest of the frame is lost, as in a full queue, and its sender's
+/// TCP repeats it. A VM chooses `gso_size`: with 1, 64 KB would become 65,000 datagrams, and a link
+/// would do nothing else. 256 segments of 256 bytes are 64 KB: senders with such a small MSS lose
+/// nothing.
+pub const PIECES_LIMIT: usize = 256;
+
+/// Cuts a frame into pieces, and returns them in order, [`PIECES_LIMIT`] at most. Each needs its
+/// checksum and is no super-packet.
 #[derive(Debug)]
 pub struct Split<'a> {
     frame: &'a [u8],
@@ -20,6 +26,8 @@ pub struct Split<'a> {
     /// Payload bytes of all pieces but the last.
     size: usize,
     pieces: usize,
+    /// Those that are not made.
+    lost: usize,
     index: usize,
     sequence: u32,
     flags: u8,
@@ -93,11 +101,14 @@ impl<'a> Split<'a> {
             return None;
         };
         let size = size(total, most);
+        let whole = total.div_ceil(size).max(1);
+        let pieces = whole.min(PIECES_LIMIT);
         let mut split = Self {
             frame,
             headers: *headers,
             size,
-            pieces: total.div_ceil(size).max(1),
+            pieces,
+            lost: whole - pieces,
             index: 0,
             sequence: be32(frame, l4 + 4)?,
             flags,
@@ -117,6 +128,16 @@ impl<'a> Split<'a> {
     /// How many pieces there are, handed out or not; at least one.
     pub fn pieces(&self) -> usize {
         self.pieces
+    }
+
+    /// How many more there would be without [`PIECES_LIMIT`].
+    pub fn lost_pieces(&self) -> usize {
+        self.lost
+    }
+
+    /// Payload bytes of the pieces that are lost.
+    pub fn lost_bytes(&self) -> usize {
+        self.headers.payload_bytes().saturating_sub(self.pieces * self.size)
     }
 
     /// Bytes of every piece but the last, which may be shorter.
@@ -158,7 +179,7 @@ impl<'a> Split<'a> {
         if self.index > 0 {
             flags &= !CWR;
         }
-        if self.index + 1 < self.pieces {
+        if self.index + 1 < self.pieces + self.lost {
             flags &= !(FIN | PSH);
         }
         head[l4 + 13] = flags;
@@ -237,6 +258,26 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_tiny_gso_size_makes_no_flood() {
+        for (size, made) in [(1, 256), (8, 256), (234, 256), (235, 256), (236, 255), (1448, 45)] {
+            let payload = 60_000;
+            let spec = Segment { payload, flags: ACK | PSH | FIN, ..Segment::default() };
+            let (header, frame) = spec.partial(Some(size));
+            let offload = OffloadState::of(&header).expect("understood");
+            let all = pieces(offload, &frame, 1400).expect("can be cut");
+            assert_eq!(all.len(), made, "{size}");
+            let headers = Headers::of(&frame).expect("IP");
+            let split = Split::new(offload, &headers, &frame, 1400).expect("can be cut");
+            let sent: usize = all.iter().map(|piece| piece.len() - 66).sum();
+            assert_eq!(sent + split.lost_bytes(), payload);
+            assert_eq!(split.lost_pieces() > 0, split.lost_bytes() > 0);
+            let last = all.last().expect("a piece");
+            let ends = last[14 + 20 + 13] & (FIN | PSH) != 0;
+            assert_eq!(ends, split.lost_bytes() == 0, "the end is not sent without the rest");
         }
     }
 

@@ -5,14 +5,12 @@
 //! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
 //! checksum, IPv4 identifications go on. The checksum is left to do.
 
+use super::split::PIECES_LIMIT;
 use super::state::OffloadState;
 use crate::checksum::{add, complete_ipv4, pseudo_header};
 use crate::format::UDP_CHECKSUM;
 use crate::headers::{Headers, be16};
 use crate::vnet::{GSO_ECN, GSO_UDP_L4, VirtioNetHdr};
-
-/// Of more datagrams none is made; kernels put up to 128 together.
-const MOST: usize = 1024;
 
 /// Whether this is the header of one.
 pub fn is_super_packet(header: &VirtioNetHdr) -> bool {
@@ -36,7 +34,8 @@ impl UdpSplit {
     /// The offload state of every datagram.
     pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
-    /// `None` if the frame is no such super-packet, whatever its header says.
+    /// `None` if the frame is no such super-packet, whatever its header says, or one of more than
+    /// [`PIECES_LIMIT`] datagrams; kernels put up to 128 together.
     pub fn of(header: &VirtioNetHdr, headers: &Headers, frame: &[u8]) -> Option<Self> {
         let size = usize::from(header.gso_size.get());
         let is_whole = headers.udp() && headers.end as usize <= frame.len();
@@ -47,7 +46,7 @@ impl UdpSplit {
         }
         let count = headers.payload_bytes().div_ceil(size).max(1);
         let identification = if headers.v6 { 0 } else { be16(frame, usize::from(headers.ip) + 4)? };
-        (count <= MOST).then_some(Self {
+        (count <= PIECES_LIMIT).then_some(Self {
             headers: *headers,
             size,
             count,

@@ -271,7 +271,11 @@ fn address(learned: &Learned) -> Vec<String> {
             (None, Some(peer)) => format!("peer {peer}"),
             (None, None) => "-".into(),
         },
-        format!("{} ago", units::duration(learned.age_ns)),
+        format!(
+            "{} ago{}",
+            units::duration(learned.age_ns),
+            if learned.contested { ", used elsewhere too" } else { "" }
+        ),
     ]
 }
 
