@@ -37,6 +37,7 @@ run() {
 	program=
 	# shellcheck disable=SC1090 # written by note()
 	. "$1"
+	export VSNOOP_TEST_PROGRAMS="$BESIDE/noted"
 	output=$BESIDE/output.${1##*/}
 	echo "     Running $program" >"$output"
 	namespaces=
