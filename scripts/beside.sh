@@ -37,6 +37,7 @@ run() {
 	program=
 	# shellcheck disable=SC1090 # written by note()
 	. "$1"
+	export VSNOOP_TEST_PROGRAMS="$BESIDE/noted"
 	output=$BESIDE/output.${1##*/}
 	echo "     Running $program" >"$output"
 	namespaces=
@@ -53,11 +54,10 @@ run() {
 alone() { # PROGRAM
 	if [ "$(id -u)" = 0 ]; then
 		{ mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs tmpfs /run &&
-			mkdir -p /run/lock /run/netns /run/tmp && ip link set lo up; } ||
+			mkdir -p /run/lock /run/netns && ip link set lo up; } ||
 			{ echo "no mounts of its own for a test program"; exit 1; }
-		# The sources may be below /tmp.
-		export TMPDIR=/run/tmp
 	fi
+	TMPDIR=$(mktemp -d "$BESIDE/XXXXXX") && export TMPDIR
 	"$1"
 }
 

@@ -14,5 +14,5 @@ VSNOOP_STORM_SECONDS=$2 cargo test --release --locked -p vsnoop-world --test sto
 
 cargo build --release --locked -p vsnoop
 for tests in hostile:: memory:: strangers::; do
-	VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-lab --test links -- "$tests"
+	VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test links -- "$tests"
 done

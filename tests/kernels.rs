@@ -7,7 +7,7 @@
 //!
 //! Where there is no QEMU or no package of such a kernel, they say so and count as ignored.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -108,10 +108,38 @@ fn run_under(kernel: &Kernel) -> Result<Report> {
     Batch { kernel, modules: &MODULES, programs: &programs, commands: &commands }.run(LIMIT)
 }
 
-/// Test programs of the workspace as cargo has built them, or builds them now: in the profile of
-/// this program and with the packages that scripts/test.sh names in one command, so that nothing is
-/// built that it has not built before.
+/// Names the directory in which scripts/beside.sh has noted the test programs that it runs.
+const NOTED: &str = "VSNOOP_TEST_PROGRAMS";
+
+/// Test programs of the workspace: those that were noted, or else as cargo builds them now, in the
+/// profile of this program.
 fn test_programs<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
+    match std::env::var_os(NOTED) {
+        Some(directory) => noted(Path::new(&directory), names),
+        None => built(names),
+    }
+}
+
+/// A noted program is a file `RANK.NAME-HASH` with a line `program='PATH'`.
+fn noted<const N: usize>(directory: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
+    let mut found = [const { None }; N];
+    for file in directory.read_dir().with_context(|| format!("read {}", directory.display()))? {
+        let file = file?.path();
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name.split_once('.').and_then(|(_, name)| name.rsplit_once('-'));
+        let Some(place) = names.iter().position(|wanted| Some(*wanted) == name.map(|it| it.0))
+        else {
+            continue;
+        };
+        let text = std::fs::read_to_string(&file)?;
+        let program = text.lines().find_map(|line| line.strip_prefix("program='"));
+        found[place] = program.and_then(|line| line.strip_suffix('\'')).map(PathBuf::from);
+    }
+    ensure!(found.iter().all(Option::is_some), "{names:?} are not all in {}", directory.display());
+    Ok(found.map(Option::unwrap_or_default))
+}
+
+fn built<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     let packages = ["-p", "vsnoop-bpf", "-p", "vsnoop-tests"];

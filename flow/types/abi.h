@@ -25,9 +25,8 @@ enum reset_reason {
 	RESET_SILENT = 1, /* the VM ran, and sent nothing for long */
 	RESET_ENGINE_GONE = 2, /* no engine is left to hand over the held bytes */
 	RESET_DETACHED = 3, /* the port was detached with bytes in the hold */
-	RESET_TAP_GONE = 4, /* the tap was deleted with bytes in the hold */
-	RESET_DESERTED = 5, /* the tap has no reader any more */
-	RESET_REASONS = 6,
+	RESET_DESERTED = 4, /* the tap has no reader any more */
+	RESET_REASONS = 5,
 };
 
 /* The attachment itself: written by user space only, and pinned with the maps, so that it outlives

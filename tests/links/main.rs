@@ -13,6 +13,7 @@ mod paths;
 mod peers;
 mod routed;
 mod strangers;
+mod tenants;
 mod transfer;
 mod transports;
 mod vlans;
@@ -38,6 +39,7 @@ fn main() {
         certificates::trials(),
         hostile::trials(),
         strangers::trials(),
+        tenants::trials(),
         memory::trials(),
     ]
     .into_iter()

@@ -99,7 +99,7 @@ fn congestion_marks(families: &'static [Family]) -> anyhow::Result<()> {
         families,
         ..base
     };
-    case.run_and(|topology, _, outcomes| marks_are_echoed(topology, outcomes))
+    case.run_and(|topology, _, _| marks_are_echoed(topology))
 }
 
 /// RFC 9768 counts marks in header bits that early acknowledgements cannot continue.

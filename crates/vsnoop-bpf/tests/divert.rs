@@ -2,7 +2,7 @@
 //!
 //! Frames are given to it by BPF_PROG_TEST_RUN on a tap in a network namespace of the test's own;
 //! that diverted ones come out of the link's tap is tested with whole hosts
-//! (crates/vsnoop-lab/tests/netns).
+//! (tests/netns/divert).
 
 use std::ffi::CString;
 use std::process::Command;

@@ -2,6 +2,8 @@
 
 use std::io::IoSlice;
 
+use vsnoop_link::forwarding::SourceFilter;
+
 use super::frame::Frame;
 use super::io::port::{MAX_PARTS, Port};
 use super::stats::PortStats;
@@ -9,15 +11,26 @@ use super::stats::PortStats;
 pub struct CountedPort {
     pub port: Port,
     pub stats: PortStats,
+    /// Source addresses that its VMs may use.
+    pub sources: SourceFilter,
 }
 
 impl CountedPort {
     pub fn new(port: Port) -> Self {
-        Self { port, stats: PortStats::default() }
+        Self { port, stats: PortStats::default(), sources: SourceFilter::default() }
     }
 
     pub fn name(&self) -> &str {
         self.port.name()
+    }
+
+    /// Whether a frame from the port has an allowed source; others are counted.
+    pub fn allows(&self, frame: &Frame<'_>) -> bool {
+        let is_allowed = self.sources.check(frame.start()).is_ok();
+        if !is_allowed {
+            self.stats.forged_in.add(1);
+        }
+        is_allowed
     }
 
     /// Writes a frame; one that the port does not take is dropped and counted.

@@ -58,7 +58,11 @@ impl Link {
         let ageing_ns = config.age.as_nanos() as u64;
         let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
         let (peers, own) = (config.peers.len(), Own::new(&config));
-        let shared = Arc::new(Shared::new(table, ports, divert_taps, peers, udp, own));
+        let mut shared = Shared::new(table, ports, divert_taps, peers, udp, own);
+        for (index, port) in config.ports.iter().enumerate() {
+            shared.allow_sources(index, &port.sources);
+        }
+        let shared = Arc::new(shared);
         let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
         let rule_set = RuleSet::new(config.compress.clone());
         let Threads { egress_thread, ingress_thread, egress, ingress, events, told } =

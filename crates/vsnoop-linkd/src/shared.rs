@@ -10,7 +10,7 @@ use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::own::Own;
 use super::stats::{LinkStats, PeerStats};
-use vsnoop_link::forwarding;
+use vsnoop_link::forwarding::{self, Location, SourceFilter};
 
 pub struct Shared {
     begun: Instant,
@@ -47,6 +47,16 @@ impl Shared {
             stats: LinkStats::default(),
             frame_limit_bytes: AtomicUsize::new(0),
         }
+    }
+
+    /// Bounds the source addresses of a port's VMs, and fixes their MAC addresses to it.
+    pub fn allow_sources(&mut self, port: usize, sources: &SourceFilter) {
+        let mut table = self.table.write();
+        for mac in &sources.macs {
+            table.fix(*mac, Location::Port(port as u16));
+        }
+        drop(table);
+        self.ports[port].sources = sources.clone();
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).

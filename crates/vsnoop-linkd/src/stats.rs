@@ -31,6 +31,8 @@ pub struct PortStats {
     pub bytes_out: Counter,
     /// The kernel had no room for them, or the port is down.
     pub dropped_out: Counter,
+    /// From the VMs, with a source address that the port's `mac` or `address` does not allow.
+    pub forged_in: Counter,
 }
 
 /// Of one peer.

@@ -194,7 +194,7 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
             reason: states.reason(index).map(str::to_owned),
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
-            dropped: reasons([("full", &stats.dropped_out)]),
+            dropped: reasons([("full", &stats.dropped_out), ("forged", &stats.forged_in)]),
         }
     };
     config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()

@@ -150,8 +150,6 @@ pub struct ConnectionInfo {
     /// Data of the SYN was acknowledged.
     pub fast_open: bool,
     pub retransmissions: u32,
-    /// Segments of this end that arrived with a CE mark, as the other end's echo says.
-    pub delivered_ce: u32,
     /// How long this end had more to send than the other's window let it.
     pub window_limited_us: u64,
     /// The other's window, as this end took it last.
@@ -197,7 +195,6 @@ pub fn info(socket: &Socket) -> Result<ConnectionInfo> {
         ecn: has(ECN),
         fast_open: has(SYN_DATA),
         retransmissions: info.tcpi_total_retrans,
-        delivered_ce: info.tcpi_delivered_ce,
         window_limited_us: info.tcpi_rwnd_limited,
         send_window_bytes: info.tcpi_snd_wnd,
     })

@@ -74,8 +74,6 @@ pub struct Resets {
     pub engine_gone: u64,
     /// The port was detached with bytes in the hold.
     pub detached: u64,
-    /// The tap was deleted.
-    pub tap_gone: u64,
     /// The tap had no reader any more.
     pub deserted: u64,
     /// The VM sent a RST that only the host's actions can explain.
@@ -86,13 +84,12 @@ pub struct Resets {
 
 impl Resets {
     pub fn of(meta: &port_meta, stats: &port_stats) -> Self {
-        let [refused, silent, engine_gone, detached, tap_gone, deserted] = meta.resets;
+        let [refused, silent, engine_gone, detached, deserted] = meta.resets;
         Self {
             refused,
             silent,
             engine_gone: engine_gone + stats.abandoned,
             detached,
-            tap_gone,
             deserted,
             by_vm: stats.vm_refused,
             bytes: meta.reset_bytes,
@@ -104,13 +101,12 @@ impl Resets {
     }
 
     /// (name, value, meaning)
-    pub fn list(&self) -> [(&'static str, u64, &'static str); 7] {
+    pub fn list(&self) -> [(&'static str, u64, &'static str); 6] {
         [
             ("resets.refused", self.refused, "the VM refused the same bytes again and again"),
             ("resets.silent", self.silent, "the VM ran and answered nothing"),
             ("resets.engine_gone", self.engine_gone, "nobody was left to hand over what was held"),
             ("resets.detached", self.detached, "detached with bytes in the hold"),
-            ("resets.tap_gone", self.tap_gone, "the tap was deleted"),
             ("resets.deserted", self.deserted, "nobody read the tap any more"),
             ("resets.by_vm", self.by_vm, "the VM's RST to what only the host sent"),
         ]

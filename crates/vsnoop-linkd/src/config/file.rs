@@ -20,6 +20,7 @@ use super::{
     AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT,
     PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, WhenDown, value,
 };
+use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
 
 type Field = Option<Spanned<Value>>;
@@ -96,6 +97,8 @@ struct PortTable {
     bridge: Field,
     tap: Field,
     interface: Field,
+    mac: Field,
+    address: Field,
 }
 
 #[derive(Deserialize)]
@@ -326,6 +329,7 @@ impl Reader<'_> {
                 )
             },
         )?;
+        self.fixed_once(tables, &ports)?;
         Ok(ports)
     }
 
@@ -335,6 +339,10 @@ impl Reader<'_> {
         let bridge = self.text("port.bridge", &port.bridge, value::interface)?;
         let tap = self.text("port.tap", &port.tap, value::interface)?;
         let interface = self.text("port.interface", &port.interface, value::interface)?;
+        let sources = SourceFilter {
+            macs: self.macs("port.mac", &port.mac)?,
+            addresses: self.prefixes("port.address", &port.address)?,
+        };
         let (own, kind) = match (bridge, tap, interface) {
             (Some(bridge), None, None) => {
                 let name = match name {
@@ -347,7 +355,7 @@ impl Reader<'_> {
                         self.complaint(table.span().start, what)
                     })?,
                 };
-                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge) });
+                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge), sources });
             }
             (None, Some(tap), None) => (tap, PortKind::Tap),
             (None, None, Some(interface)) => (interface, PortKind::Interface),
@@ -359,8 +367,24 @@ impl Reader<'_> {
         };
         match port.name.as_ref() {
             Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
-            None => Ok(PortConfig { name: own, kind }),
+            None => Ok(PortConfig { name: own, kind, sources }),
         }
+    }
+
+    /// No MAC address is fixed to two ports.
+    fn fixed_once(&self, tables: &[Spanned<PortTable>], ports: &[PortConfig]) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, port) in tables.iter().zip(ports) {
+            for mac in &port.sources.macs {
+                if let Some(other) =
+                    seen.insert(mac, &port.name).filter(|other| **other != port.name)
+                {
+                    let what = format!("{mac} is an address of port {other}, too; leave out one");
+                    return Err(self.complaint(table.span().start, what));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<PeerConfig>> {
@@ -525,6 +549,20 @@ impl Reader<'_> {
             }
             let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
             Err(format!("there is no such [[peer]]; there is {}", names.join(", ")))
+        })
+    }
+
+    /// One, or a list.
+    fn macs(&self, key: &str, field: &Field) -> Result<Vec<Mac>> {
+        let Some(found) = field else { return Ok(Vec::new()) };
+        let mac = |value: &Value| value.as_str()?.parse::<Mac>().ok().filter(|mac| !mac.is_group());
+        let macs = match found.get_ref() {
+            Value::Array(values) => values.iter().map(mac).collect(),
+            value => mac(value).map(|mac| vec![mac]),
+        };
+        macs.filter(|macs: &Vec<_>| !macs.is_empty()).ok_or_else(|| {
+            let allowed = "give a MAC address such as \"52:54:00:00:00:01\", or a list of them";
+            self.wrong(key, found, allowed)
         })
     }
 

@@ -24,7 +24,7 @@ pub use peer::{PeerConfig, Transport, TrustConfig};
 pub use rules::{Compress, FrameFields, RuleChange, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, dictionary, is_link_name};
 pub use vsnoop_link::compress::Method;
-pub use vsnoop_link::forwarding::Mac;
+pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
 pub const DIRECTORY: &str = "/etc/vsnoop/link";
@@ -83,6 +83,8 @@ pub struct PortConfig {
     /// The interface: of a tap that the link makes, or one that exists.
     pub name: String,
     pub kind: PortKind,
+    /// Source addresses that its VMs may use.
+    pub sources: SourceFilter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,6 +17,28 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 const LEAST: &str = "[link]\n[[port]]\nbridge = \"br0\"\n[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n";
 
 #[test]
+fn a_port_may_have_fixed_source_addresses() {
+    let port = "[[port]]\nbridge = \"br0\"\n";
+    let given = "mac = \"52:54:00:00:00:01\"\naddress = [\"10.0.0.5\", \"fd00::/64\"]\n";
+    let config = parse(&LEAST.replace(port, &format!("{port}{given}"))).unwrap();
+    let sources = &config.ports[0].sources;
+    assert_eq!(sources.macs, ["52:54:00:00:00:01".parse().unwrap()]);
+    let addresses: Vec<_> = sources.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.5/32", "fd00::/64"]);
+
+    let wrong = |given: &str| {
+        parse(&LEAST.replace(port, &format!("{port}{given}"))).unwrap_err().to_string()
+    };
+    for mac in ["\"01:00:5e:00:00:01\"", "\"52:54\"", "[]", "7"] {
+        let error = wrong(&format!("mac = {mac}\n"));
+        assert!(error.contains("line 4") && error.contains("port.mac"), "{error}");
+    }
+    assert!(wrong("address = \"10.0.0\"\n").contains("port.address"));
+    let twice = format!("mac = \"52:54:00:00:00:01\"\n[[port]]\ntap = \"t1\"\n{given}");
+    assert!(wrong(&twice).contains("52:54:00:00:00:01 is an address of port"), "{}", wrong(&twice));
+}
+
+#[test]
 fn what_is_not_said_has_a_default() {
     let config = parse(LEAST).unwrap();
     assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
@@ -25,7 +47,10 @@ fn what_is_not_said_has_a_default() {
     assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
     assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
     let bridge = PortKind::Bridge("br0".into());
-    assert_eq!(config.ports, [PortConfig { name: "vsl-office".into(), kind: bridge }]);
+    assert_eq!(
+        config.ports,
+        [PortConfig { name: "vsl-office".into(), kind: bridge, sources: SourceFilter::default() }]
+    );
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
     assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));

@@ -194,7 +194,7 @@ impl Egress {
                         divert_tap.map(|divert_tap| &divert_tap.port)
                     }
                 };
-                let Some(CountedPort { port, stats }) = found else { break };
+                let Some(CountedPort { port, stats, .. }) = found else { break };
                 let limit = self.shared.frame_limit();
                 let own = port.is_interface().then_some(&self.shared.own);
                 let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
@@ -270,6 +270,9 @@ impl Egress {
     }
 
     fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
+        if !self.shared.ports[from].allows(frame) {
+            return;
+        }
         let location = Location::Port(from as u16);
         let decision = self.shared.table.forward(frame.start(), location, now_ns);
         match decision {

@@ -45,6 +45,8 @@ counters! {
     reordered,
     misdirected,
     marked,
+    /// Segments that echo a mark (ECE without SYN).
+    echoes,
     /// Packets that were cut into fragments.
     fragmented,
     /// Packets that a bottleneck had room for.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vsnoop_packet::edit;
-use vsnoop_packet::format::Tag;
+use vsnoop_packet::format::{ECE, SYN, Tag};
 use vsnoop_packet::headers::Headers;
 use vsnoop_packet::packet::{Packet, Pool};
 use vsnoop_packet::segment;
@@ -229,6 +229,9 @@ impl Forwarder {
     }
 
     fn harm_one(&mut self, mut packet: Packet, to: &Queues) {
+        if is_echo(packet.frame()) {
+            count(&self.control.counters.echoes);
+        }
         if self.hits(self.faults.mark_ce) && edit::mark_ce(&mut packet) {
             count(&self.control.counters.marked);
         }
@@ -406,6 +409,13 @@ fn carries_data(frame: &[u8]) -> bool {
 
 fn tcp_payload_bytes(frame: &[u8]) -> usize {
     Headers::of(frame).filter(Headers::tcp).map_or(0, |headers| headers.payload_bytes())
+}
+
+/// Whether a segment echoes a CE mark (RFC 3168, section 6.1.3).
+fn is_echo(frame: &[u8]) -> bool {
+    let tcp = Headers::of(frame).filter(Headers::tcp);
+    let flags = tcp.and_then(|headers| frame.get(usize::from(headers.l4) + 13));
+    flags.is_some_and(|flags| flags & (ECE | SYN) == ECE)
 }
 
 #[cfg(test)]
