@@ -98,7 +98,7 @@ fn forged() -> Result<()> {
     introduce(&attacker, &other, ATTACKER)?;
     for number in 0..FRAMES {
         if number % 3 == 0 {
-            let forgery = frame(BROADCAST, OWNER, 1_000_000 + number);
+            let forgery = frame(OTHER, OWNER, 1_000_000 + number);
             send(&attacker, &forgery)?;
             // Its way is as long as the owner's: both links have learned from it.
             receive(&other, &forgery, &[])?;
