@@ -44,6 +44,9 @@ pub enum End {
     Reset,
     /// It had not ended after `patience_ms`.
     Hung,
+    /// After a detach the VM's TCP took the FIN of a segment that it had cut at its window for the
+    /// end, and lost the bytes between (docs/limits.md). All frames that it got were right.
+    CutShort,
 }
 
 /// Result of a run.
@@ -66,6 +69,8 @@ struct Connection {
     timer: u64,
     told: Told,
     over_at: Option<u64>,
+    /// A detach has ended since the start.
+    was_detached: bool,
 }
 
 struct Machine {
@@ -112,6 +117,7 @@ impl World {
                 ..Told::default()
             },
             over_at: None,
+            was_detached: false,
         });
         let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
             let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
@@ -229,7 +235,12 @@ impl World {
             let sender = &connection.sender;
             let started = START + self.sc.connections[c].start_ms * MS;
             let took = connection.over_at.unwrap_or(self.now) - started.min(self.now);
-            let end = if connection.over_at.is_none() {
+            let is_cut_short = connection.was_detached
+                && !sender.is_done()
+                && progress.early_fin == Some(sender.cfg.bytes + 1);
+            let end = if is_cut_short {
+                End::CutShort
+            } else if connection.over_at.is_none() {
                 End::Hung
             } else if sender.is_done() && progress.is_done {
                 let sent = sender.cfg.bytes + 2;
@@ -435,6 +446,7 @@ impl World {
             machine.host.stop_engine();
             for c in self.connections.iter_mut().filter(|c| c.vm == m) {
                 c.told.from_the_start = false;
+                c.was_detached = true;
             }
             self.note(|| "detached".into());
         }

@@ -74,6 +74,7 @@ impl Guest for Linux {
             is_done: tcp.is_done(),
             is_reset: tcp.state == State::Reset,
             is_open: tcp.state == State::Open && !tcp.is_done(),
+            early_fin: None,
         }
     }
 

@@ -271,6 +271,7 @@ impl Guest for Lwip {
             is_done,
             is_reset: state.is_reset,
             is_open: state.is_open,
+            early_fin: None,
         }
     }
 

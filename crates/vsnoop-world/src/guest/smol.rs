@@ -1,4 +1,13 @@
 //! A VM whose TCP is the crate smoltcp, an independent implementation. IPv4 without timestamps.
+//!
+//! Two faults of smoltcp 0.14 end connections whatever a host does:
+//!
+//! - Its retransmission timer, expiring while the peer's window is zero, leaves no timer at all,
+//!   and a keep-alive of the peer does not update the window. (A TCP has to probe: RFC 9293,
+//!   section 3.8.6.1.) A late duplicate of an ACK with window zero is enough. `Smol::wake` repeats
+//!   that ACK, for which smoltcp starts its persist timer.
+//! - It cuts a segment at the end of its window, and takes the FIN behind what it has cut off
+//!   (`Progress::early_fin`).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,10 +19,11 @@ use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::segment::{ACK, FIN, RST, SYN, Seg, position};
 
 use super::application::{Application, Received, Stream};
 use super::tcp::{Guest, Progress};
-use crate::frame::Frame;
+use crate::frame::{Frame, Summed};
 use crate::layout;
 use crate::wire::{self, Path};
 
@@ -38,6 +48,11 @@ struct Conn {
     fin_came: bool,
     is_done: bool,
     is_reset: bool,
+    /// The sender's initial sequence number.
+    irs: u32,
+    early_fin: Option<u64>,
+    /// The sender's latest ACK with window zero.
+    closing_ack: Option<Seg>,
 }
 
 /// Queues of IP packets: received, and sent.
@@ -170,6 +185,9 @@ impl Smol {
                 fin_came: false,
                 is_done: false,
                 is_reset: false,
+                irs: 0,
+                early_fin: None,
+                closing_ack: None,
             }
         });
         let ends = ends.collect();
@@ -193,13 +211,63 @@ impl Smol {
             }
         }
         self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
+        self.wake(now);
         for end in &mut self.ends {
             end.look(self.sockets.get(end.socket));
         }
     }
+
+    /// Makes sockets probe a closed window, if they have data to send and no timer is left.
+    fn wake(&mut self, now: u64) {
+        if self.interface.poll_at(instant(now), &self.sockets).is_some() {
+            return;
+        }
+        for end in &mut self.ends {
+            let socket: &Socket = self.sockets.get(end.socket);
+            if socket.send_queue() > 0
+                && let Some(ack) = end.closing_ack.take()
+            {
+                let frame = wire::encode(&ack, &end.path, true, Summed::None);
+                self.wire.arrived.extend(layout::packet(&frame.bytes).map(<[u8]>::to_vec));
+            }
+        }
+        self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
+    }
+
+    /// The connection of a frame from the host, and its segment if the checksum is right.
+    fn arriving(&self, frame: &Frame) -> Option<(usize, Seg)> {
+        let ports = layout::ports(&frame.bytes)?;
+        let is_its = |end: &Conn| (end.path.sender.1, end.path.vm.1) == ports;
+        Some((self.ends.iter().position(is_its)?, wire::decode(frame)?))
+    }
 }
 
 impl Conn {
+    /// Notes what the VM's TCP is about to process.
+    fn expect(&mut self, s: &Seg, socket: &Socket) {
+        if s.has(SYN) && socket.state() == State::Listen {
+            self.irs = s.seq;
+        }
+        let is_newest = |ack: &Seg| s.ack.wrapping_sub(ack.ack) as i32 >= 0;
+        if s.has(ACK)
+            && !s.has(SYN | RST)
+            && s.window == 0
+            && self.closing_ack.as_ref().is_none_or(is_newest)
+        {
+            let end = s.seq.wrapping_add(s.len() + u32::from(s.has(FIN)));
+            self.closing_ack = Some(Seg::bare(end, s.ack, ACK));
+        }
+    }
+
+    /// Notes whether the FIN of this segment, which the VM's TCP has just taken, came too early.
+    fn check_fin(&mut self, s: &Seg, socket: &Socket) {
+        let has = 1 + self.application.read + socket.recv_queue() as u64;
+        let fin_at = position(s.seq.wrapping_add(s.len()), self.irs, has);
+        if s.has(FIN) && fin_at > has as i64 {
+            self.early_fin = Some(fin_at as u64);
+        }
+    }
+
     fn look(&mut self, socket: &Socket) {
         self.fin_came |= self.application.got_fin || has_fin(socket);
         let is_over = matches!(socket.state(), State::Closed | State::TimeWait);
@@ -230,11 +298,25 @@ impl Guest for Smol {
     }
 
     fn input(&mut self, now: u64, frame: &Frame, _: &mut Rng) {
+        let arriving = self.arriving(frame);
+        let mut had_fin = false;
+        if let Some((c, s)) = &arriving {
+            let end = &mut self.ends[*c];
+            had_fin = end.fin_came;
+            end.expect(s, self.sockets.get(end.socket));
+        }
         let mut frame = frame.clone();
         frame.settle();
         let packet = layout::packet(&frame.bytes).expect("a frame of a connection");
         self.wire.arrived.push_back(packet.to_vec());
         self.run(now);
+        if let Some((c, s)) = &arriving
+            && let end = &mut self.ends[*c]
+            && end.fin_came
+            && !had_fin
+        {
+            end.check_fin(s, self.sockets.get(end.socket));
+        }
     }
 
     fn timers(&mut self, now: u64, _: &mut Rng) {
@@ -271,10 +353,89 @@ impl Guest for Smol {
             is_done: end.is_done,
             is_reset: end.is_reset,
             is_open: begun == 1 && !end.is_done && !end.is_reset,
+            early_fin: end.early_fin,
         }
     }
 
     fn copy(&self) -> Box<dyn Guest> {
         unreachable!("smoltcp's sockets cannot be copied")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_flow::testing::clock::{MS, START};
+    use vsnoop_flow::testing::segment::content;
+
+    use super::*;
+    use crate::cases;
+
+    const IRS: u32 = 1_000;
+    const WINDOW: u64 = 3_000;
+
+    /// A VM with one connection, whose application writes `bytes`, and the sender's side of it.
+    struct Case {
+        vm: Smol,
+        now: u64,
+        path: Path,
+        rng: Rng,
+        /// The VM's initial sequence number.
+        iss: u32,
+    }
+
+    impl Case {
+        fn new(bytes: u64) -> Self {
+            let path = Path::new(0, 0, false);
+            let mut rng = Rng::with_seed(1);
+            let end = End { rcvbuf: WINDOW, closes_last: true, ..cases::end(&mut rng, bytes) };
+            let vm = Smol::new(&[(0, path.clone(), end)], 1);
+            let mut case = Self { vm, now: START, path, rng, iss: 0 };
+            let answer = case.hear(Seg::bare(IRS, 0, SYN), 65_535);
+            case.iss = answer[0].seq;
+            case
+        }
+
+        /// The VM gets a segment with this window; returns what it sends.
+        fn hear(&mut self, mut s: Seg, window: u16) -> Vec<Seg> {
+            s.window = window;
+            let frame = wire::encode(&s, &self.path, true, Summed::None);
+            self.vm.input(self.now, &frame, &mut self.rng);
+            self.sent()
+        }
+
+        fn sent(&mut self) -> Vec<Seg> {
+            self.vm.output().iter().filter_map(wire::decode).collect()
+        }
+
+        /// A segment of the sender at this position; it acknowledges `acked` bytes of the VM.
+        fn segment(&self, at: u32, acked: u32, flags: u8) -> Seg {
+            Seg::bare(IRS + at, self.iss.wrapping_add(1 + acked), flags | ACK)
+        }
+    }
+
+    #[test]
+    fn a_window_that_a_late_duplicate_closed_is_probed() {
+        let mut case = Case::new(20_000);
+        let sent = case.hear(case.segment(1, 0, 0), 65_535);
+        assert!(sent.iter().any(|s| s.len() > 0), "{sent:?}");
+        case.hear(case.segment(1, 0, 0), 0);
+        let sent = (0..100).flat_map(|_| {
+            case.now += 100 * MS;
+            case.vm.timers(case.now, &mut case.rng);
+            case.sent()
+        });
+        assert!(sent.map(|s| s.len()).sum::<u32>() > 0, "no probe");
+    }
+
+    #[test]
+    fn a_fin_behind_what_the_window_cuts_off_is_reported() {
+        for (bytes, early_fin) in [(3_500, Some(3_501)), (2_000, None)] {
+            let mut case = Case::new(0);
+            case.hear(case.segment(1, 0, 0), 65_535);
+            let mut s = case.segment(1, 0, FIN);
+            s.data = (1..=bytes).map(|at| content(0, at)).collect();
+            case.hear(s, 65_535);
+            assert_eq!(case.vm.progress(0).early_fin, early_fin);
+        }
     }
 }

@@ -26,6 +26,9 @@ pub struct Progress {
     pub is_reset: bool,
     /// It is established, and not over.
     pub is_open: bool,
+    /// Position of the sender's FIN, if the VM's TCP took it for the end before it had all bytes
+    /// below.
+    pub early_fin: Option<u64>,
 }
 
 /// A VM's TCP with its application, which checks what it receives.

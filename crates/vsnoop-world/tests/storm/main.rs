@@ -2,7 +2,8 @@
 //!
 //! The checks of the world cover safety at each segment: no byte is acknowledged that is neither
 //! held nor delivered, no stream has a wrong byte. Here a connection must end whole, unless an end
-//! aborts it, or the same storm ends in the same way without vsnoop.
+//! aborts it, or the same storm ends in the same way without vsnoop. One fault of smoltcp is
+//! accepted ([`End::CutShort`]).
 //!
 //! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment);
 //! `VSNOOP_STORM_SECONDS` sets the time for each kind of VM, with other seeds in each run.
@@ -25,7 +26,7 @@ fn run(kind: Kind, seed: u64) -> Result<(), String> {
     let world = AssertUnwindSafe(|| World::new(sc.clone()).run());
     let with = catch_unwind(world).map_err(|_| format!("a check failed: {name}"))?;
     for (c, &(end, _)) in with.ends.iter().enumerate() {
-        if end == End::Exact || is_excused {
+        if matches!(end, End::Exact | End::CutShort) || is_excused {
             continue;
         }
         let mut without = sc.clone();
