@@ -76,7 +76,7 @@ impl Classifier {
     }
 }
 
-/// Where a flow stands, or who gives way to it: the one that was idle longest.
+/// The entry of a flow, or the one idle longest, which it replaces.
 fn find(set: &[FlowEntry; WAYS], flow: u64) -> usize {
     let same = set.iter().position(|known| known.used && known.flow == flow);
     same.unwrap_or_else(|| {
