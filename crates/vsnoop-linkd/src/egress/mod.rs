@@ -93,7 +93,7 @@ pub enum Order {
 }
 
 /// Bounds how long one port keeps the thread from the others.
-const BATCHES_PER_TURN: usize = 8;
+const BATCHES_PER_PASS: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
@@ -165,10 +165,10 @@ impl Egress {
         match token {
             ORDERS => return self.obey(),
             token if token < DIVERT_TAPS => {
-                self.read(Source::Port(token as usize), BATCHES_PER_TURN)
+                self.read(Source::Port(token as usize), BATCHES_PER_PASS)
             }
             token if token < CONNECTIONS => {
-                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_TURN);
+                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_PASS);
             }
             token => self.connection_ready(token),
         }

@@ -14,7 +14,7 @@ use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES};
 use vsnoop_packet::offload::state::OffloadState;
 
 /// Bounds how long one connection keeps the thread from the others.
-const READS_PER_TURN: usize = 16;
+const READS_PER_PASS: usize = 16;
 
 /// What one read takes of a TLS stream.
 const RAW_BYTES: usize = 256 << 10;
@@ -65,7 +65,7 @@ impl Connection {
         stats: &PeerStats,
         got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<()> {
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_PASS {
             let more = match self.decryption {
                 Decryption::Tls(_) => self.receive_tls(stats, got)?,
                 Decryption::Records(_) => self.receive_records(stats, got)?,

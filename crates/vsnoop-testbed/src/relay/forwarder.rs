@@ -22,7 +22,7 @@ use super::faults::{Faults, Freeze};
 use super::forgery::{self, Source};
 use super::queues::Queues;
 
-/// Frames, and bytes, read before the other direction has its turn: no answer waits for longer than
+/// Frames, and bytes, read before the other direction is served: no answer waits for longer than
 /// some 0.1 ms behind data.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -106,8 +106,8 @@ impl Forwarder {
         }
     }
 
-    /// Moves what can be moved now.
-    pub fn turn(&mut self, from: &Queues, to: &Queues) -> std::io::Result<Next> {
+    /// Forwards the frames that can be moved now.
+    pub fn forward(&mut self, from: &Queues, to: &Queues) -> std::io::Result<Next> {
         self.control.refresh(&mut self.generation, &mut self.faults);
         let (frozen, change) = self.frozen(Instant::now());
         if frozen {
