@@ -479,17 +479,17 @@ impl Memory for Vm {
         }
     }
 
-    fn busy(&mut self, group: u32) -> u32 {
+    fn active(&mut self, group: u32) -> u32 {
         self.step();
-        self.slab(group).map_or(0, |slab| slab.busy)
+        self.slab(group).map_or(0, |slab| slab.active)
     }
 
-    fn clear_busy(&mut self, number: u32) {
+    fn clear_active(&mut self, number: u32) {
         let at = number - 1;
         if self.step()
             && let Some(slab) = self.slab(at / SLAB_HOLDS)
         {
-            slab.busy &= !(1 << (at % SLAB_HOLDS));
+            slab.active &= !(1 << (at % SLAB_HOLDS));
         }
     }
 

@@ -261,10 +261,10 @@ fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
     assert_eq!(out.events & EVENT_FREE, 0, "not a whole chunk");
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK, WINDOW));
     assert_ne!(out.events & EVENT_FREE, 0);
-    assert_eq!(c.h.busy, 1, "claimed for that");
+    assert_eq!(c.h.claimed, 1, "claimed for that");
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK + 1, WINDOW));
     assert_eq!(out.events & EVENT_FREE, 0, "it has the claim already");
-    c.h.busy = 0;
+    c.h.claimed = 0;
     let (_, out) = c.hear_only(&c.ack_of_vm(10_000, WINDOW));
     assert_ne!(out.events & EVENT_FREE, 0, "all of it");
 }
