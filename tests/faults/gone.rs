@@ -1,4 +1,5 @@
-//! Nobody is left to hand over what the host holds: connections are reset, both ends, and counted.
+//! Neither engine nor hooks can hand over held bytes: both ends of connections are reset, and
+//! counted.
 
 use std::fs;
 use std::time::{Duration, Instant};

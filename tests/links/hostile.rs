@@ -199,7 +199,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
     })
 }
 
-/// Who hands connections on, and cuts one of them.
+/// A proxy that forwards connections and cuts one of them.
 #[derive(Default)]
 struct Middle {
     /// Connections before the one that is to be cut, and after how many bytes of both directions.

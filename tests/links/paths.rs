@@ -175,7 +175,7 @@ fn interface_shrinks() -> Result<()> {
     Ok(())
 }
 
-/// Its interface is asked, though nobody has said where the peer is.
+/// The MTU of its interface is used, although the peer's address is not configured.
 fn narrow_waits() -> Result<()> {
     const PPPOE_BYTES: usize = 1492;
     let mut network = Network::build(Plan::default())?;

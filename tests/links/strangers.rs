@@ -67,7 +67,7 @@ enum Manner {
     Babbles,
     /// Begins, says nothing more, and stays.
     Stays,
-    /// Has a key that nobody knows.
+    /// A caller with an unknown key.
     Pretends,
 }
 
@@ -100,7 +100,7 @@ fn calls(transport: &'static str) -> Result<()> {
         watched
     });
     result?;
-    // Nobody is left; the peer may come again.
+    // No caller is left; the peer may call again.
     b.kill();
     a.until("the peer is missed", |status| status["peers"][0]["state"] != "up")?;
     b.start()?;
@@ -144,9 +144,8 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
 }
 
-/// Nobody has proved who he is to a link that has just started, and strangers take all that is left
-/// to them. The peer is let in for its address. It is not to be called from there: its port is
-/// another.
+/// A link that has just started has no authenticated peer, and strangers use all that is left to
+/// them. The peer is let in because of its address. The link cannot dial it: its port is another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     let mut network = Network::build(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
@@ -210,7 +209,7 @@ fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
     })
 }
 
-/// Who has a key, and knows the link's.
+/// A dialler with a key of its own that knows the link's public key.
 fn unknown(network: &Network) -> Result<Dialer> {
     let file = network.file("stranger.key");
     key_file::keygen(&file)?;

@@ -325,7 +325,7 @@ fn expect_shaped(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The VM's own; nothing is shaped, and nobody waits.
+/// The VM's own window; no flow is shaped or queued.
 fn expect_own_windows(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     let most = most_window(pair)?;
     ensure!(most > BOUND, "a window of {most} bytes\n{}", attached.describe());

@@ -364,7 +364,7 @@ impl Control {
         let known = &mut self.peers[peer];
         let favoured = self.ours > made.peer_key;
         if known.settings.favoured != favoured {
-            // Of a peer that is known by name, the key is seen now.
+            // The key of a peer with a subject is known from its handshake.
             known.settings.favoured = favoured;
             let settings = known.settings.clone();
             known.made.insert(id, made);
@@ -452,7 +452,7 @@ impl Control {
         }
     }
 
-    /// What the machine found out about the path, for who compresses; once a second or so.
+    /// Tells the compressor what the state machine measured of the path; about once a second.
     fn tell_path(&mut self, peer: usize) {
         let known = &mut self.peers[peer];
         let Some(used) = known.used else { return };
@@ -614,7 +614,7 @@ impl Control {
         let events = self.events.clone();
         let guard = self.guard.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
-            // Who can be called from here may call, too.
+            // A peer that can be dialled may also call.
             let resolved = |addresses: &[SocketAddr]| {
                 guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
             };

@@ -155,7 +155,7 @@ fn reverse_path_filter() -> Result<()> {
     exchange(&mut connect(&hosts, Family::V4)?, 1000)
 }
 
-/// Somebody configures the interfaces of a host anew, the link's among them.
+/// Another program configures the interfaces of a host anew, the link's among them.
 fn prepared_again() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let host = &hosts.hosts[0];

@@ -19,7 +19,7 @@ pub struct Pem<'a> {
     pub file: &'a str,
 }
 
-/// Who this host is.
+/// Identity of this host.
 #[derive(Debug)]
 pub struct Identity {
     pub(super) key: PrivateKeyDer<'static>,

@@ -54,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Nobody on the way reads or forges it.
+    /// No host on the path can read or forge it.
     pub fn is_encrypted(self) -> bool {
         !matches!(self, Self::UdpPlain | Self::TcpPlain)
     }

@@ -113,14 +113,14 @@ impl LinkFiles {
                     return Ok(false);
                 }
                 Err(error) if !is_missing(&error) => return Err(error),
-                // A socket without a lock can be removed by nobody.
+                // Only the owner of a lock may remove the socket: create the lock file.
                 Err(_) if self.socket().exists() => drop(self.open(true)?),
                 Err(_) => return Ok(false),
             }
         }
     }
 
-    /// `None` when somebody has it. Only who wants it for itself makes the file.
+    /// `None` when another process has the lock. Only an exclusive request makes the file.
     fn try_lock(&self, kind: FlockArg) -> Result<Option<Flock<File>>> {
         let path = self.lock();
         loop {
@@ -166,7 +166,7 @@ impl LinkFiles {
         remove(&self.socket())
     }
 
-    /// Only by who has taken the name, at last.
+    /// To be called only by the process that has taken the name, as its last step.
     pub(super) fn remove_lock(&self) -> Result<()> {
         remove(&self.lock())
     }

@@ -116,8 +116,8 @@ impl Connection {
         self.encoder.decision(flow, policy)
     }
 
-    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how
-    /// much the kernel may hold.
+    /// Measures the path's rate now and then, for the compressor and for the bound of the kernel's
+    /// send buffer.
     fn look_at_path(&mut self, now_ns: u64) {
         if !self.path.due(now_ns) {
             return;

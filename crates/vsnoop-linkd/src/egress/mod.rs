@@ -372,7 +372,7 @@ impl Egress {
                         (seen_ns >= since_ns).then_some(decision)
                     };
                     self.policies.survey(decision);
-                    // Who asked may wait no more.
+                    // The requester may have given up.
                     let _ = done.try_send(());
                 }
                 Order::Policies(policies) => self.policies = policies,

@@ -1,4 +1,4 @@
-//! What sending to a peer needs beside what is sent.
+//! The context of sending to a peer: all that is needed besides the data.
 
 use crate::io::udp::UdpSocket;
 use crate::stats::PeerStats;
