@@ -216,7 +216,7 @@ impl PathMtu {
         self.settle(now_ns);
     }
 
-    /// Ends the search if no size is left to try.
+    /// Schedules the next search if no size is left to try.
     fn settle(&mut self, now_ns: u64) {
         if self.confirmed >= self.bound && self.raise_at_ns == u64::MAX {
             self.raise_at_ns = now_ns.saturating_add(RAISE_NS);

@@ -70,8 +70,8 @@ impl RoundTrip {
         self.least_ns[0].min(self.least_ns[1])
     }
 
-    /// Time after which a probe counts as lost: the smoothed round trip and four deviations
-    /// (RFC 6298), within bounds.
+    /// Time after which a probe counts as lost: one and a half smoothed round trips and four
+    /// deviations (as in RFC 6298), within bounds.
     pub fn timeout_ns(&self) -> u64 {
         const UNKNOWN_NS: u64 = 500_000_000;
         const BOUNDS_NS: (u64, u64) = (100_000_000, 2_000_000_000);

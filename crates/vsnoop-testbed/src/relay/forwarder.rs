@@ -77,7 +77,7 @@ impl Ord for Waiting {
     }
 }
 
-/// What a forwarder waits for next.
+/// The events that a forwarder waits for next.
 pub(super) struct Next {
     /// The tap it reads may be polled.
     pub readable: bool,
@@ -393,7 +393,7 @@ impl Forwarder {
     }
 }
 
-/// How many segments a packet will be on a wire.
+/// Number of segments of a packet on the wire.
 fn segments_of(packet: &Packet) -> usize {
     let payload = tcp_payload_bytes(packet.frame());
     let size = usize::from(packet.header.gso_size.get());
