@@ -53,12 +53,12 @@ pub fn coding_clock() -> Clock {
     Box::new(|| clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
-/// Of the whole process, handshakes included.
+/// CPU time of the whole process, handshakes included.
 pub fn process_ns() -> u64 {
     clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Of a thread that has not been joined; 0 once it has ended.
+/// CPU time of a thread that has not been joined; 0 once it has ended.
 pub fn thread_ns<T>(thread: &JoinHandle<T>) -> u64 {
     let mut clock = 0;
     // SAFETY: the handle is held, so the thread was neither joined nor detached, and its pthread_t

@@ -67,7 +67,7 @@ const CONNECT: Duration = Duration::from_secs(3);
 /// Data connections of a session that are dialled at the same time: half of what a listener lets
 /// one source have.
 const ABREAST: usize = 8;
-/// What IPv6 demands of every path, less the headers of IPv6 and TCP.
+/// The minimum MTU of IPv6, less the headers of IPv6 and TCP.
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A path with a longer round trip is a long path.
 const FAR: Duration = Duration::from_millis(2);
@@ -301,7 +301,7 @@ fn call(address: &SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// What a session over UDP is.
+/// Makes a session over UDP.
 pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
     let transport = transport_of(&control)?;
     let suite = if transport.is_encrypted() { suite_of(control.cipher) } else { Suite::Plain };

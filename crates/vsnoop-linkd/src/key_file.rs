@@ -83,7 +83,7 @@ pub fn public(path: &Path) -> Result<PublicKey> {
     with_key(path, public_key_of)
 }
 
-/// What `read` makes of the private key in the file `path`.
+/// Applies `read` to the private key in the file `path`.
 pub(crate) fn with_key<T>(
     path: &Path,
     read: impl FnOnce(Pem<'_>) -> std::result::Result<T, IdentityError>,

@@ -57,14 +57,14 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Of a handshake that is complete.
+    /// The secret of a complete handshake.
     pub(super) fn export(tls: &Connection, epoch: u16) -> Result<Self, rustls::Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         tls.export_keying_material(&mut secret[..], LABEL, Some(&epoch.to_be_bytes()))?;
         Ok(Self { secret, epoch })
     }
 
-    /// What these keys are counted by.
+    /// The epoch of these keys.
     #[cfg(test)]
     pub fn epoch(&self) -> u16 {
         self.epoch

@@ -4,7 +4,7 @@ use super::*;
 use crate::identity::testing::{host, peer, pinned};
 use crate::identity::{Acceptor, Dialer, Identity, Trust};
 
-/// What a host says by default.
+/// The default hello of a host.
 pub fn hello(instance: u64) -> Hello {
     Hello {
         versions: Versions::OURS,

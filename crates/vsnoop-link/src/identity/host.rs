@@ -51,7 +51,7 @@ impl Identity {
         Ok(Self { key: der, chain, public })
     }
 
-    /// What peers pin.
+    /// The public key that peers pin.
     pub fn public(&self) -> PublicKey {
         self.public
     }

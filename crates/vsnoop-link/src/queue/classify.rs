@@ -19,7 +19,7 @@ const IDLE_NS: u64 = 1_000_000_000;
 const SETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// What is known of a frame without its flow.
+/// Kind of a frame, without regard to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// ARP, ICMP, DNS and the like: always on connection 0, where the fair queue bounds it.

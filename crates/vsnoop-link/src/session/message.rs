@@ -68,7 +68,7 @@ pub enum CloseReason {
     Down,
     /// Nothing arrived any more.
     Silence,
-    /// Of a later version.
+    /// A reason of a later version.
     Other(u8),
 }
 

@@ -58,7 +58,7 @@ struct Session {
     since_ns: u64,
     /// When its keys are old.
     old_at_ns: u64,
-    /// Of an instance of the peer that is gone: anything is better.
+    /// Of an instance of the peer that is gone: any other session outranks it.
     void: bool,
     /// Where its datagrams come from is known: not of one that the peer has dialled, until the
     /// first of them. The handshake came from another port.
@@ -108,7 +108,7 @@ pub struct Peer {
     meter: Meter,
     path_mtu: Option<PathMtu>,
     told_mtu: Option<u16>,
-    /// Of the path that is measured.
+    /// Address of the path that is measured.
     path_address: Option<SocketAddr>,
     /// Changes of address that are allowed, in billionths, and as of when.
     roam_credit: (u64, u64),
@@ -196,7 +196,7 @@ impl Peer {
         deadline_ns
     }
 
-    /// What a person wants to know.
+    /// The peer's state for the status.
     pub fn status(&self) -> PeerSnapshot {
         let used = self.used();
         let state = match (self.closed, used, &self.settings.address) {

@@ -28,7 +28,7 @@ pub enum TrustConfig {
     Subject(String),
 }
 
-/// What carries the records.
+/// The transport of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {

@@ -34,7 +34,7 @@ use super::io::wake;
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
 
-/// What the control thread wants done. `session` numbers are its own, never used twice.
+/// An order of the control thread. `session` numbers are its own, never used twice.
 pub enum Order {
     /// A session is there.
     Install {
@@ -67,7 +67,7 @@ pub enum Order {
         session: u64,
         bytes: usize,
     },
-    /// What is known of the path: the share of datagrams lost, its rate.
+    /// Measurements of the path: the share of datagrams lost, its rate.
     Path {
         peer: usize,
         session: u64,
@@ -155,7 +155,7 @@ impl Egress {
         })
     }
 
-    /// What a thread of this half alone waits for.
+    /// The epoll of a thread with this half alone.
     pub fn poll(&self) -> Arc<Poll> {
         self.watch.own()
     }

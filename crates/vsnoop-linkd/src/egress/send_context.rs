@@ -6,7 +6,7 @@ use crate::stats::PeerStats;
 #[derive(Clone, Copy)]
 pub struct SendContext<'a> {
     pub udp: &'a UdpSocket,
-    /// Of the peer.
+    /// Counters of the peer.
     pub stats: &'a PeerStats,
     pub now_ns: u64,
 }

@@ -16,7 +16,7 @@ use vsnoop_packet::offload::state::OffloadState;
 /// Bounds how long one connection keeps the thread from the others.
 const READS_PER_PASS: usize = 16;
 
-/// What one read takes of a TLS stream.
+/// Most bytes of one read of a TLS stream.
 const RAW_BYTES: usize = 256 << 10;
 
 /// How bytes of the connection's stream become items; see the sending side's `Encryption`.
@@ -25,7 +25,7 @@ pub enum Decryption {
     Records(Box<Opener>),
 }
 
-/// What was received on a connection.
+/// Data received on a connection.
 pub enum Received<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),

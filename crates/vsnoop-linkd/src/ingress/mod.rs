@@ -29,7 +29,7 @@ use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
 use vsnoop_link::wire::item::Way;
 
-/// What the control thread wants done.
+/// An order of the control thread.
 pub enum Order {
     /// Records with the index `index` belong to the session.
     Datagrams {
@@ -102,7 +102,7 @@ impl Ingress {
         })
     }
 
-    /// What a thread of this half alone waits for.
+    /// The epoll of a thread with this half alone.
     pub fn poll(&self) -> Arc<Poll> {
         self.watch.own()
     }

@@ -56,7 +56,7 @@ pub fn dial(
     run(stream, machine, &nobody, deadline)
 }
 
-/// Is called: `policy` answers the peer, once it is known which one it is. Ends by `deadline`.
+/// The accepting end: `policy` answers the peer once it is identified. Ends by `deadline`.
 pub fn accept(
     stream: TcpStream,
     acceptor: &Acceptor,
