@@ -17,7 +17,7 @@ use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
 
-/// Of the packets of a sender that goes on.
+/// Interval between packets of a sender that continues.
 const PERIOD: Duration = Duration::from_millis(500);
 
 pub fn trials() -> Vec<Trial> {

@@ -50,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What happens to packets on a bad day; no attack.
+/// Faults of a bad network, without an attack.
 fn bad_day() -> Faults {
     Faults {
         loss: 0.005,

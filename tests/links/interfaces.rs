@@ -20,7 +20,7 @@ use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What is said of a port that has failed.
+/// Message about a port that has failed.
 const SAID: &str = "port vm0 carries no frames";
 
 pub fn trials() -> Vec<Trial> {

@@ -12,7 +12,7 @@ use vsnoop_testbed::relay::Faults;
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
 use crate::{transfer, trial};
 
-/// What passes the narrow path; the hosts' interfaces take 1500.
+/// MTU of the narrow path; the hosts' interfaces take 1500.
 const NARROW_BYTES: u64 = 1400;
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -126,8 +126,8 @@ fn fragments() -> Result<()> {
     Ok(())
 }
 
-/// What a VM sends to the far host itself gets into the link, by a rule that is too broad, and not
-/// out.
+/// Packets of a VM to the far host itself enter the link, by a rule that is too broad, and do not
+/// leave it.
 fn the_host_itself() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let link = Link::with(&hosts, |_| {
