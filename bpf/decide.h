@@ -92,7 +92,7 @@ static long wait_for_hold(__u32 i, const struct hold_wait *w)
 {
 	struct hold *h = hold_number(w->slot, w->number);
 
-	return !h || !*(volatile __u32 *)&h->busy;
+	return !h || !*(volatile __u32 *)&h->claimed;
 }
 
 #define HOLD_WAIT 16384
@@ -125,11 +125,11 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	/* Another CPU may claim the hold between the wait and the lock: try again, HOLD_TRIES
 	 * times. */
 	for (tries = HOLD_TRIES;; tries--) {
-		if (h && *(volatile __u32 *)&h->busy)
+		if (h && *(volatile __u32 *)&h->claimed)
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
 		out->now = bpf_ktime_get_ns();
 		bpf_spin_lock(&f->lock);
-		if (!h || !*(volatile __u32 *)&h->busy || !tries)
+		if (!h || !*(volatile __u32 *)&h->claimed || !tries)
 			break;
 		bpf_spin_unlock(&f->lock);
 	}
@@ -210,10 +210,10 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	}
 	if (!is_there) {
 		out->events = 0;
-		__sync_lock_test_and_set(&h->busy, 0);
+		__sync_lock_test_and_set(&h->claimed, 0);
 		return verdict;
 	}
-	mark_busy(port, out->hold);
+	mark_active(port, out->hold);
 	/* No settle(): flow_kept() sets none of its events. */
 	note(port, out, now);
 	wake_engine(port, out);

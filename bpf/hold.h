@@ -2,9 +2,10 @@
 /*
  * Memory of the hold: chunks in slabs, chained per flow.
  *
- * A CPU sets `busy` under the lock of the flow's record before it extends a chain or frees chunks,
- * so that one CPU at a time does; the copying itself needs no lock. Only `owner` says whether a
- * chunk is free; it is taken with compare-and-swap. A search begins where the last one ended.
+ * A CPU sets `claimed` under the lock of the flow's record before it extends a chain or frees
+ * chunks, so that one CPU at a time does; the copying itself needs no lock. Only `owner` says
+ * whether a chunk is free; it is taken with compare-and-swap. A search begins where the last one
+ * ended.
  *
  * The engine reads chains without a claim. This is safe: a chunk is freed only after the VM has
  * acknowledged all of its bytes, `front` moves before that, and a reader that finds `front`
@@ -23,7 +24,7 @@
 #define HOLD_SEARCH 16384
 /* Bound of a loop over a chain, in chunks; no chain is as long. */
 #define HOLD_CHAIN (1 << 20)
-/* Most chunks freed at one ACK, so that other CPUs wait for `busy` only briefly. */
+/* Most chunks freed at one ACK, so that other CPUs wait for `claimed` only briefly. */
 #define HOLD_FREE 64
 /* Most chunks by which one segment may extend a chain, holes included. */
 #define HOLD_REACH (1 << 16)
@@ -62,13 +63,13 @@ static __always_inline struct hold_chunk *chunk_number(__u32 slot, __u32 chunk)
 }
 
 /* Marks the hold for the engine, which looks at it until the VM has acknowledged its copies. */
-static __always_inline void mark_busy(const struct port *port, __u32 number)
+static __always_inline void mark_active(const struct port *port, __u32 number)
 {
 	struct hold_slab *slab = slab_number(port->slot, (number - 1) / SLAB_HOLDS);
 	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
 
-	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
-		__sync_fetch_and_or(&slab->busy, bit);
+	if (slab && !(*(volatile __u32 *)&slab->active & bit))
+		__sync_fetch_and_or(&slab->active, bit);
 }
 
 static __always_inline void ring(const struct port *port, __u32 number, __u64 flags)
@@ -220,7 +221,7 @@ __noinline int hold_release(struct port *port, __u32 number, bool all)
 		return -1;
 	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
 		  all ? HOLD_CHAIN : HOLD_FREE);
-	__sync_lock_test_and_set(&h->busy, 0);
+	__sync_lock_test_and_set(&h->claimed, 0);
 	return 0;
 }
 
@@ -496,7 +497,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->key = *key;
 		h->front = 0;
 		h->chunks = 0;
-		h->busy = 0;
+		h->claimed = 0;
 		h->rcv_win = 0;
 		h->since_ns = h->released_ns = 0;
 		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
@@ -544,10 +545,10 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 				f->hold = 0;
 		}
 		mine = f->hold == number;
-		if (mine && !h->busy && seq_ge(f->vm_seq, h->tail) && h->chunks &&
+		if (mine && !h->claimed && seq_ge(f->vm_seq, h->tail) && h->chunks &&
 		    !h->range_count) {
 			h->vm_seq = f->vm_seq;
-			h->busy = 1;
+			h->claimed = 1;
 			claimed = true;
 		}
 		bpf_spin_unlock(&f->lock);

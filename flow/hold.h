@@ -22,7 +22,7 @@
  * A segment that the VM does not get may still have an ACK of the VM's data, or a window update.
  * These go to the VM at once, as a pure ACK (EVENT_NEWS, hold_news()).
  *
- * hold_to_vm() decides about a segment. With TO_VM_KEEP it has claimed the chain (hold.busy); the
+ * hold_to_vm() decides about a segment. With TO_VM_KEEP it has claimed the chain (`claimed`); the
  * caller copies, hands over according to out->hand, and calls flow_kept(), which moves NEXT_SEQ and
  * fills in the ACK.
  *
@@ -245,8 +245,8 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, struct 
 	 * from wrapping. */
 	h->sender_seq = seq_max(h->sender_seq, seq_add(f->vm_seq, (__u32)-1));
 	/* Segments that were left to the VM have no copies; they may have filled a hole. */
-	if (!h->busy) {
-		/* While `busy` another CPU copies to the place that these fields name. */
+	if (!h->claimed) {
+		/* While `claimed` another CPU copies to the place that these fields name. */
 		if (seq_gt(f->vm_seq, h->tail) && !(h->flags & HOLD_FIN)) {
 			h->tail = hold_join(h, f->vm_seq);
 			f->next_seq = seq_max(f->next_seq, h->tail);
@@ -259,10 +259,10 @@ static __always_inline void hold_note_vm(struct flow *f, struct hold *h, struct 
 	h->vm_tsval = f->vm_tsval;
 	if (!same_mac(h->next_hop, f->next_hop))
 		copy_mac(h->next_hop, f->next_hop);
-	if (h->chunks && !h->busy &&
+	if (h->chunks && !h->claimed &&
 	    ((seq_ge(f->vm_seq, h->tail) && !h->range_count) ||
 	     seq_diff(f->vm_seq, seq_of(h->front >> 32)) >= HOLD_CHUNK)) {
-		h->busy = 1;
+		h->claimed = 1;
 		out->events |= EVENT_FREE;
 	}
 }
@@ -441,9 +441,9 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 /* Claims the chain for a copy. Fails while another CPU has it. */
 static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 {
-	if (h->busy)
+	if (h->claimed)
 		return false;
-	h->busy = 1;
+	h->claimed = 1;
 	if (!seq_eq(h->tail, f->next_seq) && !h->range_count) {
 		/* Segments since the last copy were left to the VM. */
 		h->first = h->tail = h->sure = f->next_seq;
@@ -598,7 +598,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	bool handed = within && (taken || hand == HAND_ON);
 
 	out->events &= EVENT_NEWS;
-	h->busy = 0;
+	h->claimed = 0;
 	flow_note_data(f, s, now, out);
 	if (!copied)
 		out->events |= EVENT_HOLD_FULL;
@@ -663,7 +663,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 #define HOLD_IDLE_LONG_NS (60 * NSEC_PER_SEC)
 static __always_inline bool hold_is_idle(const struct flow *f, const struct hold *h, __u64 now)
 {
-	return !h->busy && !h->chunks && !h->range_count && f->mode != FLOW_HOLDING &&
+	return !h->claimed && !h->chunks && !h->range_count && f->mode != FLOW_HOLDING &&
 	       !(h->flags & HOLD_FIN) && !flow_outstanding(f) &&
 	       since_ns(now, f->last_ns) >= (seq_diff(f->adv_edge, f->right_edge) < (__s32)f->mss ?
 						     HOLD_IDLE_NS :

@@ -56,13 +56,13 @@ struct hold_chunk {
 	__u32 next; /* chunk with the bytes that follow; valid for all but the last */
 };
 
-/* The hold of one flow. */
+/* The hold record of one flow. */
 struct hold {
 	struct flow_key key; /* key of the flow */
 	__u32 used; /* 0: free; set and cleared by the hooks */
-	__u32 busy; /* 1: a CPU extends the chain or frees chunks of it */
+	__u32 claimed; /* 1: a CPU has claimed the chain, to extend it or free chunks */
 
-	/* The chain: changed only by the CPU that set `busy`. */
+	/* The chain: changed only by the CPU that set `claimed`. */
 	__u64 front; /* SEQ of the first chunk's first byte << 32 | that chunk */
 	__u32 last; /* the last chunk */
 	__u32 chunks; /* number of chunks in the chain */
@@ -142,7 +142,7 @@ struct hold_slab {
 	struct hold holds[SLAB_HOLDS]; /* one for each flow */
 	/* A bit for each hold with copies that the VM may have to acknowledge. The hooks set it,
 	 * the engine clears it. */
-	__u32 busy;
+	__u32 active;
 	__u32 zero;
 };
 

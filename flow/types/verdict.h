@@ -56,7 +56,7 @@ enum from_vm_verdict {
 #define EVENT_CLOSED 0x00200 /* the record can be removed now */
 #define EVENT_PASSIVE 0x00400 /* a segment was left to a prompt VM */
 #define EVENT_WAKE 0x00800 /* wake the engine */
-#define EVENT_FREE 0x01000 /* hold.busy was set: free chunks that the VM has acknowledged */
+#define EVENT_FREE 0x01000 /* hold.claimed was set: free chunks that the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
 #define EVENT_ABANDONED 0x04000 /* reset: no engine is left to hand over its bytes */
 #define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */

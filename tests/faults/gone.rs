@@ -1,4 +1,5 @@
-//! Nobody is left to hand over what the host holds: connections are reset, both ends, and counted.
+//! Neither engine nor hooks can hand over held bytes: both ends of connections are reset, and
+//! counted.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
 
-/// Of the packets of a sender that goes on.
+/// Interval between packets of a sender that continues.
 const PERIOD: Duration = Duration::from_millis(500);
 
 pub fn trials() -> Vec<Trial> {

@@ -26,7 +26,7 @@ pub fn held(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
     Ok(pair)
 }
 
-/// The VM runs and gets everything; nobody was reset.
+/// The VM runs and gets everything; no connection was reset.
 pub fn ends_exact(topology: &Topology, mut attached: Attached<'_>, mut pair: Pair) -> Result<()> {
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.receive(BYTES).with_context(|| attached.describe())?;

@@ -72,7 +72,7 @@ fn not_held() -> Result<()> {
     anyhow::bail!("the helper was too fast, {TRIES} times: nothing was tested")
 }
 
-/// How often it was seen that nothing is acknowledged, before the helper came.
+/// Counts the looks that saw nothing acknowledged, until the helper came.
 fn looks_while_silent(attached: &Attached<'_>, engine: i32) -> Result<usize> {
     let acknowledged = attached.counter("early_bytes")?;
     let mut looks = 0;

@@ -37,7 +37,7 @@ fn is_in(host: &Host, bridge: &str) -> Result<bool> {
     Ok(host.netns.ip(&format!("-o link show {TAP}"))?.contains(&format!(" master {bridge} ")))
 }
 
-/// The link is not asked meanwhile: who asks has it look.
+/// Waits without asking the link: a request would make it look at the tap.
 fn until_in(host: &Host, bridge: &str) -> Result<()> {
     let since = Instant::now();
     while !is_in(host, bridge)? {
@@ -94,7 +94,7 @@ fn made_anew() -> Result<()> {
     until_port(a, true, None)?;
     said_once(a, PUT_BACK)?;
     cross(&network)?;
-    // Nobody sees that there was none.
+    // The link does not notice that there was none.
     a.netns.delete("br0")?;
     a.netns.bridge("br0")?;
     a.netns.add_port("br0", "vm0")?;

@@ -68,7 +68,7 @@ fn expired(transport: &'static str, calls: bool) -> Result<()> {
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
         transfer::until_moved(&moved, 8 << 20)?;
         bad.start()?;
-        // Whoever calls is told, and says so to its operator.
+        // The caller gets the reason, and reports it to its operator.
         let (caller, name, word) = if calls {
             (&*bad, "h0", "our certificate is not valid")
         } else {
@@ -80,7 +80,7 @@ fn expired(transport: &'static str, calls: bool) -> Result<()> {
                 .filter(|peer| peer["name"] == name)
                 .any(|peer| peer["reason"].as_str().is_some_and(|reason| reason.contains(word)))
         })?;
-        // Whoever is called says so, too, and not at each of the calls.
+        // The called link reports it, too, but not for each call.
         if calls {
             a.until("who called has called again", |_| {
                 a.words().matches("a certificate that has expired").count() > 0

@@ -51,7 +51,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// From one VM to the other and back, by both families.
+/// A transfer from one VM to the other and back, by both families.
 fn exchange(network: &Routed, from: usize, to: usize) -> Result<()> {
     let moved = AtomicU64::new(0);
     let [one, other] = [from, to].map(|host| &network.hosts[host].vms[0]);
@@ -72,7 +72,7 @@ fn diverted_bytes(host: &Host) -> Result<u64> {
     diverts.iter().map(|divert| count(divert, "bytes")).sum()
 }
 
-/// What came in from a peer.
+/// Counters of packets that came in from a peer.
 fn entered(host: &Host, peer: &str) -> Result<Value> {
     let status = host.status()?;
     let peers = status["entry"]["peers"].as_array().context("no entry in the status")?;

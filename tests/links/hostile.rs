@@ -50,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What happens to packets on a bad day; no attack.
+/// Faults of a bad network, without an attack.
 fn bad_day() -> Faults {
     Faults {
         loss: 0.005,
@@ -199,7 +199,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
     })
 }
 
-/// Who hands connections on, and cuts one of them.
+/// A proxy that forwards connections and cuts one of them.
 #[derive(Default)]
 struct Middle {
     /// Connections before the one that is to be cut, and after how many bytes of both directions.

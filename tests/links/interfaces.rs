@@ -1,4 +1,4 @@
-//! Ports that are interfaces of somebody else: VMs' frames cross them, whatever becomes of the
+//! Ports that are interfaces of other programs: VMs' frames cross them, whatever becomes of the
 //! interfaces.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -20,7 +20,7 @@ use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What is said of a port that has failed.
+/// Message about a port that has failed.
 const SAID: &str = "port vm0 carries no frames";
 
 pub fn trials() -> Vec<Trial> {
@@ -136,7 +136,7 @@ fn own_tap() -> Result<()> {
     until_port(a, "the tap is missed", Some("start the link again"))
 }
 
-/// Sends of many datagrams at once between VMs: on their way to the port nobody cuts them.
+/// Sends of many datagrams at once between VMs: they are not split before the port.
 fn segmented(transport: &'static str) -> Result<()> {
     const SIZE: usize = 1200;
     const DATAGRAMS: usize = 30;

@@ -29,7 +29,7 @@ const FLOWS: u32 = 120_000;
 const WARM_UP_RECONNECTS: u64 = 10;
 const RECONNECTS: u64 = 20;
 const RECONNECTS_SOAKED: u64 = 80;
-/// What an allocator's own ways may add.
+/// Growth that the allocator alone may cause.
 const GROWTH_KIB: u64 = 6 << 10;
 /// And at each reconnection, on average: half of what a session over UDP takes.
 const RECONNECT_GROWTH_KIB: u64 = 32;
@@ -53,7 +53,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What both links have in memory.
+/// Resident memory of both links, KiB.
 fn rss_kib(hosts: &[Host]) -> Result<Vec<u64>> {
     hosts.iter().map(|host| host.in_proc_status("VmRSS")).collect()
 }

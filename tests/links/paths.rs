@@ -12,7 +12,7 @@ use vsnoop_testbed::relay::Faults;
 use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
 use crate::{transfer, trial};
 
-/// What passes the narrow path; the hosts' interfaces take 1500.
+/// MTU of the narrow path; the hosts' interfaces take 1500.
 const NARROW_BYTES: u64 = 1400;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -175,7 +175,7 @@ fn interface_shrinks() -> Result<()> {
     Ok(())
 }
 
-/// Its interface is asked, though nobody has said where the peer is.
+/// The MTU of its interface is used, although the peer's address is not configured.
 fn narrow_waits() -> Result<()> {
     const PPPOE_BYTES: usize = 1492;
     let mut network = Network::build(Plan::default())?;

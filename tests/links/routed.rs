@@ -19,7 +19,7 @@ use crate::hosts::{Host, PORT, ground, keygen, start_all};
 pub const TAP: &str = "tap0";
 const VM_DEVICE: &str = "eth0";
 
-/// What is to be built.
+/// Options of a network.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub hosts: usize,
@@ -50,7 +50,8 @@ impl Default for Plan {
     }
 }
 
-/// All of it; gone when it is dropped. Relays are declared first, to end before their namespaces.
+/// The network exists until this is dropped. Relays are declared first, to end before their
+/// namespaces.
 pub struct Routed {
     relays: Vec<Option<Relay>>,
     pub hosts: Vec<Host>,
@@ -176,7 +177,7 @@ pub fn divert(peer: usize, prefixes: &[String]) -> String {
     format!("[[divert]]\ninterface = \"{TAP}\"\npeer = \"h{peer}\"\nprefix = {prefixes:?}\n")
 }
 
-/// What the status of a host says of the diversion to a prefix.
+/// The status of a host's diversion to a prefix.
 pub fn diverted(host: &Host, prefix: &str) -> Result<Value> {
     let status = host.status()?;
     let diverts = status["diverts"].as_array().context("no diverts in the status")?;
@@ -208,7 +209,7 @@ pub fn vm_v6(number: usize) -> IpAddr {
     v6(number, 1)
 }
 
-/// Of the host, to its VM.
+/// Address of the host towards its VM.
 pub fn router_v4(number: usize) -> IpAddr {
     v4(number, 100)
 }

@@ -21,7 +21,7 @@ use crate::{soaked, transfer, trial};
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;
-/// What strangers try: some are late.
+/// Calls that strangers attempt per second: some are late.
 const TRIED_PER_S: u32 = 1500;
 const CALLS: u64 = 3_000;
 const CALLS_SOAKED: u64 = 10_000;
@@ -38,7 +38,7 @@ const FLOODERS: usize = 4;
 const FLOODER_CALLS: usize = 50;
 /// Calls that are left open and say nothing more.
 const OPEN: usize = 100;
-/// By which a link may have grown, for all that it was asked.
+/// Bound of a link's growth in memory under the flood.
 const GROWTH_KIB: u64 = 16 << 10;
 /// Handshakes have threads of their own, at most so many, beside those that a link has anyway.
 const THREADS: u64 = 64 + 16;
@@ -58,7 +58,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What a stranger does.
+/// Behaviour of a stranger.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     /// Goes at once.
@@ -67,7 +67,7 @@ enum Manner {
     Babbles,
     /// Begins, says nothing more, and stays.
     Stays,
-    /// Has a key that nobody knows.
+    /// A caller with an unknown key.
     Pretends,
 }
 
@@ -100,7 +100,7 @@ fn calls(transport: &'static str) -> Result<()> {
         watched
     });
     result?;
-    // Nobody is left; the peer may come again.
+    // No caller is left; the peer may call again.
     b.kill();
     a.until("the peer is missed", |status| status["peers"][0]["state"] != "up")?;
     b.start()?;
@@ -108,7 +108,7 @@ fn calls(transport: &'static str) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &moved)
 }
 
-/// What goes on meanwhile: transfers, and then the peer is started anew and finds its place.
+/// Runs during the flood: transfers, then the peer is restarted and gets its session.
 fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result<()> {
     let until_made = |calls: u64| -> Result<()> {
         let since = Instant::now();
@@ -144,9 +144,8 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
 }
 
-/// Nobody has proved who he is to a link that has just started, and strangers take all that is left
-/// to them. The peer is let in for its address. It is not to be called from there: its port is
-/// another.
+/// A link that has just started has no authenticated peer, and strangers use all that is left to
+/// them. The peer is let in because of its address. The link cannot dial it: its port is another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     let mut network = Network::build(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
@@ -210,7 +209,7 @@ fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
     })
 }
 
-/// Who has a key, and knows the link's.
+/// A dialler with a key of its own that knows the link's public key.
 fn unknown(network: &Network) -> Result<Dialer> {
     let file = network.file("stranger.key");
     key_file::keygen(&file)?;

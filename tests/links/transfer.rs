@@ -11,7 +11,7 @@ use vsnoop_testbed::net::Netns;
 const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What is sent: text that can be compressed, and differs everywhere.
+/// The bytes sent: compressible text that differs everywhere.
 fn pattern(seed: u64, at: u64) -> u8 {
     let line = (at / 64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed;
     b"0123456789abcdef"[(line >> (4 * (at % 16)) & 15) as usize]

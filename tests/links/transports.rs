@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
 
-/// Of a transfer during which compression is switched.
+/// Part of a transfer during which compression is switched.
 const PART_BYTES: u64 = 4 << 20;
 const TRANSPORTS: [&str; 5] = ["udp", "tls", "tcp", "udp-plain", "tcp-plain"];
 

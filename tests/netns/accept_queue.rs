@@ -24,7 +24,7 @@ const REQUEST_BYTES: usize = 1000;
 const ANSWER: &[u8] = b"done";
 /// A client that has no answer by then never gets one.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much later than without vsnoop the last client may have its answer.
+/// Bound of the time by which vsnoop may delay the last client's answer.
 const LATER: Duration = Duration::from_millis(1500);
 /// The kernel's own retries move the last answer by seconds from run to run.  A delay that vsnoop
 /// makes shows in every try, beside all that was seen without it.
@@ -37,7 +37,7 @@ struct Scene {
     backlog: i32,
     /// Before the application accepts anything.
     busy: Duration,
-    /// Of `net.ipv4.tcp_syncookies`.
+    /// Value of `net.ipv4.tcp_syncookies`.
     cookies: &'static str,
 }
 
@@ -91,7 +91,7 @@ fn as_without(scene: Scene) -> Result<()> {
     Ok(())
 }
 
-/// What came of all clients.
+/// Results of all clients.
 #[derive(Debug, Default)]
 struct Outcome {
     /// When each had its answer, the earliest first.
@@ -163,7 +163,7 @@ fn answer(mut client: TcpStream) -> std::io::Result<()> {
     client.write_all(ANSWER)
 }
 
-/// All clients at the same time, in the namespace of the calling thread.
+/// Runs all clients at the same time, in the namespace of the calling thread.
 fn ask_all(to: SocketAddr, clients: usize) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     std::thread::scope(|threads| {

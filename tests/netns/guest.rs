@@ -126,7 +126,7 @@ fn long_freeze() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the ring refuses waits in the hold.
+/// Segments that the ring refuses wait in the hold.
 fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
     let base = Case::default();
     Case {

@@ -35,7 +35,7 @@ const SHALLOW_HERE: &[&str] =
 const OTHER: &str = "vst-other";
 const CLIENT_OTHER: &str = "vst-client2";
 const CLIENT_DEVICE: &str = "vst-client";
-/// What a SYN-ACK may show is 64 KB; of that a shallow queue leaves little.
+/// The window of a SYN-ACK is 64 KB at most; a shallow queue leaves little of that.
 const UNTOUCHED: u32 = 60_000;
 
 pub fn trials() -> Vec<Trial> {
@@ -118,7 +118,7 @@ fn until_all_has_ended(attached: &Attached<'_>) -> Result<()> {
     })
 }
 
-/// All at once, of which few can have credit.
+/// Many flows begin at once; few of them can have credit.
 fn many(case: Case) -> Result<()> {
     many_meanwhile(case, 100_000, |_| Ok(()))
 }
@@ -157,7 +157,7 @@ fn many_meanwhile(
     attached.detach()
 }
 
-/// What the sender's TCP takes its window for never is more than there is credit for.
+/// The window that the sender's TCP sees never exceeds the credit.
 fn window(case: Case) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -221,8 +221,8 @@ fn gone(case: Case) -> Result<()> {
     attached.detach()
 }
 
-/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whoever
-/// opens the connection, from its handshake on.
+/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whichever
+/// end opens the connection, from its handshake on.
 fn beside(case: Case) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -325,7 +325,7 @@ fn expect_shaped(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The VM's own; nothing is shaped, and nobody waits.
+/// The VM's own window; no flow is shaped or queued.
 fn expect_own_windows(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     let most = most_window(pair)?;
     ensure!(most > BOUND, "a window of {most} bytes\n{}", attached.describe());

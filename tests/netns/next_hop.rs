@@ -13,13 +13,13 @@ use crate::pair::Pair;
 use crate::trial;
 
 const BRIDGE: &str = "vst-bridge";
-/// Where segments of the client come in; its other end is the client's.
+/// The interface at which segments of the client arrive; its other end is the client's.
 const FORTH: &str = "vst-forth";
 const CLIENT_FORTH: &str = "vst-client2";
 const FORTH_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 0x77];
 const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
 const BYTES: u64 = 1_000_000;
-/// Of a frame without payload, at least.
+/// Least size of a frame without payload.
 const ACK_BYTES: u64 = 54;
 
 pub fn trials() -> Vec<Trial> {

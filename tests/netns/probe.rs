@@ -1,4 +1,4 @@
-//! What this machine can do.
+//! Probes of the capabilities of this machine.
 
 use std::os::fd::AsRawFd;
 

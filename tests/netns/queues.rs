@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What the VM gets in any order is no loss: every byte arrives, both ways.
+/// Reordering is not loss: every byte arrives, both ways.
 fn two(families: &'static [Family], offloads: Offloads) -> anyhow::Result<()> {
     let base = Case::default();
     let case = Case {

@@ -12,7 +12,7 @@ use crate::case::Case;
 use crate::pair::Pair;
 use crate::trial;
 
-/// As the stacks of small devices have it; Linux doubles it, and shows half.
+/// The receive buffer of stacks of small devices; Linux doubles it, and shows half.
 const BUFFER_BYTES: usize = 8 * 1024;
 const BYTES: u64 = 3_000_000;
 /// A wait of 40 ms for each window would take twenty times as long.

@@ -28,7 +28,7 @@ const RESET_REASONS: [&str; 6] =
 const LOCKING: [&str; 4] = ["attach", "detach", "incast", "set"];
 /// Held while one of them runs: tests run side by side.
 static LOCK: Mutex<()> = Mutex::new(());
-/// Of `attach`: acknowledge nothing early.
+/// Option of `attach`: acknowledge nothing early.
 const OBSERVE: &str = "--observe";
 
 /// An attachment; dropping it detaches whatever became of the test.
@@ -99,7 +99,7 @@ impl<'a> Attached<'a> {
         find(&stats, name).with_context(|| format!("vsnoop stats has no counter {name}: {stats}"))
     }
 
-    /// What the port's hold is now: the field of this name.
+    /// The field of this name in the present state of the port's hold.
     pub fn hold(&self, name: &str) -> Result<u64> {
         let stats = self.stats()?;
         stats["ports"][0]["hold"][name]
@@ -107,7 +107,7 @@ impl<'a> Attached<'a> {
             .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))
     }
 
-    /// As [`Attached::hold`], of a field that is a word.
+    /// The same as [`Attached::hold`], for a field that is a word.
     pub fn hold_text(&self, name: &str) -> Result<String> {
         let stats = self.stats()?;
         let word = stats["ports"][0]["hold"][name].as_str();
@@ -202,7 +202,7 @@ impl<'a> Attached<'a> {
         }
     }
 
-    /// All the command says, for the message of a failed test.
+    /// All output of the command's reports, for the message of a failed test.
     pub fn describe(&self) -> String {
         if !self.attached {
             return "not attached".to_owned();

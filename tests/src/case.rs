@@ -11,7 +11,7 @@ use vsnoop_testbed::topology::{Family, Side, Topology, TopologyOptions};
 use crate::PREFIX;
 use crate::attached::{self, Attached};
 
-/// What vsnoop must have done.
+/// The action that vsnoop must have taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Early {
     /// Acknowledged segments early.
@@ -174,7 +174,7 @@ impl Case {
         streams
     }
 
-    /// What vsnoop acknowledged early is what this case wants.
+    /// Verifies that vsnoop acknowledged early what this case expects.
     pub fn verify_early(&self, attached: &Attached<'_>) -> Result<()> {
         if !attached::is_wanted() || self.early == Early::Any {
             return Ok(());
@@ -201,7 +201,7 @@ pub fn marks_are_echoed(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// What the relays did to frames.
+/// Counters of the relays.
 fn counters(topology: &Topology) -> String {
     let network = topology.network().map(|relay| relay.counters(Direction::LeftToRight));
     let guest = topology.guest().counters(Direction::LeftToRight);

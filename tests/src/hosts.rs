@@ -25,10 +25,10 @@ use crate::PREFIX;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Until a link that was told to end is killed.
 const END_PATIENCE: Duration = Duration::from_secs(60);
-/// Of links. Each test has a network of its own.
+/// Port of links. Each test has a network of its own.
 pub const PORT: u16 = 7946;
 
-/// What is to be built.
+/// Options of a network.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub hosts: usize,
@@ -46,7 +46,7 @@ impl Default for Plan {
     }
 }
 
-/// By what hosts reach each other, and where links listen.
+/// Address family by which hosts reach each other, and at which links listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outside {
     /// IPv4, on IPv4 sockets.
@@ -65,7 +65,7 @@ impl Outside {
         }
     }
 
-    /// Of its network.
+    /// Length of the prefix of its network.
     pub fn prefix_length(self) -> u8 {
         if self == Self::V6 { 64 } else { 24 }
     }
@@ -79,7 +79,8 @@ impl Outside {
     }
 }
 
-/// All of it; gone when it is dropped. The relay is declared first, to end before its namespaces.
+/// The network exists until this is dropped. The relay is declared first, to end before its
+/// namespaces.
 pub struct Network {
     relay: Option<Relay>,
     pub hosts: Vec<Host>,
@@ -166,14 +167,14 @@ impl Network {
         Ok(network)
     }
 
-    /// From now on, both ways.
+    /// Sets the relay's faults, both ways.
     pub fn set_faults(&self, faults: &Faults) {
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {
             self.relay.iter().for_each(|relay| relay.set_faults(direction, faults.clone()));
         }
     }
 
-    /// What the relay has done, each way.
+    /// Counters of the relay, each way.
     pub fn counters(&self) -> Vec<Counters> {
         let both = [Direction::LeftToRight, Direction::RightToLeft];
         self.relay
@@ -187,7 +188,7 @@ impl Network {
         self.counters().iter().map(|counters| counters.lost).sum()
     }
 
-    /// Somebody else on the hosts' network, who has so many addresses.
+    /// A stranger on the hosts' network, with so many addresses.
     pub fn stranger(&self, addresses: u8) -> Result<Netns> {
         let netns = self.net.host("x")?;
         self.middle.veth_port("net", "tox", &netns, "uplink")?;
@@ -196,7 +197,7 @@ impl Network {
         Ok(netns)
     }
 
-    /// What the hosts' network takes between them; their own interfaces are set by host.
+    /// Sets the MTU of the hosts' network between them; their own interfaces are set by host.
     pub fn set_outer_mtu(&self, mtu_bytes: usize) -> Result<()> {
         for host in &self.hosts {
             self.middle.set_mtu(&format!("to{}", host.number), mtu_bytes)?;
@@ -342,7 +343,7 @@ impl Host {
         }
     }
 
-    /// As an operator ends it, so that nothing stays; killed if it does not.
+    /// Ends the link as an operator does, so that nothing is left; kills it if it does not end.
     pub fn end(&mut self) {
         self.tell_to_end();
         let since = Instant::now();
@@ -359,7 +360,7 @@ impl Host {
         self.config.with_extension("log")
     }
 
-    /// What the link has logged.
+    /// The log of the link.
     pub fn words(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap_or_default()
     }
@@ -377,7 +378,7 @@ impl Host {
         &self.name
     }
 
-    /// What `vsnoop link status --json` tells of the link.
+    /// The link's part of `vsnoop link status --json`.
     pub fn status(&self) -> Result<Value> {
         let text = self.command(&["status", &self.name, "--json"])?;
         let all: Value = serde_json::from_str(&text).context("the status is no JSON")?;

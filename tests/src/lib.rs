@@ -1,4 +1,4 @@
-//! What several of the test programs beside this have in common.
+//! Code that several test programs of this directory share.
 //!
 //! [`case`] is a network, its faults and streams through it, [`attached`] the port of it with
 //! vsnoop, [`pair`] one connection; [`background`] is the helper and the engine; [`hosts`] are
@@ -10,5 +10,5 @@ pub mod case;
 pub mod hosts;
 pub mod pair;
 
-/// Of all namespaces of these programs.
+/// Prefix of the names of all namespaces of these programs.
 pub const PREFIX: &str = "vst-";

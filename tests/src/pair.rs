@@ -49,7 +49,7 @@ impl Pair {
         Self::between(&topology.client, &topology.vm, address(Side::Vm, family), buffer_bytes)
     }
 
-    /// From one namespace to an address of another.
+    /// Connects from one namespace to an address of another.
     pub fn between(
         client: &Netns,
         vm: &Netns,
@@ -93,7 +93,7 @@ impl End {
         self.sent = writer.sent;
     }
 
-    /// What its TCP knows of the connection.
+    /// The kernel's state of the connection (`TCP_INFO`).
     pub fn info(&self) -> Result<ConnectionInfo> {
         info(&SockRef::from(&self.socket))
     }
@@ -174,7 +174,7 @@ impl End {
         }
     }
 
-    /// What comes, if anything, is right and ends with a reset.
+    /// Reads to the end: the bytes that come, if any, are correct, and a reset ends them.
     pub fn expect_reset(&mut self) -> Result<()> {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {

@@ -1,5 +1,5 @@
-//! What the host has acknowledged reaches a machine that loses, stands
-//! still, or whose engine dies; and whoever sends to one that is gone is told.
+//! Data that the host has acknowledged reach a machine that loses segments, is stopped, or whose
+//! engine dies; the sender to a machine that is gone is reset.
 //!
 //! Without vsnoop the same transfers show what the guests and these tests are worth.
 
@@ -23,7 +23,7 @@ use crate::{
 const SIZE: &str = "16M";
 /// Longer than an engine may be silent before it is replaced.
 const PAUSE: Duration = Duration::from_secs(8);
-/// Engines that die in one transfer, with data that nobody else had.
+/// Engines that die in one transfer, with data that only the host had.
 const KILLS: usize = 5;
 
 /// A machine's port has a hold until this is dropped.
@@ -42,7 +42,7 @@ impl<'a> Held<'a> {
         Ok(this)
     }
 
-    /// What only this host has of what its senders were told the machine has.
+    /// Bytes acknowledged to their senders that only this host has.
     fn held_bytes(&self) -> Result<u64> {
         Ok(if self.bench.attached { self.hold()?["held_bytes"].as_u64().unwrap_or(0) } else { 0 })
     }
@@ -54,7 +54,7 @@ impl<'a> Held<'a> {
         Ok(hold.clone())
     }
 
-    /// Data was held, nobody was reset, and the memory is free again.
+    /// Data was held, no connection was reset, and the memory is free again.
     fn verify(&self) -> Result<()> {
         if !self.bench.attached {
             return Ok(());
@@ -94,7 +94,7 @@ pub fn firewall_of_20_percent(bench: &Bench) -> Result<()> {
     firewall(bench, 20, &[10 * KB, 100 * KB, MB])
 }
 
-/// What the guest loses is sent again; nobody is reset for it.
+/// Segments that the guest loses are retransmitted; no connection is reset.
 fn firewall(bench: &Bench, drop_percent: u32, sizes: &[u64]) -> Result<()> {
     let held = Held::begin(bench, VICTIM)?;
     let victim = bench.stage.vm(VICTIM);

@@ -55,7 +55,7 @@ fn carried(bench: &Bench, transport: &'static str) -> Result<()> {
             "{peer}: {carried} bytes came by the link of {sent} in each direction"
         );
     }
-    // Nobody is to answer at its address from now on.
+    // No host is to answer at its address from now on.
     stage.delete(TO_HOST)
 }
 

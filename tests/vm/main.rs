@@ -42,7 +42,7 @@ const MB: u64 = 1000 * KB;
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How long a transfer whose other end has vanished is looked at where nobody can reset it.
+/// Time for which a transfer is watched whose other end has vanished and that cannot be reset.
 const LONELY: Duration = Duration::from_secs(20);
 
 struct Bench {
@@ -176,7 +176,7 @@ impl Bench {
         })
     }
 
-    /// What `vsnoop status` says of a machine's port; `None` when it does not list it.
+    /// The output of `vsnoop status` for a machine's port; `None` when it does not list it.
     fn status(&self, machine: usize) -> Result<Option<Value>> {
         let output = Process::new(workspace::vsnoop_command()?)
             .args(["--netns", self.stage.host().name(), "status", "--json"])
@@ -228,7 +228,7 @@ impl Bench {
             .with_context(|| self.story(machine))
     }
 
-    /// What vsnoop has to say of a machine's port, for a failure's message.
+    /// Reports of vsnoop about a machine's port, for a failure's message.
     fn story(&self, machine: usize) -> String {
         let tell = || -> Result<String> {
             let vsnoop = self.stage.vsnoop()?;

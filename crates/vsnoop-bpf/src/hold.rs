@@ -209,14 +209,14 @@ impl Memory {
 
     /// A bit for each of the 32 holds from number 32 * `group` + 1: the VM may have to acknowledge
     /// something.
-    pub fn busy(&self, group: u32) -> u32 {
-        self.slabs.busy(group).map_or(0, |word| word.load(Ordering::Acquire))
+    pub fn active(&self, group: u32) -> u32 {
+        self.slabs.active(group).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Clears a busy bit: the hooks set it when they keep something.
-    pub fn clear_busy(&self, number: u32) {
+    /// Clears an active bit: the hooks set it when they keep something.
+    pub fn clear_active(&self, number: u32) {
         let (group, bit) = ((number - 1) / SLAB_HOLDS, (number - 1) % SLAB_HOLDS);
-        if let Some(word) = self.slabs.busy(group) {
+        if let Some(word) = self.slabs.active(group) {
             word.fetch_and(!(1 << bit), Ordering::SeqCst);
         }
     }

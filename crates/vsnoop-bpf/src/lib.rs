@@ -49,7 +49,7 @@ pub use hook::Hook;
 pub use inject::OpenHook;
 pub use list::{Damaged, Listed};
 pub use pins::PIN_ROOT;
-pub use port::{Port, bytes_owed};
+pub use port::{Port, outstanding_bytes};
 pub use programs::tidy;
 pub use reclaim::Reclaimed;
 pub use record::Record;

@@ -213,7 +213,8 @@ impl Port {
     /// Connections and bytes that were acknowledged early and not yet by the VM.
     pub fn outstanding(&self) -> Result<(u64, u64)> {
         let flows = self.flows()?;
-        let behind = flows.iter().map(|(_, flow)| bytes_owed(flow)).filter(|bytes| *bytes > 0);
+        let behind =
+            flows.iter().map(|(_, flow)| outstanding_bytes(flow)).filter(|bytes| *bytes > 0);
         Ok(behind.fold((0, 0), |(flows, total), bytes| (flows + 1, total + bytes)))
     }
 
@@ -464,7 +465,7 @@ fn memlock(fd: BorrowedFd) -> Option<u64> {
 
 /// Bytes that the host has acknowledged early and the VM has not; none once the connection has
 /// ended or was reset.
-pub fn bytes_owed(flow: &flow) -> u64 {
+pub fn outstanding_bytes(flow: &flow) -> u64 {
     let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
         && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
     if live { flow.next_seq.diff(flow.vm_seq).max(0) as u64 } else { 0 }

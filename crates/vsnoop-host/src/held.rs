@@ -8,7 +8,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
-use vsnoop_bpf::{Hold, Memory, Port, Record, bytes_owed};
+use vsnoop_bpf::{Hold, Memory, Port, Record, outstanding_bytes};
 
 use crate::system::clock::monotonic_ns;
 use crate::units;
@@ -104,7 +104,7 @@ impl Holds {
             let is_kept = hold.chunks > 0 && flow.vm_seq.diff(hold.tail) < 0;
             is_kept && (hold.repeated > 0 || hold.resends > 0)
         });
-        if is_mending { bytes_owed(flow) } else { held_bytes(flow, hold.as_ref()) }
+        if is_mending { outstanding_bytes(flow) } else { held_bytes(flow, hold.as_ref()) }
     }
 
     /// The VM was handed all bytes below.
@@ -178,7 +178,7 @@ impl Left {
     pub fn of(port: &Port, holds: &Holds) -> Result<Self> {
         let mut left = Self::default();
         for (key, flow) in &port.flows()? {
-            let (bytes, held_bytes) = (bytes_owed(flow), holds.held_bytes(key, flow));
+            let (bytes, held_bytes) = (outstanding_bytes(flow), holds.held_bytes(key, flow));
             left.flows += u64::from(bytes > 0);
             left.bytes += bytes;
             left.held_flows += u64::from(held_bytes > 0);
@@ -213,7 +213,7 @@ fn describe(flow: &flow, hold: &Hold, now_ns: u64) -> FlowHold {
     let held_bytes = held_bytes(flow, Some(hold));
     FlowHold {
         held_bytes,
-        kept_bytes: bytes_owed(flow),
+        kept_bytes: outstanding_bytes(flow),
         oldest_ns: (held_bytes > 0 && hold.since_ns != 0)
             .then(|| now_ns.saturating_sub(hold.since_ns)),
         releases: hold.releases,

@@ -53,7 +53,7 @@
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
-use vsnoop_bpf::{Listed, Port, bytes_owed};
+use vsnoop_bpf::{Listed, Port, outstanding_bytes};
 
 use crate::frame::{Segment, frame};
 use crate::held::{Holds, Left};
@@ -218,7 +218,7 @@ fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     let mut ended = Ended::default();
     for (key, flow) in &port.flows()? {
         if let Some((flow, held_bytes)) = entomb(port, &holds, key, *flow)? {
-            let outstanding_bytes = bytes_owed(&flow);
+            let outstanding_bytes = outstanding_bytes(&flow);
             ended.add(Ended { flows: 1, held_bytes, outstanding_bytes });
         }
     }
@@ -241,7 +241,8 @@ fn entomb(
             return Ok(None);
         }
         if port.mark_reset(key, &flow, monotonic_ns()?)? {
-            let counted = port.count_reset(reset_reason::RESET_DETACHED, 1, bytes_owed(&flow));
+            let counted =
+                port.count_reset(reset_reason::RESET_DETACHED, 1, outstanding_bytes(&flow));
             if let Err(error) = counted {
                 tracing::debug!("a reset is not counted: {error:#}");
             }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
-use vsnoop_bpf::{Port, bytes_owed};
+use vsnoop_bpf::{Port, outstanding_bytes};
 
 use crate::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
@@ -18,7 +18,7 @@ pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) 
         return Ok(false);
     }
     send(port, key, flow);
-    port.count_reset(why, 1, bytes_owed(flow))?;
+    port.count_reset(why, 1, outstanding_bytes(flow))?;
     if is_of_the_host(why) {
         port.note_failure(u16::from_be(key.vm_port), monotonic_ns()?)?;
     }
@@ -69,6 +69,6 @@ pub fn reset_senders(port: &Port) -> Result<usize> {
         Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender))?)
     };
     let flows = port.flows()?;
-    let behind = flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0);
+    let behind = flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0);
     Ok(behind.map(reset).filter(Result::is_ok).count())
 }

@@ -14,7 +14,7 @@ pub struct Standing {
     pub is_put_back: bool,
     /// Frames of a bridge reach it.
     pub carries: bool,
-    /// What is not as configured.
+    /// How the tap differs from its configuration.
     pub reason: Option<String>,
 }
 

@@ -1,9 +1,9 @@
-//! Which callers that were turned away the operator is warned of: peers, and those that present a
-//! certificate which is not believed; strangers have none.
+//! Warnings to the operator about refused callers: peers, and hosts that present a certificate that
+//! is not trusted. Callers without a certificate cause no warning.
 //!
-//! They call again and again, so each is warned of once an hour for each reason. Anybody can
-//! present something, from any address: so many warnings are remembered, and beyond them there are
-//! none.
+//! Callers call again and again, so there is one warning an hour for each caller and reason. Any
+//! host can present a certificate, from any address: at most `MOST` warnings are remembered, and
+//! beyond them there are none.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use vsnoop_link::handshake::{Error, ErrorKind};
 const QUIET_NS: u64 = Duration::from_secs(3600).as_nanos() as u64;
 const MOST: usize = 64;
 
-/// Of one link.
+/// The warnings of one link.
 #[derive(Default)]
 pub struct Complaints {
-    /// Who and why, and when it was said.
+    /// Caller and reason, and when the warning was given.
     said: HashMap<(String, ErrorKind), u64>,
 }
 

@@ -90,7 +90,7 @@ struct CacheKey {
 }
 
 struct CachedCompression {
-    /// Of the frame that it was looked up for.
+    /// Endpoints of the frame that it was looked up for.
     endpoints: Endpoints,
     compression: Compression,
 }

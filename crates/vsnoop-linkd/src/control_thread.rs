@@ -49,7 +49,7 @@ const FEW_PACKETS: f64 = 50.0;
 /// IP and UDP header.
 const V4_HEADERS_BYTES: usize = 20 + 8;
 const V6_HEADERS_BYTES: usize = 40 + 8;
-/// What IPv6 demands of every path (RFC 8200, 5): assumed until the path's MTU was found.
+/// The minimum MTU of IPv6 (RFC 8200, section 5): assumed until the path's MTU was found.
 const LEAST_MTU_BYTES: u16 = 1280;
 const ORDINARY_MTU_BYTES: u16 = 1500;
 
@@ -93,7 +93,7 @@ pub struct PeerEntry {
     /// Share of the datagrams.
     loss: f64,
     used: Option<SessionId>,
-    /// What was warned of.
+    /// The MTU of the peer that was warned of.
     mtu_bytes_said: Option<u16>,
 }
 
@@ -151,7 +151,7 @@ pub struct Control {
     clamp_mss: bool,
 }
 
-/// What [`Control::new`] needs beside the configuration.
+/// Arguments of [`Control::new`] besides the configuration.
 pub struct Parts {
     pub shared: Arc<Shared>,
     pub ports: Ports,
@@ -364,7 +364,7 @@ impl Control {
         let known = &mut self.peers[peer];
         let favoured = self.ours > made.peer_key;
         if known.settings.favoured != favoured {
-            // Of a peer that is known by name, the key is seen now.
+            // The key of a peer with a subject is known from its handshake.
             known.settings.favoured = favoured;
             let settings = known.settings.clone();
             known.made.insert(id, made);
@@ -452,7 +452,7 @@ impl Control {
         }
     }
 
-    /// What the machine found out about the path, for who compresses; once a second or so.
+    /// Tells the compressor what the state machine measured of the path; about once a second.
     fn tell_path(&mut self, peer: usize) {
         let known = &mut self.peers[peer];
         let Some(used) = known.used else { return };
@@ -589,7 +589,8 @@ impl Control {
         self.bound_frames();
     }
 
-    /// What TCP is told, so that no frame has to be cut: the least of what datagrams to peers hold.
+    /// Bounds the MSS of TCP by the least size of datagrams to peers, so that no frame has to be
+    /// split.
     fn bound_frames(&self) {
         let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;
@@ -614,7 +615,7 @@ impl Control {
         let events = self.events.clone();
         let guard = self.guard.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
-            // Who can be called from here may call, too.
+            // A peer that can be dialled may also call.
             let resolved = |addresses: &[SocketAddr]| {
                 guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
             };
@@ -660,7 +661,7 @@ impl Control {
     }
 }
 
-/// What a thread that answers a caller knows.
+/// Context of a thread that answers a caller.
 struct Welcome {
     introduction: Introduction,
     acceptor: Acceptor,
@@ -690,7 +691,7 @@ impl Welcome {
     }
 }
 
-/// What a peer's other `link.mtu` means.
+/// Message about a peer with another `link.mtu`.
 pub fn other_mtu(ours: u16, theirs: u16) -> String {
     format!("link.mtu is {ours} here and {theirs} there")
 }

@@ -1,8 +1,8 @@
-//! What a link takes of the CPUs.
+//! CPU time of a link.
 //!
-//! Whole threads are asked of from outside, so that it costs nothing where frames pass. Sealing and
-//! opening are calls of less than a microsecond, too short to look at the clock each time: a
-//! [`Stopwatch`] measures one in a few and takes it for all of them.
+//! The CPU time of whole threads is read by another thread, so that it costs nothing where frames
+//! pass. Sealing and opening are calls of less than a microsecond, too short to read the clock each
+//! time: a [`Stopwatch`] measures a sample of them and extrapolates.
 
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use super::counts::{Counter, Tally};
 /// One call in so many is measured; a number that the pieces of super-packets are seldom a multiple
 /// of.
 const STRIDE: u64 = 13;
-/// In a longer call another program had the CPU.
+/// Bound of a measured call: a longer one was preempted.
 const LONGEST_NS: u64 = 1_000_000;
 /// The cores in use are of at least so long.
 const SPAN_NS: u64 = 1_000_000_000;
@@ -53,12 +53,12 @@ pub fn coding_clock() -> Clock {
     Box::new(|| clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 
-/// Of the whole process, handshakes included.
+/// CPU time of the whole process, handshakes included.
 pub fn process_ns() -> u64 {
     clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Of a thread that has not been joined; 0 once it has ended.
+/// CPU time of a thread that has not been joined; 0 once it has ended.
 pub fn thread_ns<T>(thread: &JoinHandle<T>) -> u64 {
     let mut clock = 0;
     // SAFETY: the handle is held, so the thread was neither joined nor detached, and its pthread_t

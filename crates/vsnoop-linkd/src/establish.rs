@@ -1,5 +1,5 @@
-//! Making sessions: the handshakes, each on a short-lived thread, and what the data threads get of
-//! them.
+//! Making sessions: the handshakes, each on a short-lived thread, and their results for the data
+//! threads.
 //!
 //! The control connection ends with the handshake. A session over UDP has all it needs then; one
 //! over an ordered transport dials its data connections next, each with a handshake of its own, and
@@ -62,14 +62,14 @@ use vsnoop_link::queue;
 use vsnoop_link::session::DialError;
 use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
 
-/// Of a connection attempt, each address.
+/// Timeout of a connection attempt to one address.
 const CONNECT: Duration = Duration::from_secs(3);
 /// Data connections of a session that are dialled at the same time: half of what a listener lets
 /// one source have.
 const ABREAST: usize = 8;
-/// What IPv6 demands of every path, less the headers of IPv6 and TCP.
+/// The minimum MTU of IPv6, less the headers of IPv6 and TCP.
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
-/// A round trip of more is a long path.
+/// A path with a longer round trip is a long path.
 const FAR: Duration = Duration::from_millis(2);
 /// The kernel ends a data connection whose bytes the peer has not acknowledged for so long.
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl From<handshake::Error> for EstablishError {
 
 type Result<T, E = EstablishError> = std::result::Result<T, E>;
 
-/// What both ends of a link tell each other, besides what is of one session.
+/// The part of a hello that is the same for all sessions of a link.
 #[derive(Clone, Debug)]
 pub struct Introduction {
     pub network: String,
@@ -155,7 +155,7 @@ pub struct Made {
     pub index: u32,
     /// Prefixes to which diverted packets are let in there.
     pub takes: Vec<IpNet>,
-    /// Of the VMs' network there.
+    /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
@@ -301,7 +301,7 @@ fn call(address: &SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// What a session over UDP is.
+/// Makes a session over UDP.
 pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
     let transport = transport_of(&control)?;
     let suite = if transport.is_encrypted() { suite_of(control.cipher) } else { Suite::Plain };

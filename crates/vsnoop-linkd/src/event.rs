@@ -1,4 +1,4 @@
-//! What the threads of a link tell its control thread.
+//! Events that the threads of a link report to its control thread.
 
 use std::io;
 use std::net::SocketAddr;

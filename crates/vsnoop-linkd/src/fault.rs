@@ -1,6 +1,6 @@
-//! What the control thread is told of sending.
+//! Faults of sending, reported to the control thread.
 
-/// What goes wrong with a session while sending.
+/// A fault of a session while sending.
 #[derive(Debug)]
 pub enum Fault {
     /// A connection ended.

@@ -1,4 +1,4 @@
-//! The file with a host's private key: PEM, PKCS#8, for nobody but its owner.
+//! The file with a host's private key: PEM, PKCS#8, readable only by its owner.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vsnoop_link::identity::{IdentityError, Pem, PublicKey, generate_key, public_key_of};
 use zeroize::Zeroizing;
 
-/// What can be wrong with a key file. `file` is its name.
+/// Errors of a key file. `file` is its name.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     #[error("{error}; {remedy}")]
@@ -83,7 +83,7 @@ pub fn public(path: &Path) -> Result<PublicKey> {
     with_key(path, public_key_of)
 }
 
-/// What `read` makes of the private key in the file `path`.
+/// Applies `read` to the private key in the file `path`.
 pub(crate) fn with_key<T>(
     path: &Path,
     read: impl FnOnce(Pem<'_>) -> std::result::Result<T, IdentityError>,
@@ -112,7 +112,7 @@ fn how_to_make_directory(directory: &Path) -> String {
     format!("mkdir -p {}", directory.display())
 }
 
-/// The bytes of a file that nobody else can read.
+/// The bytes of a file that only its owner can read.
 fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let name = || path.display().to_string();
     // Not to wait for a writer, should it be a pipe.

@@ -1,4 +1,4 @@
-//! How the ports are: looked at each second, and when one has failed.
+//! State of the ports, checked each second, and when one has failed.
 //!
 //! An interface that exists without the link goes down and up, and a VM's tap is deleted and made
 //! anew with the VM: then the packet socket joins the new one, the same descriptor, so that the
@@ -22,35 +22,35 @@ use super::io::port::Port;
 use super::io::wake;
 use super::shared::Shared;
 
-/// How often ports are looked at.
+/// Interval between checks of the ports.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub struct Ports {
     shared: Arc<Shared>,
     egress: wake::Sender<Order>,
     states: Vec<PortState>,
-    /// Those of all ports; no two have the same.
+    /// The bridges of all ports; no two ports have the same.
     bridges: Vec<String>,
     looked: Instant,
 }
 
 struct PortState {
-    /// Of the interface when the link began.
+    /// Index of the interface when the link began.
     first_index: Option<u32>,
-    /// Of a tap that is to be in one.
+    /// The bridge in which a tap has to be.
     bridge: Option<String>,
-    /// It is, and is up.
+    /// Whether the interface is there, and up.
     is_there: bool,
     seen: Sight,
     failure: Option<Failure>,
 }
 
-/// What a look at a port has found.
+/// Result of a check of a port.
 #[derive(Debug, PartialEq, Eq)]
 struct Sight {
-    /// Frames come and go by it.
+    /// Whether it carries frames.
     carries: bool,
-    /// Why they do not, or what else is not as configured.
+    /// Why it does not, or how it differs from its configuration.
     reason: Option<String>,
 }
 
@@ -65,12 +65,12 @@ impl Sight {
 /// Why a port is not read, although its interface is there and up.
 struct Failure {
     error: io::Error,
-    /// It is read again, and has not failed again yet.
+    /// Whether it is read again, and has not failed again yet.
     is_tried: bool,
 }
 
 impl Ports {
-    /// `configured`: as those of `shared`, one by one.
+    /// `configured`: one for each port of `shared`, in the same order.
     pub fn new(
         configured: &[config::PortConfig],
         shared: Arc<Shared>,
@@ -96,7 +96,7 @@ impl Ports {
         self.states.get(port).is_some_and(|state| state.seen.carries)
     }
 
-    /// Why a port carries no frames, or what else is not as configured.
+    /// Why a port carries no frames, or how it differs from its configuration.
     pub fn reason(&self, port: usize) -> Option<&str> {
         self.states.get(port)?.seen.reason.as_deref()
     }
@@ -113,7 +113,7 @@ impl Ports {
         self.look();
     }
 
-    /// Looks at all of them, now and then.
+    /// Checks all ports, if a check is due.
     pub fn follow(&mut self) {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
@@ -127,7 +127,7 @@ impl Ports {
         }
     }
 
-    /// Looks at all of them, and mends what can be.
+    /// Checks all ports, and repairs what can be repaired.
     pub fn look(&mut self) {
         for (CountedPort { port, .. }, state) in self.shared.ports.iter().zip(&mut self.states) {
             let name = port.name();
@@ -150,7 +150,7 @@ impl Ports {
 }
 
 impl PortState {
-    /// How the port is now, and what was mended. `bridges`: those of all ports.
+    /// State of the port, and what was repaired. `bridges`: those of all ports.
     fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
         self.is_there = false;

@@ -92,7 +92,7 @@ impl Link {
         })
     }
 
-    /// What [`Self::serve`] waits for.
+    /// The events that [`Self::serve`] waits for.
     pub fn poll(&self, server: &Server, signals: &SignalFd) -> Result<Poll> {
         let poll = Poll::new().map_err(LinkError::call("making an epoll"))?;
         poll.watch(&self.told, EVENTS)?;

@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, LinkError>;
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
 
-/// What may be refused, or be in use.
+/// Resources whose opening may be refused, or that may be in use.
 pub struct Opened {
     pub acceptor: Acceptor,
     /// By peer.

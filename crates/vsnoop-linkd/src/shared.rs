@@ -1,4 +1,4 @@
-//! What the threads of a link share: the forwarding table, the ports, counters, the clock.
+//! State that the threads of a link share: the forwarding table, the ports, counters, the clock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use super::counts::Counter;
 use super::cpu::Stopwatch;
 
-/// What was dropped for one reason.
+/// Frames dropped for one reason.
 #[derive(Debug, Default)]
 pub struct Drops {
     pub frames: Counter,
@@ -20,7 +20,7 @@ impl Drops {
     }
 }
 
-/// Of one port.
+/// Counters of one port.
 #[derive(Debug, Default)]
 pub struct PortStats {
     /// From the VMs.
@@ -35,13 +35,13 @@ pub struct PortStats {
     pub forged_in: Counter,
 }
 
-/// Of one peer.
+/// Counters of one peer.
 #[derive(Debug, Default)]
 pub struct PeerStats {
     /// Frames that the peer's transport took, and their bytes.
     pub frames_out: Counter,
     pub bytes_out: Counter,
-    /// What became of them on the wire: records, with their headers, after compression.
+    /// Their records on the wire, with headers, after compression.
     pub records_out: Counter,
     pub wire_bytes_out: Counter,
     pub frames_in: Counter,
@@ -76,18 +76,18 @@ pub struct PeerStats {
 }
 
 impl PeerStats {
-    /// What became of [`PeerStats::bytes_out`] when some were compressed.
+    /// [`PeerStats::bytes_out`] after compression.
     pub fn after_compression(&self) -> u64 {
         after(&self.bytes_out, &self.compressed_from, &self.compressed_to)
     }
 
-    /// What [`PeerStats::bytes_in`] came as.
+    /// [`PeerStats::bytes_in`] before decompression.
     pub fn before_expansion(&self) -> u64 {
         after(&self.bytes_in, &self.expanded_to, &self.expanded_from)
     }
 }
 
-/// Of the link.
+/// Counters of the link.
 #[derive(Debug, Default)]
 pub struct LinkStats {
     /// Dropped by the forwarding table: no other location to go to, control frames, forged sources.
@@ -100,7 +100,7 @@ pub struct LinkStats {
     pub dropped_own: Counter,
 }
 
-/// Of one rule of compression.
+/// Counters of one compression rule.
 #[derive(Debug, Default)]
 pub struct RuleStats {
     /// Frames for peers, and their bytes.

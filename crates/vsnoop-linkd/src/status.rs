@@ -1,4 +1,4 @@
-//! How a running link is, for `vsnoop link status`.
+//! The state of a running link, for `vsnoop link status`.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -24,14 +24,14 @@ use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::session::SessionState;
 
-/// What does not change while a link runs.
+/// The constant part of a link's status.
 pub struct About {
     /// Seconds since the epoch.
     pub since: u64,
     pub key: String,
 }
 
-/// What a status is made of.
+/// Sources of a status.
 pub struct Sources<'a> {
     pub about: &'a About,
     pub config: &'a Config,
@@ -42,7 +42,7 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// All there is to say but of the threads' time; learned addresses one by one when asked for.
+    /// The status without CPU times of threads; with the learned addresses if they are asked for.
     pub fn status(&self, addresses: bool) -> Status {
         of(self, addresses)
     }

@@ -1,16 +1,16 @@
 //! The two threads that move frames, and when one of them is enough.
 //!
-//! Under load each has a half of the link for itself, and waits for it. But a thread that sleeps
-//! takes long to wake, on a virtual machine longer than all the rest of a frame's way, and the
-//! longer the more cores are asleep with it. So while there is little to do the ingress thread
-//! waits for both halves and the egress thread sleeps: an answer that a VM gives at once is taken
-//! by who brought the question. When more than a few frames wait at a time, or a turn takes long,
-//! the work is divided, and united again after a moment in which the egress thread had next to
+//! Under load each thread waits for one half of the link and works on it. But a sleeping thread
+//! takes long to wake: on a virtual machine longer than all other work for a frame, and the longer
+//! the more cores sleep. So while there is little to do the ingress thread waits for both halves
+//! and the egress thread sleeps: an answer that a VM gives at once is taken by the thread that
+//! delivered the request. When more than a few frames wait at a time, or a pass takes long, the
+//! work is divided; it is united again after a moment in which the egress thread had next to
 //! nothing to do.
 //!
-//! Who wakes this thread is mostly about to sleep itself, and was put off by the waking. It is let
-//! to do that first: then the core has one thread that runs, and the kernel wakes the next on a
-//! frame's way on this core, not on one that sleeps. (Measured in docs/performance.md, "Links".)
+//! The thread that wakes this one is usually about to sleep; this one yields once, so that it can.
+//! Then one thread runs on the core, and the kernel wakes the next thread on a frame's way on this
+//! core, not on a sleeping one. (Measured in docs/performance.md, "Links".)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,34 +24,34 @@ use super::egress::Egress;
 use super::ingress::Ingress;
 use super::io::poll::{Half, Poll, of_both};
 
-/// More frames than these in a turn are a stream.
+/// More frames than these in one pass are a stream.
 const FEW_FRAMES: usize = 4;
-/// A turn that takes longer would keep the other half waiting.
-const LONG_TURN: Duration = Duration::from_millis(1);
-/// How long the egress thread looks at what it has to do.
+/// A longer pass would keep the other half waiting.
+const LONG_PASS: Duration = Duration::from_millis(1);
+/// Time over which the egress thread measures its share of work.
 const MOMENT: Duration = Duration::from_millis(20);
-/// It is not needed for work of less than this part of the time.
+/// The egress thread is not needed if its work takes less than 1/`SHARE` of the time.
 const SHARE: u32 = 10;
-/// The token of the bell among those of the ingress half.
+/// The token of [`Crew::bell`] among those of the ingress half.
 const BELL: u64 = u64::MAX;
 
-/// Both halves of a link, and who works on them.
+/// Both halves of a link, and the state of the two threads.
 pub struct Crew {
     both: Arc<Poll>,
     egress: Mutex<Egress>,
     ingress: Mutex<Ingress>,
     /// The egress thread has its half. Set by the ingress thread, cleared by the egress thread.
     divided: AtomicBool,
-    /// The half was told to stop.
+    /// The egress half was told to stop.
     egress_over: AtomicBool,
     ingress_over: AtomicBool,
     egress_thread: Mutex<Option<Thread>>,
-    /// Calls the ingress thread when the work is united again.
+    /// Wakes the ingress thread when the work is united again.
     bell: EventFd,
 }
 
 impl Crew {
-    /// `both` is where the halves are watched together.
+    /// `both` polls both halves together.
     pub fn new(both: Arc<Poll>, egress: Egress, ingress: Ingress) -> std::io::Result<Self> {
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         ingress.poll().watch(&bell, BELL)?;
@@ -67,7 +67,7 @@ impl Crew {
         })
     }
 
-    /// From ports to peers while the work is divided, until it is told to stop.
+    /// Moves frames from ports to peers while the work is divided, until it is told to stop.
     pub fn run_egress(&self) {
         *lock(&self.egress_thread) = Some(std::thread::current());
         let poll = lock(&self.egress).poll();
@@ -117,8 +117,8 @@ impl Crew {
         }
     }
 
-    /// From peers to ports, and while there is little to do the other way too, until it is told to
-    /// stop.
+    /// Moves frames from peers to ports, and in both directions while there is little to do, until it
+    /// is told to stop.
     pub fn run_ingress(&self) {
         let poll = lock(&self.ingress).poll();
         let goes_on = || {
@@ -133,7 +133,7 @@ impl Crew {
         self.call();
     }
 
-    /// One turn with the ingress half; `false`: to stop.
+    /// One pass over the ingress half; `false`: to stop.
     fn ingress_alone(&self, poll: &Poll) -> bool {
         let ready = wait(poll, None);
         let mut half = lock(&self.ingress);
@@ -148,13 +148,13 @@ impl Crew {
         true
     }
 
-    /// One turn of one thread with both halves; `false`: the ingress half is to stop.
+    /// One pass of one thread over both halves; `false`: the ingress half is to stop.
     fn both_halves(&self) -> bool {
         let ready = wait(&self.both, None);
         std::thread::yield_now();
         let begun = Instant::now();
         let (mut egress, mut ingress) = (lock(&self.egress), lock(&self.ingress));
-        // What was moved while the work was divided says nothing of this turn.
+        // Frames moved while the work was divided do not count for this pass.
         egress.take_count();
         ingress.take_count();
         for token in ready {
@@ -174,7 +174,7 @@ impl Crew {
             }
         }
         let frames = egress.take_count() + ingress.take_count();
-        if frames > FEW_FRAMES || begun.elapsed() > LONG_TURN {
+        if frames > FEW_FRAMES || begun.elapsed() > LONG_PASS {
             self.divided.store(true, Ordering::Release);
             self.call();
         }
@@ -192,7 +192,7 @@ impl Crew {
 fn wait(poll: &Poll, timeout: Option<Duration>) -> Vec<u64> {
     poll.wait(timeout).unwrap_or_else(|error| {
         warn!("waiting for frames: {error}");
-        // Whatever it is, it is not made better by asking as fast as possible.
+        // Whatever the error is, polling in a busy loop does not help.
         std::thread::sleep(Duration::from_millis(10));
         Vec::new()
     })

@@ -10,7 +10,7 @@ use crate::vnet::VirtioNetHdr;
 /// The longest frame that a tap hands over: an IP packet of 64 KB, Ethernet, tags, and some room.
 pub const MAX_FRAME_BYTES: usize = 65_535 + 14 + 64;
 
-/// One frame, and what it still owes.
+/// One frame, and the offloads left to do for it.
 #[derive(Debug)]
 pub struct Packet {
     pub header: VirtioNetHdr,
@@ -36,7 +36,7 @@ impl Packet {
         &mut self.bytes[..self.length]
     }
 
-    /// The whole buffer, for who fills it; [`set_length`](Self::set_length) follows.
+    /// The whole buffer, to be filled; [`set_length`](Self::set_length) follows.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

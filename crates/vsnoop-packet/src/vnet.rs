@@ -1,4 +1,4 @@
-//! `virtio_net_hdr`: what a frame on a tap still owes (virtio specification 1.2, 5.1.6).
+//! `virtio_net_hdr`: the offloads left to do for a tap frame (virtio specification 1.2, 5.1.6).
 //!
 //! Fields are little-endian as in virtio 1.0, which is also what a tap uses on little-endian hosts;
 //! the 10-byte form of older devices lacks `num_buffers` at the end.
@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The checksum from `csum_start` on is still to be filled in.
 pub const NEEDS_CSUM: u8 = 1;
-/// The checksum was verified by who handed the frame over.
+/// The checksum was verified by the sender of the frame.
 pub const DATA_VALID: u8 = 2;
 
 pub const GSO_NONE: u8 = 0;
@@ -64,7 +64,7 @@ impl VirtioNetHdr {
         self.gso_type != GSO_NONE
     }
 
-    /// Says that the frame owes nothing; its checksum is to be verified like any other.
+    /// Says that no offload is left to do; the checksum is to be verified like any other.
     pub fn settle(&mut self) {
         *self = Self { num_buffers: self.num_buffers, ..Self::default() };
     }

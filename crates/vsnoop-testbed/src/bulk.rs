@@ -1,4 +1,4 @@
-//! How much one TCP flow carries from the client to the VM in a given time.
+//! Throughput of one TCP flow: the bytes that it carries from the client to the VM in a given time.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 use super::socket::{SocketOptions, connect, info, listen};
 use super::topology::{Family, Side, Topology};
 
-/// As much as iperf3 writes at a time.
+/// Size of a write, as that of iperf3.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// What one bulk flow came to, as its receiver saw it.
+/// Result of one bulk flow at its receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
     pub bytes: u64,
-    /// From the first byte to the end of file.
+    /// Time from the first byte to the end of file.
     pub seconds: f64,
     pub retransmissions: u32,
 }

@@ -31,7 +31,7 @@ pub struct Segment {
     pub source_port: u16,
     pub destination_port: u16,
     pub seq: u32,
-    /// Of a segment with ACK.
+    /// The ACK number of a segment with ACK.
     pub ack: Option<u32>,
     pub payload_bytes: u32,
     pub syn: bool,
@@ -43,7 +43,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Of all devices of this namespace, from now on.
+    /// Captures on all devices of this namespace, from now on.
     pub fn start(netns: &Netns) -> Result<Self> {
         let protocol = Protocol::from(i32::from((libc::ETH_P_ALL as u16).to_be()));
         let open = || Ok(Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?);
@@ -53,7 +53,7 @@ impl Capture {
         Ok(Self { socket })
     }
 
-    /// What has passed since the last call, in the order of its passing; an error when frames were
+    /// The packets since the last call, in order; an error when frames were
     /// lost.
     pub fn take(&self) -> Result<Vec<Segment>> {
         let mut frame = vec![0; LONGEST_FRAME];

@@ -23,7 +23,7 @@ use vsnoop_guest::transfer::{self, Direction, Header, Sender, Verdict};
 use crate::interrupt;
 use crate::net::Netns;
 
-/// How often a waiting transfer looks around.
+/// Poll interval of a waiting transfer.
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct Request {
     pub timeout: Duration,
 }
 
-/// What a finished upload has measured.
+/// Measurements of a finished upload.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     pub connect_ms: f64,
@@ -58,7 +58,7 @@ pub enum Outcome {
     Wrong(Verdict),
     /// The connection was reset or ended with another error, so that the sender knows of it.
     Broken(String),
-    /// Nothing came of it within the time limit.
+    /// It did not complete within the time limit.
     Hung,
 }
 

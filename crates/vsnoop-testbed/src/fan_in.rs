@@ -51,7 +51,7 @@ pub fn sender_mac(number: usize) -> [u8; 6] {
     [2, 0x76, 0x73, 0, 1, number as u8]
 }
 
-/// How to build one.
+/// Options of a fan-in network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FanInOptions {
     /// Namespaces that send.
@@ -65,7 +65,8 @@ pub struct FanInOptions {
     pub port: PortKind,
 }
 
-/// It stands as long as this lives. The relay is declared first, to end before its namespaces.
+/// The network exists until this is dropped. The relay is declared first, to end before its
+/// namespaces.
 #[derive(Debug)]
 pub struct FanIn {
     stand_in: Option<StandIn>,
@@ -75,7 +76,7 @@ pub struct FanIn {
     port: DeviceCounters,
 }
 
-/// What stands for the VM.
+/// The receiver, in the place of the VM.
 #[derive(Debug)]
 struct StandIn {
     _device: Relay,

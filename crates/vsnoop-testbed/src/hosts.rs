@@ -81,7 +81,8 @@ pub enum Wire {
     Relay(Box<Faults>),
 }
 
-/// It stands as long as this lives. The relay is declared first, to end before its namespaces.
+/// The network exists until this is dropped. The relay is declared first, to end before its
+/// namespaces.
 #[derive(Debug)]
 pub struct Hosts {
     relay: Option<Relay>,
@@ -147,7 +148,7 @@ impl Hosts {
         if self.relay.is_some() { BRIDGE } else { WIRE }
     }
 
-    /// Whether the path is one with a rate.
+    /// Whether the path has a rate limit.
     pub fn is_wide_area(&self) -> bool {
         self.relay.is_some()
     }

@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::topology::{Family, Side, Topology, address};
 
-/// What a connection's sockets ask for beyond plain TCP.
+/// Socket options of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
     pub mptcp: bool,
@@ -23,7 +23,7 @@ pub struct SocketOptions {
 }
 
 const MD5_KEY: &[u8] = b"vsnoop testbed";
-/// How long an end may make no progress before the stream counts as hanging.
+/// Time without progress after which a stream counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listening socket of `side`, and where it listens.
@@ -138,7 +138,7 @@ fn set_md5_key(socket: &Socket, peer: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel says about a connection.
+/// The kernel's state of a connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionInfo {
     /// Neither end can send any more.
@@ -150,7 +150,7 @@ pub struct ConnectionInfo {
     /// Data of the SYN was acknowledged.
     pub fast_open: bool,
     pub retransmissions: u32,
-    /// How long this end had more to send than the other's window let it.
+    /// Time in which the other end's window limited sending.
     pub window_limited_us: u64,
     /// The other's window, as this end took it last.
     pub send_window_bytes: u32,

@@ -35,7 +35,7 @@ pub const BRIDGE: &str = "vslab-br";
 /// Of the addresses of host and machines.
 pub const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// As the credit scheduler of the paper's Xen.
+/// The time slice of the credit scheduler of the paper's Xen.
 pub const SLICE_MS: u32 = 30;
 
 /// The client's congestion control: the host's default may be another.
@@ -46,7 +46,7 @@ pub const CONGESTION_CONTROL: &str = "cubic";
 pub const TUNED_RING: usize = 10_000;
 pub const TUNED_RX_QUEUE: u16 = 1024;
 
-/// How to build a stage.
+/// Options of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct StageOptions {
     pub vms: usize,
@@ -96,7 +96,7 @@ impl Stage {
         Self::build_with(session, image, accelerator, options, vsnoop)
     }
 
-    /// As [`Stage::build`]. The path is a veth at first.
+    /// The same as [`Stage::build`]. The path is a veth at first.
     pub fn build_with(
         session: &mut Session,
         image: &Image,
@@ -236,7 +236,7 @@ impl Stage {
         self.vms.len()
     }
 
-    /// Where a machine serves transfers.
+    /// Address at which a machine serves transfers.
     pub fn server(&self, index: usize) -> SocketAddr {
         SocketAddr::from((vm_address(index, false), transfer::PORT))
     }
@@ -246,7 +246,7 @@ impl Stage {
         SocketAddr::from((vm_address(index, true), transfer::PORT))
     }
 
-    /// What the host's side of a machine's tap has counted.
+    /// Counters of the host's side of a machine's tap.
     pub fn tap_counts(&self, index: usize) -> Result<TapCounts> {
         self.counts_of(self.tap(index))
     }

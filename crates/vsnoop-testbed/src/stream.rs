@@ -20,22 +20,22 @@ pub use super::socket::{ConnectionInfo, SocketOptions};
 use super::socket::{connect, info, listen};
 use super::topology::{Family, Side, Topology};
 
-/// What is sent after the pattern by an end that has verified all it read.
+/// Sent after the pattern by an end that has verified all bytes that it read.
 const VERDICT: u8 = 0x5a;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How long a paused stream is waited for.
+/// Longest wait for a paused stream.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a stream is to do.
+/// Options of a stream.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub opener: Side,
     pub family: Family,
-    /// From the client to the VM.
+    /// Bytes from the client to the VM.
     pub to_vm_bytes: u64,
     pub from_vm_bytes: u64,
     pub seed: u64,
-    /// How much is written at a time.
+    /// Size of a write in bytes.
     pub write_bytes: usize,
     /// After how many bytes one byte is sent as urgent data.
     pub urgent_every_bytes: Option<u64>,
@@ -67,17 +67,17 @@ impl Default for Plan {
     }
 }
 
-/// How one end of a stream ended.
+/// Result of one end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All bytes came, were right, and were confirmed by the other end.
+    /// All bytes arrived, were correct, and the other end confirmed them.
     Complete(ConnectionInfo),
     /// The connection was reset, or its TCP gave up.
     Reset,
 }
 
 impl End {
-    /// What the kernel says about a complete connection.
+    /// The kernel's state of a complete connection.
     pub fn info(self) -> Result<ConnectionInfo> {
         match self {
             Self::Complete(info) => Ok(info),
@@ -114,7 +114,7 @@ struct Shared {
     verified: [AtomicU64; 2],
 }
 
-/// What writers wait at. It opens once for each step, or for good.
+/// A gate at which writers wait. It opens once for each step, or for good.
 #[derive(Debug, Default)]
 struct Gate {
     open: bool,
@@ -212,7 +212,7 @@ fn spawn(
         .name(format!("stream {side:?}"))
         .spawn(move || {
             let end = socket().and_then(|socket| converse(&socket, side, &plan, &shared));
-            // Nobody is to wait for a writer that has ended, or never came to be.
+            // A writer that has ended, or was never started, is not waited for.
             shared.arrive(side, NO_MORE);
             end
         })
@@ -240,7 +240,7 @@ impl Shared {
     }
 }
 
-/// How one direction at one end went.
+/// Result of one direction at one end.
 enum Half {
     Done,
     Reset,
@@ -364,7 +364,7 @@ fn read(
             shared.until_open();
         }
     }
-    // The writer may have ended with a reset; then nobody listens.
+    // The writer may have ended with a reset; then no end listens.
     let _ = verdict.send(());
     let mut trailer = Vec::new();
     match (&*socket).read_to_end(&mut trailer) {

@@ -48,7 +48,7 @@ impl LastHop {
     }
 }
 
-/// What the queue of the last hop has counted.
+/// Counters of the queue of the last hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
     pub packets: u64,
@@ -57,10 +57,10 @@ pub struct PortCounts {
     pub marks: u64,
 }
 
-/// How the port to the host is made.
+/// Kind of the port to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortKind {
-    /// By the kernel: a veth with a queue discipline.
+    /// In the kernel: a veth with a queue discipline.
     #[default]
     Veth,
     /// In user space: a relay between two taps, which can mark.
@@ -78,7 +78,7 @@ pub struct Switch {
 #[derive(Debug)]
 struct RelayedPort {
     relay: Relay,
-    /// What it had counted when it got its present limits; `None` without limits.
+    /// Its counters when the present limits were set; `None` without limits.
     since: Option<PortCounts>,
 }
 
@@ -157,7 +157,7 @@ impl Switch {
         Ok(())
     }
 
-    /// What was counted since the present limits were set. An error when the port has none.
+    /// Counters since the present limits were set. An error when the port has none.
     pub fn counts(&self) -> Result<PortCounts> {
         match &self.relay {
             Some(port) => port.counts(),

@@ -41,19 +41,20 @@ pub enum Family {
     V6,
 }
 
-/// How to build it.
+/// Options of a topology.
 #[derive(Clone, Debug)]
 pub struct TopologyOptions {
     /// Of the namespaces' names; see [`remove_stale`](super::net::remove_stale).
     pub prefix: String,
     /// A relay between client and host, for faults of the network. Tags need one.
     pub network: bool,
-    /// What the VM takes: without super-packets the host's stack cuts them behind the hooks.
+    /// Offloads that the VM accepts: without super-packets the host's stack cuts them behind the
+    /// hooks.
     pub to_vm: Offloads,
-    /// What the VM's own stack leaves to its device.
+    /// Offloads that the VM's own stack leaves to its device.
     pub from_vm: Offloads,
-    /// What the client's stack leaves to the network. Without super-packets it builds none, so that
-    /// MTU-sized segments reach the hooks.
+    /// Offloads that the client's stack leaves to the network. Without super-packets it builds
+    /// none, so that MTU-sized segments reach the hooks.
     pub from_client: Offloads,
     /// VLAN tags on the host's bridge, outermost first.
     pub tags: Vec<Tag>,
@@ -83,7 +84,8 @@ impl Default for TopologyOptions {
     }
 }
 
-/// It stands as long as this lives. Relays are declared first, to end before their namespaces.
+/// The network exists until this is dropped. Relays are declared first, to end before their
+/// namespaces.
 #[derive(Debug)]
 pub struct Topology {
     guest: Relay,

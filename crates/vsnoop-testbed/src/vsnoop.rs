@@ -42,13 +42,13 @@ impl Vsnoop {
         self.run(&["detach", port]).map(drop)
     }
 
-    /// What `vsnoop stats PORT --json` prints.
+    /// The output of `vsnoop stats PORT --json`.
     pub fn stats(&self, port: &str) -> Result<Value> {
         let text = self.run(&["stats", port, "--json"])?;
         serde_json::from_str(&text).context("vsnoop stats did not print JSON")
     }
 
-    /// What `vsnoop flows PORT --json` prints.
+    /// The output of `vsnoop flows PORT --json`.
     pub fn flows(&self, port: &str) -> Result<Value> {
         let text = self.run(&["flows", port, "--json"])?;
         serde_json::from_str(&text).context("vsnoop flows did not print JSON")

@@ -479,17 +479,17 @@ impl Memory for Vm {
         }
     }
 
-    fn busy(&mut self, group: u32) -> u32 {
+    fn active(&mut self, group: u32) -> u32 {
         self.step();
-        self.slab(group).map_or(0, |slab| slab.busy)
+        self.slab(group).map_or(0, |slab| slab.active)
     }
 
-    fn clear_busy(&mut self, number: u32) {
+    fn clear_active(&mut self, number: u32) {
         let at = number - 1;
         if self.step()
             && let Some(slab) = self.slab(at / SLAB_HOLDS)
         {
-            slab.busy &= !(1 << (at % SLAB_HOLDS));
+            slab.active &= !(1 << (at % SLAB_HOLDS));
         }
     }
 
@@ -728,11 +728,11 @@ impl Vm {
 
     /// Bytes that the sender has an ACK for and the VM was not seen to acknowledge.
     pub fn outstanding(&self) -> u64 {
-        let owed = |f: &types::flow| {
+        let outstanding = |f: &types::flow| {
             let is_over = u32::from(f.mode) == flow_mode::FLOW_RESET
                 || u32::from(f.flags) & FLOW_F_CLOSED != 0;
             if is_over { 0 } else { f.next_seq.diff(f.vm_seq).max(0) as u64 }
         };
-        self.flows().iter().map(|(_, f)| owed(f)).sum()
+        self.flows().iter().map(|(_, f)| outstanding(f)).sum()
     }
 }

@@ -1,6 +1,6 @@
 //! Early acknowledgement and diversion on the same tap.
 //!
-//! What the VM sends must meet from_vm before it leaves for the link, or no connection would ever
+//! Packets of the VM must pass from_vm before it leaves for the link, or no connection would ever
 //! be on record; and so must the early ACKs leave for it, which are the VM's as far as the network
 //! can tell.
 

@@ -25,12 +25,12 @@ use vsnoop_testbed::topology::{Family, PORT};
 
 use super::hosts::Hosts;
 
-/// Of the link at each host.
+/// The link's tap at each host.
 pub const LINK_TAP: &str = "vsl-test";
 /// Set for a program that is to be a link: what it carries between.
 const ENDS: &str = "VSNOOP_TEST_LINK";
 
-/// What a link has carried from one host.
+/// Counters of what a link has carried from one host.
 #[derive(Debug, Default)]
 struct Carried {
     frames: AtomicU64,
@@ -55,7 +55,7 @@ pub struct Link {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What makes all that one VM sends to the other go through the link, if this is the action.
+/// Rules that send all packets of one VM to the other through the link, if this is the action.
 pub fn rules(hosts: &Hosts, to: usize, action: Action) -> Vec<Rule> {
     let whole = |address: IpAddr| Rule { prefix: address.into(), action };
     [Family::V4, Family::V6].map(|family| whole(hosts.vm(to, family))).to_vec()
@@ -227,7 +227,7 @@ impl Process {
         Ok(this)
     }
 
-    /// As no process can prevent.
+    /// Kills the link with SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.0.kill().context("kill the link")
     }
@@ -240,7 +240,7 @@ impl Drop for Process {
     }
 }
 
-/// Is this program to be a link? Then it never returns.
+/// Runs the link if this program was started as one; then it never returns.
 pub fn serve() -> Result<()> {
     let Some(text) = std::env::var_os(ENDS) else { return Ok(()) };
     let text = text.into_string().map_err(|text| anyhow!("{ENDS}: {}", text.display()))?;

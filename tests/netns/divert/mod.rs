@@ -126,8 +126,8 @@ fn fragments() -> Result<()> {
     Ok(())
 }
 
-/// What a VM sends to the far host itself gets into the link, by a rule that is too broad, and not
-/// out.
+/// Packets of a VM to the far host itself enter the link, by a rule that is too broad, and do not
+/// leave it.
 fn the_host_itself() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let link = Link::with(&hosts, |_| {
@@ -155,7 +155,7 @@ fn reverse_path_filter() -> Result<()> {
     exchange(&mut connect(&hosts, Family::V4)?, 1000)
 }
 
-/// Somebody configures the interfaces of a host anew, the link's among them.
+/// Another program configures the interfaces of a host anew, the link's among them.
 fn prepared_again() -> Result<()> {
     let hosts = Hosts::build(Ordinary::Bridged)?;
     let host = &hosts.hosts[0];

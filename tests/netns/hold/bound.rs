@@ -15,7 +15,7 @@ use crate::trial;
 
 const SLOW_READERS: u64 = 50;
 const SLOW_BYTES: u64 = 300_000;
-/// What a slow reader reads before the quick one is done.
+/// Bytes that a slow reader reads before the quick one is done.
 const AT_FIRST_BYTES: u64 = 20_000;
 const QUICK_BYTES: u64 = 3_000_000;
 

@@ -76,7 +76,7 @@ fn with_held_data(family: Family, offloads: Offloads, test: Test) -> Result<()> 
 /// The sender is gone, what it sent with it: the VM reads a part at most, and then the reset.
 fn aborted(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Result<()> {
     pair.client.abort()?;
-    // Nobody will ever want what is held.
+    // The held bytes are no longer needed.
     attached.until_memory_is_free()?;
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.expect_reset().context("at the VM")

@@ -98,7 +98,7 @@ fn pause() -> Result<()> {
     attached.detach()
 }
 
-/// Whoever is about to move the VM is told that the host has data of it; nothing is lost by that.
+/// An operator who is about to move the VM is warned that the host holds its data; none is lost.
 fn pause_in_vain() -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());

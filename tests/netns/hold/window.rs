@@ -95,7 +95,7 @@ fn closed(offloads: Offloads) -> Result<()> {
     pair.client.until_acknowledged().with_context(|| attached.describe())?;
     topology.guest().set_freeze(Freeze::Never);
     until_window_is_closed(&topology)?;
-    // Nobody but the engine has a reason to send anything: it asks whether the window has opened.
+    // Only the engine has a reason to send a segment: it asks whether the window has opened.
     let frames = || topology.guest().counters(Direction::LeftToRight).delivered;
     let before = frames();
     attached.wait_until("the VM was probed", || Ok(frames() >= before + 3))?;

@@ -547,7 +547,7 @@ impl Machine<'_> {
             return;
         }
         let h = &self.m.hold;
-        assert_eq!(h.busy, 0, "a claim was not ended");
+        assert_eq!(h.claimed, 0, "a claim was not ended");
         assert!(h.range_count <= 4);
         assert!(h.rcv_win / HOLD_CHUNK <= self.policy.hold_chunks);
         let is_over =

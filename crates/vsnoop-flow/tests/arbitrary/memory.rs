@@ -71,7 +71,7 @@ impl Memory {
         let given_back = acknowledged - acknowledged % HOLD_CHUNK;
         self.bytes.drain(..self.bytes.len().min(given_back as usize));
         self.set_front(self.front().add(given_back));
-        self.hold.busy = 0;
+        self.hold.claimed = 0;
     }
 
     /// The bytes from `from` to `to`; `None` if the memory does not reach so far.

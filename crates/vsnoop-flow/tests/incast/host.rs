@@ -88,7 +88,7 @@ impl Host {
         vsnoop_flow::learn(&mut self.ports[port].state, out, now);
         if out.events & EVENT_FREE != 0 {
             let h = self.hold_of(id);
-            h.busy = 0;
+            h.claimed = 0;
             h.chunks = u32::from(h.vm_seq.diff(h.tail) < 0);
             h.front = u64::from(h.vm_seq.v) << 32;
         }

@@ -39,7 +39,7 @@ fn a_request_takes_credit_and_its_answer_pays_it_back() {
 }
 
 #[test]
-fn what_the_handshake_showed_is_owed() {
+fn the_window_of_the_handshake_counts_as_outstanding() {
     let mut c = Case::new(1_000, BUFFER);
     c.begin(5_000);
     assert_eq!(incast::outstanding(c.u()), 5_000);
@@ -66,7 +66,7 @@ fn an_edge_is_not_taken_back_when_the_window_shrinks() {
 }
 
 #[test]
-fn data_beyond_the_edge_pays_back_no_more_than_was_owed() {
+fn data_beyond_the_edge_pays_back_no_more_than_was_outstanding() {
     let mut c = Case::with(2);
     c.vm(0, 100);
     c.vm(1, 100);
@@ -109,7 +109,7 @@ fn credit_comes_in_whole_segments() {
 }
 
 #[test]
-fn nobody_is_granted_more_than_there_is() {
+fn no_more_is_granted_than_the_credit() {
     let mut c = Case::with(60);
     for id in 0..60 {
         c.i(id).window = 64 << 10;
@@ -180,7 +180,7 @@ fn what_is_left_of_a_finished_answer_is_silent_at_once() {
 }
 
 #[test]
-fn who_only_answers_stays_shut_while_others_need_credit_and_no_longer() {
+fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     let mut c = answered(2_000, TCP_PSH);
     // There is credit: it was given a new window at once.
     assert_eq!(c.i(0).waiting, 0);
@@ -205,7 +205,7 @@ fn who_only_answers_stays_shut_while_others_need_credit_and_no_longer() {
 }
 
 #[test]
-fn who_has_waited_for_a_timeout_gets_a_window_whatever_there_is() {
+fn a_flow_that_waited_for_a_timeout_gets_a_window_whatever_the_credit() {
     let mut c = Case::with(2);
     c.u().all.outstanding += 1 << 20;
     c.vm(0, 100);
@@ -237,7 +237,7 @@ fn an_ack_without_news_opens_nothing() {
 }
 
 #[test]
-fn what_silent_flows_owe_does_not_count_until_they_speak() {
+fn credit_of_silent_flows_does_not_count_until_they_send() {
     let mut c = Case::with(2);
     c.vm(0, 100);
     let outstanding = i64::from(c.outstanding(0));
@@ -272,7 +272,7 @@ fn crowd(n: usize) -> Case {
 }
 
 #[test]
-fn who_gets_nothing_stands_in_line_once() {
+fn a_flow_without_credit_is_queued_once() {
     let mut c = crowd(20);
     let waiting = c.u().all.queued;
     assert!(waiting > 0);
@@ -285,7 +285,7 @@ fn who_gets_nothing_stands_in_line_once() {
 }
 
 #[test]
-fn those_in_line_are_served_before_those_that_are_open() {
+fn queued_flows_are_served_before_open_ones() {
     let mut c = crowd(20);
     let head = c.host.ports[0].grant_queue[0];
     c.i(0).window = 10 * LEAST;
@@ -328,7 +328,7 @@ fn every_queued_flow_gets_a_grant() {
 }
 
 #[test]
-fn when_all_have_ended_nothing_is_owed_and_nobody_waits() {
+fn when_all_flows_have_ended_nothing_is_outstanding_or_queued() {
     let mut c = crowd(20);
     for id in 0..20 {
         c.host.remove(id);
@@ -421,7 +421,7 @@ fn beyond_the_share_a_window_grows_by_quota_alone() {
 }
 
 #[test]
-fn nobody_grows_twice_within_two_round_trips_beyond_the_share() {
+fn no_flow_grows_twice_within_two_round_trips_beyond_the_share() {
     let mut c = among(20);
     let window = c.share() + 4_000;
     (c.u().t_ns, c.u().slot_ns) = (4 * MS as u32, c.now - 5 * MS);
@@ -539,7 +539,7 @@ fn a_flow_with_long_round_trips_is_left_alone_and_pays_back() {
 }
 
 #[test]
-fn a_few_pauses_put_nobody_out_of_scope() {
+fn a_few_pauses_put_no_flow_out_of_scope() {
     let mut c = Case::with(1);
     assert!(far(&mut c, 20 * MS, 7));
     assert!(far(&mut c, 100 * US, 1));
@@ -547,7 +547,7 @@ fn a_few_pauses_put_nobody_out_of_scope() {
 }
 
 #[test]
-fn a_full_queue_puts_nobody_out_of_scope() {
+fn a_full_queue_puts_no_flow_out_of_scope() {
     let mut c = Case::new(1_000, 256 << 10);
     c.begin(0);
     assert!(far(&mut c, 4 * MS, 30));

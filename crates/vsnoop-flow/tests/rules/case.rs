@@ -370,7 +370,7 @@ impl Case {
         let (verdict, out) = self.decide(s);
         assert!(!matches!(verdict, Verdict::Keep { .. }), "kept: {:?}", self.f);
         assert_eq!((self.f.next_seq, self.h.tail), (next, tail));
-        assert_eq!(self.h.busy, 0, "claimed for nothing");
+        assert_eq!(self.h.claimed, 0, "claimed for nothing");
         (verdict, out)
     }
 
@@ -386,8 +386,8 @@ impl Case {
     pub fn hear(&mut self, s: &segment) -> (FromVm, outcome) {
         let (verdict, out) = self.hear_only(s);
         if out.events & EVENT_FREE != 0 {
-            assert_eq!(self.h.busy, 1);
-            self.h.busy = 0;
+            assert_eq!(self.h.claimed, 1);
+            self.h.claimed = 0;
             if self.f.vm_seq.diff(self.h.tail) >= 0 && self.h.range_count == 0 {
                 self.h.chunks = 0;
             } else {

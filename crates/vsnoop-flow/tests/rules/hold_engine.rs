@@ -261,10 +261,10 @@ fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
     assert_eq!(out.events & EVENT_FREE, 0, "not a whole chunk");
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK, WINDOW));
     assert_ne!(out.events & EVENT_FREE, 0);
-    assert_eq!(c.h.busy, 1, "claimed for that");
+    assert_eq!(c.h.claimed, 1, "claimed for that");
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK + 1, WINDOW));
     assert_eq!(out.events & EVENT_FREE, 0, "it has the claim already");
-    c.h.busy = 0;
+    c.h.claimed = 0;
     let (_, out) = c.hear_only(&c.ack_of_vm(10_000, WINDOW));
     assert_ne!(out.events & EVENT_FREE, 0, "all of it");
 }
@@ -300,7 +300,7 @@ fn last(c: &Case) -> segment {
 }
 
 #[test]
-fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_owes_nothing() {
+fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_has_nothing_outstanding() {
     // The sender was shown more than the VM's window, and would repeat the same segment for ever.
     let mut c = offline();
     let out = c.held(&last(&c));
@@ -310,7 +310,7 @@ fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_owes_nothing() {
 }
 
 #[test]
-fn an_offline_flow_that_owes_something_is_left_to_the_vm() {
+fn an_offline_flow_with_outstanding_bytes_is_left_to_the_vm() {
     let mut c = offline();
     c.f.vm_seq = at(FULL - 1);
     assert_eq!(c.not_kept(&c.data(FULL, MSS)).0, Verdict::Pass);
@@ -324,7 +324,7 @@ fn what_fits_into_the_vms_window_is_left_to_it_while_the_flow_is_offline() {
 }
 
 #[test]
-fn a_flow_that_owes_again_when_a_segment_was_copied_is_not_held() {
+fn a_flow_that_has_outstanding_bytes_again_after_the_copy_is_not_held() {
     let mut c = offline();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));

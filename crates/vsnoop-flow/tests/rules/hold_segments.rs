@@ -73,7 +73,7 @@ fn without_memory_nothing_is_acknowledged() {
     let (kept, out) = c.after_copy(&s, false, false);
     assert_eq!((kept, c.f.next_seq), (Kept::Drop, at(END)));
     assert_ne!(out.events & EVENT_HOLD_FULL, 0);
-    assert_eq!(c.h.busy, 0);
+    assert_eq!(c.h.claimed, 0);
     // With nothing held the VM gets it, and answers.
     let mut c = Case::new();
     let s = c.data(0, MSS);
@@ -316,11 +316,11 @@ fn one_cpu_at_a_time_has_the_chain() {
     let mut c = Case::holding();
     let (first, second) = (c.data(END, MSS), c.data(END + MSS, MSS));
     assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
-    assert_eq!(c.h.busy, 1);
+    assert_eq!(c.h.claimed, 1);
     let (verdict, out) = c.decide(&second);
     assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)), "the sender repeats it");
     c.after_copy(&first, true, false);
-    assert_eq!(c.h.busy, 0);
+    assert_eq!(c.h.claimed, 0);
     c.held(&second);
 }
 
@@ -373,7 +373,7 @@ fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.f.mode = flow_mode::FLOW_BYPASS as u8;
         assert_eq!(c.after_copy(&s, true, taken).0, kept);
-        assert_eq!((c.f.next_seq, c.h.busy), (at(0), 0));
+        assert_eq!((c.f.next_seq, c.h.claimed), (at(0), 0));
     }
 }
 

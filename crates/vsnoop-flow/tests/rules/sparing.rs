@@ -93,7 +93,7 @@ fn near_the_end_of_what_was_shown_every_segment_is_acknowledged() {
         let verdict = c.decide(&c.data(i * MSS, MSS)).0;
         let hand = if (i - RAMP) % 4 == 3 { Hand::AndAck } else { Hand::On };
         assert_eq!(verdict, Verdict::Keep { skip: 0, hand }, "segment {i}");
-        c.h.busy = 0;
+        c.h.claimed = 0;
         c.goes(&c.data(i * MSS, MSS));
     }
     for i in 36..40 {

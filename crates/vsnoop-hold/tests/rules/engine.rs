@@ -19,7 +19,7 @@ struct Port {
     now_ns: u64,
     holds: HashMap<u32, hold>,
     count: u32,
-    busy: HashMap<u32, u32>,
+    active: HashMap<u32, u32>,
     rung: Vec<u32>,
     reads: usize,
     reclaimed: Vec<(u32, bool)>,
@@ -48,7 +48,7 @@ impl Port {
     /// A hold whose VM has acknowledged none of the 10,000 bytes that it was handed.
     fn lags(&mut self, number: u32) {
         self.holds.insert(number, held(10_000, 10_000, 20_000));
-        *self.busy.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
+        *self.active.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
     }
 
     fn acks(&mut self, number: u32, offset: u32) {
@@ -107,12 +107,12 @@ impl Memory for Port {
         self.holds.entry(number).or_default().rung = 0;
     }
 
-    fn busy(&mut self, group: u32) -> u32 {
-        self.busy.get(&group).copied().unwrap_or_default()
+    fn active(&mut self, group: u32) -> u32 {
+        self.active.get(&group).copied().unwrap_or_default()
     }
 
-    fn clear_busy(&mut self, number: u32) {
-        *self.busy.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
+    fn clear_active(&mut self, number: u32) {
+        *self.active.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
     }
 
     fn heartbeat(&mut self, _now_ns: u64) {}
@@ -211,7 +211,7 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
 fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
     let mut port = Port::new(64);
     port.lags(40);
-    port.busy.clear();
+    port.active.clear();
     let mut engine = Engine::new(&mut port);
     port.work(&mut engine);
     assert_eq!(port.frames.len(), 2);
@@ -226,7 +226,7 @@ fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
     }
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
-    assert_eq!(port.busy.values().sum::<u32>(), 0);
+    assert_eq!(port.active.values().sum::<u32>(), 0);
     port.reads = 0;
     port.run(&mut engine, 8 * SECOND);
     assert_eq!((port.reads, port.reclaimed.len()), (0, 0));
@@ -245,7 +245,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
         let mut engine = Engine::new(&mut port);
         port.lags(1);
         port.run(&mut engine, 100 * MS);
-        // Its flow ends before all of it is acknowledged: the busy bit was never cleared.
+        // Its flow ends before all of it is acknowledged: the active bit was never cleared.
         port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
         port.over = true;
         port.rung.push(1);
@@ -262,12 +262,12 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
 }
 
 #[test]
-fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
+fn what_is_kept_after_an_active_bit_was_cleared_is_seen() {
     let mut port = Port::new(32);
     port.lags(1);
     port.acks(1, 10_000);
     let mut engine = Engine::new(&mut port);
-    while port.busy[&0] != 0 {
+    while port.active[&0] != 0 {
         port.run(&mut engine, TICK_NS);
     }
     // A hook that found the bit set a moment before.
@@ -281,7 +281,7 @@ fn what_is_kept_after_a_busy_bit_was_cleared_is_seen() {
     port.run(&mut engine, 5 * SECOND);
     let hold = port.holds.get_mut(&1).expect("it is used");
     (hold.tail, hold.high_seq) = (at(14_000), at(14_000));
-    port.busy.insert(0, 1);
+    port.active.insert(0, 1);
     port.run(&mut engine, 500 * MS);
     assert!(!port.frames.is_empty());
 }

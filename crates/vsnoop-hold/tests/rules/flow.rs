@@ -250,18 +250,18 @@ fn a_byte_that_a_probe_brought_was_handed_over_when_the_vm_says_so() {
 }
 
 #[test]
-fn a_timer_runs_while_the_vm_owes_something() {
+fn a_timer_runs_while_something_is_outstanding() {
     let c = Case::new(held(1_000, 1_000, 9_000));
     assert!(!c.view().is_done());
     let mut c = Case::new(held(1_000, 1_000, 9_000));
     c.acks(1_000, 9_000);
     assert!(c.view().is_done());
     let c = c.fin();
-    assert!(!c.view().is_done(), "the FIN is owed");
+    assert!(!c.view().is_done(), "the FIN is outstanding");
 }
 
 #[test]
-fn time_in_which_the_vm_owed_nothing_does_not_count() {
+fn time_with_nothing_outstanding_does_not_count() {
     let mut c = Case::new(held(1_000, 1_000, 9_000));
     c.acks(1_000, 9_000);
     assert_eq!(c.send(), None);

@@ -1,4 +1,4 @@
-//! What vsnoop is compared with: programs that run in the host's namespace of a stage, or
+//! Programs that vsnoop is compared with; they run in the host's namespace of a stage, or
 //! ([`link`]) of two hosts.
 //!
 //! Each is a process of its own, which is told to end when its owner is dropped, so that it takes

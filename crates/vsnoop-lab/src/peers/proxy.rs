@@ -20,7 +20,7 @@ use super::Daemon;
 
 const FIRST_PORT: u16 = 6000;
 const BUFFER_BYTES: usize = 64 * 1024;
-/// What a connection may buffer on each side: as much as a hold of 16 MiB.
+/// Bytes that a connection may buffer on each side: as much as a hold of 16 MiB.
 const SOCKET_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Proxy {
         Ok(Self { _daemon: daemon })
     }
 
-    /// Where it listens for this machine.
+    /// Address at which it listens for this machine.
     pub fn address(&self, index: usize) -> SocketAddr {
         SocketAddr::from((HOST, port(index)))
     }

@@ -1,4 +1,4 @@
-//! What samples of the incast experiment have besides those of other experiments.
+//! Fields that only samples of the incast experiment have.
 //!
 //! A sample is one round: a machine asks all senders at once, and all answer. What surrounds it is
 //! an [`Incast`], part of its cell; what came of it is a [`Round`].
@@ -38,7 +38,7 @@ fn rate_mbit() -> u64 {
     RATE_MBIT
 }
 
-/// What is varied, and what is not.
+/// The kind of workload, by what is varied.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
 )]
@@ -158,10 +158,10 @@ impl fmt::Display for Incast {
     }
 }
 
-/// What came of one round.
+/// Result of one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// From the first request to the last byte.
+    /// Time from the first request to the last byte.
     pub round_ms: f64,
     /// Of all senders that were asked, as the application sees it.
     pub goodput_mbps: f64,

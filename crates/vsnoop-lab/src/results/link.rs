@@ -1,4 +1,4 @@
-//! What samples of the link experiments have besides those of other experiments.
+//! Fields that only samples of the link experiments have.
 //!
 //! A sample is one measurement over one carrier: perhaps echoes over the idle path, then one
 //! stream. What surrounds it is a [`Link`], part of its cell; what came of it is [`Carried`].
@@ -18,7 +18,7 @@ pub struct Link {
     pub content: Content,
 }
 
-/// What a stream consists of.
+/// Contents of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
@@ -73,16 +73,16 @@ impl fmt::Display for Link {
     }
 }
 
-/// What came of one measurement.
+/// Result of one measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
-    /// From the first write to the last byte that the receiver read.
+    /// Time from the first write to the last byte that the receiver read.
     pub goodput_mbps: f64,
     pub bytes: u64,
     /// CPUs that the carrier's processes on both hosts kept busy during the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<f64>,
-    /// Of single echoes, raw.
+    /// Round trips of single echoes, raw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_pings_ms: Vec<f64>,
     /// The same while the stream ran.
@@ -91,7 +91,7 @@ pub struct Carried {
     /// Echoes without an answer during the stream.
     #[serde(default)]
     pub loaded_pings_lost: u32,
-    /// What the sending host put on the path during the stream, from the Ethernet header on.
+    /// Bytes that the sending host put on the path during the stream, from the Ethernet header on.
     pub wire_bytes: u64,
 }
 

@@ -83,7 +83,7 @@ pub enum Ending {
     Exact,
     /// The sender knows that it failed.
     Broken,
-    /// Nothing came of it within the time limit.
+    /// It did not complete within the time limit.
     Hung,
 }
 
@@ -93,12 +93,12 @@ impl Sample {
     }
 }
 
-/// What surrounds a transfer: machines, their load, the path to the host.
+/// Setting of a transfer: machines, their load, the path to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// Machines that share the core.
     pub vms: usize,
-    /// Of each of them, 0.0 to 1.0.
+    /// Load of each of them, 0.0 to 1.0.
     pub load: f64,
     /// Delay of the path between client and host, both ways; 0 is a veth.
     pub path_rtt_ms: f64,
@@ -119,7 +119,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// For names of figures and files: `3vms_load60`, `5vms_load100_rtt5`.
+    /// The setting in names of figures and files: `3vms_load60`, `5vms_load100_rtt5`.
     pub fn suffix(&self) -> String {
         if let Some(incast) = &self.incast {
             return incast.suffix();

@@ -22,7 +22,7 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// What `throughput` means at one end of the connection.
+/// Meaning of `throughput` at one end of the connection.
 struct View {
     file: &'static str,
     title: &'static str,

@@ -1,4 +1,4 @@
-//! How sizes of transfers are called.
+//! Names of transfer sizes.
 
 /// `10 KB`: sizes are decimal, as in the paper.
 pub fn size_text(size_bytes: u64) -> String {

@@ -19,7 +19,7 @@ pub const ROUND: Metric =
 pub const GOODPUT: Metric =
     Metric { name: "goodput_mbps", of: |sample| Some(sample.round.as_ref()?.goodput_mbps) };
 
-/// What one stream carried over a link, and the CPUs that the carrier kept busy for it.
+/// Throughput of one stream over a link, and the CPUs that the carrier used for it.
 pub const STREAM: Metric =
     Metric { name: "stream_mbps", of: |sample| Some(sample.carried.as_ref()?.goodput_mbps) };
 pub const CORES: Metric = Metric { name: "cores", of: |sample| sample.carried.as_ref()?.cores };

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell as Field, CellAlignment, Table, presets};
 
-/// How the table will be read.
+/// Output format of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Terminal,

@@ -1,4 +1,4 @@
-//! What becomes of a flow's messages at present, for who wants to know why.
+//! Whether a flow's messages are compressed at present, and why not.
 
 use std::fmt;
 

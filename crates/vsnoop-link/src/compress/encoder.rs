@@ -48,8 +48,8 @@ pub struct Encoder {
     dictionaries: ContextSlots,
     judge: Judge,
     clock_ns: Clock,
-    /// Counts messages, to know which context was used last.
-    turn: u64,
+    /// Counts messages; orders contexts by their last use.
+    clock: u64,
     scratch: Vec<u8>,
     stats: Stats,
 }
@@ -63,7 +63,7 @@ impl Encoder {
             judge: Judge::default(),
             clock_ns,
             limits,
-            turn: 0,
+            clock: 0,
             scratch: Vec::new(),
             stats: Stats::default(),
         }
@@ -101,7 +101,7 @@ impl Encoder {
             return Encoded::Raw;
         }
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        self.turn += 1;
+        self.clock += 1;
         self.stats.messages += 1;
         self.stats.bytes_in += bytes as u64;
         let start = out.len();
@@ -191,7 +191,7 @@ impl Encoder {
     ) -> bool {
         let dictionary = matches!(whose, Whose::All { .. });
         let slots = if dictionary { &mut self.dictionaries } else { &mut self.flows };
-        let found = slots.of(whose, parameters, self.turn, &mut self.stats);
+        let found = slots.of(whose, parameters, self.clock, &mut self.stats);
         let Ok((number, context)) = found else { return false };
         let start = out.len();
         let id = ContextId { dictionary, number };
@@ -252,14 +252,14 @@ impl ContextSlots {
         &mut self,
         whose: Whose,
         parameters: Parameters,
-        turn: u64,
+        clock: u64,
         stats: &mut Stats,
     ) -> Result<(u16, &mut Context), StreamError> {
         let number = match self.numbers.get(&whose) {
             Some(&number) => number,
             None if self.contexts.len() < self.limit => {
                 let compressor = Compressor::new(parameters)?;
-                let context = Context { whose, compressor, known: false, used: turn };
+                let context = Context { whose, compressor, known: false, used: clock };
                 self.contexts.push(context);
                 self.numbers.insert(whose, (self.contexts.len() - 1) as u16);
                 stats.contexts += 1;
@@ -278,8 +278,8 @@ impl ContextSlots {
             }
         };
         let context = &mut self.contexts[usize::from(number)];
-        context.used = turn;
-        // Whatever is in a context that the receiver does not have too is nobody's.
+        context.used = clock;
+        // The receiver has no such context, or one with other parameters: both begin anew.
         if !context.known || context.compressor.parameters() != parameters {
             context.known = false;
             context.compressor.restart(parameters)?;

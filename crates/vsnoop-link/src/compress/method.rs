@@ -89,8 +89,7 @@ impl<'de> Deserialize<'de> for Method {
     }
 }
 
-/// Who owns a VM. It is what it is named by, and no hash of it, so that nobody can become somebody
-/// else.
+/// The owner of a VM, by its full name: a hash could collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A VM for itself: its port, and the address that it sends from.

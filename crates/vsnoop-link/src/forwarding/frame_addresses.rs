@@ -4,7 +4,7 @@ use vsnoop_packet::format::is_tag;
 
 use super::mac::Mac;
 
-/// What forwarding reads of a frame.
+/// Fields of a frame that forwarding uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameAddresses {
     pub destination: Mac,

@@ -92,7 +92,7 @@ pub struct LearnedAddress {
     pub contested: bool,
 }
 
-/// What is known of the location that a frame came from.
+/// State of the location that a frame came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// No other location uses its address, or this one used it first.

@@ -1,4 +1,4 @@
-//! What goes wrong in a handshake, in words: who the peer is, what is the matter, what to do.
+//! Errors of a handshake; their messages name the peer, the reason and the remedy.
 
 use std::fmt;
 use std::io;
@@ -31,7 +31,7 @@ pub enum Error {
     Ours(BadHello),
 }
 
-/// What sort of error it is, whoever it is about.
+/// The kind of an error, without the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorKind(Discriminant<Error>, Option<Discriminant<CertificateError>>);
 
@@ -75,12 +75,12 @@ impl Error {
         }
     }
 
-    /// The matter alone, for who has said whom it is about.
+    /// The message without the peer's name.
     pub fn what(&self) -> impl fmt::Display {
         What(self)
     }
 
-    /// Whether the other end has been told why, in a message that closing at once could destroy.
+    /// Whether the other end was sent the reason, in a message that closing at once could destroy.
     pub fn told(&self) -> bool {
         match self {
             Self::Tls { error, .. } => matches!(

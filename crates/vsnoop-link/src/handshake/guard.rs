@@ -1,4 +1,4 @@
-//! What callers may use up before they have said who they are.
+//! Limits on the resources that unauthenticated callers may use.
 //!
 //! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
 //! a thread, and seconds of waiting for one that says nothing more. So the number of handshakes is

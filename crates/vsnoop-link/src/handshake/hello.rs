@@ -26,12 +26,12 @@ const MOST_REASON: usize = 300;
 /// Prefixes in a list: their text is the largest part of a message.
 pub const MOST_TAKES: usize = 32;
 
-/// What one end says of itself.
+/// An end's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Versions of the link's protocol that it speaks.
     pub versions: Versions,
-    /// What the connection is for. The acceptor repeats what the dialler said.
+    /// Purpose of the connection. The acceptor repeats the dialler's.
     pub purpose: Purpose,
     /// The network that the link is a part of: both ends must name the same.
     pub network: String,
@@ -42,7 +42,7 @@ pub struct Hello {
     /// The least number that the keys of this session may be counted by.
     #[serde(default)]
     pub epoch: u16,
-    /// What data is to be carried by.
+    /// Transport of data.
     pub transport: HelloTransport,
     /// Data connections in each direction that it would have at most, for ordered transports.
     #[serde(default = "one")]
@@ -52,7 +52,7 @@ pub struct Hello {
     /// Diverted packets to these prefixes are let in there, and to no others.
     #[serde(default)]
     pub takes: Vec<IpNet>,
-    /// Its program and version, for people.
+    /// Its program and version, for messages to people.
     #[serde(default)]
     pub software: String,
 }
@@ -69,10 +69,10 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Those that this program speaks.
+    /// Versions that this program speaks.
     pub const OURS: Self = Self { min: 1, max: 1 };
 
-    /// The newest that both have.
+    /// The newest common version.
     pub fn common(self, other: Self) -> Option<u16> {
         let newest = self.max.min(other.max);
         (newest >= self.min.max(other.min)).then_some(newest)
@@ -89,7 +89,7 @@ impl fmt::Display for Versions {
     }
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
@@ -99,14 +99,14 @@ pub enum Purpose {
     Data {
         /// The number that the acceptor chose for the session.
         session: u32,
-        /// Which of the session's data connections in this direction.
+        /// Index among the session's data connections of this direction.
         index: u8,
-        /// Where its data goes.
+        /// Direction of its data.
         direction: Direction,
     },
 }
 
-/// What data is carried by.
+/// Transport of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HelloTransport {
@@ -120,7 +120,7 @@ pub enum HelloTransport {
     UdpPlain,
     /// TCP connections in clear, for measurements.
     TcpPlain,
-    /// One that this version does not know.
+    /// A transport that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -138,7 +138,7 @@ impl fmt::Display for HelloTransport {
     }
 }
 
-/// What holds for both ends of a session.
+/// Parameters that both ends of a session agreed on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreed {
     /// The version of the protocol.
@@ -152,7 +152,7 @@ pub struct Agreed {
     pub connections: u8,
 }
 
-/// What the acceptor says to a [`Hello`].
+/// The acceptor's answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
@@ -164,11 +164,11 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// Why a peer is refused although it is who it says.
+/// Why an authenticated peer is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     pub kind: RefusalKind,
-    /// For people, at both ends.
+    /// The reason, for people at both ends.
     pub reason: String,
 }
 
@@ -185,7 +185,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a program makes of a refusal.
+/// Kind of a refusal, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RefusalKind {
@@ -206,14 +206,14 @@ pub enum RefusalKind {
     Other,
 }
 
-/// Why some bytes are no message.
+/// Why bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadHello {
-    /// Longer than allowed.
+    /// The message is longer than allowed.
     Size(usize),
-    /// Not what the message must be.
+    /// It is not of the required form.
     Form(String),
-    /// Of versions that this program does not speak.
+    /// It is of versions that this program does not speak.
     Versions(Versions),
 }
 

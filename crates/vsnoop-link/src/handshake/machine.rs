@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 5;
 /// it.
 const MOST_HANDSHAKE_BYTES: usize = 128 << 10;
 
-/// What a machine needs next.
+/// The machine's next need.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// At most so many bytes from the other end.
@@ -31,21 +31,21 @@ pub enum Step<'a> {
     Done,
 }
 
-/// What a handshake has come to.
+/// Result of a complete handshake.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Who is at the other end.
+    /// The peer at the other end.
     pub peer: PeerId,
     /// Its key.
     pub peer_key: PublicKey,
-    /// What it has said.
+    /// The peer's hello.
     pub theirs: Hello,
-    /// What we have said.
+    /// This end's hello.
     pub ours: Hello,
     pub agreed: Agreed,
     pub cipher: Cipher,
     pub secrets: Secrets,
-    /// What has been negotiated, for a connection that goes on with TLS.
+    /// The TLS connection, if it continues after the handshake.
     pub tls: Connection,
 }
 
@@ -55,7 +55,7 @@ pub struct Machine {
     tls: Connection,
     end: End,
     state: State,
-    /// The other end has shown who it is.
+    /// Whether the other end is authenticated.
     proved: bool,
     /// Bytes of the current record that are still to come, once its header is here.
     record_left: Option<usize>,
@@ -74,19 +74,19 @@ enum End {
 
 #[derive(Debug)]
 enum State {
-    /// TLS is not done.
+    /// TLS is not complete.
     Handshake,
-    /// TLS is done, the other end's message is to come.
+    /// TLS is complete; the other end's message has not come yet.
     Message(PeerId, PublicKey),
-    /// The dialler's message is here.
+    /// The dialler's message has come; it waits for the answer.
     Asked(PeerId, PublicKey, Hello),
     Done(Box<(PeerId, PublicKey, Hello, Hello, Agreed)>),
-    /// The last words to the peer are in the output.
+    /// The last message to the peer is in the output.
     Failed,
 }
 
 impl Machine {
-    /// The end that calls, which says `hello`.
+    /// The dialling end, with its `hello`.
     pub fn dial(dialer: &Dialer, hello: Hello) -> Result<Self, Error> {
         hello.encode().map_err(Error::Ours)?;
         let end = End::Dialler(dialer.clone(), hello);
@@ -96,7 +96,7 @@ impl Machine {
         }
     }
 
-    /// The end that is called.
+    /// The accepting end.
     pub fn accept(acceptor: &Acceptor) -> Result<Self, Error> {
         let end = End::Acceptor(acceptor.clone());
         match acceptor.connection() {
@@ -120,7 +120,7 @@ impl Machine {
         }
     }
 
-    /// What it needs next. Output comes first: see [`Machine::send`].
+    /// The next need. Output comes first: see [`Machine::send`].
     pub fn step(&self) -> Step<'_> {
         match &self.state {
             State::Handshake | State::Message(..) => {
@@ -143,7 +143,7 @@ impl Machine {
         bytes
     }
 
-    /// What this end waits for, for people.
+    /// What this end waits for, in words for messages.
     pub fn waits_for(&self) -> &'static str {
         match (&self.state, &self.end) {
             (State::Handshake, _) if self.read_bytes == 0 => "first message",
@@ -153,12 +153,12 @@ impl Machine {
         }
     }
 
-    /// Whether the other end has shown who it is: that it has the key of [`Machine::peer`].
+    /// Whether the other end is authenticated: it has the key of [`Machine::peer`].
     pub fn is_proved(&self) -> bool {
         self.proved
     }
 
-    /// With whom, if that is known.
+    /// The peer, if it is known.
     pub fn peer(&self) -> Option<&PeerId> {
         match &self.state {
             State::Message(peer, _) | State::Asked(peer, ..) => Some(peer),
@@ -207,7 +207,7 @@ impl Machine {
         self.instead = Some(message);
     }
 
-    /// What has come of it. `None` before it is done.
+    /// The result; `None` before the handshake is done.
     pub fn finish(self) -> Option<Result<Outcome, Error>> {
         let State::Done(done) = self.state else { return None };
         let (peer, peer_key, theirs, ours, agreed) = *done;
@@ -250,7 +250,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Keeps to the borders of records.
+    /// Keeps track of record boundaries.
     fn count(&mut self, bytes: &[u8]) {
         self.read_bytes = self.read_bytes.saturating_add(bytes.len());
         let mut rest = bytes;
@@ -272,7 +272,7 @@ impl Machine {
         }
     }
 
-    /// TLS is done: who is it?
+    /// TLS is complete: identifies the peer.
     fn shaken(&mut self) -> Result<(), Error> {
         if self.tls.alpn_protocol() != Some(crate::identity::ALPN) {
             return Err(self.tls_error(rustls::Error::NoApplicationProtocol));
@@ -294,7 +294,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes in what the other end says, when all of it is here.
+    /// Handles the other end's message once it is complete.
     fn hear(&mut self) -> Result<(), Error> {
         let State::Message(peer, key) = &self.state else { return Ok(()) };
         let (peer, key) = (peer.clone(), *key);
@@ -357,7 +357,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Tells the peer why not.
+    /// Sends the peer a refusal.
     fn refuse(&mut self, peer: PeerId, refusal: Refusal) -> Error {
         match self.say(Reply::Refused(refusal.clone()).encode()) {
             Err(e) => e,

@@ -39,5 +39,5 @@ pub use hello::{
 pub use machine::{Machine, Outcome, Step};
 pub use secrets::{Cipher, Direction, Secrets};
 
-/// What a handshake may take: some round trips of a bad network.
+/// Longest time of a handshake: some round trips of a bad network.
 pub const DEADLINE: Duration = Duration::from_secs(5);

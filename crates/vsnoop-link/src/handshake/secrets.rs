@@ -2,8 +2,8 @@
 //!
 //! TLS exports one secret per session (RFC 8446, section 7.5) under a label of ours, with the epoch
 //! as its context; HKDF (RFC 5869) expands it into a key and a nonce for each stream of records,
-//! one sender each: a direction and a number, such as that of a thread. Both ends get the same,
-//! nobody else any.
+//! one sender each: a direction and a number, such as that of a thread. Only the two ends can
+//! derive them.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use rustls::{CipherSuite, Connection};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// What the exporter's output is for.
+/// Label of the exporter (RFC 8446, section 7.5).
 const LABEL: &[u8] = b"EXPORTER-vsnoop-link records";
-/// The purposes of what is expanded.
+/// Labels of HKDF's outputs.
 const KEY: u8 = 0;
 const NONCE: u8 = 1;
 /// Bytes of a key, of which a cipher may use the first 16.
@@ -22,7 +22,7 @@ const KEY_BYTES: usize = 32;
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 12;
 
-/// Where data of a session goes.
+/// Direction of a session's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -49,7 +49,7 @@ impl Cipher {
     }
 }
 
-/// What the keys of one session are made from. Wiped from memory in the end.
+/// The secret from which the keys of one session are derived. It is zeroed when dropped.
 #[derive(Clone)]
 pub struct Secrets {
     secret: Zeroizing<[u8; KEY_BYTES]>,
@@ -57,14 +57,14 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Of a handshake that is complete.
+    /// The secret of a complete handshake.
     pub(super) fn export(tls: &Connection, epoch: u16) -> Result<Self, rustls::Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         tls.export_keying_material(&mut secret[..], LABEL, Some(&epoch.to_be_bytes()))?;
         Ok(Self { secret, epoch })
     }
 
-    /// What these keys are counted by.
+    /// The epoch of these keys.
     #[cfg(test)]
     pub fn epoch(&self) -> u16 {
         self.epoch
@@ -75,7 +75,7 @@ impl Secrets {
         self.expand(KEY, direction, stream)
     }
 
-    /// What a record's counter is combined with to make its nonce.
+    /// The value that is combined with a record's counter to make its nonce.
     pub fn nonce_base(&self, direction: Direction, stream: u8) -> [u8; NONCE_BYTES] {
         *self.expand(NONCE, direction, stream)
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::identity::testing::{host, peer, pinned};
 use crate::identity::{Acceptor, Dialer, Identity, Trust};
 
-/// What a host says by default.
+/// The default hello of a host.
 pub fn hello(instance: u64) -> Hello {
     Hello {
         versions: Versions::OURS,
@@ -57,7 +57,7 @@ impl Pair {
     pub fn shake(&self) -> (Result<Outcome, Error>, Result<Outcome, Error>) {
         let (a, b) = self.machines();
         let (mut a, mut b) = (Party::new(a), Party::new(b));
-        while a.turn(&mut b, &self.answer) | b.turn(&mut a, &self.answer) {}
+        while a.exchange(&mut b, &self.answer) | b.exchange(&mut a, &self.answer) {}
         (a.result(), b.result())
     }
 
@@ -67,14 +67,14 @@ impl Pair {
         let (mut a, mut b) = (Party::new(a), Party::new(b));
         let mut sent = [0; 2];
         loop {
-            let turn = |from: &mut Party, to: &mut Party, sent: &mut usize| {
+            let exchange = |from: &mut Party, to: &mut Party, sent: &mut usize| {
                 let before = to.inbox.len();
-                let moved = from.turn(to, &self.answer);
+                let moved = from.exchange(to, &self.answer);
                 *sent += to.inbox.len() - before;
                 moved
             };
-            let moved = turn(&mut a, &mut b, &mut sent[0]);
-            if !(turn(&mut b, &mut a, &mut sent[1]) | moved) {
+            let moved = exchange(&mut a, &mut b, &mut sent[0]);
+            if !(exchange(&mut b, &mut a, &mut sent[1]) | moved) {
                 return sent;
             }
         }
@@ -93,8 +93,9 @@ impl Party {
         Self { machine, inbox: Vec::new(), error: None }
     }
 
-    /// One step: whether anything happened.
-    pub fn turn(&mut self, other: &mut Self, answer: &Answer) -> bool {
+    /// One step: delivers this end's output to `other` and reads from its own inbox.
+    /// True if anything was moved.
+    pub fn exchange(&mut self, other: &mut Self, answer: &Answer) -> bool {
         let output = self.machine.send();
         other.inbox.extend_from_slice(&output);
         if self.error.is_some() {

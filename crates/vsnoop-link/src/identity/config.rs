@@ -1,4 +1,4 @@
-//! What TLS is told: version 1.3 and nothing that a link has no use for.
+//! Configuration of TLS: version 1.3, without features that a link does not use.
 //!
 //! No tickets and no early data: every handshake is a full one, in which both ends prove who they
 //! are, and whose keys have never been used before. The key exchange is hybrid (X25519 and
@@ -30,7 +30,7 @@ pub struct Dialer {
     ours: PublicKey,
 }
 
-/// Is called by any of some peers.
+/// The accepting role, for any of several peers.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     tls: Arc<ServerConfig>,

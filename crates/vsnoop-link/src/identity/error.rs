@@ -1,4 +1,4 @@
-//! What can be wrong with keys and certificates.
+//! Errors of keys and certificates.
 
 use rustls::pki_types::pem;
 use rustls::server::VerifierBuilderError;

@@ -19,7 +19,7 @@ pub struct Pem<'a> {
     pub file: &'a str,
 }
 
-/// Who this host is.
+/// Identity of this host.
 #[derive(Debug)]
 pub struct Identity {
     pub(super) key: PrivateKeyDer<'static>,
@@ -51,7 +51,7 @@ impl Identity {
         Ok(Self { key: der, chain, public })
     }
 
-    /// What peers pin.
+    /// The public key that peers pin.
     pub fn public(&self) -> PublicKey {
         self.public
     }

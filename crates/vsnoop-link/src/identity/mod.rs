@@ -1,4 +1,4 @@
-//! Who a host is: its key, and whom it believes.
+//! Identity of a host: its key, and the peers that it trusts.
 //!
 //! A host has one private key ([`generate_key`]). Its peers know it by the key's [`PublicKey`],
 //! which they have pinned, or by a name in a certificate that a private authority has signed

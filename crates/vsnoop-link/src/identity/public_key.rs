@@ -21,12 +21,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What a key is known by. Ordered, so that two hosts can agree on which of them is the first.
+/// The identifier of a public key: SHA-256 of its SubjectPublicKeyInfo in DER. Ordered, so that two
+/// hosts can agree on which of them is the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; BYTES]);
 
 impl PublicKey {
-    /// Of a SubjectPublicKeyInfo in DER.
+    /// The identifier of a SubjectPublicKeyInfo in DER.
     pub fn of_spki(spki: &[u8]) -> Self {
         let mut bytes = [0; BYTES];
         bytes.copy_from_slice(digest::digest(&digest::SHA256, spki).as_ref());

@@ -11,7 +11,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::{Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust, generate_key};
 
-/// What the files `key` and, with a certificate, `cert` would make of a host.
+/// The identity of a host with the files `key` and, with a certificate, `cert`.
 pub fn load(key: &str, certificates: Option<&str>) -> Result<Identity, IdentityError> {
     let certificates = certificates.map(|text| Pem { bytes: text.as_bytes(), file: "cert" });
     Identity::new(Pem { bytes: key.as_bytes(), file: "key" }, certificates)
@@ -59,7 +59,7 @@ impl TestAuthority {
         Self { issuer: Issuer::new(params, key), trusted }
     }
 
-    /// Trusts whoever has this name.
+    /// Trusts the holder of this name.
     pub fn trust(&self, name: &str) -> Trust {
         Trust::named(&self.trusted, name).unwrap()
     }
@@ -95,7 +95,7 @@ pub fn peer(name: &str) -> PeerId {
     PeerId::new(name)
 }
 
-/// Whoever has this host's key.
+/// Trusts the holder of this host's key.
 pub fn pinned(host: &Identity) -> Trust {
     Trust::Key(host.public())
 }

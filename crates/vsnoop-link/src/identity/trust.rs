@@ -12,7 +12,7 @@ use super::host::{Pem, read_certificates};
 use super::provider::provider;
 use super::{IdentityError, PublicKey};
 
-/// What makes a host a certain peer.
+/// The proof that makes a host a certain peer.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// It has the private key of this public key. Nothing else is looked at; this never expires.

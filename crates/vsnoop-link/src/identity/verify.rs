@@ -1,7 +1,7 @@
 //! Which peer a certificate belongs to: asked by TLS during the handshake, and again afterwards.
 //!
-//! Here is decided only whether the certificate is a peer's. That who presents it also has its
-//! private key is verified by rustls with the provider's algorithms.
+//! This module decides only whether the certificate is a peer's. TLS itself verifies that the
+//! presenter has the private key: rustls does, with the provider's algorithms.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,19 +1,19 @@
-//! Items in lines, all in one bounded piece of memory: a line is a chain of slots.
+//! Chains of items, all in one bounded piece of memory: a chain links slots.
 //!
-//! Hundreds of lines that each kept room of their own would hold the sum of their longest lengths
-//! for ever.
+//! Hundreds of queues with memory of their own would for ever occupy the sum of their greatest
+//! lengths.
 
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-/// An item that waits.
+/// An item in a chain.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// What waits.
+    /// The item.
     pub item: T,
-    /// As the transport will carry it.
+    /// Its size on the transport.
     pub bytes: usize,
-    /// When it came.
+    /// When it was appended.
     pub since_ns: u64,
 }
 
@@ -23,24 +23,24 @@ struct Slot<T> {
     next: u32,
 }
 
-/// A line: its first and last slot.
+/// A chain: its first and last slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct Chain {
     first: u32,
     last: u32,
 }
 
-impl Line {
-    /// Nobody stands in it.
+impl Chain {
+    /// An empty chain.
     pub const EMPTY: Self = Self { first: NONE, last: NONE };
 
-    /// Whether nobody does.
+    /// Whether it has no slot.
     pub fn is_empty(&self) -> bool {
         self.first == NONE
     }
 }
 
-/// The slots of all lines.
+/// The slots of all chains.
 #[derive(Debug)]
 pub struct Arena<T> {
     slots: Vec<Slot<T>>,
@@ -49,18 +49,18 @@ pub struct Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Memory is taken when it is needed first.
+    /// Memory is allocated when it is first needed.
     pub fn new() -> Self {
         Self { slots: Vec::new(), free: NONE, used: 0 }
     }
 
-    /// Items in all lines.
+    /// Items in all chains.
     pub fn len(&self) -> usize {
         self.used
     }
 
-    /// At the end of the line. The caller bounds the number of items, by far less than 2^32.
-    pub fn append(&mut self, line: &mut Line, entry: Entry<T>) {
+    /// Appends to a chain. The caller bounds the number of items, by far less than 2^32.
+    pub fn append(&mut self, chain: &mut Chain, entry: Entry<T>) {
         let slot = Slot { entry: Some(entry), next: NONE };
         let at = self.free;
         let at = match self.slots.get_mut(at as usize) {
@@ -74,27 +74,27 @@ impl<T> Arena<T> {
                 (self.slots.len() - 1) as u32
             }
         };
-        match self.slots.get_mut(line.last as usize) {
+        match self.slots.get_mut(chain.last as usize) {
             Some(last) => last.next = at,
-            None => line.first = at,
+            None => chain.first = at,
         }
-        line.last = at;
+        chain.last = at;
         self.used += 1;
     }
 
-    /// The first of a line.
-    pub fn first(&self, line: &Line) -> Option<&Entry<T>> {
-        self.slots.get(line.first as usize)?.entry.as_ref()
+    /// The first item of a chain.
+    pub fn first(&self, chain: &Chain) -> Option<&Entry<T>> {
+        self.slots.get(chain.first as usize)?.entry.as_ref()
     }
 
-    /// Takes the first out of a line.
-    pub fn take(&mut self, line: &mut Line) -> Option<Entry<T>> {
-        let at = line.first;
+    /// Removes the first item of a chain.
+    pub fn take(&mut self, chain: &mut Chain) -> Option<Entry<T>> {
+        let at = chain.first;
         let slot = self.slots.get_mut(at as usize)?;
         let entry = slot.entry.take();
-        line.first = slot.next;
-        if line.first == NONE {
-            line.last = NONE;
+        chain.first = slot.next;
+        if chain.first == NONE {
+            chain.last = NONE;
         }
         slot.next = self.free;
         self.free = at;
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_order_and_share_slots() {
+    fn chains_keep_their_order_and_share_slots() {
         let mut arena = Arena::new();
-        let (mut a, mut b) = (Line::EMPTY, Line::EMPTY);
+        let (mut a, mut b) = (Chain::EMPTY, Chain::EMPTY);
         for round in 0..10 {
             for i in 0..4 {
                 arena.append(&mut a, entry(round * 10 + i));

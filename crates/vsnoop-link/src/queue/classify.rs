@@ -19,7 +19,7 @@ const IDLE_NS: u64 = 1_000_000_000;
 const SETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// What is known of a frame without its flow.
+/// Kind of a frame, without regard to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// ARP, ICMP, DNS and the like: always on connection 0, where the fair queue bounds it.
@@ -76,7 +76,7 @@ impl Classifier {
     }
 }
 
-/// Where a flow stands, or who gives way to it: the one that was idle longest.
+/// The entry of a flow, or the one idle longest, which it replaces.
 fn find(set: &[FlowEntry; WAYS], flow: u64) -> usize {
     let same = set.iter().position(|known| known.used && known.flow == flow);
     same.unwrap_or_else(|| {

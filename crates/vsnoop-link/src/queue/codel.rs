@@ -1,15 +1,14 @@
-//! Controlled delay (RFC 8289) for one flow: who has waited too long too long is dropped, at a pace
-//! that rises until the flow gives way.
+//! Controlled delay (RFC 8289) for one flow: items whose sojourn time exceeded the target for an
+//! interval are dropped, at a rate that rises until the flow slows down.
 //!
-//! A queue is good while it absorbs a burst and bad while it stands. What tells them apart is the
-//! least time anybody waited during one interval: above the target the queue stands. Items are
-//! super-packets, one of which may be all that a flow has on the way, so a flow's last item is
-//! never dropped.
+//! A queue is good while it absorbs a burst and bad while it stands. The least sojourn time during
+//! one interval tells them apart: above the target the queue stands. Items are super-packets, one
+//! of which may be all that a flow has in flight, so a flow's last item is never dropped.
 
 /// Control state of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Codel {
-    /// When waiting will have been above the target for an interval.
+    /// When the sojourn time will have been above the target for an interval.
     first_above_ns: Option<u64>,
     dropping: bool,
     drop_next_ns: u64,
@@ -17,18 +16,18 @@ pub struct Codel {
     last_count: u32,
 }
 
-/// What the control needs to know of times.
+/// The parameters of RFC 8289.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Waiting that is accepted.
+    /// Sojourn time that is accepted.
     pub target_ns: u64,
     /// In the order of a round trip of the flows.
     pub interval_ns: u64,
 }
 
 impl Codel {
-    /// The first of the flow's line waited for `sojourn_ns`; is it to be dropped instead of sent?
-    /// `last`: nobody stands behind it.
+    /// Whether to drop the first item of the flow's queue, which waited for `sojourn_ns`, instead of
+    /// sending it. `last`: no item follows.
     pub fn drops(&mut self, times: Times, sojourn_ns: u64, last: bool, now_ns: u64) -> bool {
         let stands = self.stands(times, sojourn_ns, last, now_ns);
         if self.dropping {

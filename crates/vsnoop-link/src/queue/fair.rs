@@ -1,50 +1,51 @@
-//! Flows take turns, by bytes, and who has little to send goes first (RFC 8290).
+//! Deficit round robin over flow queues; sparse flows go first (RFC 8290).
 //!
-//! A flow is a hash; flows whose hashes fall together share a line, and there is a fixed number of
-//! them. Each line may send a quantum per round (deficit round robin). One that was empty joins the
-//! new lines, which go before the old ones and may send a plain packet there: a ping never waits
-//! for the rounds of the bulk. A super-packet always does; else many bulk flows, each empty now and
-//! then, would all be new.
+//! A flow is a hash; there is a fixed number of queues, and flows whose hashes collide share one.
+//! Each queue may send a quantum per round. A queue that was empty joins the new queues, which go
+//! before the old ones and may send a plain packet there: a ping never waits for the rounds of bulk
+//! flows. A super-packet always waits for them: otherwise many bulk flows, each of them empty now
+//! and then, would all be new.
 //!
-//! Three things keep it short: the control of each line's standing delay ([`super::codel`]); the
-//! bound in bytes, which follows the connection's rate ([`super::rate`]) so that all of it drains
-//! in [`BOUND_NS`]; and what has waited so long that its sender will have repeated it is not sent
-//! at all. When the bound is reached, the first of the longest line is dropped, not the one that
-//! comes: its sender hears of it soonest.
+//! Three mechanisms keep the whole short. [`super::codel`] controls the standing delay of each
+//! queue. A bound in bytes follows the connection's rate ([`super::rate`]), so that everything
+//! drains in [`BOUND_NS`]. An item that waited so long that its sender will have retransmitted it
+//! is dropped. When the bound is reached, the first item of the longest queue is dropped instead of
+//! the new one, because its sender notices that soonest.
 
 use std::collections::VecDeque;
 
-use super::arena::{Arena, Entry, Line};
+use super::arena::{Arena, Chain, Entry};
 use super::codel::{Codel, Times};
 use super::rate::DrainRate;
 
-/// Lines.
-const LINES: usize = 256;
-/// What a line may send per round, and before the rounds: a full frame with tags and headers. It
-/// must be small: a flow is sparse if it sends less often than once a round, so rounds have to be
-/// short. A super-packet takes its line some dozens of rounds.
+/// Number of flow queues.
+const QUEUES: usize = 256;
+/// Bytes that a queue may send per round, and as a new queue: a full frame with tags and headers.
+/// It must be small: a flow is sparse if it sends less often than once a round, so rounds have to
+/// be short. A super-packet takes some dozens of rounds.
 const QUANTUM_BYTES: i64 = 1600;
-/// What all that waits may take to drain.
+/// Time in which all queued items should drain.
 pub const BOUND_NS: u64 = 100_000_000;
-/// Whatever the rate, so many of the largest items may wait.
+/// The bound has room for so many of the largest items at any rate.
 const LARGEST_ITEMS: usize = 4;
-/// What one item should take of the connection's time at most.
+/// Longest time that one item should take to send.
 const UNIT_NS: u64 = 2_000_000;
 /// Two segments of a full Ethernet frame: a smaller unit costs more than it gains.
 const SMALLEST_UNIT_BYTES: usize = 2 * 1514;
-/// A super-packet.
+/// The largest super-packet.
 const LARGEST_UNIT_BYTES: usize = 65_536;
-/// Intervals after which what waits is stale.
+/// Intervals after which an item is stale.
 const STALE: u64 = 10;
 
 /// Bounds of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// In all lines, whatever the rate.
+    /// Bytes in all queues, at any rate.
     pub bytes: usize,
-    /// Items in all lines.
+    /// Items in all queues.
     pub packets: usize,
-    /// Delay that is accepted for longer than an interval; more where one item takes longer.
+    /// Sojourn time that is accepted for longer than an interval; it is raised where one item takes
+    /// longer to send.
     pub target_ns: u64,
     /// In the order of a long round trip.
     pub interval_ns: u64,
@@ -74,11 +75,11 @@ pub struct Stats {
     pub dropped_full_packets: u64,
     /// To make room.
     pub dropped_full_bytes: u64,
-    /// Because their line stood, or they were stale.
+    /// Because of their queue's standing delay, or because they were stale.
     pub dropped_late_packets: u64,
-    /// Because their line stood, or they were stale.
+    /// Because of their queue's standing delay, or because they were stale.
     pub dropped_late_bytes: u64,
-    /// The longest that anything waited that was sent on.
+    /// The longest sojourn time of an item that was sent on.
     pub longest_wait_ns: u64,
 }
 
@@ -91,7 +92,7 @@ enum FlowList {
 
 #[derive(Clone, Copy, Debug)]
 struct FlowQueue {
-    line: Line,
+    items: Chain,
     codel: Codel,
     list: FlowList,
     deficit_bytes: i64,
@@ -103,7 +104,7 @@ pub struct FairQueue<T> {
     limits: Limits,
     arena: Arena<T>,
     flows: Vec<FlowQueue>,
-    /// Of each line; apart from the rest because the longest is looked for.
+    /// Bytes of each queue; in an array of their own, for the search for the longest queue.
     backlog_bytes: Vec<usize>,
     new: VecDeque<u16>,
     old: VecDeque<u16>,
@@ -118,7 +119,7 @@ impl<T> FairQueue<T> {
     /// An empty queue.
     pub fn new(limits: Limits) -> Self {
         let flow = FlowQueue {
-            line: Line::EMPTY,
+            items: Chain::EMPTY,
             codel: Codel::default(),
             list: FlowList::Idle,
             deficit_bytes: 0,
@@ -126,10 +127,10 @@ impl<T> FairQueue<T> {
         Self {
             limits,
             arena: Arena::new(),
-            flows: vec![flow; LINES],
-            backlog_bytes: vec![0; LINES],
-            new: VecDeque::with_capacity(LINES),
-            old: VecDeque::with_capacity(LINES),
+            flows: vec![flow; QUEUES],
+            backlog_bytes: vec![0; QUEUES],
+            new: VecDeque::with_capacity(QUEUES),
+            old: VecDeque::with_capacity(QUEUES),
             bytes: 0,
             largest_bytes: 0,
             rate: DrainRate::default(),
@@ -137,8 +138,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes an item of a flow in. To make room the longest lines lose what they must; an item that
-    /// alone is larger than the queue may be is dropped itself. [`Self::stats`] counts both.
+    /// Appends an item of a flow. To make room, the first items of the longest queues are dropped;
+    /// an item larger than the limit is dropped itself. [`Self::stats`] counts both.
     pub fn push(&mut self, flow: u64, bytes: usize, item: T, now_ns: u64) {
         self.stats.pushed_packets += 1;
         self.stats.pushed_bytes += bytes as u64;
@@ -149,11 +150,11 @@ impl<T> FairQueue<T> {
         self.largest_bytes = bytes.max(self.largest_bytes - self.largest_bytes / 64);
         let index = index_of(flow);
         let at = usize::from(index);
-        let line = &mut self.flows[at];
-        self.arena.append(&mut line.line, Entry { item, bytes, since_ns: now_ns });
-        if line.list == FlowList::Idle {
-            line.list = FlowList::New;
-            line.deficit_bytes = QUANTUM_BYTES;
+        let queue = &mut self.flows[at];
+        self.arena.append(&mut queue.items, Entry { item, bytes, since_ns: now_ns });
+        if queue.list == FlowList::Idle {
+            queue.list = FlowList::New;
+            queue.deficit_bytes = QUANTUM_BYTES;
             self.new.push_back(index);
         }
         self.backlog_bytes[at] += bytes;
@@ -176,15 +177,15 @@ impl<T> FairQueue<T> {
             };
             let at = usize::from(index);
             let flow = &self.flows[at];
-            let first = self.arena.first(&flow.line).map_or(0, |entry| entry.bytes as i64);
+            let first = self.arena.first(&flow.items).map_or(0, |entry| entry.bytes as i64);
             if flow.deficit_bytes <= 0 || (new && first > flow.deficit_bytes) {
                 self.flows[at].deficit_bytes += QUANTUM_BYTES;
                 self.rotate(index, new);
                 continue;
             }
             let Some(entry) = self.take(at, now_ns) else {
-                // An empty new line passes through the old ones once: else one that sends an item
-                // at a time, just when its last has left, would be new for ever.
+                // An empty new queue passes through the old ones once: a flow that sends one item
+                // at a time, just after its last one has left, would be new for ever.
                 if new && !self.old.is_empty() {
                     self.rotate(index, new);
                 } else {
@@ -204,17 +205,17 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// What waits.
+    /// Bytes in all queues.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Items that wait.
+    /// Items in all queues.
     pub fn len(&self) -> usize {
         self.arena.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether all queues are empty.
     pub fn is_empty(&self) -> bool {
         self.arena.len() == 0
     }
@@ -224,19 +225,20 @@ impl<T> FairQueue<T> {
         self.stats
     }
 
-    /// How fast the connection drains; unknown before anything had to wait.
+    /// The rate at which the connection drains; unknown before an item had to wait.
     pub fn rate_bytes_per_s(&self) -> Option<u64> {
         self.rate.bytes_per_s()
     }
 
-    /// How large the items given to the queue should be. A drop costs its flow a whole item, and
-    /// who comes next waits for a whole item: on a slow connection super-packets are better cut.
+    /// Largest size in bytes that items given to the queue should have. A drop costs its flow a
+    /// whole item, and the next item waits for a whole one: on a slow connection super-packets are
+    /// better split.
     pub fn unit_bytes(&self) -> usize {
         let unit = self.rate.bytes_in(UNIT_NS).unwrap_or(LARGEST_UNIT_BYTES);
         unit.clamp(SMALLEST_UNIT_BYTES, LARGEST_UNIT_BYTES)
     }
 
-    /// What may wait at the present rate.
+    /// Bytes that may be queued at the present rate.
     pub fn bound_bytes(&self) -> usize {
         let bound = self.rate.bytes_in(BOUND_NS).unwrap_or(usize::MAX);
         bound.max(LARGEST_ITEMS * self.largest_bytes).min(self.limits.bytes)
@@ -245,14 +247,14 @@ impl<T> FairQueue<T> {
     fn make_room(&mut self) {
         let bound = self.bound_bytes();
         while self.bytes > bound || self.arena.len() > self.limits.packets {
-            let waiting = (0..LINES).filter(|at| !self.flows[*at].line.is_empty());
+            let waiting = (0..QUEUES).filter(|at| !self.flows[*at].items.is_empty());
             let longest = waiting.max_by_key(|at| self.backlog_bytes[*at]);
             let Some(entry) = longest.and_then(|at| self.remove(at)) else { break };
             self.count_full(entry.bytes);
         }
     }
 
-    /// The first of a line that is worth sending.
+    /// Removes the first item of a queue that is neither late nor stale; drops those before it.
     fn take(&mut self, at: usize, now_ns: u64) -> Option<Entry<T>> {
         let unit_ns = self.rate.ns_of(self.largest_bytes).unwrap_or(0);
         let times = Times {
@@ -263,7 +265,7 @@ impl<T> FairQueue<T> {
             let entry = self.remove(at)?;
             let waited_ns = now_ns.saturating_sub(entry.since_ns);
             let flow = &mut self.flows[at];
-            let late = flow.codel.drops(times, waited_ns, flow.line.is_empty(), now_ns);
+            let late = flow.codel.drops(times, waited_ns, flow.items.is_empty(), now_ns);
             let stale = waited_ns > times.interval_ns.saturating_mul(STALE);
             if !(late || stale) {
                 return Some(entry);
@@ -274,13 +276,13 @@ impl<T> FairQueue<T> {
     }
 
     fn remove(&mut self, at: usize) -> Option<Entry<T>> {
-        let entry = self.arena.take(&mut self.flows[at].line)?;
+        let entry = self.arena.take(&mut self.flows[at].items)?;
         self.backlog_bytes[at] -= entry.bytes;
         self.bytes -= entry.bytes;
         Some(entry)
     }
 
-    /// The first of the new or the old lines goes to the end of the old ones.
+    /// Moves the first of the new or the old queues to the end of the old ones.
     fn rotate(&mut self, index: u16, new: bool) {
         if new {
             self.new.pop_front()
@@ -297,7 +299,7 @@ impl<T> FairQueue<T> {
     }
 }
 
-/// The line of a flow. Its low bits may have chosen the connection.
+/// The queue of a flow. The low bits of the hash may have chosen the connection.
 fn index_of(flow: u64) -> u16 {
-    (flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 % LINES as u16
+    (flow.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 % QUEUES as u16
 }

@@ -1,11 +1,11 @@
-//! What waits for an ordered transport: fair, short, dropped at its entry.
+//! The queue before an ordered transport: fair between flows, short, and dropping.
 //!
-//! A kernel's send buffer is one line for all: what is in it delays everything behind it, for
-//! seconds if it is long. So it is kept short (TCP_NOTSENT_LOWAT), and what it does not take waits
-//! here, where flows have lines of their own ([`FairQueue`], as RFC 8290 does it), where a line
-//! that stands is cut short by drops (RFC 8289), and where the whole is bounded in time, by the
-//! measured rate of the connection ([`rate`]). [`Classifier`] says which connection a flow uses: a
-//! few packets now and then go beside the bulk, not behind it.
+//! A kernel's send buffer is one queue for all flows: its contents delay everything behind them,
+//! for seconds if it is long. So it is kept short (TCP_NOTSENT_LOWAT), and packets that it does not
+//! take wait here: flows have queues of their own ([`FairQueue`], RFC 8290), drops shorten a
+//! standing queue (RFC 8289), and the measured rate of the connection bounds the whole in time
+//! ([`rate`]). [`Classifier`] says which connection a flow uses: sparse flows have one apart from
+//! bulk flows.
 
 mod arena;
 mod classify;

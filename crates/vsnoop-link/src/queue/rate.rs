@@ -53,7 +53,7 @@ impl DrainRate {
         self.bytes_per_s
     }
 
-    /// What leaves within a time.
+    /// Bytes that leave within a time.
     pub fn bytes_in(&self, ns: u64) -> Option<usize> {
         let bytes = u128::from(self.bytes_per_s?) * u128::from(ns) / 1_000_000_000;
         Some(usize::try_from(bytes).unwrap_or(usize::MAX))

@@ -1,7 +1,7 @@
-//! When to dial again: at once, then after waits that double, each a little different so that hosts
-//! which lost each other at the same time do not come back at the same time.
+//! Exponential back-off between attempts to dial: the first is immediate, then waits double, with
+//! jitter, so that hosts that lost each other at the same time do not dial at the same time.
 
-/// Of a wait, what chance may add or take: one in so many.
+/// Jitter: at most one part in so many of a wait, more or less.
 const SPREAD: u64 = 4;
 
 /// The waits between attempts.
@@ -24,7 +24,7 @@ impl BackOff {
         self.attempts
     }
 
-    /// Another attempt is due: how long to wait for it.
+    /// Counts an attempt; returns the wait before it.
     pub fn wait_ns(&mut self) -> u64 {
         let doublings = self.attempts.checked_sub(1);
         self.attempts = self.attempts.saturating_add(1);
@@ -35,7 +35,7 @@ impl BackOff {
         wait_ns - spread_ns + self.random.u64(0..=spread_ns.saturating_mul(2))
     }
 
-    /// All is well: the next attempt is a first one.
+    /// Begins anew: the next attempt is a first one.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }

@@ -1,51 +1,51 @@
-//! What of the packets has arrived, and how fast the path is.
+//! Packets delivered and lost, and the delivery rate of the path.
 //!
-//! The far end tells with each answer what it has received and what must have been sent to it; the
-//! difference is lost, or still on the way. Its own clock stands beside, so that the rate between
-//! two answers does not depend on how long they travelled. A rate is that of the *path* only while
-//! the path is congested: while packets were lost or queued. The highest such rate of late is its
-//! capacity, as far as is known.
+//! With each answer the far end reports how many packets it has received and how many must have
+//! been sent to it; the difference is lost or in flight. The report has a time of the far end's
+//! clock, so that the rate between two answers does not depend on their delay. A rate is that of
+//! the *path* only while the path is congested: while packets were lost or queued. The highest
+//! such rate of the last minutes is the estimate of the path's capacity.
 
 use super::message::Counters;
 
-/// A rate is measured over at least so long.
+/// Shortest interval over which a rate is measured.
 const INTERVAL_NS: u64 = 500_000_000;
-/// How long a rate is believed to be that of the path when others are measured.
+/// Window of the maximum filter: the path's rate is the highest of this window and the one before.
 const WINDOW_NS: u64 = 60_000_000_000;
-/// Losses that are congestion: one packet in so many. Fewer may only have been overtaken.
+/// More losses than one packet in so many are congestion. Fewer may only be reordered packets.
 const LOSS: u64 = 200;
-/// Less in an interval says nothing of the path's rate.
+/// Fewer packets in an interval do not show the path's rate.
 const LEAST_PACKETS: u64 = 16;
 
 /// Sums over all sessions with a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// Packets of ours that arrived.
+    /// Packets of this end that arrived.
     pub delivered_packets: u64,
-    /// In them.
+    /// Bytes of those.
     pub delivered_bytes: u64,
-    /// Packets of ours that did not; estimated: some may still arrive.
+    /// Packets of this end that did not arrive; an estimate: some may still arrive.
     pub lost_out_packets: u64,
     /// Packets of the peer that arrived.
     pub received_packets: u64,
-    /// In them.
+    /// Bytes of those.
     pub received_bytes: u64,
-    /// Packets of the peer that did not.
+    /// Packets of the peer that did not arrive.
     pub lost_in_packets: u64,
-    /// What arrived at the peer of late, per second.
+    /// The last measured rate of delivery to the peer.
     pub rate_bytes_per_s: u64,
     /// The path's rate; unknown while it was never congested.
     pub path_bytes_per_s: Option<u64>,
 }
 
-/// What two ends count under a session, summed up over sessions.
+/// The counters of both ends of a session, summed up over sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
-    /// Of former sessions.
+    /// Sums of former sessions.
     former: Delivery,
     out: Counters,
     arrived: Counters,
-    /// At the beginning of the interval: their clock, and counters.
+    /// The far end's clock and counters at the beginning of the interval.
     mark: Option<(u64, Counters)>,
     rate_bytes_per_s: u64,
     /// The highest congested rates of this window and of the one before.
@@ -60,12 +60,13 @@ impl Meter {
         (self.out, self.arrived, self.mark) = Default::default();
     }
 
-    /// What we have received under the session.
+    /// Updates the counters of packets received in the session.
     pub fn received(&mut self, counters: Counters) {
         self.arrived = latest(self.arrived, counters);
     }
 
-    /// What the peer says it has received, by its clock; `queued`: the round trip shows a queue.
+    /// Handles the counters that the peer reports, at `their_ns` of its clock; `queued`: the round
+    /// trip shows a queue.
     pub fn told(&mut self, counters: Counters, their_ns: u64, queued: bool, now_ns: u64) {
         self.out = latest(self.out, counters);
         let Some((mark_ns, mark)) = self.mark else {
@@ -99,12 +100,12 @@ impl Meter {
         self.highest[0] = self.highest[0].max(Some(rate));
     }
 
-    /// The path is another one.
+    /// Forgets the path's rate, because the path has changed.
     pub fn forget_path(&mut self) {
         self.highest = [None; 2];
     }
 
-    /// All of it.
+    /// The sums over all sessions.
     pub fn delivery(&self) -> Delivery {
         let former = self.former;
         Delivery {

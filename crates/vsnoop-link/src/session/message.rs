@@ -2,7 +2,7 @@
 //!
 //! A message begins with its kind and the length of what follows up to the padding, so that a later
 //! version may append fields: an older end reads those it knows. Numbers are in network order.
-//! Counters are those of the session, in the direction towards who tells them.
+//! Counters are those of the session, counted in the direction towards the sender of the message.
 
 use zerocopy::byteorder::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,13 +11,13 @@ const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
 const CLOSE: u8 = 3;
 
-/// In a probe: who sends it wishes for new keys, and it is the other end that dials.
+/// In a probe: its sender wants new keys, and the other end is the dialler.
 const FLAG_REKEY: u16 = 1;
 
 /// The longest message without padding, bytes.
 pub const LARGEST_BYTES: usize = size_of::<AnswerLayout>();
 
-/// What has arrived under a session.
+/// The packets that have arrived under a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Authenticated packets.
@@ -35,26 +35,26 @@ pub enum Message {
     Probe {
         /// Chosen by the sender.
         id: u32,
-        /// By the sender's clock.
+        /// When the probe was sent, by the sender's clock.
         sent_ns: u64,
         /// The sender asks for new keys.
         wants_rekey: bool,
-        /// What the sender of the probe has received.
+        /// Packets that the sender of the probe has received.
         counters: Counters,
     },
     /// Answers a probe.
     Answer {
-        /// Of the probe.
+        /// The id of the probe.
         id: u32,
-        /// Of the probe.
+        /// `sent_ns` of the probe.
         sent_ns: u64,
-        /// From the probe's arrival to this answer.
+        /// Time from the probe's arrival to this answer.
         held_ns: u64,
-        /// By the clock of who answers.
+        /// When the answer was sent, by the clock of the end that answers.
         answered_ns: u64,
-        /// Of the probe as it arrived, with its padding.
+        /// Size of the probe as it arrived, with its padding.
         size_bytes: u16,
-        /// What the sender of the answer has received.
+        /// Packets that the sender of the answer has received.
         counters: Counters,
     },
     /// Ends the session.
@@ -68,7 +68,7 @@ pub enum CloseReason {
     Down,
     /// Nothing arrived any more.
     Silence,
-    /// Of a later version.
+    /// A reason of a later version.
     Other(u8),
 }
 

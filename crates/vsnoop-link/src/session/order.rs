@@ -1,13 +1,13 @@
 //! Which of two sessions stays.
 //!
 //! Both ends may dial at once, a handshake may be complete at one end only, and the two learn of
-//! sessions in different order. They agree because both look only at what both know, and because it
-//! is a total order: the *epoch*, a clock in the sense of Lamport that is one higher than all that
-//! the dialler has seen or tried, so that who dials knowing of a session replaces it; and between
-//! equals, which were dialled at once, the end with the larger public key.
+//! sessions in different order. They agree because both compare sessions by a total order of values
+//! that both know. First comes the *epoch*, a Lamport clock: one higher than all epochs that the
+//! dialler has seen or tried, so that a dialler that knows of a session replaces it. Sessions of
+//! the same epoch were dialled at once: that of the end with the larger public key stays.
 //!
-//! Epochs are counted between two instances. One that was restarted begins at 1, and sessions of
-//! its former instance are void.
+//! Epochs are counted between two instances. A restarted instance begins at 1, and sessions of its
+//! former instance are void.
 
 use super::types::{End, SessionInfo};
 

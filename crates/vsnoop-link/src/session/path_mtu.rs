@@ -1,39 +1,39 @@
-//! The largest packet that the path takes, by probes (RFC 8899): nobody has to say that one was too
-//! big.
+//! The largest packet that the path takes, found by probes (RFC 8899), without ICMP messages that
+//! report a packet as too big.
 //!
 //! A probe of a size that is acknowledged proves the size; [`TRIES`] that are not are taken as
 //! proof of the contrary. The largest size is tried first, for most paths take it; then the range
 //! is halved. Sizes are those of IP packets.
 //!
-//! *Black holes.* A path may change for a smaller one and say nothing. Regular probes are small and
-//! full in turn: when full ones are lost while small ones are answered, the search begins again
+//! *Black holes.* The path MTU may shrink without notice. Regular probes are small and full
+//! alternately: when full ones are lost while small ones are answered, the search begins again
 //! from the base. A path that became larger shows when the search is repeated, now and then.
 
 /// Every IPv6 path takes this, and so does nearly every IPv4 path.
 pub const BASE_BYTES: u16 = 1280;
 /// Every IPv4 host takes this (RFC 791).
 pub const LEAST_BYTES: u16 = 576;
-/// An Ethernet's: often the answer where the interface takes more.
+/// The MTU of Ethernet: often the path MTU where the interface takes more.
 const COMMON_BYTES: u16 = 1500;
 /// Losses of a size that prove that it is too big.
 const TRIES: u8 = 3;
-/// Small probes that must have been answered meanwhile for the path to be blamed.
+/// Small probes that must have been answered meanwhile before the path counts as a black hole.
 const ANSWERED: u8 = 2;
-/// From one search for a larger size to the next.
+/// Interval between searches for a larger size.
 const RAISE_NS: u64 = 600_000_000_000;
 
 /// The search.
 #[derive(Clone, Debug)]
 pub struct PathMtu {
-    /// The interface's.
+    /// MTU of the interface.
     largest: u16,
-    /// It passes.
+    /// Largest size known to pass.
     confirmed: u16,
-    /// Nothing larger passes.
+    /// Largest size that may pass.
     bound: u16,
-    /// On the way.
+    /// Size of the probe in flight.
     probing: Option<u16>,
-    /// Lost of the size that is tried.
+    /// The size that is tried, and the number of its lost probes.
     tried: (u16, u8),
     raise_at_ns: u64,
     full_lost: u8,
@@ -61,7 +61,7 @@ impl PathMtu {
         self.confirmed
     }
 
-    /// A size that is to be tried now. It counts as under way until it is answered or lost.
+    /// A size to probe now. Its probe counts as in flight until it is answered or lost.
     pub fn probe(&mut self, now_ns: u64) -> Option<u16> {
         if self.probing.is_some() {
             return None;
@@ -80,7 +80,7 @@ impl PathMtu {
         Some(size)
     }
 
-    /// When [`PathMtu::probe`] is worth asking again, though nothing happens.
+    /// When to call [`PathMtu::probe`] again if no event comes before.
     pub fn deadline_ns(&self) -> u64 {
         if self.probing.is_some() || (self.confirmed >= self.bound && self.bound >= self.largest) {
             u64::MAX
@@ -91,7 +91,7 @@ impl PathMtu {
         }
     }
 
-    /// A size is known to pass, whatever it was sent for.
+    /// A probe of this size, of any purpose, was answered.
     pub fn answered(&mut self, size: u16, now_ns: u64) {
         self.probing = self.probing.filter(|probing| *probing != size);
         if size > self.confirmed && size <= self.largest {
@@ -117,8 +117,8 @@ impl PathMtu {
         }
     }
 
-    /// The local system refuses packets of a size: the interface's MTU, or what an ICMP message
-    /// said.
+    /// The local system refuses packets of a size, because of the interface's MTU or an ICMP
+    /// message.
     pub fn too_big(&mut self, size: u16, now_ns: u64) {
         // Longer ones are not sent any more: this is late news of what was.
         let is_news = size <= self.confirmed || self.probing == Some(size);
@@ -179,7 +179,7 @@ impl PathMtu {
         self.full_lost > 0
     }
 
-    /// Another path, of which nothing is known.
+    /// Begins anew for another path.
     pub fn restart(&mut self, now_ns: u64) {
         self.confirmed = BASE_BYTES.min(self.largest);
         self.search(now_ns);
@@ -216,7 +216,7 @@ impl PathMtu {
         self.settle(now_ns);
     }
 
-    /// The search may have come to its end.
+    /// Schedules the next search if no size is left to try.
     fn settle(&mut self, now_ns: u64) {
         if self.confirmed >= self.bound && self.raise_at_ns == u64::MAX {
             self.raise_at_ns = now_ns.saturating_add(RAISE_NS);

@@ -1,13 +1,13 @@
 //! One peer: events in, actions out.
 //!
-//! A session begins *pending*: its handshake is done, but nothing has come under it yet. Who
-//! dialled it probes at once, so the first packet shows each end that the other one has it; then it
-//! is *in use*, and the one before it *retires*: received for a while, for what is still on the
-//! way. Which of several stays is in [`super::order`]. A break is never made before the new session
-//! is known to work.
+//! A session begins *pending*: its handshake is done, but no packet has come under it yet. The
+//! dialler probes at once, so the first packet shows each end that the other one has the session.
+//! Then it is *in use*, and the one before it *retires*: its packets are received for a while,
+//! because some are still in flight. [`super::order`] decides which of several sessions stays. The
+//! old session is never given up before the new one is known to work.
 //!
-//! A peer is alive while packets come under the session in use. Probes see to it that some do;
-//! after several of them and some seconds without any it is dead, and is dialled again.
+//! A peer is alive while packets come under the session in use. Probes make the peer send some;
+//! after several probes and some seconds without a packet it is dead, and is dialled again.
 
 use std::net::SocketAddr;
 
@@ -58,7 +58,7 @@ struct Session {
     since_ns: u64,
     /// When its keys are old.
     old_at_ns: u64,
-    /// Of an instance of the peer that is gone: anything is better.
+    /// Of an instance of the peer that is gone: any other session outranks it.
     void: bool,
     /// Where its datagrams come from is known: not of one that the peer has dialled, until the
     /// first of them. The handshake came from another port.
@@ -108,7 +108,7 @@ pub struct Peer {
     meter: Meter,
     path_mtu: Option<PathMtu>,
     told_mtu: Option<u16>,
-    /// Of the path that is measured.
+    /// Address of the path that is measured.
     path_address: Option<SocketAddr>,
     /// Changes of address that are allowed, in billionths, and as of when.
     roam_credit: (u64, u64),
@@ -196,7 +196,7 @@ impl Peer {
         deadline_ns
     }
 
-    /// What a person wants to know.
+    /// The peer's state for the status.
     pub fn status(&self) -> PeerSnapshot {
         let used = self.used();
         let state = match (self.closed, used, &self.settings.address) {
@@ -306,7 +306,7 @@ impl Peer {
         let phase = if self.outranked(&info) {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
-            // Only who dialled knows that the other end has the session too.
+            // Only the dialler knows that the other end has the session too.
             let probe_ns = if info.dialler == End::Us { now_ns } else { u64::MAX };
             Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
         };

@@ -1,43 +1,43 @@
-//! Probes on the way: what each was sent for, and when it counts as lost.
+//! Probes in flight: the purpose of each, and when it counts as lost.
 //!
-//! A probe that counts as lost is remembered a little longer: its answer, when it comes after all,
-//! still tells of the path.
+//! A probe that counts as lost is remembered a little longer: a late answer still is information
+//! about the path.
 
 use std::collections::VecDeque;
 
 use super::types::SessionId;
 
-/// Remembered at most; the oldest gives way.
+/// Most probes remembered; a new one replaces the oldest.
 const REMEMBERED: usize = 64;
-/// After so long an answer tells nothing.
+/// Time after which an answer is ignored.
 const FORGOTTEN_NS: u64 = 10_000_000_000;
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbePurpose {
-    /// Is the peer there?
+    /// To learn whether the peer is alive.
     Alive,
-    /// And for packets of this size?
+    /// To learn whether it is alive, with packets of this size.
     Full(u16),
-    /// Does the path take this size?
+    /// To learn whether the path takes packets of this size.
     Search(u16),
 }
 
-/// A probe on the way.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Its name.
+    /// Its number.
     pub id: u32,
-    /// Under which it was sent.
+    /// The session of its packet.
     pub session: SessionId,
-    /// What for.
+    /// Its purpose.
     pub purpose: ProbePurpose,
-    /// When.
+    /// When it was sent.
     pub sent_ns: u64,
     lost: bool,
 }
 
-/// All probes on the way.
+/// All probes in flight.
 #[derive(Debug)]
 pub struct Probes {
     next_id: u32,
@@ -45,12 +45,12 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// None. The first has the name `first_id`.
+    /// No probes. The first one gets the number `first_id`.
     pub fn new(first_id: u32) -> Self {
         Self { next_id: first_id, sent: VecDeque::with_capacity(REMEMBERED) }
     }
 
-    /// One is sent; returns its name.
+    /// Notes that a probe is sent; returns its number.
     pub fn send(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) -> u32 {
         while self.sent.len() >= REMEMBERED {
             self.sent.pop_front();
@@ -61,13 +61,13 @@ impl Probes {
         id
     }
 
-    /// One was answered, for the first time.
+    /// Returns the probe of an answer, if this is its first one.
     pub fn answered(&mut self, id: u32, sent_ns: u64) -> Option<Probe> {
         let at = self.sent.iter().position(|p| p.id == id && p.sent_ns == sent_ns)?;
         self.sent.remove(at)
     }
 
-    /// One that was sent longer than `timeout_ns` ago, once for each.
+    /// A probe that was sent longer than `timeout_ns` ago; each is returned once.
     pub fn lost(&mut self, timeout_ns: u64, now_ns: u64) -> Option<Probe> {
         let old = |p: &Probe| now_ns.saturating_sub(p.sent_ns) >= FORGOTTEN_NS && p.lost;
         while self.sent.front().is_some_and(old) {
@@ -79,13 +79,13 @@ impl Probes {
         Some(*probe)
     }
 
-    /// When the next one counts as lost.
+    /// When the next probe counts as lost.
     pub fn deadline_ns(&self, timeout_ns: u64) -> u64 {
         let next = self.sent.iter().find(|p| !p.lost);
         next.map_or(u64::MAX, |p| p.sent_ns.saturating_add(timeout_ns))
     }
 
-    /// A session is over; so are its probes.
+    /// Forgets the probes of a session that is over.
     pub fn forget(&mut self, session: SessionId) {
         self.sent.retain(|p| p.session != session);
     }

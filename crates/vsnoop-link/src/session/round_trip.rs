@@ -1,38 +1,38 @@
-//! Round trips of probes: what a person wants to know of them, and what timeouts are made of.
+//! Round trips of probes, for the status and for timeouts.
 //!
-//! Smoothed as TCP does it (RFC 6298), the jitter as RTP does it (RFC 3550, section 6.4.1). The
-//! least one is that of the last minute or two: a path may become longer.
+//! They are smoothed as in TCP (RFC 6298); the jitter is that of RTP (RFC 3550, section 6.4.1). The
+//! minimum is that of the last minute or two, because a path may become longer.
 
-/// How long the least round trip is believed.
+/// Window of the minimum filter.
 const WINDOW_NS: u64 = 60_000_000_000;
 
 /// Round trips, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// How many were measured.
+    /// Number of measured round trips.
     pub count: u64,
-    /// The last.
+    /// The last one.
     pub last_ns: u64,
-    /// The least ever.
+    /// The shortest one ever.
     pub min_ns: u64,
-    /// The longest ever.
+    /// The longest one ever.
     pub max_ns: u64,
-    /// Smoothed.
+    /// The smoothed round trip.
     pub smoothed_ns: u64,
     /// Mean deviation from the smoothed one.
     pub mdev_ns: u64,
-    /// From one to the next, smoothed.
+    /// Difference between successive round trips, smoothed.
     pub jitter_ns: u64,
     sum_ns: u128,
     /// The one before the last.
     before_ns: u64,
-    /// The least of this window and of the one before.
+    /// The minimum of this window, and that of the one before.
     least_ns: [u64; 2],
     window_since_ns: u64,
 }
 
 impl RoundTrip {
-    /// One was measured.
+    /// Adds a measured round trip.
     pub fn add(&mut self, sample_ns: u64, now_ns: u64) {
         // Nothing real takes longer; sums stay far from their ends.
         let sample_ns = sample_ns.min(1 << 50);
@@ -60,18 +60,18 @@ impl RoundTrip {
         self.count += 1;
     }
 
-    /// The mean of all.
+    /// The mean of all round trips.
     pub fn avg_ns(&self) -> u64 {
         (self.sum_ns / u128::from(self.count.max(1))) as u64
     }
 
-    /// The least of late.
+    /// The minimum of the last window or two.
     pub fn recent_min_ns(&self) -> u64 {
         self.least_ns[0].min(self.least_ns[1])
     }
 
-    /// After so long a probe is taken to be lost: four deviations, as RFC 6298 has it, and within
-    /// bounds.
+    /// Time after which a probe counts as lost: one and a half smoothed round trips and four
+    /// deviations (as in RFC 6298), within bounds.
     pub fn timeout_ns(&self) -> u64 {
         const UNKNOWN_NS: u64 = 500_000_000;
         const BOUNDS_NS: (u64, u64) = (100_000_000, 2_000_000_000);
@@ -82,7 +82,7 @@ impl RoundTrip {
         timeout_ns.clamp(BOUNDS_NS.0, BOUNDS_NS.1)
     }
 
-    /// The last two show a queue on the path. One alone may be chance.
+    /// Whether the last two round trips show a queue on the path. One alone may be chance.
     pub fn queued(&self) -> bool {
         let least_ns = self.recent_min_ns();
         self.last_ns.min(self.before_ns) > least_ns + least_ns / 4 + 2_000_000

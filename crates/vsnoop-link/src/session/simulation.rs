@@ -470,7 +470,7 @@ impl World {
     }
 }
 
-/// Nobody has answered.
+/// No peer has answered.
 fn unreached(reason: &str) -> DialError {
     DialError { reason: reason.into(), answered: false }
 }

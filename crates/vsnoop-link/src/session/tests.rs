@@ -450,7 +450,7 @@ fn being_suspended_is_no_death() {
     for ms in (0..1100).step_by(9) {
         let mut world = up(1, Dials::A, &settings(1500));
         world.run(ms * MS);
-        // Nobody ticks for a minute, as when the host was suspended; then both go on.
+        // No tick comes for a minute, as when the host was suspended; then both go on.
         world.now_ns += 60 * S;
         world.give(Side::A, PeerEvent::Tick);
         world.give(Side::B, PeerEvent::Tick);

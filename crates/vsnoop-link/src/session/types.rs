@@ -1,4 +1,4 @@
-//! What a [`Peer`](super::Peer) is told, what it asks for, and what it shows.
+//! Events, actions and the status of a [`Peer`](super::Peer).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,21 +25,21 @@ pub enum End {
 pub struct SessionInfo {
     /// Its name.
     pub id: SessionId,
-    /// Who dialled.
+    /// The end that dialled.
     pub dialler: End,
-    /// From the dialler's hello ([`Action::Dial`]).
+    /// The epoch in the dialler's hello ([`Action::Dial`]).
     pub epoch: u32,
     /// The peer's instance: another one after each start of its process.
     pub instance: u64,
-    /// Where packets under it are sent to. Of a session over datagrams that the peer has dialled,
-    /// where the handshake came from: the first datagram says more.
+    /// Address to which packets of the session are sent. In a session over datagrams that the peer
+    /// has dialled, at first the address of the handshake: the first datagram corrects it.
     pub address: SocketAddr,
 }
 
 /// Configuration of a peer's state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
-    /// Whom to dial, as configured; `None`: the peer calls.
+    /// The address to dial, as configured; `None`: the peer dials.
     pub address: Option<String>,
     /// Our public key is the larger one, so that of two sessions dialled at once ours stays. The
     /// two ends must see this differently.
@@ -47,22 +47,22 @@ pub struct PeerSettings {
     /// For datagrams: the largest IP packet that the interface takes, bytes, until
     /// [`PeerEvent::Largest`] says otherwise. `None`: an ordered transport.
     pub largest_packet_bytes: Option<u16>,
-    /// From one regular probe to the next.
+    /// Interval between regular probes.
     pub probe_ns: u64,
-    /// Silence that means death.
+    /// Silence after which the peer is dead.
     pub dead_ns: u64,
-    /// Age of keys.
+    /// Age at which keys are replaced.
     pub rekey_ns: u64,
-    /// Records under one session in either direction. RFC 9001, section 6.6 and appendix B.1: 2^28
-    /// of AES-GCM for packets of up to 2^11 bytes.
+    /// Records of one session, in either direction, after which keys are replaced. RFC 9001,
+    /// section 6.6 and appendix B.1: 2^28 of AES-GCM for packets of up to 2^11 bytes.
     pub rekey_records: u64,
     /// Bytes, likewise: 2^23 packets of up to 2^16 bytes.
     pub rekey_bytes: u64,
-    /// How long a session that was replaced is still received.
+    /// How long packets of a replaced session are still received.
     pub retire_ns: u64,
     /// First and last of the waits between attempts to dial.
     pub back_off_ns: (u64, u64),
-    /// Being up for so long makes attempts begin anew.
+    /// Time in use after which the waits between attempts begin anew.
     pub settled_ns: u64,
 }
 
@@ -86,20 +86,20 @@ impl Default for PeerSettings {
     }
 }
 
-/// What the data path has counted under a session since it was installed. It need not be told per
-/// packet: before each tick is enough.
+/// Counters of the data path for a session since it was installed. They need not be reported for
+/// each packet: before each tick is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionTraffic {
-    /// Authenticated packets, messages included.
+    /// Authenticated packets received, messages included.
     pub received_packets: u64,
-    /// In them.
+    /// Bytes of the packets received.
     pub received_bytes: u64,
-    /// By the highest counter of each stream, what the peer has sent. An ordered transport: as
-    /// received.
+    /// Packets that the peer has sent, by the highest counter of each stream. With an ordered
+    /// transport: those received.
     pub expected_packets: u64,
-    /// Sent, messages included.
+    /// Packets sent, messages included.
     pub sent_packets: u64,
-    /// In them.
+    /// Bytes of the packets sent.
     pub sent_bytes: u64,
 }
 
@@ -108,31 +108,31 @@ pub struct SessionTraffic {
 pub enum PeerEvent {
     /// The configuration is new, or was changed.
     Configured(PeerSettings),
-    /// The end of what [`Action::Dial`] began: exactly one for each.
+    /// The result of an [`Action::Dial`]: exactly one for each.
     Dialled(Result<SessionInfo, DialError>),
     /// The peer has dialled.
     Accepted(SessionInfo),
     /// Counters of a session.
     Traffic(SessionId, SessionTraffic),
-    /// An authenticated packet. To be told of the first under a session, and of each that came from
-    /// another address than the session's; more often does no harm.
+    /// An authenticated packet. Required for the first packet of a session, and for each from an
+    /// address other than the session's; harmless for others.
     Received {
-        /// Under which it was sealed.
+        /// The session of its keys.
         session: SessionId,
-        /// From where.
+        /// Its source address.
         from: SocketAddr,
         /// Its counter is higher than that of all before it.
         newest: bool,
     },
     /// A message, authenticated, as read from such a packet (after its `Received`).
     Message {
-        /// Under which it came.
+        /// The session of its packet.
         session: SessionId,
-        /// What it says.
+        /// Its contents.
         message: Message,
-        /// With its padding.
+        /// Size with its padding.
         size_bytes: u16,
-        /// When it came, by the clock of `now_ns`.
+        /// Time of arrival, by the clock of `now_ns`.
         received_ns: u64,
     },
     /// The local system refuses packets of so many bytes (EMSGSIZE).
@@ -140,14 +140,15 @@ pub enum PeerEvent {
         /// IP packet, bytes.
         size_bytes: u16,
     },
-    /// The interface by which packets to the peer leave takes IP packets of so many bytes. To be
-    /// told of the address of each session that comes into use, and of each that the peer moves to.
+    /// The interface by which packets to the peer leave takes IP packets of so many bytes.
+    /// Required for the address of each session that comes into use, and for each address that the
+    /// peer moves to.
     Largest(u16),
     /// A session cannot go on: its connection was closed or reset.
     Failed {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// For the status.
+        /// The reason, as the status shows it.
         reason: String,
     },
     /// The link goes down.
@@ -159,20 +160,20 @@ pub enum PeerEvent {
 /// Why an attempt to dial has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialError {
-    /// For the status.
+    /// The reason, as the status shows it.
     pub reason: String,
-    /// The peer itself was there, as its key has proved, and something else went wrong.
+    /// The peer proved its key, and the attempt failed for another reason.
     pub answered: bool,
 }
 
 /// An action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make a handshake, with this epoch in the hello. Its end is told by [`PeerEvent::Dialled`].
+    /// Make a handshake, with this epoch in the hello. [`PeerEvent::Dialled`] reports its result.
     Dial {
-        /// As configured.
+        /// The address, as configured.
         address: String,
-        /// For the hello.
+        /// The epoch in the hello.
         epoch: u32,
     },
     /// Receive under a session, until it is forgotten.
@@ -185,48 +186,48 @@ pub enum Action {
     Down,
     /// Send a message under a session.
     Send {
-        /// Under which.
+        /// The session.
         session: SessionId,
-        /// What.
+        /// The message.
         message: Message,
         /// Pad it so that the IP packet has so many bytes, and forbid fragments; `None`: as it is.
         packet_bytes: Option<u16>,
     },
-    /// Send what goes under a session to this address from now on.
+    /// Send packets of a session to this address from now on.
     Roam(SessionId, SocketAddr),
     /// IP packets of data may have so many bytes.
     PathMtu(u16),
-    /// For the log.
+    /// Log a change of state.
     Report(Report),
 }
 
-/// For the log.
+/// A change of state, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The first session, or one after a time without.
     Up {
-        /// With whom.
+        /// The peer's address.
         address: SocketAddr,
     },
     /// A session took the place of another.
     Replaced,
     /// The peer was lost.
     Down {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An attempt to dial has failed; repeated failures with the same reason are told once.
     DialFailed {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// The next attempt.
+        /// Time until the next attempt.
         retry_ns: u64,
     },
     /// The peer has moved.
     Roamed {
-        /// From where.
+        /// The former address.
         from: SocketAddr,
-        /// To where.
+        /// The new address.
         to: SocketAddr,
     },
     /// The path takes packets of so many bytes.
@@ -252,11 +253,11 @@ impl fmt::Display for Report {
 /// State of a peer's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// It has to call.
+    /// Waiting for the peer to dial.
     Waiting,
-    /// It is being called: attempts since it was up last.
+    /// The peer is being dialled.
     Dialling {
-        /// From 1.
+        /// Number of the attempt since the peer was up last, from 1.
         attempt: u32,
     },
     /// A session is in use.
@@ -265,22 +266,22 @@ pub enum SessionState {
     Closed,
 }
 
-/// What a peer shows of itself, for the status.
+/// A peer's state for the status.
 #[derive(Clone, Debug)]
 pub struct PeerSnapshot {
-    /// Where it stands.
+    /// State of its sessions.
     pub state: SessionState,
-    /// Since when.
+    /// When that state began.
     pub since_ns: u64,
-    /// The last error, unless it is up; that the peer has closed, until somebody answers there.
+    /// The last error, unless the peer is up; after the peer has closed, that, until it answers.
     pub reason: Option<String>,
-    /// Where packets go to.
+    /// Address to which packets are sent.
     pub address: Option<SocketAddr>,
-    /// Of the session in use.
+    /// Epoch of the session in use.
     pub epoch: Option<u32>,
-    /// IP packet, bytes; datagrams only, of the session in use.
+    /// Path MTU of the session in use, as bytes of an IP packet; datagrams only.
     pub path_mtu_bytes: Option<u16>,
-    /// Of probes.
+    /// Round trip of probes.
     pub round_trip: RoundTrip,
     /// Sums over all sessions.
     pub delivery: Delivery,

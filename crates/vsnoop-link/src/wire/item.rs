@@ -1,4 +1,4 @@
-//! What a record carries: one item.
+//! Items: a record carries one.
 //!
 //! ```text
 //! | kind: u8 | flags: u8 ... |

@@ -16,7 +16,7 @@ pub struct ReplayWindow {
     received: u64,
 }
 
-/// What a number is to the window.
+/// Relation of a number to the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fresh {
     /// Higher than all before.

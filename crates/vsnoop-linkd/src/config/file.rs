@@ -26,7 +26,7 @@ use vsnoop_link::handshake::MOST_TAKES;
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
 
-/// What an error shows of a line.
+/// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
 
 impl Config {
@@ -611,7 +611,7 @@ impl Reader<'_> {
         self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
     }
 
-    /// What concerns several tables.
+    /// Checks conditions between tables.
     fn whole(&self, document: &Document, config: &Config) -> Result<()> {
         let here = document.link.span().start;
         if config.peers.is_empty() {
@@ -686,7 +686,7 @@ fn transport(text: &str) -> std::result::Result<Transport, String> {
         .ok_or_else(|| "give udp, tls or tcp; without encryption udp-plain or tcp-plain".into())
 }
 
-/// Of a line, which may be anything.
+/// The beginning of a line, which may have any contents.
 fn excerpt(line: &str) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };
     line.chars().take(EXCERPT_CHARS).map(printable).collect()

@@ -1,4 +1,4 @@
-//! What a link is to be, as its file says: plain structs, checked before anything is made.
+//! Configuration of a link, as its file says: plain structs, checked before the link is made.
 //!
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
 //! single values, `peer` is another host, `rules` is the list of compression rules, which may
@@ -28,7 +28,7 @@ pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 
 /// Where `vsnoop link up NAME` looks for NAME.toml.
 pub const DIRECTORY: &str = "/etc/vsnoop/link";
-/// Of the VMs' network. IPv6 needs the least, jumbo frames the most.
+/// MTU of the VMs' network: IPv6 needs the minimum, jumbo frames the maximum.
 pub const MTU_BYTES: std::ops::RangeInclusive<u16> = 1280..=9216;
 /// Connections beside each other on ordered transports.
 pub const CONNECTIONS: std::ops::RangeInclusive<u8> = 1..=16;
@@ -48,7 +48,7 @@ pub struct Config {
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
     pub authority: Option<AuthorityConfig>,
-    /// Of the VMs' network: the largest Ethernet payload that their ports carry.
+    /// MTU of the VMs' network: the largest Ethernet payload that their ports carry.
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.
     pub age: Duration,
@@ -102,7 +102,7 @@ pub enum PortKind {
 pub struct Divert {
     /// The VM's tap.
     pub interface: String,
-    /// Of the file, where it is named.
+    /// Line of the file that names it.
     pub line: usize,
     /// To these.
     pub prefixes: Vec<IpNet>,
@@ -111,7 +111,7 @@ pub struct Divert {
     pub when_down: WhenDown,
 }
 
-/// What becomes of diverted traffic while the peer is not reached.
+/// Treatment of diverted traffic while the peer is not reachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenDown {
@@ -121,7 +121,7 @@ pub enum WhenDown {
     Drop,
 }
 
-/// What is wrong with a configuration, with its file, line and key.
+/// An error in a configuration, with its file, line and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -145,7 +145,7 @@ impl Config {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())
     }
 
-    /// What is wrong with `interface` of a `[[divert]]` on this host.
+    /// An error in `interface` of a `[[divert]]` on this host.
     pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
         let what = format!("divert.interface = {:?}: {why}", divert.interface);
         ConfigError::at(&self.file, divert.line, &what)

@@ -28,7 +28,7 @@ pub enum TrustConfig {
     Subject(String),
 }
 
-/// What carries the records.
+/// The transport of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -54,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Nobody on the way reads or forges it.
+    /// No host on the path can read or forge it.
     pub fn is_encrypted(self) -> bool {
         !matches!(self, Self::UdpPlain | Self::TcpPlain)
     }

@@ -95,7 +95,7 @@ pub struct FrameFields<'a> {
 /// How a new rule of `set` changed the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuleChange {
-    /// Of `set`, and gone.
+    /// Rules of `set` that were replaced.
     pub replaced: Vec<Compress>,
     /// Behind the new one, which stands for all of their traffic.
     pub without_effect: Vec<Compress>,

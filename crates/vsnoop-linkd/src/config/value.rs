@@ -26,7 +26,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// What needs no resolving.
+    /// The address, if it is a literal one that needs no resolving.
     pub fn literal(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
@@ -84,7 +84,7 @@ pub fn is_host_name(text: &str) -> bool {
         })
 }
 
-/// What may be the name of a link: it is one of a file, too.
+/// Whether a text may be the name of a link: it is that of a file, too.
 pub fn is_link_name(text: &str) -> bool {
     name(text).is_ok()
 }

@@ -13,7 +13,7 @@ use crate::causes::with_causes;
 use crate::config::is_link_name;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a process may take to end.
+/// Longest time that a process may take to end.
 const ENDING: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.

@@ -1,4 +1,4 @@
-//! What can go wrong with a link's files and its socket.
+//! Errors of a link's files and its socket.
 
 use std::fmt;
 use std::io;

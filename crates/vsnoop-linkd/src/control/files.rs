@@ -85,7 +85,7 @@ impl LinkFiles {
         Ok(lock)
     }
 
-    /// Of the process that has the name, as it wrote it down.
+    /// Process id of the owner of the name, as it wrote it into the file.
     pub fn pid(&self) -> Option<i32> {
         fs::read_to_string(self.lock()).ok()?.trim().parse().ok()
     }
@@ -100,27 +100,27 @@ impl LinkFiles {
         loop {
             // Shared: several may look at a time.
             match self.try_lock(FlockArg::LockSharedNonblock) {
-                // Without a socket it is a link that begins or ends, or somebody who tidies up.
+                // Without a socket it is a link that begins or ends, or a process that cleans up.
                 Ok(None) if self.socket().exists() || !again() => return Ok(true),
                 Ok(None) => {}
                 Ok(Some(lock)) => {
                     self.remove_socket()?;
                     drop(lock);
-                    // Unless somebody has the name by now, or looks just then.
+                    // Unless another process has taken the name by now, or looks just then.
                     if let Some(_lock) = self.try_lock(FlockArg::LockExclusiveNonblock)? {
                         self.remove_lock()?;
                     }
                     return Ok(false);
                 }
                 Err(error) if !is_missing(&error) => return Err(error),
-                // A socket without a lock can be removed by nobody.
+                // Only the owner of a lock may remove the socket: create the lock file.
                 Err(_) if self.socket().exists() => drop(self.open(true)?),
                 Err(_) => return Ok(false),
             }
         }
     }
 
-    /// `None` when somebody has it. Only who wants it for itself makes the file.
+    /// `None` when another process has the lock. Only an exclusive request makes the file.
     fn try_lock(&self, kind: FlockArg) -> Result<Option<Flock<File>>> {
         let path = self.lock();
         loop {
@@ -149,7 +149,7 @@ impl LinkFiles {
             .map_err(ControlError::path("open", path))
     }
 
-    /// Is this file still the one that is found there?
+    /// Whether this file is still the one at its path.
     fn is_that_of(&self, lock: &File) -> Result<bool> {
         let path = self.lock();
         let failed = |error| ControlError::path("look at", &path)(error);
@@ -166,7 +166,7 @@ impl LinkFiles {
         remove(&self.socket())
     }
 
-    /// Only by who has taken the name, at last.
+    /// To be called only by the process that has taken the name, as its last step.
     pub(super) fn remove_lock(&self) -> Result<()> {
         remove(&self.lock())
     }
@@ -260,7 +260,7 @@ mod tests {
         leave(&files);
         assert!(!files.is_taken().unwrap());
         assert_eq!(left(), 0);
-        // Somebody has removed the lock alone.
+        // Another process has removed the lock alone.
         fs::write(files.socket(), "").unwrap();
         assert!(!files.is_taken().unwrap());
         assert_eq!(left(), 0);

@@ -1,4 +1,4 @@
-//! What command and link say to each other. [`Status`] is also what `vsnoop link status --json`
+//! Messages between command and link. [`Status`] is also what `vsnoop link status --json`
 //! prints for each link (docs/json.md): times are nanoseconds, points in time seconds since the
 //! epoch, counters since the link came up.
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Compress, Mac, Method, RuleChange, Selector, Transport, WhenDown};
 
-/// What the command asks.
+/// A request of the command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     Status {
-        /// With the learned addresses one by one.
+        /// Whether to list the learned addresses.
         addresses: bool,
     },
     Set(Set),
@@ -72,21 +72,21 @@ impl FromStr for LogLevel {
     }
 }
 
-/// What the link answers.
+/// The link's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "response", rename_all = "snake_case")]
 pub enum Response {
     Status(Box<Status>),
     Done,
-    /// To [`Request::Set`].
+    /// The answer to [`Request::Set`].
     Set(RuleChange),
-    /// Why not.
+    /// The request was refused, for this reason.
     Refused {
         reason: String,
     },
 }
 
-/// How a link is.
+/// The state of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -95,7 +95,7 @@ pub struct Status {
     /// Inode of the network namespace that it is in.
     pub netns: u64,
     pub pid: u32,
-    /// When it came up.
+    /// When the link came up.
     pub since: u64,
     /// The file that it was read from.
     pub config: String,
@@ -104,7 +104,7 @@ pub struct Status {
     pub key: String,
     pub mtu_bytes: u16,
     pub cpu: LinkCpu,
-    /// What the link itself dropped, by reason.
+    /// Frames that the link itself dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
     pub ports: Vec<PortStatus>,
@@ -113,9 +113,9 @@ pub struct Status {
     pub diverts: Vec<DivertStatus>,
     /// Null without diversion.
     pub entry: Option<EntryStatus>,
-    /// How many addresses are learned.
+    /// Number of learned addresses.
     pub learned: u64,
-    /// Those, when asked for.
+    /// The learned addresses, if the request asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<Learned>>,
 }
@@ -124,21 +124,22 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkCpu {
-    /// Of the thread that carries frames to peers, and of the one that carries theirs to ports.
+    /// CPU time of the thread that carries frames to peers.
     pub egress_ns: u64,
+    /// CPU time of the thread that carries frames to ports.
     pub ingress_ns: u64,
-    /// Of the whole process.
+    /// CPU time of the whole process.
     pub process_ns: u64,
     /// CPUs in use over the last second.
     pub cores: f64,
 }
 
-/// What is not as it should be.
+/// A problem that the operator should solve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Problem {
     pub what: String,
-    /// What to do about it.
+    /// How to solve it.
     pub remedy: String,
 }
 
@@ -153,19 +154,19 @@ pub struct FrameCounts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortStatus {
-    /// Of the interface.
+    /// Name of the interface.
     pub name: String,
     /// "bridge", "tap" or "interface".
     pub kind: String,
     /// The bridge of a port of that kind.
     pub bridge: Option<String>,
-    /// It carries frames.
+    /// Whether it carries frames.
     pub up: bool,
-    /// Why it does not, or what else is not as configured.
+    /// Why it carries no frames, or how it differs from its configuration.
     pub reason: Option<String>,
-    /// From the VMs.
+    /// Frames from the VMs.
     pub received: FrameCounts,
-    /// To the VMs.
+    /// Frames to the VMs.
     pub sent: FrameCounts,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
@@ -175,12 +176,12 @@ pub struct PortStatus {
 #[serde(rename_all = "snake_case")]
 pub enum PeerState {
     Up,
-    /// It is called.
+    /// The link dials it.
     Dialling,
-    /// It has no address: it calls.
+    /// It has no address: it has to dial.
     #[default]
     Waiting,
-    /// The last call failed, or it fell silent; the next call comes.
+    /// The last attempt to dial failed, or the peer fell silent; another attempt follows.
     Down,
 }
 
@@ -191,42 +192,43 @@ pub struct PeerStatus {
     pub state: PeerState,
     /// Why it is not up.
     pub reason: Option<String>,
-    /// Since when it is in this state.
+    /// When this state began.
     pub since: u64,
     pub transport: Option<Transport>,
     pub encrypted: bool,
-    /// Connections beside each other now.
+    /// Number of parallel connections now.
     pub connections: u32,
-    /// Where it was last, or is called.
+    /// Its last address, or the one that is dialled.
     pub address: Option<String>,
-    /// Of the session.
+    /// Epoch of the session.
     pub epoch: u64,
-    /// Of the protocol.
+    /// Version of the protocol.
     pub version: u32,
     pub rtt_ns: Option<u64>,
     pub rtt_min_ns: Option<u64>,
     pub jitter_ns: Option<u64>,
-    /// Largest IP packet on the way; null on ordered transports.
+    /// Largest IP packet that the path takes; null on ordered transports.
     pub path_mtu_bytes: Option<u32>,
-    /// To the peer.
+    /// Frames to the peer.
     pub sent: Carried,
+    /// Frames from the peer.
     pub received: Carried,
     pub cpu: Cpu,
-    /// Datagrams that did not arrive there.
+    /// Datagrams to the peer that were lost.
     pub lost_out: u64,
-    /// Datagrams that did not arrive here.
+    /// Datagrams from the peer that were lost.
     pub lost_in: u64,
-    /// Records that were not genuine, too old, or there already.
+    /// Records that were forged, too old, or duplicates.
     pub rejected: u64,
-    /// What waits to be sent.
+    /// Bytes that wait to be sent.
     pub queue_bytes: u64,
-    /// Messages of its sessions, more than these need, that were not looked at.
+    /// Messages of its sessions that were ignored because they were more than sessions need.
     pub excess: u64,
     /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
     /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
     /// long); "send" counts datagrams, which the host refused.
     pub dropped: BTreeMap<String, u64>,
-    /// Bytes of those.
+    /// Bytes of the dropped frames.
     pub dropped_bytes: BTreeMap<String, u64>,
     pub reconnects: u64,
     pub rekeys: u64,
@@ -238,9 +240,9 @@ pub struct PeerStatus {
 #[serde(default)]
 pub struct Carried {
     pub frames: u64,
-    /// Before compression.
+    /// Bytes before compression.
     pub bytes: u64,
-    /// After it.
+    /// Bytes after compression.
     pub compressed_bytes: u64,
     /// Records of the link with their headers; not those of UDP, TCP, TLS and IP.
     pub wire_bytes: u64,
@@ -266,12 +268,12 @@ pub struct RuleStatus {
     pub rule: Option<Compress>,
     /// Flows of the last ten seconds whose frames may be compressed; without those of a dictionary.
     pub flows: u64,
-    /// To peers.
+    /// Frames to peers.
     pub sent: Carried,
-    /// Frames of those that were sent as they are, because compression would not have paid.
+    /// Frames in `sent` that were not compressed because it would not have paid.
     pub raw_frames: u64,
     pub compress_ns: u64,
-    /// Those by what is done: a method, or "raw_" and why they go as they are.
+    /// The flows by method, or by "raw_" and the reason why they are not compressed.
     pub methods: BTreeMap<String, u64>,
 }
 
@@ -282,18 +284,18 @@ pub struct DivertStatus {
     pub interface: String,
     pub prefix: String,
     pub peer: String,
-    /// Traffic goes through the link now.
+    /// Whether traffic goes through the link now.
     pub active: bool,
     pub state: DivertState,
-    /// More of why it does not.
+    /// Details of why it does not.
     pub reason: Option<String>,
     pub when_down: WhenDown,
     /// The link's tap that the hook sends packets out of.
     pub tap: String,
-    /// Diverted; a super-packet counts once.
+    /// Diverted packets; a super-packet counts once.
     pub packets: u64,
     pub bytes: u64,
-    /// Came while it was not active.
+    /// Packets that came while the diversion was not active.
     pub missed: u64,
 }
 
@@ -302,7 +304,7 @@ pub struct DivertStatus {
 pub enum DivertState {
     Active,
     PeerDown,
-    /// The peer lets nothing in to the prefix.
+    /// The peer accepts no packets to the prefix.
     NotTaken,
     /// The VM's tap is not there.
     #[default]
@@ -317,7 +319,7 @@ pub enum DivertState {
 pub struct EntryStatus {
     /// The link's tap that they come out of.
     pub tap: String,
-    /// To these, as configured.
+    /// Destinations that are accepted, as configured.
     pub prefixes: Vec<IpNet>,
     pub peers: Vec<EnteredStatus>,
     /// Packets that the host had no room for.
@@ -339,12 +341,12 @@ pub struct EnteredStatus {
 pub struct Learned {
     pub mac: Mac,
     pub vlan: Option<u16>,
-    /// Where it is: one of both.
+    /// The port behind which it is, if it is not behind a peer.
     pub port: Option<String>,
     pub peer: Option<String>,
-    /// Since it was last heard of.
+    /// Time since the last frame from it.
     pub age_ns: u64,
-    /// It is used from another place, too.
+    /// Whether another location uses it, too.
     pub contested: bool,
 }
 

@@ -21,7 +21,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::error::{ControlError, Result};
 use super::{LinkFiles, Request, Response};
 
-/// Of a request, and of an answer; a longer answer is refused to the client.
+/// Longest request, and longest answer; for a longer answer the client gets a refusal.
 pub const LINE_BYTES: usize = 1 << 20;
 /// Clients at a time.
 const CLIENTS: usize = 16;
@@ -50,7 +50,7 @@ struct Client {
     written: usize,
 }
 
-/// What a client is waiting for.
+/// State of a client's request.
 enum Step {
     Wait,
     /// For room for its answer.
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Is the line complete?
+    /// Reads on; returns whether the line is complete.
     fn read(&mut self) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         loop {

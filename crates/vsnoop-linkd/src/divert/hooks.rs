@@ -53,7 +53,7 @@ pub struct Hook {
     pub state: DivertState,
     /// Why it does not divert, all of it.
     reason: Option<String>,
-    /// Those of its prefixes that the peer does not take.
+    /// Its prefixes that the peer does not accept.
     not_taken: Vec<IpNet>,
     /// Name of the divert tap that it sends to.
     pub divert_tap: String,
@@ -61,7 +61,7 @@ pub struct Hook {
     divert_tap_ifindex: u32,
     rules: Vec<Rule>,
     attached: Option<Attached>,
-    /// What the hooks on earlier taps of that name have counted, by prefix of the table.
+    /// Counters of the hooks on earlier taps of that name, by prefix of the table.
     past: Vec<RuleCounters>,
 }
 
@@ -212,7 +212,7 @@ impl Hook {
         }
     }
 
-    /// What was diverted, by prefix of the table.
+    /// Counters of diverted packets, by prefix of the table.
     pub fn counted(&self) -> Vec<RuleCounters> {
         let now = self.attached.as_ref().and_then(|attached| attached.diversion.counters().ok());
         self.counted_with(&now.unwrap_or_default())

@@ -8,7 +8,7 @@ use vsnoop_bpf::divert::{Action, Rule};
 
 use crate::config::{Config, Divert, WhenDown};
 
-/// What the hook of table `index` does.
+/// The rules of the hook of table `index`.
 ///
 /// Every table has a hook of its own, and the first that diverts a packet has it. So each leaves
 /// alone what a longer prefix of another table of the same interface takes, and what is of this
@@ -55,7 +55,7 @@ impl Routes {
     }
 }
 
-/// Those of `prefixes` that a peer which takes these does not take whole.
+/// The `prefixes` that a peer that accepts `takes` does not accept as a whole.
 pub fn not_taken(prefixes: &[IpNet], takes: &[IpNet]) -> Vec<IpNet> {
     let is_taken = |prefix: &&IpNet| takes.iter().any(|taken| taken.contains(*prefix));
     prefixes.iter().filter(|prefix| !is_taken(prefix)).copied().collect()

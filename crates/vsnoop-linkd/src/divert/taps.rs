@@ -173,7 +173,7 @@ mod tests {
 
     const TAP_MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
-    /// Of an IPv4 packet to 10.1.0.`to`, with payload behind what is looked at.
+    /// The frame of an IPv4 packet to 10.1.0.`to`, with payload behind what is looked at.
     fn frame(to: u8) -> Vec<u8> {
         let mut frame =
             [&[2; 6][..], &[4; 6], &[8, 0, 0x45, 0, 0, 120, 0, 0, 0, 0, 64, 6]].concat();

@@ -25,7 +25,7 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
-/// What the port has left after a [`BatchBuffer`] was filled.
+/// State of the port after a [`BatchBuffer`] was filled.
 pub enum Left {
     Nothing,
     More,
@@ -148,7 +148,7 @@ impl BatchBuffer {
         self.frames.is_empty()
     }
 
-    /// What was read.
+    /// The frames that were read.
     pub fn frames(&self) -> impl Iterator<Item = ParsedFrame<'_>> {
         self.frames.iter().map(|frame| ParsedFrame {
             offload: frame.offload,

@@ -67,7 +67,7 @@ pub struct Connection {
 
 /// An item to send on a connection.
 pub struct Outgoing<'a> {
-    /// Of the frame, with its owner; orders the queue and chooses the compression context.
+    /// Hash of the frame's flow and owner; selects the queue and the compression context.
     pub flow: u64,
     pub parts: &'a [&'a [u8]],
     pub compression: &'a Compression,
@@ -116,8 +116,8 @@ impl Connection {
         self.encoder.decision(flow, policy)
     }
 
-    /// Looks now and then at how fast the path takes what is sent: for who compresses, and for how
-    /// much the kernel may hold.
+    /// Measures the path's rate now and then, for the compressor and for the bound of the kernel's
+    /// send buffer.
     fn look_at_path(&mut self, now_ns: u64) {
         if !self.path.due(now_ns) {
             return;
@@ -154,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What the queue has dropped since it was looked at last.
+    /// Counts the items that the queue has dropped since the last call.
     fn count_dropped(&mut self, stats: &PeerStats) {
         let now = self.queue.stats();
         let before = std::mem::replace(&mut self.queue_stats, now);

@@ -32,7 +32,7 @@ use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
 
 /// Padding that costs less than a system call.
 const WORTH_PADDING_BYTES: usize = 64;
-/// Of a fragment's item.
+/// Header of a fragment's item.
 const FRAGMENT_HEADER_BYTES: usize = 8;
 const UNIT_HEADER_BYTES: usize = 8;
 const UNIT_PART_HEADER_BYTES: usize = 5;
@@ -115,8 +115,8 @@ impl DatagramSender {
         self.too_long.take()
     }
 
-    /// What is known of the path: the share of datagrams that it loses, and its rate where it is
-    /// known.
+    /// Sets the measurements of the path: the share of datagrams that it loses, and its rate where
+    /// it is known.
     pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
         self.unit_datagrams = unit::datagrams(loss);
         self.packer.set_link_rate(bytes_per_s);

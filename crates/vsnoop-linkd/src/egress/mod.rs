@@ -34,7 +34,7 @@ use super::io::wake;
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
 
-/// What the control thread wants done. `session` numbers are its own, never used twice.
+/// An order of the control thread. `session` numbers are its own, never used twice.
 pub enum Order {
     /// A session is there.
     Install {
@@ -67,7 +67,7 @@ pub enum Order {
         session: u64,
         bytes: usize,
     },
-    /// What is known of the path: the share of datagrams lost, its rate.
+    /// Measurements of the path: the share of datagrams lost, its rate.
     Path {
         peer: usize,
         session: u64,
@@ -93,7 +93,7 @@ pub enum Order {
 }
 
 /// Bounds how long one port keeps the thread from the others.
-const BATCHES_PER_TURN: usize = 8;
+const BATCHES_PER_PASS: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
@@ -155,7 +155,7 @@ impl Egress {
         })
     }
 
-    /// What a thread of this half alone waits for.
+    /// The epoll of a thread with this half alone.
     pub fn poll(&self) -> Arc<Poll> {
         self.watch.own()
     }
@@ -165,10 +165,10 @@ impl Egress {
         match token {
             ORDERS => return self.obey(),
             token if token < DIVERT_TAPS => {
-                self.read(Source::Port(token as usize), BATCHES_PER_TURN)
+                self.read(Source::Port(token as usize), BATCHES_PER_PASS)
             }
             token if token < CONNECTIONS => {
-                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_TURN);
+                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_PASS);
             }
             token => self.connection_ready(token),
         }
@@ -372,7 +372,7 @@ impl Egress {
                         (seen_ns >= since_ns).then_some(decision)
                     };
                     self.policies.survey(decision);
-                    // Who asked may wait no more.
+                    // The requester may have given up.
                     let _ = done.try_send(());
                 }
                 Order::Policies(policies) => self.policies = policies,

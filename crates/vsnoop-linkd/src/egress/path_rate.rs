@@ -1,20 +1,19 @@
-//! How fast the path of a connection takes what is sent.
+//! The delivery rate of a connection's path.
 //!
-//! It shows only while it is the path that sets the pace: while the socket is full, or the round
-//! trip tells of packets that wait on the way. What was acknowledged between two such moments,
-//! close to each other, is what the path took. At the first of them the kernel's estimate is taken
+//! It can be measured only while the path is the bottleneck: while the socket is full, or the round
+//! trip shows that packets are queued on the path. The bytes acknowledged between two such moments,
+//! close to each other, are what the path carried. The first moment takes the kernel's estimate
 //! (`tcpi_delivery_rate`, of about one round trip).
 //!
-//! A path that is not busy may have become faster: who compresses for a slow path keeps a fast one
-//! idle. After ten seconds in which more was carried than the path could have taken as it is, the
-//! rate is unknown again, and what is not compressed soon tells. After a mere pause it is believed
-//! still.
+//! A path that is not busy may have become faster, while compression for a slow path keeps it idle.
+//! After ten seconds in which more was carried than the path could have carried uncompressed, the
+//! rate is unknown again, and uncompressed data soon show it. A mere pause leaves the rate valid.
 
 use crate::io::tcp::Sending;
 
-/// How often it is worth looking.
+/// Shortest interval between two looks at the socket.
 const LOOK_NS: u64 = 3_000_000;
-/// Of moments further apart it is not known what was between them.
+/// Moments further apart than this are not compared.
 const APART_NS: u64 = 40_000_000;
 /// A rate is measured over at least so long, and over less while none was.
 const SPAN_NS: u64 = 20_000_000;
@@ -22,15 +21,15 @@ const FIRST_SPAN_NS: u64 = 5_000_000;
 /// How long a rate is believed while the path is not busy, and in how many seconds' bytes.
 const KEPT_NS: u64 = 10_000_000_000;
 const KEPT_S: u64 = 10;
-/// A round trip is of a queue if it is so much longer than the shortest ..
+/// A round trip shows a queue if it is so much longer than the shortest ..
 const QUEUE_US: u32 = 1000;
-/// .. and if so many packets are on the way: a single one may wait for a delayed acknowledgement.
+/// .. and if so many packets are in flight: a single one may wait for a delayed acknowledgement.
 const QUEUE_PACKETS: u32 = 16;
 
 #[derive(Debug, Default)]
 pub struct PathRate {
     bytes_per_s: Option<u64>,
-    /// By ourselves: not the kernel's estimate.
+    /// Whether the rate was measured here, and is not the kernel's estimate.
     measured: bool,
     /// A busy moment, and what had been acknowledged then.
     mark: Option<(u64, u64)>,

@@ -36,7 +36,7 @@ pub struct Connections {
 
 struct DataConnection {
     connection: Connection,
-    /// Of its socket among those that the thread waits for.
+    /// Token of its socket in the thread's epoll.
     token: u64,
     /// Whether the socket is watched for room, too.
     wants_room: bool,

@@ -1,4 +1,4 @@
-//! What sending to a peer needs beside what is sent.
+//! The context of sending to a peer: all that is needed besides the data.
 
 use crate::io::udp::UdpSocket;
 use crate::stats::PeerStats;
@@ -6,7 +6,7 @@ use crate::stats::PeerStats;
 #[derive(Clone, Copy)]
 pub struct SendContext<'a> {
     pub udp: &'a UdpSocket,
-    /// Of the peer.
+    /// Counters of the peer.
     pub stats: &'a PeerStats,
     pub now_ns: u64,
 }

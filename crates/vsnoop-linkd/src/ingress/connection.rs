@@ -14,9 +14,9 @@ use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES};
 use vsnoop_packet::offload::state::OffloadState;
 
 /// Bounds how long one connection keeps the thread from the others.
-const READS_PER_TURN: usize = 16;
+const READS_PER_PASS: usize = 16;
 
-/// What one read takes of a TLS stream.
+/// Most bytes of one read of a TLS stream.
 const RAW_BYTES: usize = 256 << 10;
 
 /// How bytes of the connection's stream become items; see the sending side's `Encryption`.
@@ -25,7 +25,7 @@ pub enum Decryption {
     Records(Box<Opener>),
 }
 
-/// What was received on a connection.
+/// Data received on a connection.
 pub enum Received<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
@@ -65,7 +65,7 @@ impl Connection {
         stats: &PeerStats,
         got: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<()> {
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..READS_PER_PASS {
             let more = match self.decryption {
                 Decryption::Tls(_) => self.receive_tls(stats, got)?,
                 Decryption::Records(_) => self.receive_records(stats, got)?,

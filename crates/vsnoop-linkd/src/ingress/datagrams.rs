@@ -27,7 +27,8 @@ use vsnoop_packet::offload::state::OffloadState;
 /// Receives at once: each may be a whole super-packet.
 const RECEIVES: usize = 8;
 const SCRATCH_BYTES: usize = 4 << 20;
-/// What one datagram may complete: a frame of its last fragment, or a unit, which is no longer.
+/// Longest data that one datagram may complete: a frame by its last fragment, or a unit, which is
+/// not longer.
 const MOST_OF_DATAGRAM_BYTES: usize = FRAME_BYTES;
 
 /// Where the bytes of a frame lie.
@@ -145,7 +146,7 @@ impl DatagramReceiver {
     }
 }
 
-/// What opening the datagrams of a batch needs.
+/// Context of opening the datagrams of a batch.
 struct Opening<'a> {
     batch: &'a mut Batch,
     unpacker: &'a mut Unpacker,

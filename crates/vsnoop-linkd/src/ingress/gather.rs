@@ -13,7 +13,7 @@ use vsnoop_packet::offload::state::OffloadState;
 
 /// A larger frame is worth its own way: it is handed on where it lies.
 const SMALL_BYTES: usize = 48 << 10;
-/// What is kept at most; a few super-packets.
+/// Most bytes that are kept: a few super-packets.
 const MOST_BYTES: usize = 512 << 10;
 
 #[derive(Default)]

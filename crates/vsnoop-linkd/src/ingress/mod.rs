@@ -29,7 +29,7 @@ use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
 use vsnoop_link::wire::item::Way;
 
-/// What the control thread wants done.
+/// An order of the control thread.
 pub enum Order {
     /// Records with the index `index` belong to the session.
     Datagrams {
@@ -53,7 +53,7 @@ pub enum Order {
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
 /// Bounds how long the socket keeps the thread from connections and orders.
-const BATCHES_PER_TURN: usize = 16;
+const BATCHES_PER_PASS: usize = 16;
 
 /// A data connection and the session that it belongs to.
 struct InstalledConnection {
@@ -102,7 +102,7 @@ impl Ingress {
         })
     }
 
-    /// What a thread of this half alone waits for.
+    /// The epoll of a thread with this half alone.
     pub fn poll(&self) -> Arc<Poll> {
         self.watch.own()
     }
@@ -111,7 +111,7 @@ impl Ingress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            UDP => self.udp(BATCHES_PER_TURN),
+            UDP => self.udp(BATCHES_PER_PASS),
             token => self.connection_ready(token),
         }
         true

@@ -1,5 +1,5 @@
-//! What a peer's own items tell the control thread: so much in a second, however much the peer
-//! sends.
+//! Reports to the control thread about a peer's own items, limited per second, however much the
+//! peer sends.
 //!
 //! A message costs that thread far more than it costs its sender, and waits in memory until its
 //! turn comes.
@@ -10,7 +10,7 @@ use crate::event::{Event, ReceivedMessage};
 use crate::io::wake;
 use crate::stats::PeerStats;
 
-/// Of one peer, in a second. What a session needs, probes and their answers, is a few.
+/// Most reports of one peer in a second. A session needs a few: probes and their answers.
 const MOST: u32 = 256;
 const SECOND_NS: u64 = 1_000_000_000;
 

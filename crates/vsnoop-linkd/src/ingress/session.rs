@@ -10,7 +10,7 @@ use vsnoop_link::wire::seal::Opener;
 /// How long a frame may take to arrive in its fragments.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// What opens the records of one session.
+/// Keys and state that open the records of one session.
 pub struct DatagramSession {
     /// By stream.
     pub openers: Vec<Opener>,

@@ -1,4 +1,4 @@
-//! What a link sets on the interfaces of its ports: MTU, up, the bridge.
+//! Settings of the interfaces of ports: MTU, up, the bridge.
 
 use std::ffi::{CString, NulError};
 use std::io;

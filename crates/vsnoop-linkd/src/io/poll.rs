@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 const EVENTS: usize = 64;
 
-/// What a thread waits for. Others may change what is watched meanwhile.
+/// A set of descriptors that a thread waits for. Other threads may change the set meanwhile.
 pub struct Poll {
     epoll: Epoll,
 }
@@ -66,8 +66,8 @@ pub enum Half {
     Ingress,
 }
 
-/// What a half waits for: in an epoll of its own, and in one that both halves share, where a token
-/// has the half in its lowest bit.
+/// Descriptors that a half waits for: in an epoll of its own, and in one that both halves share,
+/// where the lowest bit of a token is the half.
 pub struct Watch {
     own: Arc<Poll>,
     both: Arc<Poll>,

@@ -52,7 +52,7 @@ impl Port {
         }
     }
 
-    /// Of an interface that exists without the link.
+    /// Whether it is an interface that exists without the link.
     pub fn is_interface(&self) -> bool {
         matches!(self, Self::Interface(_))
     }

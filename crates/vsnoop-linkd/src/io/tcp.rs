@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection.
+//! The kernel's measurements of a TCP connection.
 
 use std::mem::{MaybeUninit, offset_of};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use linux_raw_sys::net::tcp_info;
 pub struct Sending {
     /// `tcpi_bytes_acked`
     pub acked_bytes: u64,
-    /// What arrives per second, as far as the sender kept the path busy (`tcpi_delivery_rate`).
+    /// Bytes delivered per second, as far as the sender kept the path busy (`tcpi_delivery_rate`).
     pub rate_bytes_per_s: u64,
     pub in_flight_packets: u32,
     /// Smoothed (`tcpi_rtt`).

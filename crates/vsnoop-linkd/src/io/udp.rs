@@ -17,7 +17,7 @@ use vsnoop_link::session::canonical;
 pub const MAX_SEGMENTS: usize = 64;
 /// Bytes that one send may carry: an IPv4 packet less its headers, of IPv6 a little more.
 pub const MAX_SEND_BYTES: usize = 65_507;
-/// What one receive may give.
+/// Most bytes of one receive.
 pub const RECEIVE_BYTES: usize = 65_536;
 const BUFFER_BYTES: usize = 8 << 20;
 
@@ -263,7 +263,7 @@ impl Inbox {
         Ok(true)
     }
 
-    /// What was received, and the buffer it stands in.
+    /// The received datagrams, and the buffer that contains them.
     pub fn parts(&mut self) -> (&[Received], &mut [u8]) {
         (&self.messages, &mut self.buffers)
     }

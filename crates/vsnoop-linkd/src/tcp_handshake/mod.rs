@@ -23,15 +23,15 @@ const LINGER: Duration = Duration::from_millis(500);
 /// A connection whose ends know each other.
 #[derive(Debug)]
 pub struct Established {
-    /// Who is at the other end.
+    /// The peer at the other end.
     pub peer: PeerId,
     /// Its key.
     pub peer_key: PublicKey,
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
-    /// What the peer has said of itself.
+    /// The peer's hello.
     pub theirs: Hello,
-    /// What we have said.
+    /// This end's hello.
     pub ours: Hello,
     pub agreed: Agreed,
     /// For what is carried outside of TLS.
@@ -56,7 +56,7 @@ pub fn dial(
     run(stream, machine, &nobody, deadline)
 }
 
-/// Is called: `policy` answers the peer, once it is known which one it is. Ends by `deadline`.
+/// The accepting end: `policy` answers the peer once it is identified. Ends by `deadline`.
 pub fn accept(
     stream: TcpStream,
     acceptor: &Acceptor,

@@ -1,6 +1,6 @@
 //! A UDP super-packet as the datagrams that it stands for.
 //!
-//! Who sends with `UDP_SEGMENT` hands its kernel many datagrams of one size, the last perhaps
+//! A sender that uses `UDP_SEGMENT` hands its kernel many datagrams of one size, the last perhaps
 //! shorter, behind one header; packet sockets get them so. Unlike TCP the size is not free: each
 //! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
 //! checksum, IPv4 identifications go on. The checksum is left to do.

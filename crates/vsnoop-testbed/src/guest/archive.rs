@@ -13,7 +13,7 @@ use super::{kernel::Kernel, modules};
 
 /// Everything in a guest may be read and run by its only user.
 const MODE: u32 = 0o755;
-/// Where programs are looked for: PATH of a service may lack the directories for root.
+/// Directories in which programs are searched: PATH of a service may lack the directories for root.
 const PROGRAM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// A program of this host, by its name; an error names the package that has it.

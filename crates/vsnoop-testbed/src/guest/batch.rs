@@ -27,7 +27,7 @@ use super::archive::{self, Archive};
 const QEMU: &str = "qemu-system-x86_64";
 const CPUS: &str = "2";
 const MEMORY_MB: &str = "1024";
-/// What the script itself needs, by program and package.
+/// Programs that the script itself needs, with their packages.
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
 /// Before all that the script itself says; the word after it says what.
 const MARK: &str = "vsnoop-lab-batch:";
@@ -48,16 +48,16 @@ pub struct Batch<'a> {
     pub commands: &'a [&'a [&'a str]],
 }
 
-/// What became of it.
+/// Result of a batch.
 #[derive(Debug)]
 pub struct Report {
-    /// All that the machine printed.
+    /// The output of the machine.
     pub console: String,
-    /// Has it run to its end, and not been killed?
+    /// Whether it ended by itself, without being killed.
     pub in_time: bool,
 }
 
-/// What a command printed, on both of its channels, and its exit status.
+/// Output of a command, stdout and stderr, and its exit status.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended {
     pub output: String,
@@ -205,7 +205,7 @@ fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
 struct Machine(Child);
 
 impl Machine {
-    /// Has it ended by itself?
+    /// Whether it has ended by itself.
     fn wait(&mut self, limit: Duration) -> Result<bool> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {

@@ -34,7 +34,7 @@ pub const OLDEST_SERIES: &str = "6.12";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What a VM boots.
+/// Kernel and initial file system of a VM.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub kernel: PathBuf,

@@ -1,4 +1,4 @@
-//! What a namespace's TCP and its devices have counted.
+//! Counters of a namespace's TCP and devices.
 //!
 //! [`TcpCounters`] and [`DeviceCounters`] are opened once and read often: files under /proc/net
 //! stay with the namespace in which they were opened, and keep it alive.
@@ -68,7 +68,7 @@ impl Netns {
     }
 }
 
-/// What the file says now.
+/// Present contents of the file.
 fn text(file: &File) -> Result<String> {
     let mut bytes = vec![0; 16 * 1024];
     let mut length = 0;

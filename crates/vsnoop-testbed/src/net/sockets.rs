@@ -15,7 +15,7 @@ struct Socket {
 }
 
 impl Netns {
-    /// Whether somebody listens on this TCP port, on any IPv4 address.
+    /// Whether a socket listens on this TCP port, on any IPv4 address.
     pub fn listens(&self, port: u16) -> Result<bool> {
         let sockets = self.sockets("tcp")?;
         Ok(sockets.iter().any(|socket| socket.state == LISTEN && socket.local_port == port))

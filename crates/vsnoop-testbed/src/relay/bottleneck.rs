@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What the link is like.
+/// Parameters of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bottleneck {
     pub rate_mbit: u64,
@@ -17,11 +17,11 @@ pub struct Bottleneck {
     pub limit_bytes: u64,
     /// ECN-capable packets that find more than this in the queue are marked CE.
     pub mark_bytes: Option<u64>,
-    /// What each packet costs the link besides its own bytes.
+    /// Overhead of each packet on the link, bytes.
     pub overhead_bytes: u64,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Its last bit has left then.

@@ -1,4 +1,4 @@
-//! What a relay did, per direction.
+//! Counters of a relay, per direction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ counters! {
     falsified,
     /// Datagrams that were changed on their way.
     damaged,
-    /// Datagrams that nobody has sent.
+    /// Forged datagrams.
     forged,
     reordered,
     misdirected,

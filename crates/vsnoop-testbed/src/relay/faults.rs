@@ -1,4 +1,4 @@
-//! What can go wrong on a relay's way, per direction.
+//! Faults that a relay injects, per direction.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct Faults {
     pub segment_bytes: Option<usize>,
     /// IP packets are cut into fragments of this payload.
     pub fragment_bytes: Option<usize>,
-    /// IP packets that are longer are thrown away, and nobody is told: a black hole, as of a router
+    /// IP packets that are longer are dropped without an ICMP message: a black hole, as of a router
     /// whose ICMP does not come through. Super-packets are cut first.
     pub longest_bytes: Option<usize>,
     /// Frames that are thrown away or cut up only if they carry TCP payload; ARP, handshakes and
@@ -64,7 +64,7 @@ pub enum Freeze {
 }
 
 impl Faults {
-    /// Whether frames pass as they are, without being looked at.
+    /// Whether frames pass unchanged and uninspected.
     pub(super) fn leave_frames_alone(&self) -> bool {
         *self == Self { freeze: self.freeze, ..Self::default() }
     }

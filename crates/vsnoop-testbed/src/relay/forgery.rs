@@ -14,7 +14,7 @@ const ELSEWHERE: u8 = 0x40;
 /// Flipped in the first byte of a port.
 const OTHER_PORT: u8 = 0x01;
 
-/// Where a datagram is said to come from.
+/// Source address of a forged datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Itself,

@@ -22,7 +22,7 @@ use super::faults::{Faults, Freeze};
 use super::forgery::{self, Source};
 use super::queues::Queues;
 
-/// Frames, and bytes, read before the other direction has its turn: no answer waits for longer than
+/// Frames, and bytes, read before the other direction is served: no answer waits for longer than
 /// some 0.1 ms behind data.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
@@ -77,7 +77,7 @@ impl Ord for Waiting {
     }
 }
 
-/// What a forwarder waits for next.
+/// The events that a forwarder waits for next.
 pub(super) struct Next {
     /// The tap it reads may be polled.
     pub readable: bool,
@@ -106,8 +106,8 @@ impl Forwarder {
         }
     }
 
-    /// Moves what can be moved now.
-    pub fn turn(&mut self, from: &Queues, to: &Queues) -> std::io::Result<Next> {
+    /// Forwards the frames that can be moved now.
+    pub fn forward(&mut self, from: &Queues, to: &Queues) -> std::io::Result<Next> {
         self.control.refresh(&mut self.generation, &mut self.faults);
         let (frozen, change) = self.frozen(Instant::now());
         if frozen {
@@ -396,7 +396,7 @@ impl Forwarder {
     }
 }
 
-/// How many segments a packet will be on a wire.
+/// Number of segments of a packet on the wire.
 fn segments_of(packet: &Packet) -> usize {
     let payload = tcp_payload_bytes(packet.frame());
     let size = usize::from(packet.header.gso_size.get());

@@ -198,8 +198,8 @@ fn work(
     forwarders: &mut [Forwarder; 2],
 ) -> Result<()> {
     while !shared.stop.load(Ordering::Acquire) {
-        let rightward = forwarders[0].turn(left, right).context("reading the left tap")?;
-        let leftward = forwarders[1].turn(right, left).context("reading the right tap")?;
+        let rightward = forwarders[0].forward(left, right).context("reading the left tap")?;
+        let leftward = forwarders[1].forward(right, left).context("reading the right tap")?;
         if !(rightward.busy || leftward.busy) {
             wait(shared, left, &rightward, right, &leftward)?;
         }

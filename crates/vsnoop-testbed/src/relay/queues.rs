@@ -70,7 +70,7 @@ impl Queues {
         }
     }
 
-    /// Has the kernel put frames into a queue, or not any more.
+    /// Enables or disables a queue in the kernel.
     pub fn set_enabled(&self, number: usize, enabled: bool) -> Result<()> {
         let queue = &self.queues[number];
         // SAFETY: ifreq is plain old data for which all zeroes is a valid value.

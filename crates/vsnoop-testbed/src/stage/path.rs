@@ -29,7 +29,7 @@ pub struct PathLink {
     pub queue_bytes: u64,
 }
 
-/// What a path is like; the default is a veth.
+/// Parameters of a path; the default is a veth.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathOptions {
     /// Half of it each way.

@@ -1,4 +1,4 @@
-//! What runs a guest: KVM, or TCG (`probe` tells which).
+//! The accelerator of a guest: KVM, or TCG (`probe` tells which).
 
 use std::fmt;
 

@@ -28,7 +28,7 @@ pub struct Quota {
     process: Pid,
 }
 
-/// Where the CPU controller is.
+/// Path of the CPU controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hierarchy {
     V1(PathBuf),

@@ -124,12 +124,12 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.clear_rung(number);
     }
 
-    fn busy(&mut self, group: u32) -> u32 {
-        self.memory.busy(group)
+    fn active(&mut self, group: u32) -> u32 {
+        self.memory.active(group)
     }
 
-    fn clear_busy(&mut self, number: u32) {
-        self.memory.clear_busy(number);
+    fn clear_active(&mut self, number: u32) {
+        self.memory.clear_active(number);
     }
 
     fn heartbeat(&mut self, now_ns: u64) {

@@ -12,7 +12,7 @@ use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode};
-use vsnoop_bpf::{Memory, bytes_owed};
+use vsnoop_bpf::{Memory, outstanding_bytes};
 use vsnoop_hold::View;
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -98,7 +98,7 @@ impl Held {
         memory.refresh()?;
         let is_lost = |(_, flow): &&Entry| {
             let stands = Duration::from_nanos(now_ns.saturating_sub(flow.progress_ns));
-            is_held(memory, flow) || bytes_owed(flow) > 0 && silent.min(stands) >= LOST
+            is_held(memory, flow) || outstanding_bytes(flow) > 0 && silent.min(stands) >= LOST
         };
         Ok(flows.iter().filter(is_lost).copied().collect())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
-use vsnoop_bpf::{Port, Record, bytes_owed};
+use vsnoop_bpf::{Port, Record, outstanding_bytes};
 use vsnoop_flow::expiry;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
@@ -223,7 +223,7 @@ impl Watched {
     /// Resets connections of a persistent tap whose VM was killed: their bytes are lost.
     fn notice_desertion(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
         let behind: Vec<_> =
-            flows.iter().filter(|(_, flow)| bytes_owed(flow) > 0).copied().collect();
+            flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0).copied().collect();
         let is_deserted = !behind.is_empty()
             && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
         if !is_deserted {

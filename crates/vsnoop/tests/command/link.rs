@@ -40,7 +40,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_running_link_logs_more_and_less_as_it_is_told", log),
         trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
         trial("a_peer_whose_name_leads_nowhere_is_dialled_all_the_same", || {
-            let place = Place::new("name")?;
+            let place = LinkHost::new("name")?;
             place.write(&place.config().replace("192.0.2.2:7946", "host-b.invalid:7946"))?;
             place.up()?.ok()?;
             let peer = place.status()?["peers"][0].clone();
@@ -48,7 +48,7 @@ pub fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("an_unencrypted_transport_warns", || {
-            let place = Place::new("plain")?;
+            let place = LinkHost::new("plain")?;
             place.write(
                 &place.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""),
             )?;
@@ -59,7 +59,7 @@ pub fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("a_port_that_is_in_a_bridge_besides_warns", || {
-            let place = Place::new("twice-in")?;
+            let place = LinkHost::new("twice-in")?;
             place.netns.ip("link add vm0 type veth peer name other")?;
             place.netns.ip("link set vm0 master br0")?;
             let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
@@ -86,7 +86,7 @@ pub fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("a_bridge_that_is_down_is_said_to_be_at_once", || {
-            let place = Place::new("down")?;
+            let place = LinkHost::new("down")?;
             place.netns.ip("link set br0 down")?;
             let ran = place.up()?.ok()?;
             let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
@@ -166,7 +166,7 @@ fn refused() -> Vec<Trial> {
             },
         ),
         trial("what_is_no_tap_is_not_diverted_when_it_comes_later_either", || {
-            let place = Place::new("later")?;
+            let place = LinkHost::new("later")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;
             place.up()?.ok()?;
             place.netns.ip("link add tap7 type veth peer name other")?;
@@ -181,7 +181,7 @@ fn refused() -> Vec<Trial> {
         }),
         trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", filtered),
         trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
-            let place = Place::new("divert")?;
+            let place = LinkHost::new("divert")?;
             place.write(&format!("{}{DIVERT}", place.config()))?;
             let ran = place.up()?.ok()?;
             ensure!(ran.err.contains("tap7 does not exist"), "{}", ran.err);
@@ -200,7 +200,7 @@ fn refused() -> Vec<Trial> {
             place.write(&place.config().replace("office.key", "keys/office.key"))
         }),
         trial("a_directory_for_a_configuration_is_refused", || {
-            let place = Place::new("directory")?;
+            let place = LinkHost::new("directory")?;
             let directory = place.directory.to_str().context("a path")?;
             vsnoop(["link", "up", &format!("{directory}/")])?
                 .failed(2, &["is a directory", "NAME.toml"])
@@ -217,7 +217,7 @@ fn refused() -> Vec<Trial> {
             place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7946\""))
         }),
         trial("an_address_in_use_is_refused_and_nothing_is_left", || {
-            let place = Place::new("use")?;
+            let place = LinkHost::new("use")?;
             let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7946")?))?;
             place.is_refused(3, &["UDP port [::]:7946", "in use", "link.listen"])?;
             drop(udp);
@@ -234,10 +234,10 @@ fn refusal(
     what: &str,
     code: i32,
     words: &'static [&'static str],
-    spoil: impl FnOnce(&Place) -> Result<()> + Send + 'static,
+    spoil: impl FnOnce(&LinkHost) -> Result<()> + Send + 'static,
 ) -> Trial {
     trial(&format!("{what}_is_refused_and_nothing_is_left"), move || {
-        let place = Place::new("bad")?;
+        let place = LinkHost::new("bad")?;
         spoil(&place)?;
         place.is_refused(code, words)
     })
@@ -254,7 +254,7 @@ fn unfiltering() -> Result<&'static str> {
 fn filtered() -> Result<()> {
     let filter = |interface: &str| format!("net.ipv4.conf.{interface}.rp_filter");
     for (all, loose, strict) in [("1", "2", "1"), ("2", "2", "2")] {
-        let place = Place::new("filter")?;
+        let place = LinkHost::new("filter")?;
         let netns = &place.netns;
         // By default, and so new interfaces: not filtered by themselves.
         netns.set_sysctl(&filter("default"), "0")?;
@@ -293,7 +293,7 @@ fn filtered() -> Result<()> {
 }
 
 fn comes_and_goes() -> Result<()> {
-    let place = Place::new("up")?;
+    let place = LinkHost::new("up")?;
     let before = place.links()?;
     let ran = place.up()?.ok()?;
     ensure!(ran.err.is_empty(), "{}", ran.err);
@@ -321,7 +321,7 @@ fn comes_and_goes() -> Result<()> {
 }
 
 fn twice() -> Result<()> {
-    let place = Place::new("twice")?;
+    let place = LinkHost::new("twice")?;
     place.up()?.ok()?;
     let pid = place.status()?["pid"].clone();
     place.up()?.failed(40, &["office is up already", "vsnoop link down office"])?;
@@ -331,7 +331,7 @@ fn twice() -> Result<()> {
 }
 
 fn killed() -> Result<()> {
-    let place = Place::new("kill")?;
+    let place = LinkHost::new("kill")?;
     place.up()?.ok()?;
     let status = place.status()?;
     kill(pid(&status)?, Signal::SIGKILL)?;
@@ -348,7 +348,7 @@ fn killed() -> Result<()> {
 
 /// A lock with a reused process id, a socket without a lock, and no socket at all.
 fn left_over() -> Result<()> {
-    let place = Place::new("left")?;
+    let place = LinkHost::new("left")?;
     fs::create_dir_all(SOCKETS)?;
     let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
     let lock = |text: String| Ok(fs::write(file("lock"), text)?);
@@ -389,7 +389,7 @@ fn left_over() -> Result<()> {
 }
 
 fn foreground() -> Result<()> {
-    let place = Place::new("front")?;
+    let place = LinkHost::new("front")?;
     let name = place.directory.join("notify.sock");
     let systemd = UnixDatagram::bind(&name)?;
     systemd.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -412,7 +412,7 @@ fn foreground() -> Result<()> {
 }
 
 fn set() -> Result<()> {
-    let place = Place::new("set")?;
+    let place = LinkHost::new("set")?;
     let over_tls = "[[peer]]\nname = \"c\"\ntransport = \"tls\"\nkey = ";
     place.write(&format!("{}{over_tls}\"{KEY_C}\"\n", place.config()))?;
     place.up()?.ok()?;
@@ -457,7 +457,7 @@ fn set() -> Result<()> {
 
 /// A connection from another program is logged at the level debug.
 fn log() -> Result<()> {
-    let place = Place::new("log")?;
+    let place = LinkHost::new("log")?;
     let log = place.directory.join("log");
     let mut child = Command::new(program())
         .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
@@ -506,7 +506,7 @@ fn log() -> Result<()> {
 }
 
 fn keygen() -> Result<()> {
-    let place = Place::new("key")?;
+    let place = LinkHost::new("key")?;
     let file = place.directory.join("new.key");
     let name = file.to_str().context("a path")?;
     vsnoop(["link", "keygen", "--show", name])?.failed(1, &[name, "vsnoop link keygen"])?;
@@ -526,21 +526,21 @@ fn keygen() -> Result<()> {
 }
 
 /// A network namespace with a bridge, and the files of a link "office"; the link is gone with it.
-struct Place {
+struct LinkHost {
     netns: Netns,
     directory: PathBuf,
 }
 
-impl Place {
+impl LinkHost {
     fn new(role: &str) -> Result<Self> {
         let netns = Net::new(PREFIX).host(role)?;
         netns.bridge("br0")?;
         let directory = std::env::temp_dir().join(netns.name());
         fs::create_dir(&directory)?;
-        let place = Self { netns, directory };
-        vsnoop(["link", "keygen", place.key().to_str().context("a path")?])?.ok()?;
-        place.write(&place.config())?;
-        Ok(place)
+        let host = Self { netns, directory };
+        vsnoop(["link", "keygen", host.key().to_str().context("a path")?])?.ok()?;
+        host.write(&host.config())?;
+        Ok(host)
     }
 
     fn file(&self) -> PathBuf {
@@ -612,7 +612,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LinkHost {
     fn drop(&mut self) {
         let _ = self.link(["down", "office"]);
         let _ = fs::remove_dir_all(&self.directory);

@@ -22,11 +22,12 @@ fn shake_with(pair: &Pair, of: Of, mut interfere: impl FnMut(usize, &mut Vec<u8>
     let mut seen = 0;
     loop {
         let mut moved = false;
-        for turn in [Of::Dialler, Of::Acceptor] {
-            let (from, to) = if turn == Of::Dialler { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        for sender in [Of::Dialler, Of::Acceptor] {
+            let (from, to) =
+                if sender == Of::Dialler { (&mut a, &mut b) } else { (&mut b, &mut a) };
             let waiting = to.inbox.len();
-            moved |= from.turn(to, &pair.answer);
-            if turn == of {
+            moved |= from.exchange(to, &pair.answer);
+            if sender == of {
                 let mut new = to.inbox.split_off(waiting);
                 let begin = seen;
                 seen += new.len();
@@ -110,7 +111,7 @@ fn says_instead(message: &[u8]) -> (Error, Option<Error>) {
     let (mut a, b) = pair.machines();
     a.say_instead(message.to_vec());
     let (mut a, mut b) = (Party::new(a), Party::new(b));
-    while a.turn(&mut b, &pair.answer) | b.turn(&mut a, &pair.answer) {}
+    while a.exchange(&mut b, &pair.answer) | b.exchange(&mut a, &pair.answer) {}
     let at_a = if a.is_done() { None } else { a.error };
     (b.error.expect("the acceptor has taken it"), at_a)
 }

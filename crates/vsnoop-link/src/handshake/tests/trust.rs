@@ -1,4 +1,4 @@
-//! Who gets through, and what the others are told.
+//! Which callers are accepted, and the errors that others get.
 
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
